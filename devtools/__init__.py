@@ -1,0 +1,1 @@
+"""Tools for developing this project; not part of the package."""
