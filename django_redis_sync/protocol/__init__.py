@@ -1,0 +1,1 @@
+"""The protocol: key grammar, Lua verbs and the plans that speak them. No redis, no Django."""

@@ -1,0 +1,42 @@
+-- The clock, read once, and the fields of the name. Every verb starts here.
+-- Invariant: every live key of the name expires at '#expiry' (or never, when that is inf), and
+-- '#expiry' is later than every lease end and waiter deadline by GRACE.
+-- Invariant: '#extra' = sum over the leases of (weight - 1), so that ZCARD + extra permits are used.
+local call = redis.call
+local LEASES, QUEUE, WAITERS, INFO = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token = ARGV[1]
+local WAKE = string.sub(KEYS[5], 1, #KEYS[5] - #token)
+local time = call('TIME')
+local us = time[1] * 1000000 + time[2]
+local now = math.floor(us / 1000)
+local meta = call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen')
+local record, override, paused, seen = meta[1], meta[5] and tonumber(meta[5]), meta[6], meta[7]
+local fence, expiry = tonumber(meta[2] or 0), tonumber(meta[3] or 0)
+local card = call('ZCARD', LEASES)
+local stored = tonumber(meta[4] or 0)
+local extra = card > 0 and stored or 0
+local puts, fresh, latest, recount = {}, {}, now, false
+
+-- 1790000000000000 prints as 1.79e+15 through '..': format it.
+local function whole(n) return n == math.huge and 'inf' or string.format('%.0f', n) end
+local function put(field, value) puts[#puts + 1] = field; puts[#puts + 1] = value end
+-- permits 0 asks for the name alone: it weighs more than any limit.
+local function weight(permits) return permits == 0 and EXCLUSIVE or permits end
+
+-- A record: state, fence, lease, permits, limit, wake channel, label. The states: w waiting,
+-- g granted by hand-over, h held, k kept after its release (min_hold), x buried.
+local function parse(text)
+  local state, f, lease, permits, limit, channel, label =
+    string.match(text or '', '^(%a) (%d+) (%S+) (%d+) (%d+) (%S+) (.*)$')
+  return {state = state, fence = f, lease = tonumber(lease), permits = tonumber(permits),
+    limit = tonumber(limit), channel = channel, label = label}
+end
+local function format(r)
+  return table.concat({r.state, r.fence, whole(r.lease), r.permits, whole(r.limit), r.channel, r.label}, ' ')
+end
+
+local function place(key, score, member)
+  call('ZADD', key, score, member)
+  fresh[key] = true
+  latest = math.max(latest, score)
+end

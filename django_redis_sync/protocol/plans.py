@@ -1,0 +1,330 @@
+"""What to do, in which order: generators that neither send nor sleep.
+
+A plan yields `Run`, `Wait` or `Sleep` and is sent an `Answer`; a driver carries them out, in sync
+or async code, and throws `Failure` in where no answer came. Times are seconds of the client's
+monotonic clock; a lease is in seconds, `math.inf` when permanent.
+
+What keeps this safe:
+- belief in a lease counts from *before* the send, or from the grant's server time mapped to the
+  latest "wait" answer, so that it ends no later than the server's lease;
+- a lost reply is asked for again with the same token;
+- if any acquire of a token went unanswered, whatever ends that token buries it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from .keys import Keys
+from .scripts import CONSTANTS
+
+CLAIM = CONSTANTS["CLAIM"] / 1000
+
+#: Seconds of outage that a waiter with a place in the queue rides out.
+RIDE_OUT = 30.0
+#: Seconds that undoing may take while an exception is on its way out.
+UNDO_BUDGET = 1.0
+#: The shortest BLPOP, in seconds: 0 would block for ever.
+SHORTEST_WAIT = 0.01
+
+_BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Run(NamedTuple):
+    """Run a verb. `timeout`: seconds that its answer may take."""
+
+    verb: str
+    keys: tuple[str, ...]
+    argv: tuple[Any, ...]
+    timeout: float
+
+
+class Wait(NamedTuple):
+    """Wait up to `seconds` for the element that a hand-over leaves for this token."""
+
+    keys: Keys
+    token: str
+    seconds: float
+
+
+class Sleep(NamedTuple):
+    seconds: float
+
+
+class Answer(NamedTuple):
+    """`reply`: a verb's list of str and int; an element, or None when none came; None for a sleep."""
+
+    reply: Any
+    sent: float
+    received: float
+
+
+Step = Run | Wait | Sleep
+Why = Literal["unreachable", "unanswered", "busy", "final"]
+
+
+class Failure(Exception):
+    """No useful answer came at `at`, because of `cause`.
+
+    `why`: unreachable (never sent), unanswered (sent: the server may have run it), busy (the server
+    said not now), final (asking again is pointless).
+    """
+
+    def __init__(self, cause: BaseException, at: float, why: Why) -> None:
+        super().__init__(str(cause))
+        self.cause, self.at, self.why = cause, at, why
+
+
+class Ask(NamedTuple):
+    """What an acquisition wants.
+
+    `wait`: False to try once; `give_up_at`: when waiting ends (inf: never); `budget`: seconds that
+    a first answer may take, retries included; `attempt`: seconds for one try; `kind`: p plain,
+    w read/write; `permits`: 0 for the whole name; `channel`: where the wake-up is published, "-"
+    when it is popped; `tokens` makes them; `later` is given the undo that could not be done.
+    """
+
+    keys: Keys
+    lease: float
+    permits: int
+    limit: int
+    wait: bool
+    give_up_at: float
+    budget: float
+    attempt: float
+    tokens: Callable[[], str]
+    later: Callable[[Run], None]
+    kind: str = "p"
+    fair: bool = True
+    max_waiters: int = 10**9
+    channel: str = "-"
+    label: str = ""
+
+
+class Grant(NamedTuple):
+    """A lease that began at `began`: believe in it until `until` and no longer.
+
+    `ends`: when the lease asked for would end; where that is later than `until`, a renewal has to
+    follow. `unanswered`: an acquire of this token got no answer, so what ends it must bury it.
+    """
+
+    token: str
+    fence: int
+    permits: int
+    began: float
+    until: float
+    ends: float
+    unanswered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Contention is an answer.
+
+    `reason`: full, paused, timeout, cleared, large (detail: the limit) or kind (detail: p or w).
+    `waiting`: how many wait; `mean_hold`: seconds that permits were lately held, None when unknown.
+    """
+
+    reason: str
+    detail: str = ""
+    waiting: int = 0
+    mean_hold: float | None = None
+
+
+Plan = Generator[Step, Answer, Any]
+
+
+def milliseconds(seconds: float) -> str:
+    """As the scripts read it: whole milliseconds, at least 1, or inf."""
+    return "inf" if seconds == math.inf else str(max(1, math.ceil(seconds * 1000)))
+
+
+def seconds(reply: str) -> float:
+    return math.inf if reply == "inf" else int(reply) / 1000
+
+
+def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
+    return Run("release", keys.of(token), (token, "0", "undo", int(bury), 0), UNDO_BUDGET)
+
+
+@dataclass(slots=True)
+class _Trail:
+    """What one token may have left on the server."""
+
+    unanswered: bool = False
+    queued: bool = False
+
+
+def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Plan:
+    """The answer to `step`, asked for again while that may help; Failure at `until`.
+
+    Only the patient (who have a place in the queue) wait for a server that can't be reached.
+    """
+    tries = 0
+    while True:
+        try:
+            return (yield step)
+        except Failure as failure:
+            trail.unanswered |= failure.why == "unanswered"
+            hopeless = failure.why == "final" or (
+                failure.why == "unreachable" and tries > 0 and not patient
+            )
+            delay = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
+            if hopeless or failure.at + delay >= until:
+                raise
+            tries += 1
+            if delay:
+                yield Sleep(delay)
+            left = until - failure.at - delay
+            step = step._replace(timeout=max(min(step.timeout, left), SHORTEST_WAIT))
+
+
+def _undo(ask: Ask, token: str) -> Plan:
+    """Tried once; what could not be done is left for later."""
+    undo = undoing(ask.keys, token)
+    try:
+        yield undo
+    except Failure:
+        ask.later(undo)
+
+
+def acquire(ask: Ask, start: float) -> Plan:
+    """A Grant or a Refusal. Failure when the server gave no answer within the budget."""
+    while True:
+        token, trail = ask.tokens(), _Trail()
+        try:
+            result = yield from _acquire_with(ask, token, start, trail)
+        except Failure:
+            if trail.unanswered or trail.queued:
+                ask.later(undoing(ask.keys, token))
+            raise
+        except BaseException:
+            # Cancelled or interrupted, maybe with an acquire on its way to the server.
+            yield from _undo(ask, token)
+            raise
+        if isinstance(result, Grant):
+            return result
+        if trail.unanswered:
+            yield from _undo(ask, token)
+        if result is not None:
+            return result
+
+
+def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
+    """A Grant, a Refusal, or None when the place in the queue was lost: start over."""
+    keys, how, until = ask.keys.of(token), "wait" if ask.wait else "try", start + ask.budget
+    while True:
+        argv = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind, how)
+        argv += (ask.max_waiters, int(ask.fair), ask.channel, ask.label)
+        step = Run("acquire", keys, argv, ask.attempt)
+        answer: Answer = yield from persist(step, until, trail, trail.queued)
+        word, *rest = answer.reply
+        if word != "wait":
+            return (yield from _settled(ask, token, word, rest, answer.sent, start, trail))
+        trail.queued, how = True, "again"
+        asked, then, told = answer.sent, int(rest[0]) / 1000, int(rest[1]) / 1000
+        left, element = ask.give_up_at - answer.received, None
+        if left > 0:
+            try:
+                answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(told, left)))
+                element = answer.reply
+            except Failure as failure:
+                # A hand-over may have been popped and lost on its way: asking again finds it.
+                answer = Answer(None, failure.at, failure.at)
+                yield Sleep(_BACKOFF[1])
+        if element is not None:
+            fence, granted, lease = element.split(" ")
+            began = min(answer.received, asked + int(granted) / 1000 - then)
+            # A message claims nothing: without a renewal the server takes the lease back.
+            lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
+            if began + seconds(lease) > answer.received:
+                rest = [fence, lease]
+                return (yield from _settled(ask, token, "ok", rest, began, start, trail))
+        elif answer.received >= ask.give_up_at:
+            return (yield from _give_up(ask, token, start, trail, answer.received))
+        until = min(max(ask.give_up_at, answer.received + UNDO_BUDGET), answer.received + RIDE_OUT)
+
+
+def _settled(
+    ask: Ask, token: str, word: str, rest: list[Any], began: float, start: float, trail: _Trail
+) -> Plan:
+    """What an answer other than "wait" means; a grant counts from `began`."""
+    if word == "no":
+        mean = int(rest[2]) / 1000 if len(rest) > 2 else None
+        return Refusal(rest[0], waiting=int(rest[1]), mean_hold=mean)
+    if word in ("large", "kind"):
+        return Refusal(word, rest[0])
+    if word == "dead":
+        return Refusal("cleared")
+    if word == "gone":
+        return None
+    fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease
+    if ask.lease == math.inf and lease != math.inf:
+        # Only a holder that is there may hold for ever: a ghost of this would never go.
+        step = Run("renew", ask.keys.of(token), (token, fence, "set", "inf"), ask.attempt)
+        answer = yield from persist(step, began + lease, trail)
+        if answer.reply[0] == "lost":
+            return None
+        lease = math.inf
+    return Grant(token, fence, ask.permits, began, began + lease, ends, trail.unanswered)
+
+
+def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
+    """Leave the queue, unless the permits came at the last moment."""
+    argv = (token, "0", "giveup", int(trail.unanswered), 0)
+    step = Run("release", ask.keys.of(token), argv, min(ask.attempt, UNDO_BUDGET))
+    answer = yield from persist(step, now + 2 * UNDO_BUDGET, trail, True)
+    if answer.reply[0] == "ok":
+        rest = answer.reply[1:]
+        return (yield from _settled(ask, token, "ok", rest, answer.sent, start, trail))
+    return Refusal("timeout")
+
+
+def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
+    argv = (grant.token, grant.fence, "release", int(grant.unanswered), int(hold * 1000))
+    return Run("release", keys.of(grant.token), argv, timeout)
+
+
+def release(
+    keys: Keys, grant: Grant, hold: float, budget: float, attempt: float, start: float
+) -> Plan:
+    """True when given back, False when it was not ours any more. `hold`: seconds after the grant
+    until which the permits stay taken."""
+    trail = _Trail()
+    answer = yield from persist(releasing(keys, grant, hold, attempt), start + budget, trail)
+    if answer.reply[0] == "ok":
+        return True
+    if grant.unanswered:
+        # A late copy of the acquire may hold under another fence.
+        yield from persist(undoing(keys, grant.token), start + budget, _Trail())
+    # An earlier copy of this release may have been the one that worked.
+    return trail.unanswered and grant.until > start
+
+
+def renewing(keys: Keys, grant: Grant, lease: float, timeout: float) -> Run:
+    argv = (grant.token, grant.fence, "set", milliseconds(lease))
+    return Run("renew", keys.of(grant.token), argv, timeout)
+
+
+def renew(
+    keys: Keys, grant: Grant, lease: float, budget: float, attempt: float, start: float
+) -> Plan:
+    """When the renewed lease ends (believe no longer), or None when it is lost."""
+    answer = yield from persist(renewing(keys, grant, lease, attempt), start + budget, _Trail())
+    return renewed(answer)
+
+
+def renewed(answer: Answer) -> float | None:
+    return answer.sent + seconds(answer.reply[1]) if answer.reply[0] == "ok" else None
+
+
+def run_once(
+    verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float
+) -> Plan:
+    """The reply of a verb that can be asked again without harm; argv[0] is its token, or empty."""
+    step = Run(verb, keys.of(argv[0]), argv, attempt)
+    answer = yield from persist(step, start + 2 * attempt, _Trail())
+    return answer.reply
