@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class DjangoRedisSyncConfig(AppConfig):
+    name = "django_redis_sync"
+    verbose_name = _("Locks and semaphores")
+    default_auto_field = "django.db.models.BigAutoField"

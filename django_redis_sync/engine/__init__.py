@@ -1,0 +1,1 @@
+"""Talks to Redis: connections, drivers of plans, batching, renewing, wake-ups."""

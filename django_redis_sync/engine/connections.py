@@ -1,0 +1,362 @@
+"""Connections: the project's own, sync from django-redis, async rebuilt from its configuration.
+
+The only module that imports django_redis and redis.asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.cache import InvalidCacheBackendError, caches
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+from django_redis.cache import RedisCache
+from django_redis.client import ShardClient
+from django_redis.pool import ConnectionFactory, SentinelConnectionFactory
+from redis import exceptions as errors
+
+from .. import conf
+from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
+from .batching import Batcher
+from .hub import Hub
+from .wire import REDIS_ERRORS, clock, command, is_busy, pack, text, why
+
+#: Seconds that one answer may take, unless the project's socket_timeout is shorter.
+ATTEMPT = 5.0
+#: Connections of one process and server that may be blocked by waiters; the others poll.
+MOST_WAITING = 256
+_IDLE_WAITING = 8
+_POLL = 0.05
+_BLPOP_MARGIN = 1.0
+
+def backend_of(alias: str) -> Any:
+    """The django-redis client of a cache alias. ImproperlyConfigured, with the remedy, if none."""
+    try:
+        backend = caches[alias]
+    except InvalidCacheBackendError as error:
+        raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
+    if not isinstance(backend, RedisCache):
+        raise ImproperlyConfigured(
+            f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs one whose BACKEND "
+            "is django_redis.cache.RedisCache."
+        )
+    if isinstance(backend.client, ShardClient):
+        raise ImproperlyConfigured(
+            f"The cache {alias!r} is sharded over several servers by ShardClient: REDIS_SYNC needs "
+            "an alias with one server, Sentinel or Cluster."
+        )
+    return backend.client
+
+
+class Server:
+    """The sync side of one cache alias. Holds no connection: the project's pool is asked each time."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self._waiting: weakref.WeakKeyDictionary[Any, _Waiting] = weakref.WeakKeyDictionary()
+
+    def pool(self) -> Any:
+        return backend_of(self.alias).get_client(write=True).connection_pool
+
+    def perform(self, step: Step) -> Answer:
+        """Carry out one step. Failure when no useful answer came."""
+        if type(step) is Run:
+            return self.run(step)
+        if type(step) is Wait:
+            return self._wait(step)
+        assert isinstance(step, Sleep)
+        sent = clock()
+        time.sleep(step.seconds)
+        return Answer(None, sent, clock())
+
+    def run(self, step: Run) -> Answer:
+        with self._connection() as (connection, progress):
+            sent = progress.sent = clock()
+            connection.send_packed_command([pack(command(step))])
+            progress.done = True
+            try:
+                reply = _read(connection, step.timeout)
+            except errors.NoScriptError:
+                sent = clock()
+                connection.send_packed_command([pack(command(step, whole=True))])
+                reply = _read(connection, step.timeout)
+            return Answer(text(reply), sent, clock())
+
+    def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
+        """Several steps in one round trip; what failed stands in its place."""
+        if not steps:
+            return []
+        try:
+            with self._connection() as (connection, progress):
+                sent = progress.sent = clock()
+                connection.send_packed_command([pack(command(step)) for step in steps])
+                progress.done = True
+                replies: list[Any] = []
+                for step in steps:
+                    try:
+                        replies.append(Answer(text(_read(connection, step.timeout)), sent, clock()))
+                    except errors.ResponseError as error:
+                        replies.append(error)
+        except Failure as failure:
+            return [failure for _ in steps]
+        return [self._again(step, reply) for step, reply in zip(steps, replies, strict=True)]
+
+    def _again(self, step: Run, reply: Any) -> Answer | Failure:
+        if isinstance(reply, Answer):
+            return reply
+        if isinstance(reply, errors.NoScriptError):
+            try:
+                return self.run(step)
+            except Failure as failure:
+                return failure
+        return Failure(reply, clock(), why(reply, True))
+
+    def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
+        """Any other command of Redis, its reply with str for bytes. Failure as above."""
+        with self._connection() as (connection, progress):
+            connection.send_packed_command([pack(args)])
+            progress.done = True
+            return text(_read(connection, timeout))
+
+    @contextmanager
+    def _connection(self) -> Any:
+        pool, connection, progress = self.pool(), None, _Progress()
+        try:
+            connection = pool.get_connection()
+            yield connection, progress
+        except REDIS_ERRORS as error:
+            if connection is not None and not isinstance(error, errors.ResponseError):
+                connection.disconnect()
+            elif connection is not None and is_busy(error):
+                connection.disconnect()  # a demoted primary: Sentinel is asked anew
+            raise Failure(error, clock(), why(error, progress.done)) from error
+        except BaseException:
+            # An unread reply would be taken for the next command's.
+            if connection is not None:
+                connection.disconnect()
+            raise
+        finally:
+            if connection is not None:
+                pool.release(connection)
+
+    def _wait(self, step: Wait) -> Answer:
+        pool, sent = self.pool(), clock()
+        waiting = self._waiting.get(pool)
+        if waiting is None:
+            waiting = self._waiting.setdefault(pool, _Waiting(pool))
+        key = step.keys.wake + step.token
+        try:
+            reply = waiting.pop(key, step.seconds)
+        except _Exhausted:
+            time.sleep(min(step.seconds, _POLL))
+            return Answer(None, sent, clock())
+        except REDIS_ERRORS as error:
+            raise Failure(error, clock(), why(error, True)) from error
+        return Answer(None if reply is None else text(reply)[1], sent, clock())
+
+
+class _Progress:
+    """How far a command came. `done`: it was sent whole."""
+
+    __slots__ = ("done", "sent")
+
+    def __init__(self) -> None:
+        self.done, self.sent = False, 0.0
+
+
+class _Exhausted(Exception):
+    pass
+
+
+class _Waiting:
+    """Connections of our own for blocked waiters, made as the pool makes its own.
+
+    A waiter must never take the connection that the holder needs for its release.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._make: Callable[[], Any] = lambda: pool.connection_class(**pool.connection_kwargs)
+        self._idle: list[Any] = []
+        self._room = threading.BoundedSemaphore(MOST_WAITING)
+        self._pid = os.getpid()
+
+    def pop(self, key: str, seconds: float) -> Any:
+        if self._pid != os.getpid():
+            self._idle, self._pid = [], os.getpid()
+            self._room = threading.BoundedSemaphore(MOST_WAITING)
+        if not self._room.acquire(blocking=False):
+            raise _Exhausted
+        try:
+            return self._pop(key, seconds)
+        finally:
+            self._room.release()
+
+    def _pop(self, key: str, seconds: float) -> Any:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._make()
+        try:
+            limit = getattr(connection, "socket_timeout", None) or ATTEMPT
+            seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
+            connection.connect()
+            if connection.can_read():  # closed by the server while it lay idle
+                connection.disconnect()
+                connection.connect()
+            connection.send_packed_command([pack(("BLPOP", key, f"{seconds:.3f}"))])
+            reply = _read(connection, seconds + _BLPOP_MARGIN)
+        except errors.MaxConnectionsError as error:
+            raise _Exhausted from error
+        except BaseException:
+            connection.disconnect()
+            raise
+        if len(self._idle) < _IDLE_WAITING:
+            self._idle.append(connection)
+        else:
+            connection.disconnect()
+        return reply
+
+
+def _read(connection: Any, timeout: float) -> Any:
+    """The reply, or redis.exceptions.TimeoutError after `timeout` seconds."""
+    own = connection.socket_timeout
+    if own is not None and own <= timeout:
+        return connection.read_response()
+    if _takes_timeout(type(connection)):
+        return connection.read_response(timeout=timeout)
+    if not connection.can_read(timeout=timeout):
+        connection.disconnect()
+        raise errors.TimeoutError(f"no reply within {timeout:.1f} s")
+    return connection.read_response()
+
+
+_TAKES: dict[type, bool] = {}
+
+
+def _takes_timeout(kind: type) -> bool:
+    if kind not in _TAKES:
+        _TAKES[kind] = "timeout" in inspect.signature(kind.read_response).parameters  # type: ignore[attr-defined]
+    return _TAKES[kind]
+
+
+class AsyncServer:
+    """The async side of one cache alias on one event loop."""
+
+    def __init__(self, alias: str, client: Any) -> None:
+        self.alias, self.client = alias, client
+        self.batcher = Batcher(client)
+        self.hub = Hub(client, conf.current().prefix(alias))
+        self._staying = asyncio.get_running_loop().create_task(self._stay())
+
+    async def _stay(self) -> None:
+        """Closes the connections when the loop ends, which cancels all tasks first."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0)
+            await self.batcher.idle()
+            await self.client.aclose()
+
+    def perform(self, step: Step) -> asyncio.Future[Answer]:
+        """A future of the step's Answer; a Failure when no useful answer came."""
+        if type(step) is Run:
+            return self.batcher.submit(step)
+        if type(step) is Wait:
+            return self.hub.wait(step.token, step.seconds)
+        assert isinstance(step, Sleep)
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        loop.call_later(step.seconds, _resolve, done, Answer(None, clock(), clock() + step.seconds))
+        return done
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+#: What a sync configuration may hold that means nothing, or something else, to an async client.
+_DROPPED = frozenset({"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"})
+_REFUSED = frozenset({"connection_class", "credential_provider"})
+
+
+def async_client(alias: str) -> Any:
+    """A redis.asyncio client configured as the alias is. ImproperlyConfigured if that can't be."""
+    import redis.asyncio
+    from redis.asyncio.retry import Retry
+    from redis.asyncio.sentinel import Sentinel
+    from redis.backoff import NoBackoff
+
+    path = conf.current().async_client
+    if path:
+        return import_string(path)(alias)
+    client = backend_of(alias)
+    factory = client.connection_factory
+    if not isinstance(factory, ConnectionFactory):
+        raise ImproperlyConfigured(
+            f"The cache {alias!r} has a CONNECTION_FACTORY of its own: name a function alias -> "
+            "redis.asyncio client in REDIS_SYNC['ASYNC_CLIENT']."
+        )
+    url = client._server[0]
+    given = {**factory.make_connection_params(url), **factory.pool_cls_kwargs}
+    refused = sorted(_REFUSED & set(given))
+    if refused:
+        raise ImproperlyConfigured(
+            f"CONNECTION_POOL_KWARGS of the cache {alias!r} holds {', '.join(refused)}, which can't "
+            "be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
+        )
+    kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
+    # Retries are the plans' own: they know what may be sent twice.
+    kwargs["retry"] = Retry(NoBackoff(), 0)
+    if isinstance(factory, SentinelConnectionFactory):
+        from urllib.parse import urlparse
+
+        options = factory.options
+        sentinel = Sentinel(
+            options["SENTINELS"], sentinel_kwargs=options.get("SENTINEL_KWARGS"), **kwargs
+        )
+        parts = urlparse(url)
+        return sentinel.master_for(parts.hostname, db=int(parts.path.strip("/") or 0))
+    return redis.asyncio.Redis.from_url(url, **kwargs)
+
+
+_servers: dict[str, Server] = {}
+_async_servers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncServer]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def server(alias: str) -> Server:
+    """The sync side of an alias, one per process."""
+    found = _servers.get(alias)
+    return found if found is not None else _servers.setdefault(alias, Server(alias))
+
+
+def async_server(alias: str) -> AsyncServer:
+    """The async side of an alias, one per running event loop."""
+    loop = asyncio.get_running_loop()
+    mine = _async_servers.get(loop)
+    if mine is None:
+        mine = _async_servers.setdefault(loop, {})
+    found = mine.get(alias)
+    if found is None:
+        found = mine[alias] = AsyncServer(alias, async_client(alias))
+    return found
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting in ("CACHES", conf.SETTING):
+        _servers.clear()
+        _async_servers.clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_redis_sync.connections")

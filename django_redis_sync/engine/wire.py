@@ -1,0 +1,74 @@
+"""The wire: the clock, how commands are packed, and what redis-py's exceptions mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis import exceptions as errors
+
+from ..protocol import scripts
+from ..protocol.plans import Run, Why
+
+REDIS_ERRORS = (errors.RedisError, OSError)
+
+_BUSY = ("BUSY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "UNBLOCKED")
+_CROWDED = ("max number of clients", "Too many connections")
+
+
+
+
+def _pick_clock() -> Callable[[], float]:
+    # The server's time goes on while this machine sleeps, and so must our belief in a lease.
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if boot is None else lambda: time.clock_gettime(boot)
+
+
+clock = _pick_clock()
+
+
+def pack(args: Sequence[Any]) -> bytes:
+    """A command in Redis's wire format. Arguments are str, bytes or int."""
+    out = [b"*%d\r\n" % len(args)]
+    for arg in args:
+        data = arg if type(arg) is bytes else str(arg).encode()
+        out.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(out)
+
+
+def command(step: Run, whole: bool = False) -> tuple[Any, ...]:
+    """EVALSHA for a step; EVAL with the whole source once the server said NOSCRIPT."""
+    script = scripts.script(step.verb)
+    head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
+    return (*head, len(step.keys), *step.keys, *step.argv)
+
+
+def text(reply: Any) -> Any:
+    """Replies with bytes made str, whether or not the project's client decodes."""
+    if type(reply) is bytes:
+        return reply.decode()
+    return [text(item) for item in reply] if type(reply) is list else reply
+
+
+def why(error: BaseException, sent: bool) -> Why:
+    """What an exception of redis-py means for a command that was `sent` or not."""
+    message = str(error)
+    if isinstance(error, (errors.AuthenticationError, errors.AuthorizationError)):
+        return "final"
+    if is_busy(error):
+        return "busy"
+    if isinstance(error, errors.ResponseError):
+        return "busy" if message.startswith(_BUSY) else "final"
+    if isinstance(error, (errors.ConnectionError, errors.TimeoutError, OSError)):
+        if any(words in message for words in _CROWDED):
+            return "busy"
+        return "unanswered" if sent else "unreachable"
+    return "final"
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether the server said not now, by the class of the error."""
+    # redis-py strips the error code of the replies that it has a class for.
+    classes = ("ReadOnlyError", "TryAgainError", "ClusterDownError", "MasterDownError")
+    return isinstance(error, errors.BusyLoadingError) or type(error).__name__ in classes

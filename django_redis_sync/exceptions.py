@@ -1,0 +1,55 @@
+"""What can go wrong. Contention is an answer; loss and outage are errors; never blurred.
+
+SyncError
+├── NotAcquired   (also redis.exceptions.LockError)          nothing is held: full, paused, timed out
+├── LeaseLost     (also redis.exceptions.LockNotOwnedError)  it was held, and is no longer
+├── Unavailable   (also redis.exceptions.RedisError)         Redis gave no useful answer
+├── WrongKind     (also TypeError)                           a read/write lock on a plain name, or reverse
+└── ForeignValue  (also redis.exceptions.ResponseError)      something else lives under our keys
+
+Wrong settings are django.core.exceptions.ImproperlyConfigured; wrong arguments ValueError or
+TypeError, raised before anything is sent.
+"""
+
+from __future__ import annotations
+
+from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseError
+
+
+class SyncError(Exception):
+    """The root of what this library raises."""
+
+
+class NotAcquired(SyncError, LockError):
+    """Nothing is held. `reason`: full, paused, timeout, cleared, large, or empty."""
+
+    def __init__(self, message: str, reason: str = "", name: str | None = None) -> None:
+        Exception.__init__(self, message)
+        self.message, self.reason, self.lock_name = message, reason, name
+
+
+class LeaseLost(SyncError, LockNotOwnedError):
+    """The lease ended under its holder: expired, cleared, or lost with the server's data."""
+
+    def __init__(self, message: str, name: str | None = None) -> None:
+        Exception.__init__(self, message)
+        self.message, self.lock_name = message, name
+
+
+class Unavailable(SyncError, RedisError):
+    """Redis gave no useful answer. `maybe_executed`: the command may have taken effect all the same.
+
+    What may have been left behind is undone in the background.
+    """
+
+    def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_executed = maybe_executed
+
+
+class WrongKind(SyncError, TypeError):
+    """The name is in use as a plain semaphore, or as a read/write lock, and was asked for as the other."""
+
+
+class ForeignValue(SyncError, ResponseError):
+    """A key of this name holds something that is not ours. It was left alone."""

@@ -1,0 +1,455 @@
+"""A lease: the right of one holder, for a time."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from . import conf
+from .engine import connections, drivers
+from .engine.keeper import keeper, tell
+from .engine.wire import clock
+from .exceptions import LeaseLost, NotAcquired
+from .protocol import plans
+from .protocol.keys import Keys, keys_of, split
+from .protocol.plans import Answer, Failure, Grant, Run
+from .signals import lease_lost
+
+logger = logging.getLogger("django_redis_sync")
+
+#: Part of a lease that the keeper leaves when it calls a lease lost that it could not renew.
+_MARGIN = 0.05
+_HANDLE_MOST = 4096
+_ENDED = ("released", "detached")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap."""
+
+    keys: Keys
+    alias: str
+    timeout: float
+    renew: bool
+    max_hold: float
+    min_hold: float
+    attempt: float = connections.ATTEMPT
+    on_lost: Callable[[Lease], Any] | None = None
+
+    @property
+    def budget(self) -> float:
+        return 2 * self.attempt
+
+
+class Lease:
+    """What a holder has: truthy while it is held, given back by `release` or by leaving the `with`.
+
+    Belief is local and counts from before the request for it was sent: `held`, `remaining` and
+    `check` cost no round trip and end no later than the server's lease. Any thread of the process
+    may use it; a forked child may not.
+    """
+
+    # Invariants: _until never lies behind the server's end of this lease;
+    # _over is empty while it is ours to lose, else says why it is not;
+    # due is when the keeper has to look, and only the keeper or a renewal moves it.
+    __slots__ = ("__weakref__", "_grant", "_over", "_pid", "_terms", "_until", "due")
+
+    def __init__(self, terms: Terms, grant: Grant) -> None:
+        self._terms, self._grant, self._pid = terms, grant, os.getpid()
+        self._over = ""
+        self._until, self.due = grant.until, math.inf
+        self._schedule(clock())
+        keeper(terms.alias).watch(grant.token, self, terms.keys.display)
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        return self._terms.keys.display
+
+    @property
+    def token(self) -> str:
+        """The secret that makes it ours. Never shown whole to people."""
+        return self._grant.token
+
+    @property
+    def fence(self) -> int:
+        """Grows with every grant of the name: have storage refuse what comes with an older one."""
+        return self._grant.fence
+
+    @property
+    def permits(self) -> int:
+        return self._grant.permits
+
+    @property
+    def acquired_at(self) -> datetime:
+        """The server's time of the grant."""
+        return datetime.fromtimestamp(self._grant.fence / 1e6, tz=timezone.utc)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that the lease surely still has; 0 when it is over, inf when permanent."""
+        return max(0.0, self._until - clock()) if self._ours() else 0.0
+
+    @property
+    def held(self) -> bool:
+        return self._ours() and clock() < self._until
+
+    @property
+    def ended(self) -> bool:
+        """Whether this side gave it back or let it go. A lost lease has not ended so."""
+        return self._over in _ENDED
+
+    def __bool__(self) -> bool:
+        return self.held
+
+    def __repr__(self) -> str:
+        state = f"{self.remaining:.1f} s left" if self.held else self._over or "over"
+        return f"<Lease {self.name!r} {self.token[:8]} {state}>"
+
+    def check(self) -> None:
+        """LeaseLost when it is not held any more. Local."""
+        if not self.held:
+            raise self._lost_error()
+
+    # What can be done with it
+
+    def renew(self, timeout: float | None = None) -> None:
+        """Make it end `timeout` seconds from now (default: its own). LeaseLost if it is over."""
+        self._moved(drivers.drive(self._renewal(timeout), self._server()))
+
+    async def arenew(self, timeout: float | None = None) -> None:
+        """As renew."""
+        self._moved(await drivers.adrive(self._renewal(timeout), self._aserver()))
+
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        """Add seconds to what is left, or replace it. LeaseLost if it is over. True, as redis-py."""
+        self.renew(self._extended(additional_time, replace_ttl))
+        return True
+
+    async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        """As extend."""
+        await self.arenew(self._extended(additional_time, replace_ttl))
+        return True
+
+    def reacquire(self) -> bool:
+        """Make it last its whole timeout again. LeaseLost if it is over. True, as redis-py."""
+        self.renew()
+        return True
+
+    async def areacquire(self) -> bool:
+        """As reacquire."""
+        await self.arenew()
+        return True
+
+    def release(self) -> None:
+        """Give it back. NotAcquired when that was done already, LeaseLost when it is over."""
+        self._end()
+        try:
+            released = drivers.drive(self._releasing(), self._server())
+        except BaseException:
+            keeper(self._terms.alias).later(self._giving_back())
+            raise
+        self._released(released)
+
+    async def arelease(self) -> None:
+        """As release. A cancellation waits until it is given back."""
+        self._end()
+        try:
+            released = await drivers.adrive(self._releasing(), self._aserver(), to_the_end=True)
+        except BaseException:
+            keeper(self._terms.alias).later(self._giving_back())
+            raise
+        self._released(released)
+
+    def owned(self) -> bool:
+        """Whether the server says that it is still ours."""
+        return self._ours() and self._is_owned(drivers.drive(self._asking(), self._server()))
+
+    async def aowned(self) -> bool:
+        """As owned."""
+        return self._ours() and self._is_owned(
+            await drivers.adrive(self._asking(), self._aserver())
+        )
+
+    def locked(self) -> bool:
+        """Whether anybody holds the name now."""
+        return bool(drivers.drive(self._looking(), self._server())[7])
+
+    async def alocked(self) -> bool:
+        """As locked."""
+        return bool((await drivers.adrive(self._looking(), self._aserver()))[7])
+
+    def detach(self, timeout: float | None = None) -> str:
+        """A handle, for another process to adopt. This side lets go: no renewal, no release.
+
+        The lease lives `timeout` seconds more (default: its own). The handle holds the token: keep
+        it as secret as a session key.
+        """
+        self.renew(timeout)
+        return self._handle()
+
+    async def adetach(self, timeout: float | None = None) -> str:
+        """As detach."""
+        await self.arenew(timeout)
+        return self._handle()
+
+    @classmethod
+    def from_handle(
+        cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
+    ) -> Lease:
+        """Adopt a detached lease: renews it from now on. LeaseLost if it is over, ValueError if
+        the handle is none."""
+        terms, grant = _parse_handle(handle, on_lost)
+        plan = _adoption(terms, grant)
+        return cls._adopt(terms, drivers.drive(plan, connections.server(terms.alias)))
+
+    @classmethod
+    async def afrom_handle(
+        cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
+    ) -> Lease:
+        """As from_handle."""
+        terms, grant = _parse_handle(handle, on_lost)
+        plan = _adoption(terms, grant)
+        return cls._adopt(terms, await drivers.adrive(plan, connections.async_server(terms.alias)))
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if self._leaving():
+            try:
+                self.release()
+            except Exception as own:  # noqa: BLE001
+                self._settle_exit(kind, own)
+
+    async def __aenter__(self) -> Lease:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if self._leaving():
+            try:
+                await self.arelease()
+            except Exception as own:  # noqa: BLE001
+                self._settle_exit(kind, own)
+
+    # For the keeper
+
+    def tend(self, now: float) -> Run | None:
+        """The renewal to send now, or None; a lease that is over is called lost."""
+        if not self._ours():
+            self.due = math.inf
+            return None
+        wanted = self._wanted(now)
+        if now >= self._until:
+            self._lose("it was not renewed in time" if wanted > 0 else "its time is over")
+            return None
+        if self._until - now <= self._doubt():
+            self._lose("it could not be renewed")
+            return None
+        if wanted == math.inf or now + wanted <= self._until:
+            self._schedule(now)
+            return None
+        return plans.renewing(self._terms.keys, self._grant, wanted, self._terms.attempt)
+
+    def tended(self, answer: Answer | Failure) -> None:
+        """What came of that renewal."""
+        if not self._ours():
+            return
+        now = clock()
+        if isinstance(answer, Failure):
+            # Soon again, and exactly when there is no time left to hope.
+            logger.warning("could not renew %r: %s", self.name, answer)
+            step = min(1.0, max(0.05, self._terms.timeout / 10))
+            self.due = min(now + step, max(now, self._until - self._doubt()))
+            return
+        until = plans.renewed(answer)
+        if until is None:
+            self._lose("the server has it no more")
+        else:
+            self._until = until
+            self._schedule(now)
+
+    # Inside
+
+    def _ours(self) -> bool:
+        return not self._over and self._pid == os.getpid()
+
+    def _wanted(self, now: float) -> float:
+        """Seconds from now at which the lease should end."""
+        terms = self._terms
+        if terms.renew:
+            return min(terms.timeout, self._grant.began + terms.max_hold - now)
+        return self._grant.ends - now
+
+    def _doubt(self) -> float:
+        """Seconds before the end at which a lease that has to be renewed is given up."""
+        return min(0.25, self._terms.timeout * _MARGIN) if self._terms.renew else 0.0
+
+    def _schedule(self, now: float) -> None:
+        """Set when the keeper has to look again."""
+        left = self._until - now
+        if left == math.inf:
+            self.due = math.inf
+        elif now + self._wanted(now) > self._until + 0.001 and (
+            self._terms.renew or self._until < self._grant.ends
+        ):
+            self.due = now + left / 3
+        else:
+            self.due = self._until
+
+    def _lose(self, reason: str) -> None:
+        if self._over:
+            return
+        self._over, self.due = reason, math.inf
+        keeper(self._terms.alias).forget(self.token)
+        logger.error("lost a lease of %r (%s): %s", self.name, self.token[:8], reason)
+        tell(lambda: lease_lost.send_robust(Lease, lease=self, reason=reason))
+        if self._terms.on_lost is not None:
+            on_lost = self._terms.on_lost
+            tell(lambda: on_lost(self))
+
+    def _lost_error(self) -> LeaseLost:
+        if self._pid != os.getpid():
+            return LeaseLost(f"{self.name!r} is held by process {self._pid}, not by this one")
+        return LeaseLost(f"the lease of {self.name!r} is over: {self._over or 'its time is up'}")
+
+    def _server(self) -> connections.Server:
+        return connections.server(self._terms.alias)
+
+    def _aserver(self) -> connections.AsyncServer:
+        return connections.async_server(self._terms.alias)
+
+    def _renewal(self, timeout: float | None) -> plans.Plan:
+        if timeout is not None:
+            timeout = conf.positive("timeout", timeout, infinite=True)
+        if not self._ours():
+            raise self._lost_error()
+        now, terms = clock(), self._terms
+        wanted = terms.timeout if timeout is None else timeout
+        # A shorter lease may begin at the server before its answer comes, or without one.
+        self._until = min(self._until, now + wanted)
+        return plans.renew(terms.keys, self._grant, wanted, terms.budget, terms.attempt, now)
+
+    def _moved(self, until: float | None) -> None:
+        if until is None:
+            self._lose("the server has it no more")
+            raise self._lost_error()
+        self._until = until
+        if not self._terms.renew:
+            self._grant = self._grant._replace(ends=until)
+        self._schedule(clock())
+        keeper(self._terms.alias).watch(self.token, self, self.name)
+
+    def _extended(self, additional_time: float, replace_ttl: bool) -> float:
+        extra = conf.positive("additional_time", additional_time)
+        return extra if replace_ttl else self.remaining + extra
+
+    def _end(self) -> None:
+        """Nothing renews it from here on. Raises when there is nothing to give back."""
+        if self._pid != os.getpid():
+            raise self._lost_error()
+        if self._over in _ENDED:
+            raise NotAcquired(f"{self.name!r} was {self._over} already", name=self.name)
+        keeper(self._terms.alias).forget(self.token)
+        if not self._over:
+            self._over, self.due = "released", math.inf
+
+    def _giving_back(self) -> Run:
+        terms = self._terms
+        return plans.releasing(terms.keys, self._grant, terms.min_hold, terms.attempt)
+
+    def _releasing(self) -> plans.Plan:
+        terms = self._terms
+        return plans.release(
+            terms.keys, self._grant, terms.min_hold, terms.budget, terms.attempt, clock()
+        )
+
+    def _released(self, released: bool) -> None:
+        if self._over != "released" or not released:
+            if self._over == "released":
+                self._over = "the server has it no more"
+            raise self._lost_error()
+
+    def _asking(self) -> plans.Plan:
+        argv = (self.token, self.fence, "confirm", 0)
+        return plans.run_once("renew", self._terms.keys, argv, self._terms.attempt, clock())
+
+    @staticmethod
+    def _is_owned(reply: list[Any]) -> bool:
+        return bool(reply[0] == "ok")
+
+    def _looking(self) -> plans.Plan:
+        return plans.run_once("inspect", self._terms.keys, ("", 1), self._terms.attempt, clock())
+
+    def _handle(self) -> str:
+        terms, grant = self._terms, self._grant
+        keeper(terms.alias).forget(self.token)
+        self._over, self.due = "detached", math.inf
+        values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
+        values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered]
+        return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
+
+    @classmethod
+    def _adopt(cls, terms: Terms, grant: Grant | None) -> Lease:
+        if grant is None:
+            raise LeaseLost(f"the lease of {terms.keys.display!r} is over", terms.keys.display)
+        return cls(terms, grant)
+
+    def _leaving(self) -> bool:
+        """Whether leaving a `with` has to release: not in a forked child, not twice."""
+        return self._pid == os.getpid() and self._over not in _ENDED
+
+    def _settle_exit(self, body: type[BaseException] | None, own: Exception) -> None:
+        """The body's own exception is never masked by ours."""
+        if body is None:
+            raise own
+        logger.error("leaving %r after an exception: %s", self.name, own)
+
+
+def _adoption(terms: Terms, grant: Grant) -> plans.Plan:
+    """The grant as its new owner may believe in it, or None."""
+    start = clock()
+    until = yield from plans.renew(
+        terms.keys, grant, terms.timeout, terms.budget, terms.attempt, start
+    )
+    return None if until is None else grant._replace(began=start, until=until, ends=until)
+
+
+def _parse_handle(
+    handle: str, on_lost: Callable[[Lease], Any] | None
+) -> tuple[Terms, Grant]:
+    if not isinstance(handle, str):
+        raise TypeError(f"a handle is a str, not {type(handle).__name__}")
+    try:
+        if len(handle) > _HANDLE_MOST:
+            raise ValueError("too long")
+        values = json.loads(base64.urlsafe_b64decode(handle.encode("ascii")))
+        version, alias, quoted, token, fence, permits, *rest = values
+        timeout, renew, max_hold, min_hold, unanswered = rest
+        if version != 1 or not all(isinstance(v, str) for v in (alias, quoted, token, fence)):
+            raise ValueError("unknown version")
+        name, key = split(quoted)
+        keys = keys_of(conf.current().prefix(alias), name, key)
+        terms = Terms(
+            keys=keys,
+            alias=alias,
+            timeout=conf.positive("timeout", timeout, infinite=True),
+            renew=bool(renew),
+            max_hold=conf.positive("max_hold", max_hold, infinite=True),
+            min_hold=conf.not_negative("min_hold", min_hold),
+            on_lost=on_lost,
+        )
+        if not (token.isalnum() and len(token) <= 64 and isinstance(permits, int)):
+            raise ValueError("no token")
+        return terms, Grant(token, int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered))
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise ValueError("this is not the handle of a lease") from error
