@@ -15,6 +15,8 @@ from django.core.signals import setting_changed
 from .defaults import DEFAULTS, REQUESTS
 
 SETTING = "REDIS_SYNC"
+#: Minutes of history that a keyed child keeps at the most.
+MOST_FOR_CHILDREN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ class Config:
     stats: bool
     stats_hours: float
     async_client: str | None
+
+    def keep(self, key: str | None = None) -> int:
+        """Minutes of history of a name; fewer for a child, of which there may be very many."""
+        minutes = int(self.stats_hours * 60) if self.stats else 0
+        return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
 
     def prefix(self, alias: str) -> str:
         """What all keys in this cache start with."""

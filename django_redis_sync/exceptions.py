@@ -4,6 +4,7 @@ SyncError
 ├── NotAcquired   (also redis.exceptions.LockError)          nothing is held: full, paused, timed out
 ├── LeaseLost     (also redis.exceptions.LockNotOwnedError)  it was held, and is no longer
 ├── Unavailable   (also redis.exceptions.RedisError)         Redis gave no useful answer
+├── UpgradeRefused (also RuntimeError)                       a reader asked to be the writer
 ├── WrongKind     (also TypeError)                           a read/write lock on a plain name, or reverse
 └── ForeignValue  (also redis.exceptions.ResponseError)      something else lives under our keys
 
@@ -19,21 +20,23 @@ from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseE
 class SyncError(Exception):
     """The root of what this library raises."""
 
+    __repr__ = Exception.__repr__  # redis-py's shows no message
+
 
 class NotAcquired(SyncError, LockError):
     """Nothing is held. `reason`: full, paused, timeout, cleared, large, or empty."""
 
     def __init__(self, message: str, reason: str = "", name: str | None = None) -> None:
-        Exception.__init__(self, message)
-        self.message, self.reason, self.lock_name = message, reason, name
+        super().__init__(message, name)
+        self.args, self.reason = (message,), reason
 
 
 class LeaseLost(SyncError, LockNotOwnedError):
     """The lease ended under its holder: expired, cleared, or lost with the server's data."""
 
     def __init__(self, message: str, name: str | None = None) -> None:
-        Exception.__init__(self, message)
-        self.message, self.lock_name = message, name
+        super().__init__(message, name)
+        self.args = (message,)
 
 
 class Unavailable(SyncError, RedisError):
@@ -45,6 +48,10 @@ class Unavailable(SyncError, RedisError):
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
         super().__init__(message)
         self.maybe_executed = maybe_executed
+
+
+class UpgradeRefused(SyncError, RuntimeError):
+    """This thread or task reads, and asked to write: two that did so would wait for each other."""
 
 
 class WrongKind(SyncError, TypeError):

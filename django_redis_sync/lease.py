@@ -67,7 +67,7 @@ class Lease:
         self._over = ""
         self._until, self.due = grant.until, math.inf
         self._schedule(clock())
-        keeper(terms.alias).watch(grant.token, self, terms.keys.display)
+        keeper(terms.alias).watch(self, grant.token, terms.keys)
 
     # What it is
 
@@ -188,6 +188,14 @@ class Lease:
         """As locked."""
         return bool((await drivers.adrive(self._looking(), self._aserver()))[7])
 
+    def downgrade(self) -> None:
+        """A writer's lease becomes a reader's, and other readers get in. LeaseLost if it is over."""
+        self._shared(drivers.drive(self._sharing(), self._server()))
+
+    async def adowngrade(self) -> None:
+        """As downgrade."""
+        self._shared(await drivers.adrive(self._sharing(), self._aserver()))
+
     def detach(self, timeout: float | None = None) -> str:
         """A handle, for another process to adopt. This side lets go: no renewal, no release.
 
@@ -283,12 +291,16 @@ class Lease:
     def _ours(self) -> bool:
         return not self._over and self._pid == os.getpid()
 
+    def _last(self) -> float:
+        """When it ends at the latest, however often it is renewed."""
+        if self._terms.renew:
+            return self._grant.began + self._terms.max_hold
+        return self._grant.ends
+
     def _wanted(self, now: float) -> float:
         """Seconds from now at which the lease should end."""
-        terms = self._terms
-        if terms.renew:
-            return min(terms.timeout, self._grant.began + terms.max_hold - now)
-        return self._grant.ends - now
+        left = self._last() - now
+        return min(self._terms.timeout, left) if self._terms.renew else left
 
     def _doubt(self) -> float:
         """Seconds before the end at which a lease that has to be renewed is given up."""
@@ -296,15 +308,8 @@ class Lease:
 
     def _schedule(self, now: float) -> None:
         """Set when the keeper has to look again."""
-        left = self._until - now
-        if left == math.inf:
-            self.due = math.inf
-        elif now + self._wanted(now) > self._until + 0.001 and (
-            self._terms.renew or self._until < self._grant.ends
-        ):
-            self.due = now + left / 3
-        else:
-            self.due = self._until
+        renewable = self._until < self._last()
+        self.due = now + (self._until - now) / 3 if renewable else self._until
 
     def _lose(self, reason: str) -> None:
         if self._over:
@@ -347,7 +352,20 @@ class Lease:
         if not self._terms.renew:
             self._grant = self._grant._replace(ends=until)
         self._schedule(clock())
-        keeper(self._terms.alias).watch(self.token, self, self.name)
+        keeper(self._terms.alias).watch(self, self.token, self._terms.keys)
+
+    def _sharing(self) -> plans.Plan:
+        if not self._ours():
+            raise self._lost_error()
+        if self._grant.permits != 0:
+            raise TypeError(f"only a writer's lease can be downgraded, not {self!r}")
+        return plans.share(self._terms.keys, self._grant, self._terms.attempt, clock())
+
+    def _shared(self, done: bool) -> None:
+        if not done:
+            self._lose("the server has it no more")
+            raise self._lost_error()
+        self._grant = self._grant._replace(permits=1)
 
     def _extended(self, additional_time: float, replace_ttl: bool) -> float:
         extra = conf.positive("additional_time", additional_time)
@@ -380,7 +398,7 @@ class Lease:
             raise self._lost_error()
 
     def _asking(self) -> plans.Plan:
-        argv = (self.token, self.fence, "confirm", 0)
+        argv = (self.token, self.fence, "confirm", 0, self._terms.keys.keep)
         return plans.run_once("renew", self._terms.keys, argv, self._terms.attempt, clock())
 
     @staticmethod
@@ -438,7 +456,8 @@ def _parse_handle(
         if version != 1 or not all(isinstance(v, str) for v in (alias, quoted, token, fence)):
             raise ValueError("unknown version")
         name, key = split(quoted)
-        keys = keys_of(conf.current().prefix(alias), name, key)
+        config = conf.current()
+        keys = keys_of(config.prefix(alias), name, key, config.keep(key))
         terms = Terms(
             keys=keys,
             alias=alias,

@@ -13,11 +13,11 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from . import conf, labels
+from . import conf, inspection, labels
 from .engine import connections, drivers
 from .engine.keeper import keeper
 from .engine.wire import clock
-from .exceptions import NotAcquired, WrongKind
+from .exceptions import LeaseLost, NotAcquired, WrongKind
 from .lease import Lease, Terms
 from .protocol import plans
 from .protocol.keys import keys_of
@@ -104,7 +104,9 @@ class Semaphore:
         self.max_hold, self.min_hold = max_hold, min_hold
         self.using, self.label, self.on_lost = using, label, on_lost
         self.raise_on_release_error = raise_on_release_error
-        self._held: _PerCaller = _PerCaller() if thread_local else _Shared()
+        self._held: PerCaller = PerCaller() if thread_local else _Shared()
+        # What acquire() without arguments asks for, for as long as the settings stay.
+        self._usual: tuple[conf.Config, Terms, Ask, float] | None = None
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f", {self.limit}"
@@ -137,42 +139,34 @@ class Semaphore:
 
         NotAcquired when there is none, LeaseLost when it is over.
         """
-        try:
-            self._newest().release()
-        except NotAcquired:
-            raise
-        except Exception as error:
-            self._release_failed(error)
+        self._newest().release()
 
     async def arelease(self) -> None:
         """As release."""
-        try:
-            await self._newest().arelease()
-        except NotAcquired:
-            raise
-        except Exception as error:
-            self._release_failed(error)
+        await self._newest().arelease()
 
     def __enter__(self) -> Lease:
-        return self._enter(self.take(None, None, 1))
+        return self._enter(self.take())
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        self._leave().__exit__(kind, error, trace)
+        try:
+            self._leave().__exit__(kind, error, trace)
+        except LeaseLost as lost:
+            self._left_without(lost)
 
     async def __aenter__(self) -> Lease:
-        return self._enter(await self.atake(None, None, 1))
+        return self._enter(await self.atake())
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        await self._leave().__aexit__(kind, error, trace)
+        try:
+            await self._leave().__aexit__(kind, error, trace)
+        except LeaseLost as lost:
+            self._left_without(lost)
 
     # The newest lease of this thread or task, as redis-py's Lock has it
 
-    def renew_lease(self, timeout: float | None = None) -> None:
-        """Renew the newest lease. NotAcquired when there is none, LeaseLost when it is over."""
-        self._newest(keep=True).renew(timeout)
-
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Extend the newest lease. Errors as for release."""
+        """Extend the newest lease. NotAcquired when there is none, LeaseLost when it is over."""
         return self._newest(keep=True).extend(additional_time, replace_ttl)
 
     async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -197,6 +191,14 @@ class Semaphore:
         lease = self._held.newest()
         return lease is not None and await lease.aowned()
 
+    def status(self) -> inspection.Status:
+        """Who holds and who waits."""
+        return inspection.status(self.name, self.key, using=self._alias())
+
+    async def astatus(self) -> inspection.Status:
+        """As status."""
+        return await inspection.astatus(self.name, self.key, using=self._alias())
+
     def locked(self) -> bool:
         """Whether anybody holds the name now."""
         return bool(drivers.drive(self._looking(), connections.server(self._alias()))[7])
@@ -215,6 +217,7 @@ class Semaphore:
         permits: int = 1,
     ) -> Lease | Refusal:
         """A lease that `release` here does not know of, or why there is none."""
+        self._before()
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         got = drivers.drive(plans.acquire(ask, clock()), connections.server(terms.alias))
         return self._settle(terms, ask, got)
@@ -226,12 +229,16 @@ class Semaphore:
         permits: int = 1,
     ) -> Lease | Refusal:
         """As take."""
+        self._before()
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         server = connections.async_server(terms.alias)
         if ask.wait:
             ask = ask._replace(channel=await server.hub.ready(ask.attempt))
         got = await drivers.adrive(plans.acquire(ask, clock()), server)
         return self._settle(terms, ask, got)
+
+    def _before(self) -> None:
+        """Called before anything is asked for; a face refuses here what it can't allow."""
 
     def _alias(self) -> str:
         return self.using or conf.current().cache
@@ -244,31 +251,47 @@ class Semaphore:
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[Terms, Ask]:
-        config, start = conf.current(), clock()
+        """What to keep and what to ask for, as the settings are now."""
+        config = conf.current()
+        if blocking is None and blocking_timeout is None and permits == 1:
+            if self._usual is None or self._usual[0] is not config:
+                self._usual = (config, *self._build(config, None, None, 1))
+            _, terms, ask, seconds = self._usual
+        else:
+            terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
+        return terms, ask._replace(give_up_at=clock() + seconds, label=self._write_label())
+
+    def _build(
+        self,
+        config: conf.Config,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        permits: int,
+    ) -> tuple[Terms, Ask, float]:
         named = self._options(config)
-        limit = self._limit(named, permits)
+        limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
-        alias = self._alias()
-        terms = self._terms(config, named, alias)
+        terms = self._terms(config, named, self._alias())
+        hurried = wait and seconds < terms.budget
         ask = Ask(
             keys=terms.keys,
             lease=terms.timeout,
             permits=permits,
             limit=limit,
             wait=wait,
-            give_up_at=start + seconds,
-            budget=max(1.0, seconds) if seconds < terms.budget and wait else terms.budget,
-            attempt=terms.attempt if not wait else min(terms.attempt, max(0.5, seconds / 2)),
+            give_up_at=math.inf,
+            budget=max(1.0, seconds) if hurried else terms.budget,
+            attempt=min(terms.attempt, max(0.5, seconds / 2)) if wait else terms.attempt,
             tokens=_token,
-            later=keeper(alias).later,
+            later=lambda step: keeper(terms.alias).later(step),
             kind=self._kind,
             fair=self.fair,
             max_waiters=self._max_waiters,
-            label=self._write_label(),
         )
-        return terms, ask
+        return terms, ask, seconds
 
-    def _limit(self, named: dict[str, Any], permits: int) -> int:
+    def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
+        """The limit in force for this caller, and the permits to ask for."""
         limit = self.limit if self.limit is not None else named.get("limit")
         if limit is None:
             raise ImproperlyConfigured(
@@ -281,7 +304,7 @@ class Semaphore:
         conf.whole("permits", permits, MOST_PERMITS)
         if permits > limit:
             raise ValueError(f"{permits} permits can never fit a limit of {limit}")
-        return int(limit)
+        return int(limit), permits
 
     def _waiting(
         self,
@@ -312,7 +335,7 @@ class Semaphore:
         renew = timeout is None if self.renew is None else self.renew
         lease = config.timeout if timeout is None else timeout
         return Terms(
-            keys=keys_of(config.prefix(alias), self.name, self.key),
+            keys=keys_of(config.prefix(alias), self.name, self.key, config.keep(self.key)),
             alias=alias,
             timeout=min(lease, cap),
             renew=renew and lease < math.inf,
@@ -339,13 +362,16 @@ class Semaphore:
 
     def _enter(self, got: Lease | Refusal) -> Lease:
         if isinstance(got, Refusal):
-            said = _WHY_NOT[got.reason].format(detail=got.detail)
-            raise NotAcquired(f"{self.name!r}: {said}", got.reason, self.name)
+            raise self._refused(got)
         self._held.entered().append(got)
         return self._keep(got)
 
+    def _refused(self, refusal: Refusal) -> NotAcquired:
+        said = _WHY_NOT[refusal.reason].format(detail=refusal.detail)
+        return NotAcquired(f"{self.name!r}: {said}", refusal.reason, self.name)
+
     def _leave(self) -> Lease:
-        lease = self._held.entered().pop()
+        lease: Lease = self._held.entered().pop()
         self._held.discard(lease)
         return lease
 
@@ -360,10 +386,10 @@ class Semaphore:
             self._held.discard(lease)
         return lease
 
-    def _release_failed(self, error: Exception) -> None:
+    def _left_without(self, lost: LeaseLost) -> None:
         if self.raise_on_release_error:
-            raise error
-        logger.warning("releasing %r: %s", self.name, error)
+            raise lost
+        logger.warning("leaving %r: %s", self.name, lost)
 
     def _looking(self) -> plans.Plan:
         keys = keys_of(conf.current().prefix(self._alias()), self.name, self.key)
@@ -380,16 +406,16 @@ class Lock(Semaphore):
         return f"{type(self).__name__}({self.name!r})"
 
 
-class _PerCaller:
+class PerCaller:
     """The leases taken through one object, by thread, or by task where one runs."""
 
     def __init__(self) -> None:
         self._threads = threading.local()
-        self._tasks: weakref.WeakKeyDictionary[Any, tuple[list[Lease], list[Lease]]] = (
+        self._tasks: weakref.WeakKeyDictionary[Any, tuple[list[Lease], list[Any]]] = (
             weakref.WeakKeyDictionary()
         )
 
-    def _lists(self) -> tuple[list[Lease], list[Lease]]:
+    def _lists(self) -> tuple[list[Lease], list[Any]]:
         try:
             task = asyncio.current_task()
         except RuntimeError:
@@ -397,7 +423,7 @@ class _PerCaller:
         if task is not None:
             return self._tasks.setdefault(task, ([], []))
         try:
-            lists: tuple[list[Lease], list[Lease]] = self._threads.lists
+            lists: tuple[list[Lease], list[Any]] = self._threads.lists
         except AttributeError:
             lists = self._threads.lists = ([], [])
         return lists
@@ -405,10 +431,15 @@ class _PerCaller:
     def add(self, lease: Lease) -> None:
         self._lists()[0].append(lease)
 
+    def has(self, lease: Lease) -> bool:
+        return lease in self._lists()[0]
+
     def discard(self, lease: Lease) -> None:
         taken = self._lists()[0]
-        if lease in taken:
-            taken.remove(lease)
+        for i in reversed(range(len(taken))):
+            if taken[i] is lease:
+                del taken[i]
+                return
 
     def newest(self) -> Lease | None:
         """The newest that was neither released nor detached."""
@@ -417,17 +448,17 @@ class _PerCaller:
             taken.pop()
         return taken[-1] if taken else None
 
-    def entered(self) -> list[Lease]:
-        """The leases of the `with` blocks that are open, innermost last."""
+    def entered(self) -> list[Any]:
+        """What the open `with` blocks entered, innermost last."""
         return self._lists()[1]
 
 
-class _Shared(_PerCaller):
+class _Shared(PerCaller):
     """One list for all threads and tasks (thread_local=False)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._all: tuple[list[Lease], list[Lease]] = ([], [])
+        self._all: tuple[list[Lease], list[Any]] = ([], [])
 
-    def _lists(self) -> tuple[list[Lease], list[Lease]]:
+    def _lists(self) -> tuple[list[Lease], list[Any]]:
         return self._all

@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from django.core.cache import InvalidCacheBackendError, caches
@@ -44,6 +43,18 @@ def backend_of(alias: str) -> Any:
         backend = caches[alias]
     except InvalidCacheBackendError as error:
         raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
+    kinds = type(backend), type(getattr(backend, "client", None))
+    if kinds not in _fit:
+        _check_backend(alias, backend)
+        _fit.add(kinds)
+    return backend.client
+
+
+#: Classes of backend and client that were found to fit.
+_fit: set[tuple[type, type]] = set()
+
+
+def _check_backend(alias: str, backend: Any) -> None:
     if not isinstance(backend, RedisCache):
         raise ImproperlyConfigured(
             f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs one whose BACKEND "
@@ -54,7 +65,6 @@ def backend_of(alias: str) -> Any:
             f"The cache {alias!r} is sharded over several servers by ShardClient: REDIS_SYNC needs "
             "an alias with one server, Sentinel or Cluster."
         )
-    return backend.client
 
 
 class Server:
@@ -79,16 +89,16 @@ class Server:
         return Answer(None, sent, clock())
 
     def run(self, step: Run) -> Answer:
-        with self._connection() as (connection, progress):
-            sent = progress.sent = clock()
-            connection.send_packed_command([pack(command(step))])
-            progress.done = True
+        """The answer of a verb; its source is sent along when the server does not know it yet."""
+        with _Borrowed(self.pool()) as borrowed:
+            sent = clock()
+            borrowed.send(pack(command(step)))
             try:
-                reply = _read(connection, step.timeout)
+                reply = _read(borrowed.connection, step.timeout)
             except errors.NoScriptError:
                 sent = clock()
-                connection.send_packed_command([pack(command(step, whole=True))])
-                reply = _read(connection, step.timeout)
+                borrowed.send(pack(command(step, whole=True)))
+                reply = _read(borrowed.connection, step.timeout)
             return Answer(text(reply), sent, clock())
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
@@ -96,14 +106,13 @@ class Server:
         if not steps:
             return []
         try:
-            with self._connection() as (connection, progress):
-                sent = progress.sent = clock()
-                connection.send_packed_command([pack(command(step)) for step in steps])
-                progress.done = True
-                replies: list[Any] = []
+            with _Borrowed(self.pool()) as borrowed:
+                sent, replies = clock(), []
+                borrowed.send(*[pack(command(step)) for step in steps])
                 for step in steps:
                     try:
-                        replies.append(Answer(text(_read(connection, step.timeout)), sent, clock()))
+                        reply = text(_read(borrowed.connection, step.timeout))
+                        replies.append(Answer(reply, sent, clock()))
                     except errors.ResponseError as error:
                         replies.append(error)
         except Failure as failure:
@@ -122,31 +131,9 @@ class Server:
 
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
         """Any other command of Redis, its reply with str for bytes. Failure as above."""
-        with self._connection() as (connection, progress):
-            connection.send_packed_command([pack(args)])
-            progress.done = True
-            return text(_read(connection, timeout))
-
-    @contextmanager
-    def _connection(self) -> Any:
-        pool, connection, progress = self.pool(), None, _Progress()
-        try:
-            connection = pool.get_connection()
-            yield connection, progress
-        except REDIS_ERRORS as error:
-            if connection is not None and not isinstance(error, errors.ResponseError):
-                connection.disconnect()
-            elif connection is not None and is_busy(error):
-                connection.disconnect()  # a demoted primary: Sentinel is asked anew
-            raise Failure(error, clock(), why(error, progress.done)) from error
-        except BaseException:
-            # An unread reply would be taken for the next command's.
-            if connection is not None:
-                connection.disconnect()
-            raise
-        finally:
-            if connection is not None:
-                pool.release(connection)
+        with _Borrowed(self.pool()) as borrowed:
+            borrowed.send(pack(args))
+            return text(_read(borrowed.connection, timeout))
 
     def _wait(self, step: Wait) -> Answer:
         pool, sent = self.pool(), clock()
@@ -164,13 +151,33 @@ class Server:
         return Answer(None if reply is None else text(reply)[1], sent, clock())
 
 
-class _Progress:
-    """How far a command came. `done`: it was sent whole."""
+class _Borrowed:
+    """A connection of the project's pool for the time of a `with`. Redis's errors become Failures."""
 
-    __slots__ = ("done", "sent")
+    __slots__ = ("connection", "_pool", "_sent")
 
-    def __init__(self) -> None:
-        self.done, self.sent = False, 0.0
+    def __init__(self, pool: Any) -> None:
+        self._pool, self._sent = pool, False
+
+    def __enter__(self) -> _Borrowed:
+        try:
+            self.connection = self._pool.get_connection()
+        except REDIS_ERRORS as error:
+            raise Failure(error, clock(), why(error, False)) from error
+        return self
+
+    def send(self, *packed: bytes) -> None:
+        self.connection.send_packed_command(packed)
+        self._sent = True
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and (not isinstance(error, errors.ResponseError) or is_busy(error)):
+            # An unread reply would be taken for the next command's; and where the primary was
+            # demoted, Sentinel is asked anew.
+            self.connection.disconnect()
+        self._pool.release(self.connection)
+        if isinstance(error, REDIS_ERRORS):
+            raise Failure(error, clock(), why(error, self._sent)) from error
 
 
 class _Exhausted(Exception):
@@ -285,7 +292,11 @@ def _resolve(future: asyncio.Future[Any], value: Any) -> None:
 
 
 #: What a sync configuration may hold that means nothing, or something else, to an async client.
-_DROPPED = frozenset({"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"})
+#: Of the pool's own there is no need: one connection sends, one listens.
+_DROPPED = frozenset(
+    {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
+    | {"max_connections", "timeout", "queue_class"}
+)
 _REFUSED = frozenset({"connection_class", "credential_provider"})
 
 

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from ..exceptions import ForeignValue, SyncError, Unavailable
-from ..protocol.plans import Failure, Plan
+from ..protocol.plans import Failure, Plan, Run, Step
 from .wire import clock
 
 if TYPE_CHECKING:
     from .connections import AsyncServer, Server
 
 
-def error_of(failure: Failure) -> SyncError:
-    """What the caller of the library sees of a failure."""
+#: How servers say that an ACL forbids it, from outside and from inside a script.
+_FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
+
+
+def error_of(failure: Failure, step: Step | None = None) -> SyncError:
+    """What the caller of the library sees of a failure of `step`."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, ResponseError) and "WRONGTYPE" in text:
-        return ForeignValue(f"a key of this name holds another program's value: {text}")
-    if "NOPERM" in text or "permission" in text.lower():
+        keys = ", ".join(step.keys) if isinstance(step, Run) else "a name"
+        return ForeignValue(f"another program's value is in one of {keys}: {text}")
+    if any(words in text for words in _FORBIDDEN):
         text += " (docs: the least ACL that this app needs)"
     return Unavailable(f"Redis: {text}", maybe_executed=failure.why == "unanswered")
 
@@ -39,7 +44,7 @@ def drive(plan: Plan, server: Server) -> Any:
     except StopIteration as stop:
         return stop.value
     except Failure as failure:
-        raise error_of(failure) from failure.cause
+        raise error_of(failure, step) from failure.cause
 
 
 async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -> Any:
@@ -76,4 +81,4 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
     except Failure as failure:
         if cancelled is not None:
             raise cancelled from None
-        raise error_of(failure) from failure.cause
+        raise error_of(failure, step) from failure.cause

@@ -24,18 +24,18 @@ class Hub:
         self._waiters: dict[str, asyncio.Future[Answer]] = {}
         self._early: OrderedDict[str, str] = OrderedDict()
         self._reader: asyncio.Task[None] | None = None
-        self._subscribed: asyncio.Event | None = None
+        self._tried: asyncio.Event | None = None
 
     async def ready(self, timeout: float) -> str:
-        """The channel. Waits for the subscription, but no longer than `timeout` seconds: a waiter
-        that misses its message asks again anyway."""
+        """The channel. Waits until subscribing went well or failed, but no longer than `timeout`
+        seconds: a waiter that misses its message asks again anyway."""
         if self._reader is None or self._reader.done():
-            self._subscribed = asyncio.Event()
-            self._reader = asyncio.get_running_loop().create_task(self._read(self._subscribed))
-        assert self._subscribed is not None
-        if not self._subscribed.is_set():
+            self._tried = asyncio.Event()
+            self._reader = asyncio.get_running_loop().create_task(self._read(self._tried))
+        assert self._tried is not None
+        if not self._tried.is_set():
             try:
-                await asyncio.wait_for(self._subscribed.wait(), timeout)
+                await asyncio.wait_for(self._tried.wait(), timeout)
             except asyncio.TimeoutError:
                 pass
         return self.channel
@@ -73,9 +73,10 @@ class Hub:
             if len(self._early) > _MOST_EARLY:
                 self._early.popitem(last=False)
 
-    async def _read(self, subscribed: asyncio.Event) -> None:
+    async def _read(self, tried: asyncio.Event) -> None:
         tries = 0
         while True:
+            tried.clear()
             pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 await pubsub.subscribe(self.channel)
@@ -84,7 +85,7 @@ class Hub:
                         self._deliver(message["data"])
                     elif message["type"] == "subscribe":
                         tries = 0
-                        subscribed.set()
+                        tried.set()
                         # What was published while nobody listened is lost: all ask again.
                         for token in list(self._waiters):
                             self._wake(token, None, clock())
@@ -97,6 +98,6 @@ class Hub:
                     await pubsub.aclose()
                 except Exception:  # noqa: BLE001
                     pass
-            subscribed.clear()
+            tried.set()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
             tries += 1

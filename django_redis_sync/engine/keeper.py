@@ -3,7 +3,7 @@
 One daemon thread per process and cache alias serves leases of threads and of event loops alike: a
 loop that is busy for long does not lose its leases. Leases are held weakly: one that nobody can
 release any more is not renewed. Receivers run on a thread of their own, so that none holds up a
-renewal.
+renewal. The same thread keeps the registry of names, for those who list them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..protocol.keys import Keys, quote
 from ..protocol.plans import Answer, Failure, Run
 from . import connections
 from .wire import clock
@@ -29,6 +30,25 @@ logger = logging.getLogger("django_redis_sync")
 ROUND = 1.0
 #: Seconds between two tries of what failed, and after which it is given up: its lease is over then.
 RETRY, GIVE_UP = 1.0, 120.0
+
+#: Seconds after which a name in use is written to the registry again, and that a new one waits for
+#: others; days without use after which it is dropped; names at the most, newest first.
+NOTED_EVERY, NOTED_AFTER, NOTED_DAYS, MOST_NOTED = 60.0, 0.3, 1, 100_000
+
+
+def names_key(prefix: str) -> str:
+    """The registry: a sorted set of names as they stand between braces, by last use in server ms."""
+    return f"{quote(prefix)}:names"
+
+
+def marked_key(prefix: str) -> str:
+    """As names_key: the names that an operator paused or resized, by when, until taken back."""
+    return f"{quote(prefix)}:marked"
+
+
+def operating(keys: Keys, how: str, value: str | int = "") -> Run:
+    """The step of an operator's mark: pause, resume, resize to `value`, or reset."""
+    return Run("operate", keys.of(""), ("", how, value, keys.keep), connections.ATTEMPT)
 
 
 class Kept(Protocol):
@@ -45,16 +65,31 @@ class Keeper:
 
     def __init__(self, alias: str) -> None:
         self._alias, self._pid = alias, os.getpid()
-        self._kept: dict[str, tuple[weakref.ref[Kept], str]] = {}
+        self._kept: dict[str, tuple[weakref.ref[Kept], Keys]] = {}
         self._later: deque[tuple[Run, float]] = deque()
-        self._wake, self._sleeping_until = threading.Event(), 0.0
+        # Invariant: the thread looks no later than _looks_at.
+        self._wake, self._looks_at = threading.Event(), math.inf
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._names = _Names()
 
-    def watch(self, token: str, lease: Kept, name: str) -> None:
+    def note(self, keys: Keys) -> None:
+        """Have the name listed as in use. Costs a look-up when it was noted within the minute."""
+        if keys.leases not in self._names.noted:
+            self._names.add(keys)
+            self._expect(self._names.due)
+
+    def watch(self, lease: Kept, token: str, keys: Keys) -> None:
         """Tend `lease` whenever it is due, until `forget`."""
-        self._kept[token] = (weakref.ref(lease), name)
-        if lease.due < self._sleeping_until or self._thread is None:
+        self._kept[token] = (weakref.ref(lease), keys)
+        self._expect(lease.due)
+        self.note(keys)
+
+    def _expect(self, due: float) -> None:
+        """Have the thread look at `due`. It is roused only when it would sleep for longer."""
+        thread = self._thread
+        if due < self._looks_at or thread is None or not thread.is_alive():
+            self._looks_at = min(due, self._looks_at)
             self._rouse()
 
     def forget(self, token: str) -> None:
@@ -83,21 +118,23 @@ class Keeper:
             except Exception:
                 logger.exception("the keeper of %r met an error and goes on", self._alias)
                 due = clock() + RETRY
-            self._sleeping_until = due
-            # A lease that came between the look and here is not slept over.
-            if self._earliest() < due:
-                continue
-            self._wake.wait(None if due == math.inf else max(0.0, due - clock()))
-            self._sleeping_until = 0.0
+            # Kept even when its lease is gone: else every short lease would rouse the thread.
+            if self._looks_at > clock():
+                due = min(due, self._looks_at)
+            self._looks_at = due
+            if self._earliest() >= due:
+                self._wake.wait(None if due == math.inf else max(0.0, due - clock()))
 
     def _round(self) -> float:
         """Tend what is due; when the next one will be."""
         now, leases, steps = clock(), [], []
-        for token, (ref, name) in list(self._kept.items()):
+        for token, (ref, keys) in list(self._kept.items()):
             lease = ref()
             if lease is None:
                 if self._kept.pop(token, None):
-                    logger.warning("a lease of %r was dropped without a release: not renewed", name)
+                    logger.warning(
+                        "a lease of %r was dropped without a release: not renewed", keys.display
+                    )
             elif lease.due <= now:
                 step = lease.tend(now)
                 if step is not None:
@@ -108,11 +145,17 @@ class Keeper:
             kept.tended(answer)
         del leases
         self._finish(server)
+        self._names.tend(server, clock(), self._in_use)
         return min(self._earliest(), clock() + RETRY if self._later else math.inf)
 
     def _earliest(self) -> float:
         leases = [ref() for ref, _ in list(self._kept.values())]
-        return min((lease.due for lease in leases if lease is not None), default=math.inf)
+        due = min((lease.due for lease in leases if lease is not None), default=math.inf)
+        return min(due, self._names.due)
+
+    def _in_use(self) -> list[Keys]:
+        """The names of the leases that are kept now: used for as long as they are held."""
+        return [keys for ref, keys in list(self._kept.values()) if ref() is not None]
 
     def _finish(self, server: connections.Server) -> None:
         todo = [self._later.popleft() for _ in range(len(self._later))]
@@ -123,6 +166,108 @@ class Keeper:
                     self._later.append((step, give_up_at))
                 else:
                     logger.error("gave up undoing on %s: %s", step.keys[0], answer)
+
+
+class _Names:
+    """The names that this process used within the minute, and which of them are still to be written.
+
+    A fresh child of a policy that an operator paused or resized is treated as the policy is.
+    """
+
+    # Invariant: due is no later than the end of the minute while anything is noted.
+    def __init__(self) -> None:
+        self.noted: set[str] = set()
+        self.due = self._minute_ends = math.inf
+        self._fresh: deque[Keys] = deque()
+        self._trim_at = 0.0
+
+    def add(self, keys: Keys) -> None:
+        if len(self.noted) < MOST_NOTED:
+            now = clock()
+            self.noted.add(keys.leases)
+            self._fresh.append(keys)
+            self._minute_ends = min(self._minute_ends, now + NOTED_EVERY)
+            self.due = min(self.due, now + NOTED_AFTER)
+
+    def tend(
+        self, server: connections.Server, now: float, in_use: Callable[[], list[Keys]]
+    ) -> None:
+        """Write what is fresh, when it is time; note anew once a minute."""
+        if now < self.due:
+            return
+        if now >= self._minute_ends:
+            self._minute_ends = math.inf
+            self.noted.clear()
+            for keys in in_use():
+                if keys.leases not in self.noted:
+                    self.add(keys)
+        fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
+        try:
+            self._write(server, fresh, now)
+        except Failure as failure:
+            # Nobody's work depends on it: it is tried again with whatever is fresh by then.
+            logger.log(
+                logging.WARNING if failure.why == "final" else logging.DEBUG,
+                "could not list names in use: %s",
+                failure,
+            )
+            self._fresh.extend(fresh[: MOST_NOTED - len(self._fresh)])
+            again = now + (NOTED_EVERY if failure.why == "final" else RETRY)
+            self.due = min(self._minute_ends, again)
+            return
+        self.due = self._minute_ends
+        if self._fresh:
+            self.due = min(self.due, now + NOTED_AFTER)
+
+    def _write(self, server: connections.Server, fresh: list[Keys], now: float) -> None:
+        by_prefix: dict[str, list[Keys]] = {}
+        for keys in fresh:
+            by_prefix.setdefault(_prefix(keys), []).append(keys)
+        for prefix, some in by_prefix.items():
+            seconds, _ = server.command("TIME", timeout=ROUND)
+            registry, ms = f"{prefix}:names", int(seconds) * 1000
+            for start in range(0, len(some), 1000):
+                pairs = [(ms, keys.quoted) for keys in some[start : start + 1000]]
+                flat = [word for pair in pairs for word in pair]
+                server.command("ZADD", registry, *flat, timeout=ROUND)
+            self._inherit(server, f"{prefix}:marked", [k for k in some if "@" in k.quoted])
+            if now >= self._trim_at:
+                self._trim_at = now + NOTED_EVERY
+                old = ms - NOTED_DAYS * 86_400_000
+                server.command("ZREMRANGEBYSCORE", registry, "-inf", old, timeout=ROUND)
+                server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
+                server.command("PEXPIRE", registry, 2 * NOTED_DAYS * 86_400_000, timeout=ROUND)
+
+    def _inherit(self, server: connections.Server, marked: str, children: list[Keys]) -> None:
+        """Have fresh children of marked policies paused and resized as these are."""
+        by_policy: dict[str, list[Keys]] = {}
+        for keys in children:
+            by_policy.setdefault(keys.quoted.partition("@")[0], []).append(keys)
+        for policy, some in by_policy.items():
+            if server.command("ZSCORE", marked, policy, timeout=ROUND) is None:
+                continue
+            for keys in some:
+                info = keys.info.replace(f"{{{keys.quoted}}}", f"{{{policy}}}")
+                self._follow(server, marked, info, keys)
+
+    def _follow(self, server: connections.Server, marked: str, policy: str, child: Keys) -> None:
+        def marks(info: str) -> Any:
+            return server.command("HMGET", info, "#paused", "#limit", timeout=ROUND)
+
+        wanted, has = marks(policy), marks(child.info)
+        for mark, of_policy, own in zip(("pause", "resize"), wanted, has, strict=True):
+            if of_policy and not own:
+                server.command("ZADD", marked, of_policy, child.quoted, timeout=ROUND)
+                server.run(operating(child, mark, of_policy))
+        # Taken back meanwhile: whoever did that may not have seen the child yet.
+        for undo, before, after in zip(("resume", "reset"), wanted, marks(policy), strict=True):
+            if before and not after:
+                server.run(operating(child, undo))
+
+
+def _prefix(keys: Keys) -> str:
+    """The prefix, quoted, of the keys of a name."""
+    return keys.leases.removesuffix(f":{{{keys.quoted}}}:leases")
 
 
 _keepers: dict[str, Keeper] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from redis import exceptions as errors
@@ -22,7 +23,7 @@ _CROWDED = ("max number of clients", "Too many connections")
 def _pick_clock() -> Callable[[], float]:
     # The server's time goes on while this machine sleeps, and so must our belief in a lease.
     boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic if boot is None else lambda: time.clock_gettime(boot)
+    return time.monotonic if boot is None else partial(time.clock_gettime, boot)
 
 
 clock = _pick_clock()
@@ -30,6 +31,17 @@ clock = _pick_clock()
 
 def pack(args: Sequence[Any]) -> bytes:
     """A command in Redis's wire format. Arguments are str, bytes or int."""
+    try:
+        # Mostly it is all ASCII, and then characters are bytes.
+        words = [arg if type(arg) is str else str(arg, "ascii") if type(arg) is bytes else str(arg)
+                 for arg in args]
+        whole = "".join([f"${len(word)}\r\n{word}\r\n" for word in words])
+        return f"*{len(words)}\r\n{whole}".encode("ascii")
+    except UnicodeError:
+        return _pack_bytes(args)
+
+
+def _pack_bytes(args: Sequence[Any]) -> bytes:
     out = [b"*%d\r\n" % len(args)]
     for arg in args:
         data = arg if type(arg) is bytes else str(arg).encode()
@@ -46,9 +58,9 @@ def command(step: Run, whole: bool = False) -> tuple[Any, ...]:
 
 def text(reply: Any) -> Any:
     """Replies with bytes made str, whether or not the project's client decodes."""
-    if type(reply) is bytes:
-        return reply.decode()
-    return [text(item) for item in reply] if type(reply) is list else reply
+    if type(reply) is list:
+        return [item.decode() if type(item) is bytes else text(item) for item in reply]
+    return reply.decode() if type(reply) is bytes else reply
 
 
 def why(error: BaseException, sent: bool) -> Why:

@@ -18,8 +18,14 @@ _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u20
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
 
 
+_PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats")
+
+
 class Keys(NamedTuple):
-    """The keys of one name. `display` is what people read, `quoted` stands in the keys."""
+    """The keys of one name. `display` is what people read, `quoted` stands in the keys.
+
+    `keep`: minutes of history that its verbs write; 0: none.
+    """
 
     display: str
     quoted: str
@@ -28,10 +34,12 @@ class Keys(NamedTuple):
     waiters: str
     info: str
     wake: str
+    stats: str
+    keep: int
 
-    def of(self, token: str) -> tuple[str, str, str, str, str]:
+    def of(self, token: str) -> tuple[str, ...]:
         """KEYS of every verb, for one token."""
-        return (self.leases, self.queue, self.waiters, self.info, self.wake + token)
+        return (self.leases, self.queue, self.waiters, self.info, self.wake + token, self.stats)
 
 
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
@@ -59,7 +67,7 @@ def unquote(text: str) -> str:
 
 
 @lru_cache(maxsize=8192)
-def keys_of(prefix: str, name: str, key: str | None = None) -> Keys:
+def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
     """The keys of `name` under `prefix`, or of its child for `key`. Raises as check_text does."""
     check_text("a name", name)
     quoted, display = quote(name), name
@@ -67,7 +75,7 @@ def keys_of(prefix: str, name: str, key: str | None = None) -> Keys:
         check_text("a key", key)
         quoted, display = f"{quoted}@{quote(key)}", f"{name}@{key}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
-    return Keys(display, quoted, *(base + p for p in ("leases", "queue", "waiters", "info", "wake:")))
+    return Keys(display, quoted, *(base + part for part in _PARTS), keep)
 
 
 def split(quoted: str) -> tuple[str, str | None]:

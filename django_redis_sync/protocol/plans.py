@@ -147,7 +147,7 @@ def seconds(reply: str) -> float:
 
 
 def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
-    return Run("release", keys.of(token), (token, "0", "undo", int(bury), 0), UNDO_BUDGET)
+    return Run("release", keys.of(token), (token, "0", "undo", int(bury), 0, keys.keep), UNDO_BUDGET)
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
     keys, how, until = ask.keys.of(token), "wait" if ask.wait else "try", start + ask.budget
     while True:
         argv = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind, how)
-        argv += (ask.max_waiters, int(ask.fair), ask.channel, ask.label)
+        argv += (ask.max_waiters, int(ask.fair), ask.channel, ask.label, ask.keys.keep)
         step = Run("acquire", keys, argv, ask.attempt)
         answer: Answer = yield from persist(step, until, trail, trail.queued)
         word, *rest = answer.reply
@@ -264,7 +264,7 @@ def _settled(
     fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
-        step = Run("renew", ask.keys.of(token), (token, fence, "set", "inf"), ask.attempt)
+        step = Run("renew", ask.keys.of(token), (token, fence, "set", "inf", ask.keys.keep), ask.attempt)
         answer = yield from persist(step, began + lease, trail)
         if answer.reply[0] == "lost":
             return None
@@ -274,7 +274,7 @@ def _settled(
 
 def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
     """Leave the queue, unless the permits came at the last moment."""
-    argv = (token, "0", "giveup", int(trail.unanswered), 0)
+    argv = (token, "0", "giveup", int(trail.unanswered), 0, ask.keys.keep)
     step = Run("release", ask.keys.of(token), argv, min(ask.attempt, UNDO_BUDGET))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, trail, True)
     if answer.reply[0] == "ok":
@@ -284,7 +284,8 @@ def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> P
 
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
-    argv = (grant.token, grant.fence, "release", int(grant.unanswered), int(hold * 1000))
+    bury, hold_ms = int(grant.unanswered), int(hold * 1000)
+    argv = (grant.token, grant.fence, "release", bury, hold_ms, keys.keep)
     return Run("release", keys.of(grant.token), argv, timeout)
 
 
@@ -304,8 +305,16 @@ def release(
     return trail.unanswered and grant.until > start
 
 
+def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
+    """True when a writer's lease became a reader's, False when it is lost."""
+    argv = (grant.token, grant.fence, "share", 0, 0, keys.keep)
+    step = Run("release", keys.of(grant.token), argv, attempt)
+    answer = yield from persist(step, start + 2 * attempt, _Trail())
+    return answer.reply[0] == "ok"
+
+
 def renewing(keys: Keys, grant: Grant, lease: float, timeout: float) -> Run:
-    argv = (grant.token, grant.fence, "set", milliseconds(lease))
+    argv = (grant.token, grant.fence, "set", milliseconds(lease), keys.keep)
     return Run("renew", keys.of(grant.token), argv, timeout)
 
 

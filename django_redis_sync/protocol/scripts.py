@@ -24,6 +24,7 @@ CONSTANTS = MappingProxyType(
         "BURIAL": 120_000,  # how long a late copy of an ended acquire is refused
         "BOUND": 100,  # entries that one script sweeps or hands over at the most
         "EXCLUSIVE": 2**40,  # permits that the whole name weighs: more than any limit
+        "PAIR": 2**40,  # a counter and the sum of its ms share one number: count * PAIR + ms
     }
 )
 

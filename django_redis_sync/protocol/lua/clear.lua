@@ -1,8 +1,8 @@
 -- clear: an operator takes away one lease or one place in the queue; it can't come back.
--- KEYS leases queue waiters info wake
--- ARGV token
+-- KEYS leases queue waiters info wake stats
+-- ARGV token keep
 -- Returns ok | gone (nothing there: it ended by itself)
--- @include state finish sweep hand
+-- @include state stats finish sweep hand
 if not (record or call('ZSCORE', LEASES, token)) or parse(record).state == 'x' then return {'gone'} end
 drop(token, record)
 bury(token)

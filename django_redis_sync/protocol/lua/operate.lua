@@ -1,10 +1,10 @@
 -- operate: an operator's marks on a name. They last until taken back, across restarts with
 -- persistence, and keep the name's keys from expiring.
--- KEYS leases queue waiters info wake
--- ARGV token how value
+-- KEYS leases queue waiters info wake stats
+-- ARGV token how value keep
 --   token: empty; how: pause | resume | resize (value: the limit that overrides the callers') | reset
 -- Returns ok
--- @include state finish sweep hand
+-- @include state stats finish sweep hand
 local how, field = ARGV[2], (ARGV[2] == 'pause' or ARGV[2] == 'resume') and '#paused' or '#limit'
 if how == 'pause' or how == 'resize' then
   put(field, how == 'pause' and whole(now) or ARGV[3])

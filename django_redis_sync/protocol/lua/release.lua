@@ -1,21 +1,29 @@
 -- release: give a lease back; also the undo of an acquire, and the give-up of a waiter.
--- KEYS leases queue waiters info wake
--- ARGV token fence how bury hold
+-- KEYS leases queue waiters info wake stats
+-- ARGV token fence how bury hold keep
 --   how: release (this fence only) | undo (whatever the token has) | giveup (a lease that was
---   granted meanwhile is kept and claimed; a waiter leaves); bury: 1 when an acquire of this token
+--   granted meanwhile is kept and claimed; a waiter leaves) | share (a writer becomes a reader,
+--   with the same lease); bury: 1 when an acquire of this token
 --   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
 -- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
--- @include state finish sweep hand
+-- @include state stats finish sweep hand
 local how, r = ARGV[3], parse(record)
 local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
 local live = ends > now and r.state ~= 'k'
-if r.state == 'k' or (how == 'release' and not (live and r.fence == ARGV[2])) then return {'lost'} end
-if how == 'giveup' and live then
-  call('ZREM', WAITERS, token)
-  call('DEL', KEYS[5])
-  return {'ok', r.fence, whole(ends - now)}
+if r.state == 'k' or ((how == 'release' or how == 'share') and not (live and r.fence == ARGV[2])) then
+  count('l', 1)
+  return {'lost'}
 end
+if how == 'giveup' and live then return claim(r, ends) end
 
+if how == 'share' then
+  extra, r.permits = extra - weight(r.permits) + 1, 1
+  put(token, format(r))
+elseif live then
+  count('r', PAIR + math.max(0, math.floor(now - r.fence / 1000)))
+elseif how == 'giveup' then
+  count('t', 1)
+end
 local keep = math.min(tonumber(r.fence or 0) / 1000, now) + tonumber(ARGV[5])
 if how == 'release' and keep > now then
   if ends == math.huge then recount = true end
@@ -24,7 +32,7 @@ if how == 'release' and keep > now then
   r.state, r.lease = 'k', math.ceil(keep) - now
   put(token, format(r))
   place(LEASES, math.ceil(keep), token)
-else
+elseif how ~= 'share' then
   if record then drop(token, record) end
   if ARGV[4] == '1' then bury(token) end
 end

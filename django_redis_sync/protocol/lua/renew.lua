@@ -1,15 +1,17 @@
 -- renew: move the end of a lease; also the confirm of a hand-over.
--- KEYS leases queue waiters info wake
--- ARGV token fence how ms
+-- KEYS leases queue waiters info wake stats
+-- ARGV token fence how ms keep
 --   how: set (ms from now; inf: permanent) | confirm (the end stays)
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed)
--- @include state finish
+-- @include state stats finish
 local how, r = ARGV[3], parse(record)
 local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
-if ends <= now or r.fence ~= ARGV[2] or r.state == 'k' then return {'lost'} end
+if ends <= now or r.fence ~= ARGV[2] or r.state == 'k' then
+  count('l', 1)
+  return {'lost'}
+end
 if r.state == 'g' then
-  call('ZREM', WAITERS, token)
-  call('DEL', KEYS[5])
+  claim(r, ends)
   r.state = 'h'
 end
 local moved = how == 'set' and now + tonumber(ARGV[4]) or ends

@@ -10,6 +10,7 @@ end
 -- The fence grows with every grant, across lost keys too as long as the clock does not go back.
 -- A hand-over grants FIRST at most, and nobody gets "for ever" before it said that it is there.
 local function give(t, r, handed)
+  local ticket = r.state == 'w' and call('ZSCORE', QUEUE, t)
   fence = math.max(fence + 1, us)
   local lease = (handed or r.lease == math.huge) and math.min(r.lease, FIRST) or r.lease
   r.fence, r.state = whole(fence), handed and 'g' or 'h'
@@ -17,10 +18,16 @@ local function give(t, r, handed)
   card, extra = card + 1, extra + weight(r.permits) - 1
   put(t, format(r))
   put('#fence', r.fence)
+  if ticket then
+    call('ZREM', QUEUE, t)
+    count('w', PAIR + math.max(0, math.floor((us - ticket) / 1000)))
+  else
+    count('g', 1)
+  end
+  peaked(r.permits == 0 and 1 or card + extra)
   if handed then
     local element = table.concat({r.fence, whole(now), whole(lease)}, ' ')
     place(WAITERS, now + math.min(CLAIM, lease), t)
-    call('ZREM', QUEUE, t)
     call('RPUSH', WAKE .. t, element)
     call('PEXPIREAT', WAKE .. t, whole(now + lease + GRACE))
     if r.channel ~= '-' then call('PUBLISH', r.channel, t .. ' ' .. element) end
@@ -41,7 +48,6 @@ local function hand(me)
     elseif not fits(r) then
       return nil
     elseif t == me then
-      call('ZREM', QUEUE, t)
       call('ZREM', WAITERS, t)
       return give(t, r, false)
     else

@@ -9,7 +9,7 @@ local WAKE = string.sub(KEYS[5], 1, #KEYS[5] - #token)
 local time = call('TIME')
 local us = time[1] * 1000000 + time[2]
 local now = math.floor(us / 1000)
-local meta = call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen')
+local meta = call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak')
 local record, override, paused, seen = meta[1], meta[5] and tonumber(meta[5]), meta[6], meta[7]
 local fence, expiry = tonumber(meta[2] or 0), tonumber(meta[3] or 0)
 local card = call('ZCARD', LEASES)
@@ -23,7 +23,7 @@ local function put(field, value) puts[#puts + 1] = field; puts[#puts + 1] = valu
 -- permits 0 asks for the name alone: it weighs more than any limit.
 local function weight(permits) return permits == 0 and EXCLUSIVE or permits end
 
--- A record: state, fence, lease, permits, limit, wake channel, label. The states: w waiting,
+-- A record: state, fence, lease, permits, limit, wake channel, label. The states: n new, w waiting,
 -- g granted by hand-over, h held, k kept after its release (min_hold), x buried.
 local function parse(text)
   local state, f, lease, permits, limit, channel, label =
@@ -33,6 +33,13 @@ local function parse(text)
 end
 local function format(r)
   return table.concat({r.state, r.fence, whole(r.lease), r.permits, whole(r.limit), r.channel, r.label}, ' ')
+end
+
+-- The caller is there: its hand-over needs no deadline and no wake-up any more.
+local function claim(r, ends)
+  call('ZREM', WAITERS, token)
+  call('DEL', KEYS[5])
+  return {'ok', r.fence, whole(ends - now)}
 end
 
 local function place(key, score, member)

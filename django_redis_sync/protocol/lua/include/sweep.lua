@@ -1,4 +1,5 @@
 -- Removing: always everything that a token has, so that nothing of it can be believed later.
+-- Returns whether a holder lost its lease by this.
 local function drop(t, text)
   local r = parse(text or call('HGET', INFO, t))
   local ends = call('ZSCORE', LEASES, t)
@@ -14,6 +15,7 @@ local function drop(t, text)
     call('DEL', WAKE .. t)
   end
   call('HDEL', INFO, t)
+  return ends and r.state ~= 'k'
 end
 
 -- A buried token is never granted again: late copies of its acquire find this.
@@ -35,11 +37,17 @@ end
 
 local function sweep(me)
   if us < fence then clamp() end
-  for _, t in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, BOUND)) do drop(t) end
+  for _, t in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, BOUND)) do
+    if drop(t) then count('c', 1) end
+  end
   for _, t in ipairs(call('ZRANGEBYSCORE', WAITERS, '-inf', now, 'LIMIT', 0, BOUND)) do
     if t ~= me then
       local woke = call('ZSCORE', LEASES, t) and call('EXISTS', WAKE .. t) == 0
-      if woke then call('ZREM', WAITERS, t) else drop(t) end
+      if woke then
+        call('ZREM', WAITERS, t)
+      elseif drop(t) then
+        count('c', 1)
+      end
     end
   end
 end

@@ -1,0 +1,144 @@
+"""`synchronized`: a limit on the calls of any function, by its arguments."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import string
+from collections.abc import Callable
+from datetime import date
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+
+from .primitives import Semaphore
+from .protocol.keys import check_text
+from .protocol.plans import Refusal
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_ALLOWED = (str, int, UUID, date, enum.Enum)
+
+
+class _Template(string.Formatter):
+    """str.format over call arguments, strict enough that two calls never meet by accident."""
+
+    def __init__(self, text: str) -> None:
+        self.text = check_text("a name", text, 1000)
+        self.fields = [name for _, name, _, _ in self.parse(text) if name is not None]
+
+    def names(self) -> set[str]:
+        """The arguments that it reads. ValueError for positions, which say nothing."""
+        found = {name.split(".")[0].split("[")[0] for name in self.fields}
+        if any(not name or name.isdigit() for name in found):
+            raise ValueError(f"name the arguments in {self.text!r}: {{pk}}, not {{}} or {{0}}")
+        return found
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        if conversion is not None:
+            raise ValueError(f"conversions such as !{conversion} are not allowed in {self.text!r}")
+        return value
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if not isinstance(value, _ALLOWED):
+            raise TypeError(
+                f"{type(value).__name__} in the name {self.text!r}: use str, int, UUID, date or "
+                "Enum, for a model {account.pk}"
+            )
+        if isinstance(value, enum.Enum):
+            value = value.name
+        said = format(value, format_spec) if format_spec else str(value)
+        return said.replace("%", "%25").replace(":", "%3A")
+
+    def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
+        """The name of one call."""
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                values.update(values.pop(parameter.name, {}))
+        return self.vformat(self.text, (), values)
+
+
+def synchronized(
+    name: str,
+    limit: int = 1,
+    *,
+    on_full: Literal["raise", "skip"] = "raise",
+    **options: Any,
+) -> Callable[[Function], Function]:
+    """At most `limit` calls at a time, of all calls with the same name.
+
+    `name` is a str.format template over the call's arguments: "invoice:{pk}". `on_full`: what a
+    call does that got no permit: raise NotAcquired, or skip, that is return None (and not wait,
+    unless a blocking_timeout is given). `options`: as Semaphore's. For any function or method, sync
+    or async; TypeError for classes and generators, ValueError for a name with unknown arguments.
+    """
+    template = _Template(name)
+    if on_full not in ("raise", "skip"):
+        raise ValueError(f"on_full must be 'raise' or 'skip', not {on_full!r}")
+    if on_full == "skip" and "blocking_timeout" not in options:
+        options.setdefault("blocking", False)
+
+    def decorate(function: Function) -> Function:
+        _check_function(function)
+        signature = inspect.signature(function)
+        _check_names(template, signature, function)
+        options.setdefault("label", f"{function.__module__}.{function.__qualname__}")
+        fixed = Semaphore(name, limit, **options) if not template.fields else None
+
+        def semaphore(args: Any, kwargs: Any) -> Semaphore:
+            return fixed or Semaphore(template.of(signature, args, kwargs), limit, **options)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def guarded(*args: Any, **kwargs: Any) -> Any:
+                guard = semaphore(args, kwargs)
+                got = await guard.atake()
+                if isinstance(got, Refusal):
+                    return _full(guard, got, on_full)
+                async with got:
+                    return await function(*args, **kwargs)
+        else:
+
+            @functools.wraps(function)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                guard = semaphore(args, kwargs)
+                got = guard.take()
+                if isinstance(got, Refusal):
+                    return _full(guard, got, on_full)
+                with got:
+                    return function(*args, **kwargs)
+
+        return guarded  # type: ignore[return-value]
+
+    return decorate
+
+
+def _full(semaphore: Semaphore, refusal: Refusal, on_full: str) -> None:
+    if on_full == "raise":
+        raise semaphore._refused(refusal)
+
+
+def _check_function(function: Any) -> None:
+    if isinstance(function, (staticmethod, classmethod)):
+        raise TypeError("put @synchronized below @staticmethod and @classmethod")
+    if inspect.isclass(function) or not callable(function):
+        raise TypeError(f"@synchronized is for functions and methods, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError("@synchronized would give back before a generator's body ran: use `with`")
+
+
+def _check_names(template: _Template, signature: inspect.Signature, function: Any) -> None:
+    parameters = signature.parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        template.names()
+        return
+    unknown = sorted(template.names() - set(signature.parameters))
+    if unknown:
+        raise ValueError(
+            f"{function.__qualname__} has no argument {', '.join(unknown)} for {template.text!r}"
+        )
+

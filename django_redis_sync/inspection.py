@@ -1,0 +1,305 @@
+"""What there is: one source of truth for the command, the admin page, metrics and `status()`.
+
+Frozen statistics, read in one round trip per batch of names; KEYS and SCAN are never used. Tokens
+never leave this module whole but to the operations that need them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from typing import Any
+
+from . import conf, labels
+from .asking import command
+from .engine import connections
+from .engine.drivers import adrive, error_of
+from .engine.keeper import marked_key, names_key
+from .engine.wire import clock
+from .history import Counters, History, history
+from .protocol import plans
+from .protocol.keys import Keys, keys_of, split
+from .protocol.plans import Answer, Failure, Run
+from .protocol.scripts import CONSTANTS
+
+__all__ = [
+    "Counters",
+    "Group",
+    "Holder",
+    "History",
+    "Status",
+    "Waiter",
+    "astatus",
+    "display",
+    "family",
+    "grouped",
+    "history",
+    "looking",
+    "names",
+    "status",
+    "statuses",
+]
+
+#: Rows of holders and of waiters that are read of one name.
+MOST_ROWS = 200
+#: Characters of a token that people see.
+SHOWN = 8
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One lease. `permits` 0: all of them. `ends_in`: seconds, inf when permanent, negative never.
+
+    `state`: held, handed (its winner was not heard of yet) or kept (released, within min_hold).
+    `stuck`: permanent, so that only its holder or an operator ends it.
+    """
+
+    id: str
+    since: datetime
+    ends_in: float
+    permits: int
+    state: str
+    fence: int
+    label: Mapping[str, Any]
+    token: str = field(repr=False, default="")
+
+    @property
+    def stuck(self) -> bool:
+        return self.ends_in == math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One place in the queue, from 1. `alive`: it asked again in time."""
+
+    id: str
+    position: int
+    since: datetime
+    permits: int
+    limit: int
+    alive: bool
+    label: Mapping[str, Any]
+    token: str = field(repr=False, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A name now. `limit`: what applies (an operator's or the callers'); `exclusive`: a writer has it.
+
+    `callers_limit`: what the last caller said; `clash`: the limit another caller said before, and
+    when. `holders` and `waiters` hold MOST_ROWS at the most, `holding` and `waiting` count them all.
+    """
+
+    name: str
+    key: str | None
+    kind: str
+    limit: int | None
+    callers_limit: int | None
+    override: int | None
+    paused_since: datetime | None
+    in_use: int
+    exclusive: bool
+    holding: int
+    waiting: int
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    clash: tuple[int, datetime] | None
+    fence: int
+    at: datetime
+
+    @property
+    def display(self) -> str:
+        return self.name if self.key is None else f"{self.name}@{self.key}"
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_since is not None
+
+    @property
+    def free(self) -> int | None:
+        return None if self.limit is None else max(0, self.limit - self.in_use)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A policy: its plain name (None when that was never used) and its keyed children.
+
+    A name without children is a group of one. The sums are over all of them; `limit` is each
+    one's own, so that `in_use` may lie above it when there are children.
+    """
+
+    name: str
+    own: Status | None
+    children: tuple[Status, ...]
+
+    @property
+    def all(self) -> tuple[Status, ...]:
+        return self.children if self.own is None else (self.own, *self.children)
+
+    @property
+    def limit(self) -> int | None:
+        limits = [s.limit for s in self.all if s.limit is not None]
+        return max(limits, default=None)
+
+    @property
+    def in_use(self) -> int:
+        return sum(s.in_use for s in self.all)
+
+    @property
+    def holding(self) -> int:
+        return sum(s.holding for s in self.all)
+
+    @property
+    def waiting(self) -> int:
+        return sum(s.waiting for s in self.all)
+
+    @property
+    def paused(self) -> bool:
+        """Whether all of it is paused: its plain name is, which speaks for the children."""
+        return self.own.paused if self.own is not None else all(s.paused for s in self.children)
+
+
+def _moment(ms: float) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
+
+
+def _record(text: str) -> tuple[str, int, str, int, int, Mapping[str, Any]]:
+    """state, fence, lease, permits, limit and label of a record; what can't be read is empty."""
+    parts = text.split(" ", 6)
+    try:
+        state, fence, lease, permits, limit, _, label = parts
+        return state, int(fence), lease, int(permits), int(limit), labels.read(label)
+    except ValueError:
+        return "", 0, "", 1, 0, {}
+
+
+def _status(keys: Keys, reply: Sequence[Any]) -> Status:
+    """A Status of the reply of the `inspect` verb."""
+    now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply
+    now = int(now)
+    holders, waiters = [], []
+    for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
+        state, own_fence, _, permits, _, label = _record(text)
+        ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
+        since = _moment(min(own_fence / 1000, now) or now)
+        word = {"g": "handed", "k": "kept"}.get(state, "held")
+        holders.append(
+            Holder(token[:SHOWN], since, ends_in, permits, word, own_fence, label, token)
+        )
+    rows = zip(queued[::4], queued[1::4], queued[2::4], queued[3::4], strict=True)
+    for position, (token, ticket, deadline, text) in enumerate(rows, 1):
+        _, _, _, permits, own_limit, label = _record(text)
+        alive, since = float(deadline) > now, _moment(float(ticket) / 1000)
+        waiters.append(
+            Waiter(token[:SHOWN], position, since, permits, own_limit, alive, label, token)
+        )
+    kind, _, said = seen.partition(" ")
+    callers = int(said) if said else None
+    exclusive = int(used) >= CONSTANTS["EXCLUSIVE"]
+    limit = int(override) if override else callers
+    if kind == "w" and not override:
+        limit = None
+    when, _, before = clash.partition(" ")
+    name, key = split(keys.quoted)
+    return Status(
+        name=name,
+        key=key,
+        kind="read/write" if kind == "w" else "plain",
+        limit=limit,
+        callers_limit=callers if kind != "w" else None,
+        override=int(override) if override else None,
+        paused_since=_moment(int(paused)) if paused else None,
+        in_use=sum(h.permits or 1 for h in holders) if exclusive else int(used),
+        exclusive=exclusive,
+        holding=int(holding),
+        waiting=int(waiting),
+        holders=tuple(holders),
+        waiters=tuple(waiters),
+        clash=(int(before.split(" ")[1]), _moment(int(when))) if when else None,
+        fence=int(fence),
+        at=_moment(now),
+    )
+
+
+def looking(keys: Keys, rows: int = MOST_ROWS) -> Run:
+    """The step that reads a name."""
+    return Run("inspect", keys.of(""), ("", rows), connections.ATTEMPT)
+
+
+def status(name: str, key: str | None = None, *, using: str | None = None) -> Status:
+    """A name, or its child for `key`. Unavailable when Redis can't be reached."""
+    return statuses([(name, key)], using=using)[0]
+
+
+async def astatus(name: str, key: str | None = None, *, using: str | None = None) -> Status:
+    """As status."""
+    config = conf.current()
+    alias = using or config.cache
+    keys = keys_of(config.prefix(alias), name, key)
+    plan = plans.run_once("inspect", keys, ("", MOST_ROWS), connections.ATTEMPT, clock())
+    return _status(keys, await adrive(plan, connections.async_server(alias)))
+
+
+def statuses(
+    names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MOST_ROWS
+) -> list[Status]:
+    """Several names, a round trip per _BATCH of them. Unavailable when Redis can't be reached."""
+    config = conf.current()
+    alias = using or config.cache
+    prefix, server, found = config.prefix(alias), connections.server(alias), []
+    wanted = [keys_of(prefix, name, key) for name, key in names]
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        for keys, answer in zip(batch, server.many([looking(k, rows) for k in batch]), strict=True):
+            if isinstance(answer, Failure):
+                raise error_of(answer) from answer.cause
+            assert isinstance(answer, Answer)
+            found.append(_status(keys, answer.reply))
+    return found
+
+
+def names(
+    *, using: str | None = None, pattern: str | None = None
+) -> list[tuple[str, str | None]]:
+    """Names in use within the last day, most recent first, and all that an operator marked.
+
+    `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name, `exports@42` for a child.
+    Unavailable when Redis can't be reached.
+    """
+    config = conf.current()
+    alias = using or config.cache
+    prefix = config.prefix(alias)
+    recent = command(alias, "ZREVRANGE", names_key(prefix), 0, -1)
+    marked = command(alias, "ZRANGE", marked_key(prefix), 0, -1)
+    found = [split(quoted) for quoted in dict.fromkeys([*recent, *marked])]
+    if pattern is None:
+        return found
+    return [(name, key) for name, key in found if fnmatchcase(display(name, key), pattern)]
+
+
+def display(name: str, key: str | None) -> str:
+    """A name, or a child, as people see it."""
+    return name if key is None else f"{name}@{key}"
+
+
+def family(name: str, *, using: str | None = None) -> list[tuple[str, str | None]]:
+    """The plain name, and its keyed children that are known, most recent first."""
+    children = [(own, key) for own, key in names(using=using) if own == name and key is not None]
+    return [(name, None), *children]
+
+
+def grouped(found: Iterable[Status]) -> list[Group]:
+    """Keyed children under their policy, in the order in which the policies first come."""
+    own: dict[str, Status | None] = {}
+    children: dict[str, list[Status]] = {}
+    for one in found:
+        own.setdefault(one.name, None)
+        if one.key is None:
+            own[one.name] = one
+        else:
+            children.setdefault(one.name, []).append(one)
+    return [Group(name, plain, tuple(children.get(name, ()))) for name, plain in own.items()]
