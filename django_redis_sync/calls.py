@@ -141,4 +141,3 @@ def _check_names(template: _Template, signature: inspect.Signature, function: An
         raise ValueError(
             f"{function.__qualname__} has no argument {', '.join(unknown)} for {template.text!r}"
         )
-

@@ -62,7 +62,9 @@ def positive(what: str, value: object, *, infinite: bool = False) -> float:
 
 def not_negative(what: str, value: object) -> float:
     """`value` as seconds of waiting: 0 tries once, inf waits as long as it takes."""
-    return 0.0 if value == 0 and not isinstance(value, bool) else positive(what, value, infinite=True)
+    return (
+        0.0 if value == 0 and not isinstance(value, bool) else positive(what, value, infinite=True)
+    )
 
 
 def whole(what: str, value: object, most: int) -> int:

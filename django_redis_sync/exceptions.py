@@ -1,11 +1,11 @@
 """What can go wrong. Contention is an answer; loss and outage are errors; never blurred.
 
 SyncError
-├── NotAcquired   (also redis.exceptions.LockError)          nothing is held: full, paused, timed out
+├── NotAcquired   (also redis.exceptions.LockError)          nothing is held: full, paused, late
 ├── LeaseLost     (also redis.exceptions.LockNotOwnedError)  it was held, and is no longer
 ├── Unavailable   (also redis.exceptions.RedisError)         Redis gave no useful answer
 ├── UpgradeRefused (also RuntimeError)                       a reader asked to be the writer
-├── WrongKind     (also TypeError)                           a read/write lock on a plain name, or reverse
+├── WrongKind     (also TypeError)                           plain name or read/write lock, not both
 └── ForeignValue  (also redis.exceptions.ResponseError)      something else lives under our keys
 
 Wrong settings are django.core.exceptions.ImproperlyConfigured; wrong arguments ValueError or
@@ -40,7 +40,7 @@ class LeaseLost(SyncError, LockNotOwnedError):
 
 
 class Unavailable(SyncError, RedisError):
-    """Redis gave no useful answer. `maybe_executed`: the command may have taken effect all the same.
+    """Redis gave no useful answer. `maybe_executed`: the command may have taken effect anyway.
 
     What may have been left behind is undone in the background.
     """
@@ -55,7 +55,7 @@ class UpgradeRefused(SyncError, RuntimeError):
 
 
 class WrongKind(SyncError, TypeError):
-    """The name is in use as a plain semaphore, or as a read/write lock, and was asked for as the other."""
+    """The name is in use as a read/write lock and was asked for as a plain one, or the reverse."""
 
 
 class ForeignValue(SyncError, ResponseError):

@@ -25,7 +25,9 @@ def _write(pid: int, thread: str, label: str, user: str, request: str) -> str:
 def write(label: str = "", user: str = "", request: str = "") -> str:
     """This process and thread, and what the caller says of itself, in ASCII JSON."""
     if request:  # differs every time: nothing to remember
-        return _write.__wrapped__(os.getpid(), threading.current_thread().name, label, user, request)
+        return _write.__wrapped__(
+            os.getpid(), threading.current_thread().name, label, user, request
+        )
     return _write(os.getpid(), threading.current_thread().name, label, user, request)
 
 

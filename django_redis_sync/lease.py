@@ -131,7 +131,7 @@ class Lease:
         self._moved(await drivers.adrive(self._renewal(timeout), self._aserver()))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add seconds to what is left, or replace it. LeaseLost if it is over. True, as redis-py."""
+        """Add seconds to what is left, or replace it. LeaseLost if it is over. Returns True."""
         self.renew(self._extended(additional_time, replace_ttl))
         return True
 
@@ -189,7 +189,7 @@ class Lease:
         return bool((await drivers.adrive(self._looking(), self._aserver()))[7])
 
     def downgrade(self) -> None:
-        """A writer's lease becomes a reader's, and other readers get in. LeaseLost if it is over."""
+        """A writer's lease becomes a reader's: other readers get in. LeaseLost if it is over."""
         self._shared(drivers.drive(self._sharing(), self._server()))
 
     async def adowngrade(self) -> None:
@@ -211,9 +211,7 @@ class Lease:
         return self._handle()
 
     @classmethod
-    def from_handle(
-        cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
-    ) -> Lease:
+    def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
         """Adopt a detached lease: renews it from now on. LeaseLost if it is over, ValueError if
         the handle is none."""
         terms, grant = _parse_handle(handle, on_lost)
@@ -236,7 +234,7 @@ class Lease:
         if self._leaving():
             try:
                 self.release()
-            except Exception as own:  # noqa: BLE001
+            except Exception as own:
                 self._settle_exit(kind, own)
 
     async def __aenter__(self) -> Lease:
@@ -246,7 +244,7 @@ class Lease:
         if self._leaving():
             try:
                 await self.arelease()
-            except Exception as own:  # noqa: BLE001
+            except Exception as own:
                 self._settle_exit(kind, own)
 
     # For the keeper
@@ -442,9 +440,7 @@ def _adoption(terms: Terms, grant: Grant) -> plans.Plan:
     return None if until is None else grant._replace(began=start, until=until, ends=until)
 
 
-def _parse_handle(
-    handle: str, on_lost: Callable[[Lease], Any] | None
-) -> tuple[Terms, Grant]:
+def _parse_handle(handle: str, on_lost: Callable[[Lease], Any] | None) -> tuple[Terms, Grant]:
     if not isinstance(handle, str):
         raise TypeError(f"a handle is a str, not {type(handle).__name__}")
     try:

@@ -124,7 +124,7 @@ class ReadWriteLock:
         self.name = name
         self.read: Semaphore = _Readers(name, **options)
         self.write: Semaphore = _Writers(name, **options)
-        self.write._other = weakref.ref(self.read)  # type: ignore[attr-defined]
+        self.write._other = weakref.ref(self.read)
 
     def __repr__(self) -> str:
         return f"ReadWriteLock({self.name!r})"
@@ -149,7 +149,7 @@ class ReadWriteLock:
         return self.read._keep(lease)
 
 
-class acquire_all:  # noqa: N801 - pinned, and used as a function is
+class acquire_all:
     """Several names at once, all or nothing, in one order, so that no two callers deadlock.
 
     `semaphores`: Semaphores or Locks, or (semaphore, permits); no name twice. Use as `with` or

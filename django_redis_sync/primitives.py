@@ -9,6 +9,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -25,6 +26,14 @@ from .protocol.plans import Ask, Grant, Refusal
 from .protocol.scripts import MOST_PERMITS
 
 logger = logging.getLogger("django_redis_sync")
+
+#: What an entry of SEMAPHORES may say in seconds.
+_SECONDS: dict[str, Callable[[str, object], float]] = {
+    "timeout": partial(conf.positive, infinite=True),
+    "blocking_timeout": conf.not_negative,
+    "max_hold": conf.positive,
+    "min_hold": conf.positive,
+}
 
 _WHY_NOT = {
     "full": "all permits are taken",
@@ -44,11 +53,11 @@ class Semaphore:
 
     `timeout`: seconds of a lease; None: REDIS_SYNC["TIMEOUT"], renewed in the background while the
     holder lives; math.inf: permanent. `renew`: renew a lease of a given timeout too, or not.
-    `blocking`, `blocking_timeout`: whether and how many seconds to wait (None: as long as it takes).
+    `blocking`, `blocking_timeout`: whether, and how many seconds, to wait (None: for ever).
     `fair`: first come, first served. `max_hold`: seconds after which it is renewed no more.
     `min_hold`: seconds for which the permits stay taken, however early they are released.
-    `using`: a cache alias. `label`: shown to operators. `on_lost(lease)` runs on a thread of its own
-    when a lease is lost. `thread_local`, `raise_on_release_error`: as in redis-py. `sleep` is
+    `using`: a cache alias. `label`: shown to operators. `on_lost(lease)` runs when a lease is lost,
+    on a thread of its own. `thread_local`, `raise_on_release_error`: as in redis-py. `sleep` is
     accepted for redis-py's sake: waiting takes no polling.
 
     Settings are read at each acquire. Use as `with`, `async with`, or acquire and release.
@@ -245,8 +254,15 @@ class Semaphore:
 
     def _options(self, config: conf.Config) -> dict[str, Any]:
         """What REDIS_SYNC["SEMAPHORES"] says of this name."""
-        found = config.semaphores.get(self.name, {})
-        return dict(found)
+        named = dict(config.semaphores.get(self.name, {}))
+        try:
+            for option, check in _SECONDS.items():
+                if named.get(option) is not None:
+                    named[option] = check(option, named[option])
+        except (TypeError, ValueError) as error:
+            where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
+            raise ImproperlyConfigured(f"{where}: {error}.") from error
+        return named
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int

@@ -37,10 +37,11 @@ _IDLE_WAITING = 8
 _POLL = 0.05
 _BLPOP_MARGIN = 1.0
 
+
 def backend_of(alias: str) -> Any:
     """The django-redis client of a cache alias. ImproperlyConfigured, with the remedy, if none."""
     try:
-        backend = caches[alias]
+        backend: Any = caches[alias]
     except InvalidCacheBackendError as error:
         raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
     kinds = type(backend), type(getattr(backend, "client", None))
@@ -57,8 +58,8 @@ _fit: set[tuple[type, type]] = set()
 def _check_backend(alias: str, backend: Any) -> None:
     if not isinstance(backend, RedisCache):
         raise ImproperlyConfigured(
-            f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs one whose BACKEND "
-            "is django_redis.cache.RedisCache."
+            f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs one whose "
+            "BACKEND is django_redis.cache.RedisCache."
         )
     if isinstance(backend.client, ShardClient):
         raise ImproperlyConfigured(
@@ -68,7 +69,7 @@ def _check_backend(alias: str, backend: Any) -> None:
 
 
 class Server:
-    """The sync side of one cache alias. Holds no connection: the project's pool is asked each time."""
+    """The sync side of one cache alias. Holds no connection: it asks the project's pool."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -107,7 +108,8 @@ class Server:
             return []
         try:
             with _Borrowed(self.pool()) as borrowed:
-                sent, replies = clock(), []
+                sent = clock()
+                replies: list[Any] = []
                 borrowed.send(*[pack(command(step)) for step in steps])
                 for step in steps:
                     try:
@@ -152,9 +154,9 @@ class Server:
 
 
 class _Borrowed:
-    """A connection of the project's pool for the time of a `with`. Redis's errors become Failures."""
+    """A connection of the project's pool for a `with`. Redis's errors become Failures."""
 
-    __slots__ = ("connection", "_pool", "_sent")
+    __slots__ = ("_pool", "_sent", "connection")
 
     def __init__(self, pool: Any) -> None:
         self._pool, self._sent = pool, False
@@ -266,12 +268,17 @@ class AsyncServer:
 
     async def _stay(self) -> None:
         """Closes the connections when the loop ends, which cancels all tasks first."""
+        loop = asyncio.get_running_loop()
+        _living.add(self)
         try:
-            await asyncio.get_running_loop().create_future()
+            await loop.create_future()
         finally:
             await asyncio.sleep(0)
             await self.batcher.idle()
             await self.client.aclose()
+            # All that is in here knows its loop: left where it is, neither would ever go.
+            _living.discard(self)
+            _async_servers.pop(loop, None)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         """A future of the step's Answer; a Failure when no useful answer came."""
@@ -322,8 +329,8 @@ def async_client(alias: str) -> Any:
     refused = sorted(_REFUSED & set(given))
     if refused:
         raise ImproperlyConfigured(
-            f"CONNECTION_POOL_KWARGS of the cache {alias!r} holds {', '.join(refused)}, which can't "
-            "be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
+            f"CONNECTION_POOL_KWARGS of the cache {alias!r} holds {', '.join(refused)}, which "
+            "can't be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
         )
     kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
     # Retries are the plans' own: they know what may be sent twice.
@@ -332,7 +339,7 @@ def async_client(alias: str) -> Any:
         from urllib.parse import urlparse
 
         options = factory.options
-        sentinel = Sentinel(
+        sentinel = Sentinel(  # type: ignore[no-untyped-call]
             options["SENTINELS"], sentinel_kwargs=options.get("SENTINEL_KWARGS"), **kwargs
         )
         parts = urlparse(url)
@@ -341,6 +348,8 @@ def async_client(alias: str) -> Any:
 
 
 _servers: dict[str, Server] = {}
+#: The async servers whose connections are not closed yet, those of former settings too.
+_living: set[AsyncServer] = set()
 _async_servers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncServer]] = (
     weakref.WeakKeyDictionary()
 )

@@ -37,7 +37,7 @@ def drive(plan: Plan, server: Server) -> Any:
         while True:
             try:
                 answer = server.perform(step)
-            except BaseException as error:  # noqa: BLE001 - the plan decides, and undoes
+            except BaseException as error:
                 step = plan.throw(error)
             else:
                 step = plan.send(answer)
@@ -68,7 +68,7 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
                         if doing.cancelled():  # the loop is ending: ask once more
                             raise Failure(error, clock(), "unanswered") from error
                         cancelled = error
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 if isinstance(error, asyncio.CancelledError):
                     to_the_end = True
                 step = plan.throw(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import OrderedDict
 from typing import Any
@@ -34,10 +35,8 @@ class Hub:
             self._reader = asyncio.get_running_loop().create_task(self._read(self._tried))
         assert self._tried is not None
         if not self._tried.is_set():
-            try:
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._tried.wait(), timeout)
-            except asyncio.TimeoutError:
-                pass
         return self.channel
 
     def wait(self, token: str, seconds: float) -> asyncio.Future[Answer]:
@@ -91,13 +90,11 @@ class Hub:
                             self._wake(token, None, clock())
             except asyncio.CancelledError:
                 raise
-            except Exception:  # noqa: BLE001 - whatever it is, waiters poll until it is back
+            except Exception:
                 pass
             finally:
-                try:
+                with contextlib.suppress(Exception):
                     await pubsub.aclose()
-                except Exception:  # noqa: BLE001
-                    pass
             tried.set()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
             tries += 1

@@ -37,7 +37,7 @@ NOTED_EVERY, NOTED_AFTER, NOTED_DAYS, MOST_NOTED = 60.0, 0.3, 1, 100_000
 
 
 def names_key(prefix: str) -> str:
-    """The registry: a sorted set of names as they stand between braces, by last use in server ms."""
+    """The registry: a sorted set of names as between braces, by last use in server ms."""
     return f"{quote(prefix)}:names"
 
 
@@ -169,7 +169,7 @@ class Keeper:
 
 
 class _Names:
-    """The names that this process used within the minute, and which of them are still to be written.
+    """The names that this process used within the minute, and which are still to be written.
 
     A fresh child of a policy that an operator paused or resized is treated as the policy is.
     """

@@ -18,8 +18,6 @@ _BUSY = ("BUSY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY",
 _CROWDED = ("max number of clients", "Too many connections")
 
 
-
-
 def _pick_clock() -> Callable[[], float]:
     # The server's time goes on while this machine sleeps, and so must our belief in a lease.
     boot = getattr(time, "CLOCK_BOOTTIME", None)
@@ -33,8 +31,10 @@ def pack(args: Sequence[Any]) -> bytes:
     """A command in Redis's wire format. Arguments are str, bytes or int."""
     try:
         # Mostly it is all ASCII, and then characters are bytes.
-        words = [arg if type(arg) is str else str(arg, "ascii") if type(arg) is bytes else str(arg)
-                 for arg in args]
+        words = [
+            arg if type(arg) is str else str(arg, "ascii") if type(arg) is bytes else str(arg)
+            for arg in args
+        ]
         whole = "".join([f"${len(word)}\r\n{word}\r\n" for word in words])
         return f"*{len(words)}\r\n{whole}".encode("ascii")
     except UnicodeError:

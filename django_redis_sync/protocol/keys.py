@@ -75,7 +75,8 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
         check_text("a key", key)
         quoted, display = f"{quoted}@{quote(key)}", f"{name}@{key}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
-    return Keys(display, quoted, *(base + part for part in _PARTS), keep)
+    leases, queue, waiters, info, wake, stats = (base + part for part in _PARTS)
+    return Keys(display, quoted, leases, queue, waiters, info, wake, stats, keep)
 
 
 def split(quoted: str) -> tuple[str, str | None]:

@@ -55,7 +55,7 @@ class Sleep(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`reply`: a verb's list of str and int; an element, or None when none came; None for a sleep."""
+    """`reply`: a verb's list of str and int, an element (None: it did not come), or None."""
 
     reply: Any
     sent: float
@@ -147,7 +147,9 @@ def seconds(reply: str) -> float:
 
 
 def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
-    return Run("release", keys.of(token), (token, "0", "undo", int(bury), 0, keys.keep), UNDO_BUDGET)
+    return Run(
+        "release", keys.of(token), (token, "0", "undo", int(bury), 0, keys.keep), UNDO_BUDGET
+    )
 
 
 @dataclass(slots=True)
@@ -217,8 +219,8 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
     """A Grant, a Refusal, or None when the place in the queue was lost: start over."""
     keys, how, until = ask.keys.of(token), "wait" if ask.wait else "try", start + ask.budget
     while True:
-        argv = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind, how)
-        argv += (ask.max_waiters, int(ask.fair), ask.channel, ask.label, ask.keys.keep)
+        argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
+        argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label, ask.keys.keep)
         step = Run("acquire", keys, argv, ask.attempt)
         answer: Answer = yield from persist(step, until, trail, trail.queued)
         word, *rest = answer.reply
@@ -264,7 +266,9 @@ def _settled(
     fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
-        step = Run("renew", ask.keys.of(token), (token, fence, "set", "inf", ask.keys.keep), ask.attempt)
+        step = Run(
+            "renew", ask.keys.of(token), (token, fence, "set", "inf", ask.keys.keep), ask.attempt
+        )
         answer = yield from persist(step, began + lease, trail)
         if answer.reply[0] == "lost":
             return None
@@ -330,9 +334,7 @@ def renewed(answer: Answer) -> float | None:
     return answer.sent + seconds(answer.reply[1]) if answer.reply[0] == "ok" else None
 
 
-def run_once(
-    verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float
-) -> Plan:
+def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
     """The reply of a verb that can be asked again without harm; argv[0] is its token, or empty."""
     step = Run(verb, keys.of(argv[0]), argv, attempt)
     answer = yield from persist(step, start + 2 * attempt, _Trail())
