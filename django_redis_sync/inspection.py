@@ -28,8 +28,8 @@ from .protocol.scripts import CONSTANTS
 __all__ = [
     "Counters",
     "Group",
-    "Holder",
     "History",
+    "Holder",
     "Status",
     "Waiter",
     "astatus",
@@ -88,10 +88,10 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A name now. `limit`: what applies (an operator's or the callers'); `exclusive`: a writer has it.
+    """A name now. `limit`: what applies (an operator's or the callers'); `exclusive`: to a writer.
 
     `callers_limit`: what the last caller said; `clash`: the limit another caller said before, and
-    when. `holders` and `waiters` hold MOST_ROWS at the most, `holding` and `waiting` count them all.
+    when. `holders` and `waiters` hold MOST_ROWS at the most, `holding` and `waiting` count all.
     """
 
     name: str
@@ -118,6 +118,10 @@ class Status:
     @property
     def paused(self) -> bool:
         return self.paused_since is not None
+
+    @property
+    def everyone(self) -> tuple[Holder | Waiter, ...]:
+        return (*self.holders, *self.waiters)
 
     @property
     def free(self) -> int | None:
@@ -172,7 +176,7 @@ def _record(text: str) -> tuple[str, int, str, int, int, Mapping[str, Any]]:
     parts = text.split(" ", 6)
     try:
         state, fence, lease, permits, limit, _, label = parts
-        return state, int(fence), lease, int(permits), int(limit), labels.read(label)
+        return state[:1], int(fence), lease, int(permits), int(limit), labels.read(label)
     except ValueError:
         return "", 0, "", 1, 0, {}
 
@@ -190,6 +194,7 @@ def _status(keys: Keys, reply: Sequence[Any]) -> Status:
         holders.append(
             Holder(token[:SHOWN], since, ends_in, permits, word, own_fence, label, token)
         )
+    holders.sort(key=lambda holder: holder.fence)
     rows = zip(queued[::4], queued[1::4], queued[2::4], queued[3::4], strict=True)
     for position, (token, ticket, deadline, text) in enumerate(rows, 1):
         _, _, _, permits, own_limit, label = _record(text)
@@ -262,9 +267,7 @@ def statuses(
     return found
 
 
-def names(
-    *, using: str | None = None, pattern: str | None = None
-) -> list[tuple[str, str | None]]:
+def names(*, using: str | None = None, pattern: str | None = None) -> list[tuple[str, str | None]]:
     """Names in use within the last day, most recent first, and all that an operator marked.
 
     `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name, `exports@42` for a child.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
 import logging
 import math
@@ -60,10 +61,11 @@ class Lease:
     # Invariants: _until never lies behind the server's end of this lease;
     # _over is empty while it is ours to lose, else says why it is not;
     # due is when the keeper has to look, and only the keeper or a renewal moves it.
-    __slots__ = ("__weakref__", "_grant", "_over", "_pid", "_terms", "_until", "due")
+    __slots__ = ("__weakref__", "_grant", "_nth", "_over", "_pid", "_terms", "_until", "due")
 
-    def __init__(self, terms: Terms, grant: Grant) -> None:
+    def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
         self._terms, self._grant, self._pid = terms, grant, os.getpid()
+        self._nth = itertools.count(renewals + 1)
         self._over = ""
         self._until, self.due = grant.until, math.inf
         self._schedule(clock())
@@ -214,18 +216,19 @@ class Lease:
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
         """Adopt a detached lease: renews it from now on. LeaseLost if it is over, ValueError if
         the handle is none."""
-        terms, grant = _parse_handle(handle, on_lost)
-        plan = _adoption(terms, grant)
-        return cls._adopt(terms, drivers.drive(plan, connections.server(terms.alias)))
+        terms, grant, nth = _parse_handle(handle, on_lost)
+        plan = _adoption(terms, grant, nth)
+        return cls._adopt(terms, drivers.drive(plan, connections.server(terms.alias)), nth)
 
     @classmethod
     async def afrom_handle(
         cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
     ) -> Lease:
         """As from_handle."""
-        terms, grant = _parse_handle(handle, on_lost)
-        plan = _adoption(terms, grant)
-        return cls._adopt(terms, await drivers.adrive(plan, connections.async_server(terms.alias)))
+        terms, grant, nth = _parse_handle(handle, on_lost)
+        plan = _adoption(terms, grant, nth)
+        grant = await drivers.adrive(plan, connections.async_server(terms.alias))
+        return cls._adopt(terms, grant, nth)
 
     def __enter__(self) -> Lease:
         return self
@@ -265,7 +268,9 @@ class Lease:
             self._schedule(now)
             return None
         lease = wanted + plans.TICK
-        return plans.renewing(self._terms.keys, self._grant, lease, self._terms.attempt)
+        return plans.renewing(
+            self._terms.keys, self._grant, lease, next(self._nth), self._terms.attempt
+        )
 
     def tended(self, answer: Answer | Failure) -> None:
         """What came of that renewal."""
@@ -341,7 +346,8 @@ class Lease:
         wanted = terms.timeout if timeout is None else timeout
         # A shorter lease may begin at the server before its answer comes, or without one.
         self._until = min(self._until, now + wanted)
-        return plans.renew(terms.keys, self._grant, wanted, terms.budget, terms.attempt, now)
+        nth = next(self._nth)
+        return plans.renew(terms.keys, self._grant, wanted, nth, terms.budget, terms.attempt, now)
 
     def _moved(self, until: float | None) -> None:
         if until is None:
@@ -358,13 +364,14 @@ class Lease:
             raise self._lost_error()
         if self._grant.permits != 0:
             raise TypeError(f"only a writer's lease can be downgraded, not {self!r}")
+        # Readers may get in before the answer comes, or without one.
+        self._grant = self._grant._replace(permits=1)
         return plans.share(self._terms.keys, self._grant, self._terms.attempt, clock())
 
     def _shared(self, done: bool) -> None:
         if not done:
             self._lose("the server has it no more")
             raise self._lost_error()
-        self._grant = self._grant._replace(permits=1)
 
     def _extended(self, additional_time: float, replace_ttl: bool) -> float:
         extra = conf.positive("additional_time", additional_time)
@@ -397,7 +404,7 @@ class Lease:
             raise self._lost_error()
 
     def _asking(self) -> plans.Plan:
-        argv = (self.token, self.fence, "confirm", 0, self._terms.keys.keep)
+        argv = (self.token, self.fence, "confirm", 0, 0, self._terms.keys.keep)
         return plans.run_once("renew", self._terms.keys, argv, self._terms.attempt, clock())
 
     @staticmethod
@@ -413,13 +420,14 @@ class Lease:
         self._over, self.due = "detached", math.inf
         values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
         values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered]
+        values += [next(self._nth)]
         return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
     @classmethod
-    def _adopt(cls, terms: Terms, grant: Grant | None) -> Lease:
+    def _adopt(cls, terms: Terms, grant: Grant | None, nth: int) -> Lease:
         if grant is None:
             raise LeaseLost(f"the lease of {terms.keys.display!r} is over", terms.keys.display)
-        return cls(terms, grant)
+        return cls(terms, grant, nth)
 
     def _leaving(self) -> bool:
         """Whether leaving a `with` has to release: not in a forked child, not twice."""
@@ -432,16 +440,16 @@ class Lease:
         logger.error("leaving %r after an exception: %s", self.name, own)
 
 
-def _adoption(terms: Terms, grant: Grant) -> plans.Plan:
+def _adoption(terms: Terms, grant: Grant, nth: int) -> plans.Plan:
     """The grant as its new owner may believe in it, or None."""
     start = clock()
     until = yield from plans.renew(
-        terms.keys, grant, terms.timeout, terms.budget, terms.attempt, start
+        terms.keys, grant, terms.timeout, nth, terms.budget, terms.attempt, start
     )
     return None if until is None else grant._replace(began=start, until=until, ends=until)
 
 
-def _parse_handle(handle: str, on_lost: Callable[[Lease], Any] | None) -> tuple[Terms, Grant]:
+def _parse_handle(handle: str, on_lost: Callable[[Lease], Any] | None) -> tuple[Terms, Grant, int]:
     if not isinstance(handle, str):
         raise TypeError(f"a handle is a str, not {type(handle).__name__}")
     try:
@@ -449,7 +457,7 @@ def _parse_handle(handle: str, on_lost: Callable[[Lease], Any] | None) -> tuple[
             raise ValueError("too long")
         values = json.loads(base64.urlsafe_b64decode(handle.encode("ascii")))
         version, alias, quoted, token, fence, permits, *rest = values
-        timeout, renew, max_hold, min_hold, unanswered = rest
+        timeout, renew, max_hold, min_hold, unanswered, nth = rest
         if version != 1 or not all(isinstance(v, str) for v in (alias, quoted, token, fence)):
             raise ValueError("unknown version")
         name, key = split(quoted)
@@ -464,8 +472,13 @@ def _parse_handle(handle: str, on_lost: Callable[[Lease], Any] | None) -> tuple[
             min_hold=conf.not_negative("min_hold", min_hold),
             on_lost=on_lost,
         )
-        if not (token.isalnum() and len(token) <= 64 and isinstance(permits, int)):
+        if not (
+            token.isalnum()
+            and len(token) <= 64
+            and isinstance(permits, int)
+            and isinstance(nth, int)
+        ):
             raise ValueError("no token")
-        return terms, Grant(token, int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered))
+        return terms, Grant(token, int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), nth
     except (ValueError, TypeError, binascii.Error) as error:
         raise ValueError("this is not the handle of a lease") from error

@@ -193,6 +193,9 @@ def _undo(ask: Ask, token: str) -> Plan:
         yield undo
     except Failure:
         ask.later(undo)
+    except BaseException:
+        ask.later(undo)
+        raise
 
 
 def acquire(ask: Ask, start: float) -> Plan:
@@ -273,7 +276,7 @@ def _settled(
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
         step = Run(
-            "renew", ask.keys.of(token), (token, fence, "set", "inf", ask.keys.keep), ask.attempt
+            "renew", ask.keys.of(token), (token, fence, "set", "inf", 0, ask.keys.keep), ask.attempt
         )
         answer = yield from persist(step, began + lease, trail)
         if answer.reply[0] == "lost":
@@ -323,17 +326,18 @@ def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     return answer.reply[0] == "ok"
 
 
-def renewing(keys: Keys, grant: Grant, lease: float, timeout: float) -> Run:
-    argv = (grant.token, grant.fence, "set", milliseconds(lease), keys.keep)
+def renewing(keys: Keys, grant: Grant, lease: float, nth: int, timeout: float) -> Run:
+    """`nth`: which renewal of this lease it is; of two, the server heeds the later one."""
+    argv = (grant.token, grant.fence, "set", milliseconds(lease), nth, keys.keep)
     return Run("renew", keys.of(grant.token), argv, timeout)
 
 
 def renew(
-    keys: Keys, grant: Grant, lease: float, budget: float, attempt: float, start: float
+    keys: Keys, grant: Grant, lease: float, nth: int, budget: float, attempt: float, start: float
 ) -> Plan:
     """When the renewed lease ends (believe no longer), or None when it is lost."""
-    answer = yield from persist(renewing(keys, grant, lease, attempt), start + budget, _Trail())
-    return renewed(answer)
+    step = renewing(keys, grant, lease, nth, attempt)
+    return renewed((yield from persist(step, start + budget, _Trail())))
 
 
 def renewed(answer: Answer) -> float | None:

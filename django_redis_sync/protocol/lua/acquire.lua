@@ -12,28 +12,28 @@ local how, mine = ARGV[6], {state = 'n', fence = '0', lease = tonumber(ARGV[2]),
 local was = parse(record)
 if record and was.state ~= 'w' then
   local ends = tonumber(call('ZSCORE', LEASES, token) or 0)
-  if was.state == 'x' or was.state == 'k' then return {'dead'} end
+  if was.state == 'x' then return {'dead'} end
   if ends <= now then return {'gone'} end
   return claim(was, ends)
 end
 if how == 'again' and not record then return {'gone'} end
 
-local waiting, lease = call('ZCARD', QUEUE), nil
+local waiting, got = call('ZCARD', QUEUE), nil
 if card > 0 or waiting > 0 then sweep(token) end
 if record then
-  lease = hand(token)
+  got = hand(token)
 else
-  if mine.permits > limit_of(mine) then return finish({'large', whole(limit_of(mine))}) end
   if waiting > 0 then hand(); waiting = call('ZCARD', QUEUE) end
+  if mine.permits > limit_of(mine) then return finish({'large', whole(limit_of(mine))}) end
   local other = disagrees(ARGV[5] .. ' ' .. ARGV[4], card + waiting > 0)
   if other then return finish({'kind', other}) end
   local head = ARGV[8] == '0' and call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')[2]
   local barge = head and now - head / 1000 < BEAT
   if (waiting == 0 or barge) and fits(mine) then
-    lease = give(token, mine, false)
+    got = give(token, mine, false)
   elseif how == 'shadow' then
     count('s', 1)
-    lease = give(token, mine, false)
+    got = give(token, mine, false)
   elseif how == 'try' or waiting >= tonumber(ARGV[7]) then
     if card + waiting == 0 then puts = {} end
     count('n', 1)
@@ -42,4 +42,4 @@ else
     enqueue(mine)
   end
 end
-return finish(lease and {'ok', whole(fence), whole(lease)} or wait())
+return finish(got or wait())

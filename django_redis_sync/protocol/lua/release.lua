@@ -9,8 +9,8 @@
 -- @include state stats finish sweep hand
 local how, r = ARGV[3], parse(record)
 local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
-local live = ends > now and r.state ~= 'k'
-if r.state == 'k' or ((how == 'release' or how == 'share') and not (live and r.fence == ARGV[2])) then
+local live = ends > now
+if (how == 'release' or how == 'share') and not (live and r.fence == ARGV[2]) then
   count('l', 1)
   return {'lost'}
 end
@@ -19,25 +19,24 @@ if how == 'giveup' and live then return claim(r, ends) end
 if how == 'share' then
   extra, r.permits = extra - weight(r.permits) + 1, 1
   put(token, format(r))
-elseif live then
-  count('r', PAIR + math.max(0, math.floor(now - r.fence / 1000)))
-elseif how == 'giveup' then
-  count('t', 1)
-end
-local keep = math.min(tonumber(r.fence or 0) / 1000, now) + tonumber(ARGV[5])
-if how == 'release' and keep > now then
-  if ends == math.huge then recount = true end
-  call('ZREM', WAITERS, token)
-  call('DEL', KEYS[5])
-  r.state, r.lease = 'k', math.ceil(keep) - now
-  put(token, format(r))
-  place(LEASES, math.ceil(keep), token)
-elseif how ~= 'share' then
+else
+  if live then
+    count('r', PAIR + math.max(0, math.floor(now - r.fence / 1000)))
+  elseif how == 'giveup' then
+    count('t', 1)
+  end
   if record then drop(token, record) end
   if ARGV[4] == '1' then bury(token) end
+  local keep = math.ceil(math.min(tonumber(r.fence or 0) / 1000, now) + tonumber(ARGV[5]))
+  if how == 'release' and keep > now then -- under a token of its own, that no late copy knows
+    r.state, r.lease = 'k', keep - now
+    card, extra = card + 1, extra + weight(r.permits) - 1
+    put('k' .. token, format(r))
+    place(LEASES, keep, 'k' .. token)
+  end
 end
 if call('ZCARD', QUEUE) > 0 then
   sweep()
   hand()
 end
-return finish({(live or r.state == 'k') and 'ok' or 'gone'})
+return finish({live and 'ok' or 'gone'})

@@ -32,26 +32,28 @@ local function give(t, r, handed)
     call('PEXPIREAT', WAKE .. t, whole(now + lease + GRACE))
     if r.channel ~= '-' then call('PUBLISH', r.channel, t .. ' ' .. element) end
   end
-  return lease
+  return {'ok', r.fence, whole(lease)}
 end
 
--- Gives what is free to the heads of the queue, dropping dead ones on the way. Returns the lease
--- that `me` was given, if it was.
+-- Gives what is free to the heads of the queue, dropping dead ones on the way. Returns what
+-- `me` is to be told, if it was among them.
 local function hand(me)
+  local mine
   for _ = 1, BOUND do
     local t = call('ZRANGE', QUEUE, 0, 0)[1]
-    if not t then return nil end
+    if not t then break end
     local text, deadline = call('HGET', INFO, t), tonumber(call('ZSCORE', WAITERS, t) or 0)
     local r = parse(text)
     if r.state ~= 'w' or (deadline <= now and t ~= me) or r.permits > limit_of(r) then
       drop(t, text)
     elseif not fits(r) then
-      return nil
+      break
     elseif t == me then
       call('ZREM', WAITERS, t)
-      return give(t, r, false)
+      mine = give(t, r, false)
     else
       give(t, r, true)
     end
   end
+  return mine
 end

@@ -28,7 +28,8 @@ end
 
 local function count(what, n)
   if KEEP == 0 then return end
-  if call('HINCRBY', STATS, minute .. ':' .. what, n) == n then tidy() end
+  -- pcall: with the memory full nothing can be counted, and a release has to go on.
+  if redis.pcall('HINCRBY', STATS, minute .. ':' .. what, n) == n then tidy() end
 end
 
 -- The highest use of a minute; '#peak' remembers it, so that most grants need not look.

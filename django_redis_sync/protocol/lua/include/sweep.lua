@@ -20,7 +20,8 @@ end
 
 -- A buried token is never granted again: late copies of its acquire find this.
 local function bury(t)
-  put(t, 'x 0 0 0 0 - ')
+  call('HSET', INFO, t, 'x 0 0 0 0 - ')
+  fresh[INFO] = true
   place(WAITERS, now + BURIAL, t)
 end
 

@@ -1,0 +1,149 @@
+"""What is explored: each setting with the number of states that it is known to have, at least."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .clients import FOREVER, Spec
+from .world import Setting
+
+#: A tick of half a millisecond: the scripts see whole ones, and belief must end before the lease.
+FINE = {"FIRST": 4, "CLAIM": 4, "BEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "GRACE": 2}
+SECOND, HALF_A_MILLISECOND = 1_000_000, 500
+
+
+class Case(NamedTuple):
+    setting: Setting
+    floor: int  # states: fewer mean that the exploration broke
+    micros: int = SECOND
+
+
+def _plain(**more: object) -> Spec:
+    return Spec(**{"begins": 1, **more})  # type: ignore[arg-type]
+
+
+_FIRST = _plain(begins=0)
+_READER = _plain(permits=1, limit=2, kind="w")
+
+CASES = [
+    Case(Setting("two clients, any one fault", (_FIRST, _plain()), 7, 1), 20_000),
+    Case(Setting("two clients, two cancellations", (_FIRST, _plain()), 6, 2, "cancel"), 3_500),
+    Case(
+        Setting(
+            "a retry of one who does not wait",
+            (_plain(wait=False, turns=2), _plain(wait=False)),
+            6,
+            1,
+            "lose delay slow crash",
+        ),
+        20_000,
+    ),
+    Case(Setting("giving up in time", (_FIRST, _plain(patience=2)), 7, 1), 15_000),
+    Case(Setting("a short budget", (_FIRST, _plain(budget=2)), 6, 2, "lose delay"), 40_000),
+    Case(Setting("renewals", (_plain(begins=0, lease=2, renew=(2,)), _plain()), 7, 1), 50_000),
+    Case(
+        Setting(
+            "renewals of different lengths",
+            (_plain(begins=0, renew=(2, 5)), _plain(wait=False, begins=6)),
+            6,
+            1,
+            "delay lose",
+        ),
+        25_000,
+    ),
+    Case(
+        Setting("woken by a message", (_FIRST, _plain(asynchronous=True, renew=(4,))), 6, 1),
+        30_000,
+    ),
+    Case(
+        Setting(
+            "tasks that are cancelled",
+            (_plain(asynchronous=True, begins=0), _plain(asynchronous=True)),
+            7,
+            1,
+            "cancel lose delay",
+        ),
+        12_000,
+    ),
+    Case(Setting("held on after a release", (_plain(begins=0, hold=2), _plain()), 6, 1), 15_000),
+    Case(
+        Setting("permanent leases", (_plain(lease=FOREVER, begins=0), _plain(lease=FOREVER)), 7, 1),
+        25_000,
+    ),
+    Case(
+        Setting(
+            "an operator clears", (_FIRST, _plain(begins=0)), 6, 1, "delay pause", (("clear", ""),)
+        ),
+        45_000,
+    ),
+    Case(
+        Setting(
+            "an operator pauses and resumes",
+            (_FIRST, _plain(begins=0)),
+            6,
+            1,
+            "crash",
+            (("pause", ""), ("resume", "")),
+        ),
+        30_000,
+    ),
+    Case(
+        Setting(
+            "an operator resizes",
+            (
+                _plain(limit=3, permits=2, begins=0),
+                _plain(limit=3, permits=2, begins=0),
+                _plain(limit=3, permits=3),
+            ),
+            3,
+            1,
+            "crash",
+            (("resize", "2"),),
+        ),
+        50_000,
+    ),
+    Case(
+        Setting(
+            "readers and a writer that becomes one",
+            (_plain(permits=0, limit=2, kind="w", share=True, begins=0), _READER, _READER),
+            5,
+            0,
+        ),
+        35_000,
+    ),
+    Case(
+        Setting("two permits of two", (_plain(permits=2, limit=2), *[_plain(limit=2)] * 2), 5, 0),
+        18_000,
+    ),
+    Case(Setting("three clients, a death", (_FIRST, _FIRST, _plain()), 5, 1, "crash"), 60_000),
+    Case(Setting("unfair", (_plain(fair=False), *[_plain(fair=False)] * 2), 5, 0), 20_000),
+    Case(
+        Setting(
+            "leases of a millisecond", (_plain(), _plain(), _plain(wait=False, begins=6)), 6, 0
+        ),
+        12_000,
+        HALF_A_MILLISECOND,
+    ),
+]
+
+#: For a person with minutes to spare: more faults, more turns, more time.
+DEEP = [
+    case._replace(
+        setting=Setting(
+            f"{case.setting.name}, deeper",
+            case.setting.clients,
+            case.setting.horizon + 1,
+            case.setting.faults + 1,
+            "crash pause lose delay deaf slow cancel",
+            case.setting.operations,
+        )
+    )
+    for case in CASES
+] + [
+    Case(
+        Setting(
+            "two clients, two turns", (_plain(turns=2, begins=4), _plain(turns=2, begins=4)), 8
+        ),
+        0,
+    )
+]

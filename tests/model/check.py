@@ -1,0 +1,390 @@
+"""The explorer: every state breadth-first, what must hold in each, and how a violation is told."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from django_redis_sync.protocol.scripts import CONSTANTS
+
+from .clients import KEYS, MILLISECONDS, Hold, Protocol
+from .world import Facts, Label, Ran, Setting, State, World
+
+FAR = 10_000  # ticks: later than every expiry
+
+
+class Violation(AssertionError):
+    """What went wrong, and the shortest way there."""
+
+    def __init__(self, what: str, trace: str) -> None:
+        super().__init__(f"{what}\n{trace}")
+        self.what, self.trace = what, trace
+
+
+class _Broken(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class Explored:
+    states: int
+    fair: int  # states from which liveness was tried
+    longest: int  # ticks that the slowest waiter of those waited
+    whole: bool  # nothing was left to explore
+
+
+def weight(permits: int) -> int:
+    return permits or CONSTANTS["EXCLUSIVE"]
+
+
+def used(facts: Facts, now: float) -> int:
+    """Permits that unexpired leases take; all leases with `now` = -1."""
+    return sum(weight(facts.records[t].permits) for t, end in facts.leases.items() if end > now)
+
+
+def fits(facts: Facts, token: str, taken: int) -> bool:
+    record = facts.records[token]
+    limit = int(facts.fields.get("#limit", record.limit))
+    if "#paused" in facts.fields:
+        return False
+    return taken == 0 if record.permits == 0 else taken + record.permits <= limit
+
+
+def first_in_queue(facts: Facts) -> str | None:
+    return min(facts.queue, key=lambda t: (facts.queue[t], t), default=None)
+
+
+#: Verbs that hand over what they free. Others leave it to the next heartbeat.
+_FREEING = ("release", "clear", "operate")
+#: What `release` does to the lease of one fence only.
+_NAMING = ("release", "share")
+
+
+class Checker:
+    """Explores one setting. `sample`: liveness is tried from every n-th state; 0 for none."""
+
+    def __init__(self, protocol: Protocol, setting: Setting, sample: int = 0) -> None:
+        self.world, self.setting, self.sample = World(protocol, setting), setting, sample
+        self._sound: set[tuple[int, int]] = set()
+        self._needs: dict[State, int] = {}
+        self._fair = self._longest = 0
+        resized = any(how == "resize" for how, _ in setting.operations)
+        limits = [spec.limit for spec in setting.clients]
+        self._limit = math.inf if resized else max(limits)
+        self._fair_queue = all(spec.fair for spec in setting.clients)
+        leases = [t for s in setting.clients for t in (s.lease, s.hold, *s.renew) if t < math.inf]
+        self._bound = 2 * max(leases, default=0) + 4 * MILLISECONDS["ASLEEP"]
+
+    def explore(self, most: int = 10**9) -> Explored:
+        """Violation on the first that is found; stops early after `most` states."""
+        world, start = self.world, self.world.start()
+        self._parents: dict[State, tuple[State, Label] | None] = {start: None}
+        parents, waiting, seen = self._parents, deque([start]), 0
+        while waiting and seen < most:
+            state = waiting.popleft()
+            seen += 1
+            if self.sample and seen % self.sample == 0:
+                self._check_liveness(state)
+            for label, after, ran in world.steps(state):
+                new = after not in parents
+                try:
+                    if ran is not None:
+                        self._check_run(state, after, ran)
+                    elif label[0] == "tick":
+                        self._check_tick(state, after)
+                    if new:
+                        self._check_state(after)
+                except _Broken as broken:
+                    raise Violation(str(broken), self._tell(state, (label, after))) from None
+                if new:
+                    parents[after] = (state, label)
+                    waiting.append(after)
+        return Explored(len(parents), self._fair, self._longest, not waiting)
+
+    # What must hold
+
+    def _check_run(self, before: State, after: State, ran: Ran) -> None:
+        if ran.reply[0] == "ERROR":
+            raise _Broken(f"the script {ran.verb} stopped: {ran.reply[1]}")
+        if ran.before == ran.after:
+            old = new = self.world.facts(ran.before)
+        else:
+            old, new = self.world.facts(ran.before), self.world.facts(ran.after)
+            self._check_changes(before, old, new, ran)
+        self._check_reply(before, old, ran)
+        if ran.reply[:2] == ("no", "full") and not new.queue:
+            taken, asked = used(new, self.world.milliseconds(before.now)), int(ran.argv[2])
+            limit = int(new.fields.get("#limit", ran.argv[3]))
+            if taken + asked <= limit if asked else not taken:
+                raise _Broken(f"{ran.token} was rejected while its permits were free")
+
+    def _check_reply(self, state: State, old: Facts, ran: Ran) -> None:
+        record, now = old.records.get(ran.token), self.world.milliseconds(state.now)
+        waited = ran.verb == "acquire" and ran.reply[0] == "gone" and ran.token in old.queue
+        if waited and record and record.permits <= int(old.fields.get("#limit", record.limit)):
+            raise _Broken(f"{ran.token} asked again and lost its place by that")
+        named = ran.verb == "renew" or (ran.verb == "release" and ran.argv[2] in _NAMING)
+        if named and ran.reply[0] == "ok":
+            if old.leases.get(ran.token, 0) <= now or record is None:
+                raise _Broken(f"{ran.verb} said yes to {ran.token}, whose lease was over")
+            if str(record.fence) != str(ran.argv[1]):
+                raise _Broken(f"{ran.verb} said yes to {ran.token} with the fence of another lease")
+
+    def _check_changes(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
+        now = self.world.milliseconds(state.now)
+        for token, end in old.leases.items():
+            if token not in new.leases and end > now and not self._may_go(token, old, now, ran):
+                raise _Broken(f"{ran.verb} of {ran.token} took the lease of {token}")
+        given = []
+        for token, end in new.leases.items():
+            record, was = new.records.get(token), old.records.get(token)
+            if record is None:
+                raise _Broken(f"{token} has a lease without a record")
+            if was is not None and was.fence == record.fence and token in old.leases:
+                continue
+            if record.state == "k":
+                continue  # kept after its release: nobody's grant
+            if end <= now:
+                raise _Broken(f"{token} was granted a lease that is over")
+            given.append((record.fence, token))
+            if old.leases.get(token, 0) > now:
+                raise _Broken(f"{token} was granted again while it held")
+            if token in state.cleared:
+                raise _Broken(f"{token} was cleared and came back")
+            if token in self._closed(state):
+                raise _Broken(f"{token} had ended and was granted again: a ghost")
+        head = first_in_queue(new)
+        alive = head and ran.verb in _FREEING and new.waiters.get(head, 0) > now
+        if alive and fits(new, head, used(new, -1)):
+            raise _Broken(f"permits are free, and {ran.verb} left {head} waiting")
+        for fence, token in given:
+            if fence <= state.top:
+                raise _Broken(f"the fence of {token} did not grow")
+            taken = used(new, now)
+            if not fits(new, token, taken - weight(new.records[token].permits)):
+                raise _Broken(f"{token} was granted over the limit")
+            ticket = old.queue.get(token, math.inf)
+            first = [t for t in new.queue if t in old.queue and new.queue[t] < ticket]
+            if first and self._fair_queue:
+                raise _Broken(f"{token} was granted before {first[0]}, who had waited longer")
+
+    def _may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
+        if token == ran.token and ran.verb == "release":
+            return ran.argv[2] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
+        if token == ran.token and ran.verb == "clear":
+            return True
+        # A winner that has not woken in time.
+        return old.waiters.get(token, math.inf) <= now and token in old.wakes
+
+    def _check_tick(self, before: State, after: State) -> None:
+        now = self.world.milliseconds(after.now)
+        gone = self.world.facts(before.server).leases.items()
+        left = self.world.facts(after.server).leases
+        for token, end in gone:
+            if end > now and token not in left:
+                raise _Broken(f"the lease of {token} expired with its key")
+
+    def _check_state(self, state: State) -> None:
+        if (state.server, state.now) not in self._sound:
+            self._check_server(state)
+            self._sound.add((state.server, state.now))
+        facts, total = None, 0
+        for index in range(len(state.clients)):
+            believed = self.world.believes(state, index)
+            if believed is None or believed[0] in state.cleared:
+                continue
+            token, fence, _, permits = believed
+            facts = facts or self.world.facts(state.server)
+            total += weight(permits)
+            if total > max(self._limit, weight(permits)):
+                raise _Broken("more clients believe that they hold than may")
+            if facts.leases.get(token, 0) <= self.world.milliseconds(state.now):
+                raise _Broken(f"{token} believes in a lease that is over")
+            if facts.records[token].fence != fence or facts.records[token].state == "k":
+                raise _Broken(f"{token} believes in another lease than it has")
+
+    def _check_server(self, state: State) -> None:
+        facts, now = self.world.facts(state.server), self.world.milliseconds(state.now)
+        held = [facts.records.get(t) for t in (*facts.leases, *facts.queue)]
+        if None in held:
+            raise _Broken("a lease or a waiter without a record")
+        taken = used(facts, now)
+        if taken > self._limit and sum(end > now for end in facts.leases.values()) > 1:
+            raise _Broken("the server shows more holders than the limit")
+        extra = used(facts, -1) - len(facts.leases)
+        if facts.leases and int(facts.fields.get("#extra", 0)) != extra:
+            raise _Broken(f"#extra is {facts.fields.get('#extra')}, the leases say {extra}")
+        for token in facts.wakes:
+            if token not in facts.records or facts.records[token].state != "g":
+                raise _Broken(f"{token} left an element to wake it")
+        self._check_expiries(facts)
+
+    def _check_expiries(self, facts: Facts) -> None:
+        latest = max((*facts.leases.values(), *facts.waiters.values()), default=0)
+        lasting = latest == math.inf or "#paused" in facts.fields or "#limit" in facts.fields
+        for key, expiry in facts.expiries.items():
+            if key.startswith(KEYS.wake):
+                if expiry is None:
+                    raise _Broken(f"{key} never expires")
+            elif lasting:
+                if expiry is not None:
+                    raise _Broken(f"{key} expires, and with it what was to last")
+            elif expiry is None:
+                raise _Broken(f"{key} never expires")
+            elif expiry < latest:
+                raise _Broken(f"{key} expires before a lease or a waiter ends")
+
+    def _closed(self, state: State) -> set[str]:
+        """Tokens that ended for good: nothing may be granted to them any more."""
+        closed: set[str] = set()
+        for index, client in enumerate(state.clients):
+            node = self.world.lives[index].nodes[client.node]
+            owed = node.debts if client.mode == "dead" else client.debts
+            closed |= node.closed - {debt.argv[0] for debt in owed}
+        return closed
+
+    # Liveness
+
+    def _check_liveness(self, state: State) -> None:
+        """When faults stop and everybody goes on, all waiters are granted and nothing is left."""
+        self._fair += 1
+        fair = _Fair(self.world, state)
+        path: list[State] = []
+        needed = 0
+        try:
+            while not fair.ended():
+                if fair.state in self._needs:
+                    needed = self._needs[fair.state]
+                    break
+                path.append(fair.state)
+                if len(path) > self._bound:
+                    raise _Broken(f"{fair.waiting()} still waits after {len(path)} ticks")
+                fair.tick()
+            else:
+                left = self.world.purged(fair.state.server, fair.state.now + FAR)
+                if self.world.facts(left).expiries:
+                    raise _Broken(f"left behind: {sorted(self.world.facts(left).expiries)}")
+        except _Broken as broken:
+            trace = self._tell(state, None) + "\nThen no more faults:\n" + fair.told()
+            raise Violation(str(broken), trace) from None
+        for n, passed in enumerate(reversed(path)):
+            self._needs[passed] = needed + n + 1
+        self._longest = max(self._longest, needed + len(path))
+
+    # Telling
+
+    def _tell(self, state: State, last: tuple[Label, State] | None) -> str:
+        steps = [(last[0], last[1])] if last else []
+        at: State = state
+        while (parent := self._parents[at]) is not None:
+            steps.append((parent[1], at))
+            at = parent[0]
+        lines = [f"{self.setting.name}, {len(steps)} steps:"]
+        return "\n".join(lines + [tell(self.world, *step) for step in reversed(steps)])
+
+
+class _Fair:
+    """One deterministic run without faults: everything prompt happens, holders release."""
+
+    def __init__(self, world: World, state: State) -> None:
+        self.world, self._steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
+        clients = tuple(c._replace(mode="live") if c.mode == "paused" else c for c in state.clients)
+        self.state = state._replace(clients=clients, faults=0)
+        while late := next(world._late_steps(self.state), None):
+            self._do(*late)
+        self._take_back()
+        self._settle()
+
+    def _do(self, label: Label, state: State, ran: Ran | None = None) -> None:
+        self.state = state
+        self._steps.append((label, state))
+        if ran is not None and ran.reply[0] == "ERROR":
+            raise _Broken(f"the script {ran.verb} stopped: {ran.reply[1]}")
+
+    def _take_back(self) -> None:
+        """The operator ends what would last for ever."""
+        facts = self.world.facts(self.state.server)
+        for field, how in (("#paused", "resume"), ("#limit", "reset")):
+            if field in facts.fields:
+                after, ran = self.world.run(self.state, "operate", "", ("", how, "", 0))
+                self._do(("an operator says", how), after, ran)
+        for token, end in facts.leases.items():
+            if end == math.inf and self.state.clients["abcdefgh".index(token[0])].mode == "dead":
+                after, ran = self.world.run(self.state, "clear", token, (token, 0))
+                self._do(("an operator clears", token), after, ran)
+
+    def _settle(self) -> None:
+        while step := next(self.world.prompt_steps(self.state), None) or self._release():
+            self._do(*step)
+
+    def _release(self) -> tuple[Label, State] | None:
+        for index, client in enumerate(self.state.clients):
+            held = isinstance(self.world.lives[index].nodes[client.node].step, Hold)
+            if held and client.mode == "live" and client.doing is None:
+                return ("releases", index), self.world._choose(self.state, index, "release")
+        return None
+
+    def tick(self) -> None:
+        self._do(("tick",), self.world.tick(self.state))
+        self._settle()
+        # A permit that got free without a script: the next heartbeat must find it.
+        facts = self.world.facts(self.state.server)
+        head = first_in_queue(facts)
+        free = head is not None and fits(
+            facts, head, used(facts, self.world.milliseconds(self.state.now))
+        )
+        self._free = self._free + 1 if free else 0
+        owner = self.state.clients["abcdefgh".index(head[0])] if head else None
+        if owner and owner.mode == "live" and self._free > MILLISECONDS["BEAT"] + 1:
+            raise _Broken(f"permits are free for {self._free} ticks, and {head} waits")
+
+    def waiting(self) -> str:
+        return ", ".join(
+            self.world.lives[i].nodes[c.node].token
+            for i, c in enumerate(self.state.clients)
+            if self._busy(i)
+        )
+
+    def _busy(self, index: int) -> bool:
+        client = self.state.clients[index]
+        node = self.world.lives[index].nodes[client.node]
+        return client.mode != "dead" and node.phase != "idle"
+
+    def ended(self) -> bool:
+        return not any(self._busy(index) for index in range(len(self.state.clients)))
+
+    def told(self) -> str:
+        return "\n".join(tell(self.world, *step) for step in self._steps)
+
+
+def tell(world: World, label: Label, state: State) -> str:
+    """One line of a trace: the tick, who does what, who believes that they hold after it."""
+    what, *rest = label
+    if rest and isinstance(rest[0], int):
+        who, rest = "abcdefgh"[rest[0]], rest[1:]
+    else:
+        who = ""
+    details = " ".join(_short(item) for item in rest)
+    held = []
+    for index in range(len(state.clients)):
+        believed = world.believes(state, index)
+        if believed:
+            until = world.protocol.ticks(believed[2]) if believed[2] < math.inf else "ever"
+            offset = world.setting.clients[index].offset if believed[2] < math.inf else 0
+            until = until if until == "ever" else until - offset
+            held.append(f"{believed[0]} until {until}")
+    line = f"  {state.now:>3}  {who:1} {what} {details}".rstrip()
+    return f"{line:<100}  | {', '.join(held)}" if held else line
+
+
+def _short(item: Any) -> str:
+    if isinstance(item, tuple):
+        return "(" + " ".join(_short(part) for part in item if part != "") + ")"
+    text = str(item)
+    return text.replace("1700000", "~") if text.startswith("1700000") else text
+
+
+def check(protocol: Protocol, setting: Setting, sample: int = 0, most: int = 10**9) -> Explored:
+    return Checker(protocol, setting, sample).explore(most)

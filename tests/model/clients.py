@@ -1,0 +1,343 @@
+"""Clients that run the real plans. A generator can't be copied, so a client's state is the list of
+what it was sent, replayed when the state is left by a new way, and merged by what is on its stack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from django_redis_sync.protocol import plans as real_plans
+from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.keys import Keys, keys_of
+
+KEYS = keys_of("m", "n")
+CHANNEL = "ch:"
+FOREVER = math.inf
+
+#: Ticks are what the model's clocks count; every client time is a whole number of them.
+MILLISECONDS = {
+    "FIRST": 3,
+    "CLAIM": 2,
+    "BEAT": 2,
+    "PATIENCE": 1,
+    "ASLEEP": 3,
+    "GRACE": 1,
+    "BURIAL": 100,
+}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The Lua and the plans as they are, or with one planted defect; times of a few ticks."""
+
+    sources: Mapping[str, str]
+    plans: ModuleType
+    micros: int  # of one tick
+
+    @property
+    def tick(self) -> float:
+        return self.micros / 1_000_000
+
+    def ticks(self, seconds: float) -> int:
+        return round(seconds / self.tick)
+
+
+def protocol(
+    micros: int = 1_000_000,
+    lua: Mapping[str, str] = {},
+    python: Mapping[str, str] = {},
+    **ticks: int,
+) -> Protocol:
+    """The protocol with `lua` and `python` replacing text: anchor -> what stands there instead.
+
+    An anchor that is nowhere to be found is a LookupError: a defect that can't be planted any more.
+    """
+    unknown = ticks.keys() - MILLISECONDS.keys()
+    if unknown:
+        raise TypeError(f"no such constants: {unknown}")
+    short = {name: max(1, t * micros // 1000) for name, t in (MILLISECONDS | ticks).items()}
+    constants = dict(scripts.CONSTANTS) | short
+    sources = {verb: scripts.compose(verb, constants) for verb in scripts.VERBS}
+    for anchor, other in lua.items():
+        if not any(anchor in source for source in sources.values()):
+            raise LookupError(f"no verb holds {anchor!r}")
+        sources = {verb: source.replace(anchor, other) for verb, source in sources.items()}
+    text = inspect.getsource(real_plans)
+    for anchor, other in python.items():
+        if anchor not in text:
+            raise LookupError(f"plans.py does not hold {anchor!r}")
+        text = text.replace(anchor, other)
+    module = ModuleType(real_plans.__name__)
+    module.__package__ = real_plans.__package__
+    exec(compile(text, "plans.py", "exec"), vars(module))
+    tick = micros / 1_000_000
+    patched = {
+        "CONSTANTS": constants,
+        "_BACKOFF": (0.0, tick),
+        "UNDO_BUDGET": 2 * tick,
+        "RIDE_OUT": FOREVER,
+        "SHORTEST_WAIT": tick,
+    }
+    for name, value in patched.items():
+        if not hasattr(module, name):
+            raise LookupError(f"plans.py has no {name} to shorten")
+        setattr(module, name, value)
+    return Protocol(sources, module, micros)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a client does: acquire, hold, renew some times, release; all of it some times over.
+
+    Times are ticks. `renew`: the leases of its renewals, in turn. `share`: from
+    writer to reader at last. `offset`: how far its clock is
+    from the server's. `begins`: the last tick to begin at.
+    """
+
+    lease: float = 4
+    permits: int = 1
+    limit: int = 1
+    wait: bool = True
+    patience: float = FOREVER
+    turns: int = 1
+    renew: tuple[float, ...] = ()
+    share: bool = False
+    hold: float = 0
+    kind: str = "p"
+    fair: bool = True
+    asynchronous: bool = False
+    offset: int = 0
+    begins: int = 2
+    budget: float = FOREVER
+
+
+class Begin(NamedTuple):
+    """Idle: may begin whenever it likes. Answered with the time."""
+
+
+class Hold(NamedTuple):
+    """Holding: may do `other` (renew or share) or release. Answered with (choice, time)."""
+
+    other: str | None
+
+
+class Cancelled(BaseException):
+    """A KeyboardInterrupt or a task's cancellation."""
+
+
+@dataclass
+class Client:
+    """What an engine knows beside its plan; changed by the plan's run only."""
+
+    spec: Spec
+    index: int
+    protocol: Protocol
+    made: int = 0
+    grant: Any = None  # believed in until its time is over
+    debts: list[Any] = field(default_factory=list)  # undoing left for later
+    closed: list[str] = field(default_factory=list)  # tokens that ended for good
+    ended: str = ""  # how the last turn ended
+
+    def name(self) -> str:
+        return "abcdefgh"[self.index]
+
+    def token(self) -> str:
+        self.made += 1
+        return f"{self.name()}{self.made}"
+
+    def life(self) -> Generator[Any, Any, None]:
+        plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
+        budget, attempt = spec.budget * tick, tick
+        for _ in range(spec.turns):
+            now = yield Begin()
+            self.ended = ""
+            ask = plans.Ask(
+                KEYS,
+                spec.lease * tick,
+                spec.permits,
+                spec.limit,
+                spec.wait,
+                now + spec.patience * tick,
+                budget,
+                attempt,
+                self.token,
+                self.debts.append,
+                spec.kind,
+                spec.fair,
+                channel=f"{CHANNEL}{self.index}" if spec.asynchronous else "-",
+            )
+            try:
+                result = yield from plans.acquire(ask, now)
+                if isinstance(result, plans.Refusal):
+                    self.ended = result.reason
+                else:
+                    self.grant = result
+                    self.ended = "granted"
+                    yield from self._hold(result, budget, attempt)
+            except (plans.Failure, Cancelled) as error:
+                self.ended = self.ended or type(error).__name__
+            self.grant = None
+            self.closed = [f"{self.name()}{n + 1}" for n in range(self.made)]
+
+    def _hold(self, grant: Any, budget: float, attempt: float) -> Any:
+        plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
+        try:
+            choices: list[Any] = [("renew", lease) for lease in spec.renew]
+            for nth, other in enumerate((*choices, *[("share", 0)] * spec.share, None), 1):
+                choice, now = yield Hold(other and other[0])
+                if choice == "release":
+                    break
+                lease = other[1]
+                if choice == "share":
+                    self.grant = grant = grant._replace(permits=1)
+                    if not (yield from plans.share(KEYS, grant, attempt, now)):
+                        self.grant = None
+                        break
+                    continue
+                lasts = lease * tick
+                until = yield from plans.renew(KEYS, grant, lasts, nth, budget, attempt, now)
+                if until is None:
+                    self.grant = None
+                    break
+                self.grant = grant = grant._replace(until=until)
+            self.grant = None
+            yield from plans.release(KEYS, grant, spec.hold * tick, budget, attempt, now)
+        except (plans.Failure, Cancelled):
+            self.debts.append(plans.undoing(KEYS, grant.token))
+            raise
+
+
+_SKIPPED = (
+    BuiltinMethodType,
+    Protocol,
+    Spec,
+    Client,
+    Keys,
+    ModuleType,
+    FunctionType,
+    MethodType,
+    GeneratorType,
+)
+
+
+def _still(value: Any) -> Any:
+    """A local variable made hashable: equal when the code can't tell them apart."""
+    if value is None or type(value) in (str, int, bool):
+        return value
+    if type(value) is float:
+        return round(value, 6)
+    if type(value).__name__ == "Ask":
+        return _still(value.give_up_at)  # the rest is the client's for good
+    if isinstance(value, tuple | list):
+        return tuple(map(_still, value))
+    if isinstance(value, _SKIPPED):
+        return None
+    if isinstance(value, BaseException):
+        return (type(value).__name__, *map(_still, vars(value).values()))
+    if dataclasses.is_dataclass(value):
+        return tuple(_still(getattr(value, f.name)) for f in dataclasses.fields(value))
+    raise TypeError(f"can't compare clients by {value!r}")
+
+
+def _stack(generator: Any) -> tuple[Any, ...]:
+    """Where a generator stands, all the way down, with its variables."""
+    frames = []
+    while isinstance(generator, GeneratorType):
+        frame = generator.gi_frame
+        if frame is None:
+            break
+        local = tuple((name, _still(value)) for name, value in sorted(frame.f_locals.items()))
+        frames.append((frame.f_code.co_name, frame.f_lasti, local))
+        generator = generator.gi_yieldfrom
+    return tuple(frames)
+
+
+class Node(NamedTuple):
+    """A state of one client. `step`: what it waits for, None when its life is over."""
+
+    step: Any
+    token: str  # the token that its latest acquire is about
+    believed: tuple[str, int, float, int] | None  # token, fence, until, permits
+    debts: tuple[Any, ...]
+    closed: frozenset[str]
+    ended: str
+    phase: str  # idle, acquiring, holding
+
+
+class Lives:
+    """The states that one client was seen in, as numbers; made by replaying its plan."""
+
+    def __init__(self, spec: Spec, index: int, protocol: Protocol) -> None:
+        self.spec, self.index, self.protocol = spec, index, protocol
+        self.nodes: list[Node] = []
+        self._histories: list[tuple[Any, ...]] = []
+        self._known: dict[Any, int] = {}
+        self._next: dict[tuple[int, Any], int] = {}
+        self._enter(())
+
+    def send(self, node: int, given: tuple[Any, ...]) -> int:
+        """The state after `given`: answer reply sent received | fail why at | cancel | say what."""
+        key = (node, given)
+        found = self._next.get(key)
+        if found is None:
+            found = self._next[key] = self._enter((*self._histories[node], given))
+        return found
+
+    def _enter(self, history: tuple[Any, ...]) -> int:
+        client, plans = Client(self.spec, self.index, self.protocol), self.protocol.plans
+        life = client.life()
+        try:
+            step = life.send(None)
+            for word, *rest in history:
+                if word == "answer":
+                    reply, sent, received = rest
+                    reply = list(reply) if type(reply) is tuple else reply
+                    step = life.send(plans.Answer(reply, sent, received))
+                elif word == "fail":
+                    why, at = rest
+                    step = life.throw(plans.Failure(OSError(why), at, why))
+                elif word == "cancel":
+                    step = life.throw(Cancelled())
+                else:
+                    step = life.send(rest[0])
+        except StopIteration:
+            step = None
+        grant = client.grant
+        node = Node(
+            step,
+            f"{client.name()}{client.made}",
+            None if grant is None else (grant.token, grant.fence, grant.until, grant.permits),
+            tuple(client.debts),
+            frozenset(client.closed),
+            client.ended,
+            self._phase(step, client),
+        )
+        key = (node, client.made, _stack(life))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.nodes)
+            self.nodes.append(node)
+            self._histories.append(history)
+        _abandon(life)
+        return found
+
+    @staticmethod
+    def _phase(step: Any, client: Client) -> str:
+        if step is None or isinstance(step, Begin):
+            return "idle"
+        return "holding" if client.ended == "granted" else "acquiring"
+
+
+def _abandon(life: Generator[Any, Any, None]) -> None:
+    """End a generator that may still want to undo something on its way out."""
+    for _ in range(5):
+        try:
+            return life.close()
+        except RuntimeError:  # it yielded instead
+            continue

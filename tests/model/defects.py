@@ -1,0 +1,191 @@
+"""Defects planted in the real text of the protocol, which the checker has to find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .clients import FOREVER, Spec
+from .world import Setting
+
+
+@dataclass(frozen=True)
+class Defect:
+    """`lua`, `python`: text -> what stands there instead. `found`: what the checker says."""
+
+    name: str
+    found: str
+    clients: tuple[Spec, ...]
+    lua: Mapping[str, str] = field(default_factory=dict)
+    python: Mapping[str, str] = field(default_factory=dict)
+    kinds: str = ""
+    horizon: int = 8
+    operations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def setting(self) -> Setting:
+        faults = 1 if self.kinds else 0
+        return Setting(self.name, self.clients, self.horizon, faults, self.kinds, self.operations)
+
+
+_NOW = Spec(begins=0)
+_SOON = Spec(begins=1)
+_SHORT = Spec(lease=2, begins=0)
+_TRIES = Spec(lease=1, wait=False, begins=4)
+
+DEFECTS = [
+    Defect(
+        "the scripts go by the clocks of clients, of which one is two ticks ahead",
+        "took the lease|is over",
+        (_NOW, Spec(begins=4)),
+        {
+            "local time = call('TIME')": "local time = call('TIME')\n"
+            "if string.sub(token, 1, 1) == 'b' then time[1] = time[1] + 2 end"
+        },
+    ),
+    Defect(
+        "release does not look at the fence",
+        "release said yes to .1 with the fence of another|release of (.1) took the lease of \\1",
+        (_SHORT, _TRIES),
+        {"not (live and r.fence == ARGV[2])": "not live"},
+        kinds="delay",
+    ),
+    Defect(
+        "release does not look at whether the lease is over",
+        "release said yes to .1, whose lease was over",
+        (_SHORT, _TRIES),
+        {
+            "not (live and r.fence == ARGV[2])": "r.fence ~= ARGV[2]",
+            "live and 'ok' or 'gone'": "'ok'",
+        },
+    ),
+    Defect(
+        "a retry is not answered with the lease that its token has",
+        "was granted again while it held",
+        (Spec(limit=2, begins=0), Spec(limit=2, begins=0)),
+        {
+            "local was = parse(record)\n": "local was = parse(record)\n"
+            "if was.state == 'h' then record, was = nil, parse('') end\n"
+        },
+        kinds="lose",
+    ),
+    Defect(
+        "a release hands nothing over",
+        "permits are free, and release left b1 waiting",
+        (_NOW, _SOON),
+        {"if call('ZCARD', QUEUE) > 0 then\n  sweep()\n  hand()\nend": ""},
+    ),
+    Defect(
+        "a heartbeat does not give what has become free",
+        "permits are free for|still waits after",
+        (_NOW, _SOON),
+        {"  got = hand(token)": "  got = nil"},
+        kinds="crash",
+    ),
+    Defect(
+        "renew does not look at the fence",
+        "renew said yes to a1 with the fence of another lease",
+        (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
+        {"or r.fence ~= ARGV[2] then": "then"},
+        kinds="delay",
+    ),
+    Defect(
+        "of two renewals the server heeds the one that comes last",
+        "believes in a lease that is over",
+        (Spec(lease=2, begins=0, renew=(2, 5)), Spec(wait=False, begins=6)),
+        {" and tonumber(ARGV[5]) >= (tonumber(r.nth) or 0)": ""},
+        kinds="delay",
+    ),
+    Defect(
+        "permits that are kept leave their token free for a late acquire",
+        "had ended and was granted again: a ghost",
+        (Spec(begins=0, hold=2), _SOON),
+        {"  if ARGV[4] == '1' then bury(token) end\n": ""},
+        kinds="delay",
+    ),
+    Defect(
+        "the keys expire when the lease of the last writer ends",
+        "expires before a lease or a waiter ends",
+        (Spec(lease=6, limit=2, begins=0), Spec(lease=1, limit=2, begins=0)),
+        {" and latest + GRACE > expiry": ""},
+    ),
+    Defect(
+        "a wake-up that comes late is believed from then on",
+        "believes in a lease that is over",
+        (_NOW, _SOON),
+        python={
+            "began = min(answer.received, asked + int(granted) / 1000 - then)": (
+                "began = answer.received"
+            )
+        },
+        kinds="pause",
+    ),
+    Defect(
+        "belief counts from when the answer came",
+        "believes in a lease that is over",
+        (_NOW, _SOON),
+        python={"word, rest, answer.sent, start": "word, rest, answer.received, start"},
+        kinds="pause",
+    ),
+    Defect(
+        "the element that wakes a token outlives its lease",
+        "left an element to wake it",
+        (_NOW, _NOW, Spec(wait=False, begins=3)),
+        {"    call('DEL', WAKE .. t)\n": ""},
+        kinds="crash",
+    ),
+    Defect(
+        "an undo does not bury",
+        "had ended and was granted again: a ghost",
+        (_NOW, _SOON),
+        python={"token: str, bury: bool = True": "token: str, bury: bool = False"},
+        kinds="cancel",
+    ),
+    Defect(
+        "a release does not bury",
+        "had ended and was granted again: a ghost",
+        (_NOW, _SOON),
+        python={"bury, hold_ms = int(grant.unanswered)": "bury, hold_ms = 0"},
+        kinds="delay",
+    ),
+    Defect(
+        "an operator's clear does not bury",
+        "was cleared and came back",
+        (_NOW, _SOON),
+        {"drop(token, record)\nbury(token)\nsweep()": "drop(token, record)\nsweep()"},
+        kinds="delay",
+        operations=(("clear", ""),),
+    ),
+    Defect(
+        "a waiter that asks again is swept before it is looked at",
+        "asked again and lost its place|stopped",
+        (_NOW, _SOON),
+        {"then sweep(token) end": "then sweep() end"},
+        kinds="pause",
+    ),
+    Defect(
+        "a message is believed for as long as the lease of its hand-over",
+        "believes in a lease that is over|believes in another",
+        (_NOW, Spec(asynchronous=True, begins=0), Spec(begins=0)),
+        python={'lease = lease if ask.channel == "-" else': "lease = lease if True else"},
+        horizon=5,
+    ),
+    Defect(
+        "the permits of a lease are counted as one",
+        "#extra is|over the limit|than the limit",
+        (Spec(permits=2, limit=2, begins=0), Spec(limit=2, begins=0)),
+        {"card, extra = card + 1, extra + weight(r.permits) - 1": "card = card + 1"},
+    ),
+    Defect(
+        "the keys of a permanent lease expire",
+        "expires, and with it what was to last",
+        (Spec(lease=FOREVER, begins=0), _SOON),
+        {"elseif later then call('PERSIST', key) end": "end"},
+    ),
+    Defect(
+        "the ticket of a waiter counts as a time at which the keys may expire",
+        "left behind",
+        (_NOW, _SOON),
+        {"finish(reply)\n": "finish(reply)\n  if next(fresh) then latest = us end\n"},
+    ),
+]

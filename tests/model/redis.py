@@ -1,0 +1,270 @@
+"""A small Redis: the commands that the verbs use, on dicts that are cheap to copy and to hash."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lupa import lua51
+
+#: A store made hashable: (key, kind, items, expiry in ms or None), sorted by key.
+Frozen = tuple[tuple[str, str, tuple[Any, ...], int | None], ...]
+
+_PRELUDE = """
+local tuple_of = ...
+redis = {call = function(...) return tuple_of(...) end}
+redis.pcall = redis.call
+setmetatable(_G, {
+  __newindex = function(_, name) error('Script attempted to create global variable ' .. name) end,
+  __index = function(_, name) error('Script attempted to access nonexistent global ' .. name) end,
+})
+"""
+
+
+class ScriptError(Exception):
+    """A script stopped half-way. A real server keeps what it had written by then."""
+
+
+def number(value: float) -> str:
+    """As Redis prints a score."""
+    if value == math.inf:
+        return "inf"
+    return str(int(value)) if value == int(value) else f"{value:.17g}"
+
+
+def _text(arg: Any) -> str:
+    if type(arg) is str:
+        return arg
+    if type(arg) in (int, float):
+        return number(arg)
+    raise ScriptError("Lua redis lib command arguments must be strings or integers")
+
+
+def _bound(text: str) -> tuple[float, bool]:
+    """A score of ZRANGEBYSCORE, and whether it is left out."""
+    return (float(text[1:]), True) if text.startswith("(") else (float(text), False)
+
+
+class Store:
+    """The data, while one command or script runs. Values are copied before their first change."""
+
+    def __init__(self, frozen: Frozen, micros: int) -> None:
+        self.micros = micros
+        now = micros // 1000
+        self.data: dict[str, tuple[str, Any, int | None]] = {
+            key: (kind, list(items) if kind == "l" else dict(items), expiry)
+            for key, kind, items, expiry in frozen
+            if expiry is None or expiry >= now  # Redis: expired when now > expiry
+        }
+        self.published: list[tuple[str, str]] = []
+
+    def freeze(self) -> Frozen:
+        return tuple(
+            (key, kind, tuple(value) if kind == "l" else tuple(sorted(value.items())), expiry)
+            for key, (kind, value, expiry) in sorted(self.data.items())
+        )
+
+    def call(self, *args: Any) -> Any:
+        """The reply as Lua sees it, with a list for a table and False for nil."""
+        name, *rest = map(_text, args)
+        command = getattr(self, "_" + name.lower(), None)
+        if command is None:
+            raise ScriptError(f"the model's Redis has no {name}")
+        return command(*rest)
+
+    # Access
+
+    def _get(self, key: str, kind: str) -> Any:
+        found = self.data.get(key)
+        if found is None:
+            return {} if kind != "l" else []
+        if found[0] != kind:
+            raise ScriptError("WRONGTYPE Operation against a key holding the wrong kind of value")
+        return found[1]
+
+    def _make(self, key: str, kind: str) -> Any:
+        value = self._get(key, kind)
+        if key not in self.data:
+            self.data[key] = (kind, value, None)
+        return value
+
+    def _tidy(self, key: str) -> None:
+        if key in self.data and not self.data[key][1]:
+            del self.data[key]
+
+    def _time(self) -> list[str]:
+        return [str(self.micros // 1_000_000), str(self.micros % 1_000_000)]
+
+    def _publish(self, channel: str, message: str) -> int:
+        self.published.append((channel, message))
+        return 1
+
+    # Keys
+
+    def _del(self, *keys: str) -> int:
+        return sum(self.data.pop(key, None) is not None for key in keys)
+
+    def _exists(self, *keys: str) -> int:
+        return sum(key in self.data for key in keys)
+
+    def _pexpireat(self, key: str, at: str) -> int:
+        if key not in self.data:
+            return 0
+        if int(at) <= self.micros // 1000:
+            del self.data[key]
+        else:
+            self.data[key] = (*self.data[key][:2], int(at))
+        return 1
+
+    def _persist(self, key: str) -> int:
+        if key not in self.data or self.data[key][2] is None:
+            return 0
+        self.data[key] = (*self.data[key][:2], None)
+        return 1
+
+    # Hashes and lists
+
+    def _hget(self, key: str, field: str) -> Any:
+        return self._get(key, "h").get(field, False)
+
+    def _hmget(self, key: str, *fields: str) -> list[Any]:
+        return [self._get(key, "h").get(field, False) for field in fields]
+
+    def _hset(self, key: str, *pairs: str) -> int:
+        value = self._make(key, "h")
+        before = len(value)
+        value.update(zip(pairs[::2], pairs[1::2], strict=True))
+        return len(value) - before
+
+    def _hexists(self, key: str, field: str) -> int:
+        return int(field in self._get(key, "h"))
+
+    def _hincrby(self, key: str, field: str, by: str) -> int:
+        value = self._make(key, "h")
+        value[field] = str(int(value.get(field, 0)) + int(by))
+        return int(value[field])
+
+    def _hdel(self, key: str, *fields: str) -> int:
+        value = self._get(key, "h")
+        count = sum(value.pop(field, None) is not None for field in fields)
+        self._tidy(key)
+        return count
+
+    def _rpush(self, key: str, *items: str) -> int:
+        value = self._make(key, "l")
+        value.extend(items)
+        return len(value)
+
+    def _lpop(self, key: str) -> Any:
+        value = self._get(key, "l")
+        item = value.pop(0) if value else False
+        self._tidy(key)
+        return item
+
+    # Sorted sets
+
+    def _order(self, key: str) -> list[tuple[str, float]]:
+        return sorted(self._get(key, "z").items(), key=lambda item: (item[1], item[0]))
+
+    def _zadd(self, key: str, *pairs: str) -> int:
+        value = self._make(key, "z")
+        before = len(value)
+        for score, member in zip(pairs[::2], pairs[1::2], strict=True):
+            value[member] = float(score)
+        return len(value) - before
+
+    def _zrem(self, key: str, *members: str) -> int:
+        value = self._get(key, "z")
+        count = sum(value.pop(member, None) is not None for member in members)
+        self._tidy(key)
+        return count
+
+    def _zcard(self, key: str) -> int:
+        return len(self._get(key, "z"))
+
+    def _zscore(self, key: str, member: str) -> Any:
+        score = self._get(key, "z").get(member)
+        return False if score is None else number(score)
+
+    def _zrank(self, key: str, member: str) -> Any:
+        members = [m for m, _ in self._order(key)]
+        return members.index(member) if member in members else False
+
+    def _slice(self, rows: list[tuple[str, float]], first: str, last: str, *options: str) -> Any:
+        end = int(last) + 1 or len(rows)
+        return self._rows(rows[int(first) : end], options)
+
+    def _rows(self, rows: list[tuple[str, float]], options: Sequence[str]) -> list[str]:
+        options = list(map(str.upper, options))
+        if "LIMIT" in options:
+            offset, count = map(int, options[options.index("LIMIT") + 1 :][:2])
+            rows = rows[offset:][:count]
+        if "WITHSCORES" in options:
+            return [text for member, score in rows for text in (member, number(score))]
+        return [member for member, _ in rows]
+
+    def _zrange(self, key: str, first: str, last: str, *options: str) -> Any:
+        return self._slice(self._order(key), first, last, *options)
+
+    def _zrevrange(self, key: str, first: str, last: str, *options: str) -> Any:
+        return self._slice(self._order(key)[::-1], first, last, *options)
+
+    def _between(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
+        (least, no_least), (most, no_most) = _bound(low), _bound(high)
+        return [
+            (member, score)
+            for member, score in self._order(key)
+            if (score > least or (score == least and not no_least))
+            and (score < most or (score == most and not no_most))
+        ]
+
+    def _zrangebyscore(self, key: str, low: str, high: str, *options: str) -> Any:
+        return self._rows(self._between(key, low, high), options)
+
+    def _zcount(self, key: str, low: str, high: str) -> int:
+        return len(self._between(key, low, high))
+
+
+class Scripts:
+    """The verbs' sources, each compiled once into a function of KEYS and ARGV."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._lua = lua51.LuaRuntime(register_eval=False, register_builtins=False)
+        self._table = self._lua.table_from
+        self._store: Store | None = None
+        self._lua.execute(_PRELUDE, self._call)
+        self._verbs: dict[str, Callable[[Any, Any], Any]] = {
+            verb: self._lua.eval(f"function(KEYS, ARGV)\n{source}\nend")
+            for verb, source in sources.items()
+        }
+
+    def _call(self, *args: Any) -> Any:
+        assert self._store is not None
+        reply = self._store.call(*args)
+        return self._table(reply) if type(reply) is list else reply
+
+    def run(self, store: Store, verb: str, keys: Sequence[str], argv: Sequence[Any]) -> Any:
+        """The reply as a client sees it. ScriptError as a client would see an error."""
+        self._store = store
+        try:
+            table = self._table
+            return _reply(self._verbs[verb](table(list(keys)), table([str(a) for a in argv])))
+        except lua51.LuaError as error:
+            raise ScriptError(str(error).splitlines()[0]) from None
+
+
+def _reply(value: Any) -> Any:
+    """What Redis makes of a script's value: whole numbers, and lists that end at the first nil."""
+    if type(value) in (str, int):
+        return value
+    if value is None or value is False:
+        return None
+    if value is True:
+        return 1
+    if type(value) is float:
+        return int(value)
+    items = []
+    while (item := value[len(items) + 1]) is not None:
+        items.append(_reply(item))
+    return items
