@@ -72,12 +72,12 @@ class RLock(Lock):
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         lease = self._leave()
         if not self._held.has(lease):
-            lease.__exit__(kind, error, trace)
+            self._exit(lease, kind, error, trace)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         lease = self._leave()
         if not self._held.has(lease):
-            await lease.__aexit__(kind, error, trace)
+            await self._aexit(lease, kind, error, trace)
 
 
 class _Side(Semaphore):

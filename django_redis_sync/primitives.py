@@ -9,12 +9,13 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from . import conf, inspection, labels
+from . import conf, inspection, labels, transactions
 from .engine import connections, drivers
 from .engine.keeper import keeper
 from .engine.wire import clock
@@ -56,9 +57,11 @@ class Semaphore:
     `blocking`, `blocking_timeout`: whether, and how many seconds, to wait (None: for ever).
     `fair`: first come, first served. `max_hold`: seconds after which it is renewed no more.
     `min_hold`: seconds for which the permits stay taken, however early they are released.
-    `using`: a cache alias. `label`: shown to operators. `on_lost(lease)` runs when a lease is lost,
-    on a thread of its own. `thread_local`, `raise_on_release_error`: as in redis-py. `sleep` is
-    accepted for redis-py's sake: waiting takes no polling.
+    `release_on_commit`: inside a transaction, what `release` and leaving the `with` give back is
+    given back when the transaction ends. `using`: a cache alias. `label`: shown to operators.
+    `on_lost(lease)` runs when a lease is lost, on a thread of its own. `thread_local`,
+    `raise_on_release_error`: as in redis-py. `sleep` is accepted for redis-py's sake: waiting takes
+    no polling.
 
     Settings are read at each acquire. Use as `with`, `async with`, or acquire and release.
     Raises TypeError and ValueError for wrong arguments, ImproperlyConfigured for wrong settings,
@@ -87,6 +90,7 @@ class Semaphore:
         on_lost: Callable[[Lease], Any] | None = None,
         thread_local: bool = True,
         raise_on_release_error: bool = True,
+        release_on_commit: bool = False,
         sleep: float | None = None,
         key: str | None = None,
     ) -> None:
@@ -113,6 +117,7 @@ class Semaphore:
         self.max_hold, self.min_hold = max_hold, min_hold
         self.using, self.label, self.on_lost = using, label, on_lost
         self.raise_on_release_error = raise_on_release_error
+        self.release_on_commit = release_on_commit
         self._held: PerCaller = PerCaller() if thread_local else _Shared()
         # What acquire() without arguments asks for, for as long as the settings stay.
         self._usual: tuple[conf.Config, Terms, Ask, float] | None = None
@@ -148,7 +153,9 @@ class Semaphore:
 
         NotAcquired when there is none, LeaseLost when it is over.
         """
-        self._newest().release()
+        lease = self._newest()
+        if not self._deferred(lease):
+            lease.release()
 
     async def arelease(self) -> None:
         """As release."""
@@ -158,19 +165,20 @@ class Semaphore:
         return self._enter(self.take())
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        try:
-            self._leave().__exit__(kind, error, trace)
-        except LeaseLost as lost:
-            self._left_without(lost)
+        self._exit(self._leave(), kind, error, trace)
 
     async def __aenter__(self) -> Lease:
         return self._enter(await self.atake())
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        try:
-            await self._leave().__aexit__(kind, error, trace)
-        except LeaseLost as lost:
-            self._left_without(lost)
+        await self._aexit(self._leave(), kind, error, trace)
+
+    def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
+        """Acquire, then `transaction.atomic(using, durable=True)`: given back when that is over.
+
+        RuntimeError inside another transaction; else as `with`.
+        """
+        return transactions.locked_atomic(self, using)
 
     # The newest lease of this thread or task, as redis-py's Lock has it
 
@@ -401,6 +409,33 @@ class Semaphore:
         if not keep:
             self._held.discard(lease)
         return lease
+
+    def _exit(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if lease.held and self._deferred(lease):
+            return
+        try:
+            lease.__exit__(kind, error, trace)
+        except LeaseLost as lost:
+            self._left_without(lost)
+
+    async def _aexit(
+        self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
+    ) -> None:
+        try:
+            await lease.__aexit__(kind, error, trace)
+        except LeaseLost as lost:
+            self._left_without(lost)
+
+    def _deferred(self, lease: Lease) -> bool:
+        """Whether the open transaction gives it back when it ends. Warns where it should."""
+        if not self.release_on_commit:
+            remedy = "Use its atomic(), or release_on_commit=True."
+            transactions.warn_if_racing(f"The lease of {self.name!r}", remedy, stacklevel=4)
+            return False
+        if not transactions.in_transaction():
+            return False
+        transactions.release_when_over(lease)
+        return True
 
     def _left_without(self, lost: LeaseLost) -> None:
         if self.raise_on_release_error:
