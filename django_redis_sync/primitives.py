@@ -277,7 +277,7 @@ class Semaphore:
     ) -> tuple[Terms, Ask]:
         """What to keep and what to ask for, as the settings are now."""
         config = conf.current()
-        if blocking is None and blocking_timeout is None and permits == 1:
+        if blocking is None and blocking_timeout is None and type(permits) is int and permits == 1:
             if self._usual is None or self._usual[0] is not config:
                 self._usual = (config, *self._build(config, None, None, 1))
             _, terms, ask, seconds = self._usual

@@ -22,7 +22,8 @@ CONSTANTS = MappingProxyType(
         "NEAR": 32,  # ranks that ask every BEAT; 10 ms are added for each one behind them
         "GRACE": 5000,  # keys outlive the last lease or waiter by one to two of these
         "BURIAL": 120_000,  # how long a late copy of an ended acquire is refused
-        "BOUND": 100,  # entries that one script sweeps or hands over at the most
+        "BOUND": 100,  # entries that one script sweeps or hands over at the most,
+        "ROUNDS": 20,  # but so many times as many leases that are over: they must not look taken
         "EXCLUSIVE": 2**40,  # permits that the whole name weighs: more than any limit
         "PAIR": 2**40,  # a counter and the sum of its ms share one number: count * PAIR + ms
     }

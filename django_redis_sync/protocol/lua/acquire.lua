@@ -28,7 +28,7 @@ else
   local other = disagrees(ARGV[5] .. ' ' .. ARGV[4], card + waiting > 0)
   if other then return finish({'kind', other}) end
   local head = ARGV[8] == '0' and call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')[2]
-  local barge = head and now - head / 1000 < BEAT
+  local barge = head and math.abs(now - head / 1000) < BEAT
   if (waiting == 0 or barge) and fits(mine) then
     got = give(token, mine, false)
   elseif how == 'shadow' then
@@ -36,7 +36,7 @@ else
     got = give(token, mine, false)
   elseif how == 'try' or waiting >= tonumber(ARGV[7]) then
     if card + waiting == 0 then puts = {} end
-    count('n', 1)
+    if paused or card + waiting > 0 then count('n', 1) end
     return finish({'no', paused and 'paused' or 'full', waiting, mean_hold()})
   else
     enqueue(mine)

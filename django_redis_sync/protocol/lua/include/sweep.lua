@@ -36,11 +36,19 @@ local function clamp()
   end
 end
 
+local function sweep_leases()
+  for _ = 1, ROUNDS do
+    local over = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, BOUND)
+    for _, t in ipairs(over) do
+      if drop(t) then count('c', 1) end
+    end
+    if #over < BOUND then return end
+  end
+end
+
 local function sweep(me)
   if us < fence then clamp() end
-  for _, t in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, BOUND)) do
-    if drop(t) then count('c', 1) end
-  end
+  sweep_leases()
   for _, t in ipairs(call('ZRANGEBYSCORE', WAITERS, '-inf', now, 'LIMIT', 0, BOUND)) do
     if t ~= me then
       local woke = call('ZSCORE', LEASES, t) and call('EXISTS', WAKE .. t) == 0

@@ -1,0 +1,644 @@
+"""Judges a journal by one linear replay: one server runs scripts one after another, so there is
+nothing to search for.
+
+The judge goes by what was asked for (ARGV), what was written and what was answered, with its own
+idea of the rules; what the scripts keep in their records is not looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django_redis_sync.protocol.scripts import CONSTANTS, VERBS, header, read
+
+from .journal import Entry
+
+LEASES, QUEUE, WAITERS, INFO, WAKE = 1, 2, 3, 4, 5
+
+#: Where each argument stands: what the heads of the scripts say.
+AT = {verb: {name: i for i, name in enumerate(header(read(verb), "ARGV"))} for verb in VERBS}
+
+
+#: What can be wrong, for `ignore` and for reading.
+RULES = {
+    "limit": "more permits are out than the limit allows",
+    "fence": "fences grow with every grant, and one token has one fence while its lease lives",
+    "owner": "only its owner, expiry, an unclaimed hand-over or an operator ends a lease",
+    "extended": "an expired lease is never extended",
+    "moved": "only a renewal by token and fence moves a lease",
+    "ended": "a token that was released, undone or cleared is never granted again",
+    "order": "grants follow the order of enqueueing among live waiters",
+    "place": "a waiter keeps its place, and no live one is thrown out",
+    "paused": "nothing is granted while paused",
+    "refused": "nobody is refused without a reason",
+    "handover": "a free permit goes to the waiter at the head",
+    "silent": "a hand-over tells its winner",
+    "term": "a grant is as long as was asked for and as the answer says",
+    "answer": "an answer agrees with what there is",
+    "expiry": "keys expire, and later than all that is in them",
+    "vanished": "what is in the keys was put there by the scripts",
+    "keys": "a script writes the keys of its name and nothing else",
+    "error": "no script fails",
+}
+
+
+def shorten(entry: Entry) -> str:
+    """One line of an entry."""
+    words = " ".join(str(a)[:8] if len(str(a)) == 32 else str(a) for a in entry.argv)
+    writes = "; ".join(" ".join(str(w)[:16] for w in write) for write in entry.writes)
+    reply = " ".join(map(str, entry.reply)) or entry.error
+    line = f"{entry.seq} @{entry.us} {entry.verb} {entry.name} [{words}] -> {reply} | {writes}"
+    return line if len(line) < 400 else f"{line[:400]} ..."
+
+
+@dataclass(slots=True)
+class Violation:
+    rule: str
+    text: str
+    entry: Entry
+    before: list[Entry]
+    after: list[Entry] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{self.rule}: {self.text} ({RULES[self.rule]})"]
+        lines += ["    " + shorten(e) for e in self.before]
+        lines += ["  > " + shorten(self.entry)]
+        lines += ["    " + shorten(e) for e in self.after]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class _Token:
+    """What is known of one acquisition."""
+
+    lease: float = math.inf  # ms asked for
+    permits: int = 1
+    limit: float = math.inf
+    known: bool = False  # its ask is in the journal
+    fence: int = 0
+    nth: int = 0  # its newest renewal
+    ended: str = ""
+    ended_in: int = 0  # number of the epoch
+    unclaimed: bool = False
+
+    @property
+    def weight(self) -> int:
+        return self.permits or CONSTANTS["EXCLUSIVE"]
+
+
+class _Tops:
+    """The largest of some scores that change: a heap with lazy deletion."""
+
+    def __init__(self) -> None:
+        self.scores: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+
+    def put(self, token: str, score: float) -> None:
+        self.scores[token] = score
+        heapq.heappush(self._heap, (-score, token))
+        if len(self._heap) > 2 * len(self.scores) + 64:
+            self._heap = [(-s, t) for t, s in self.scores.items()]
+            heapq.heapify(self._heap)
+
+    def top(self) -> float:
+        heap, scores = self._heap, self.scores
+        while heap and scores.get(heap[0][1]) != -heap[0][0]:
+            heapq.heappop(heap)
+        return -heap[0][0] if heap else 0
+
+
+class _Name:
+    """The keys of one name, as the writes left them."""
+
+    def __init__(self) -> None:
+        self.fence = 0
+        self.us = 0
+        self.override: int | None = None
+        self.paused = False
+        self.unsure = ""  # after a restart, until its keys were seen
+        self.recent: deque[Entry] = deque(maxlen=6)
+        self.open: list[Violation] = []
+        self.seen = False
+        self.wipe()
+
+    def wipe(self) -> None:
+        self.leases = _Tops()
+        self.deadlines = _Tops()
+        self.queue: dict[str, tuple[int, int]] = {}  # token -> turn, µs when it enqueued
+        self.held: dict[str, int] = {}  # the unexpired leases -> weight
+        self.used = 0
+        self.ends: list[tuple[float, str]] = []
+        # When each key expires; None: not known, or no such key.
+        self.expires: list[float | None] = [None] * 5
+
+    def hold(self, token: str, end: float, weight: int, now: int) -> None:
+        self.loose(token)
+        self.leases.put(token, end)
+        if end > now:
+            self.held[token] = weight
+            self.used += weight
+            heapq.heappush(self.ends, (end, token))
+
+    def loose(self, token: str) -> None:
+        self.used -= self.held.pop(token, 0)
+
+    def expire(self, now: int) -> None:
+        ends, scores = self.ends, self.leases.scores
+        while ends and ends[0][0] <= now:
+            end, token = heapq.heappop(ends)
+            if scores.get(token) == end:
+                self.loose(token)
+
+
+class History:
+    """The outcome: `violations`, and counts of what happened."""
+
+    def __init__(self) -> None:
+        self.violations: list[Violation] = []
+        self.counts: Counter[str] = Counter()
+        self.entries = 0
+        self.names = 0
+        self.epochs = 0
+
+    def summary(self) -> dict[str, int]:
+        """How many entries, names and epochs, and of each thing that happened."""
+        head = {"entries": self.entries, "names": self.names, "epochs": self.epochs}
+        return {**head, **dict(sorted(self.counts.items()))}
+
+    def rules(self) -> set[str]:
+        return {v.rule for v in self.violations}
+
+    def report(self) -> str:
+        return "\n".join([f"{len(self.violations)} violations", *map(str, self.violations[:5])])
+
+
+def judge(
+    entries: Iterable[Entry],
+    constants: Mapping[str, int] = CONSTANTS,
+    *,
+    ignore: Collection[str] = (),
+    most: int = 50,
+) -> History:
+    """Replay `entries`; stops after `most` violations. `ignore`: rules that a test breaks."""
+    replay = _Replay(constants, ignore)
+    for entry in entries:
+        replay.take(entry)
+        if len(replay.history.violations) >= most:
+            break
+    return replay.finish()
+
+
+class _Replay:
+    def __init__(self, constants: Mapping[str, int], ignore: Collection[str]) -> None:
+        unknown = set(ignore) - set(RULES)
+        assert not unknown, f"no such rules: {unknown}"
+        self.history = History()
+        self.constants, self.ignore = constants, ignore
+        self.names: dict[str, _Name] = {}
+        self.tokens: dict[tuple[str, str], _Token] = {}
+        self.epoch, self.us, self.turn = "", 0, 0
+
+    def finish(self) -> History:
+        self.history.names = len(self.names)
+        return self.history
+
+    def bad(self, rule: str, text: str) -> None:
+        if rule in self.ignore or self.at.unsure:
+            return
+        # The entry itself is the last of the recent ones.
+        violation = Violation(rule, text, self.entry, list(self.at.recent)[:-1])
+        self.history.violations.append(violation)
+        self.at.open.append(violation)
+
+    def token(self, token: str) -> _Token:
+        found = self.tokens.get((self.entry.name, token))
+        if found is None:
+            found = self.tokens[self.entry.name, token] = _Token()
+        return found
+
+    def limit_of(self, mine: _Token) -> float:
+        return self.at.override or mine.limit
+
+    def fits(self, mine: _Token) -> bool:
+        if self.at.paused:
+            return False
+        if mine.permits == 0:
+            return not self.at.held
+        return self.at.used + mine.permits <= self.limit_of(mine)
+
+    def waiting(self, now: int, but: str = "") -> Iterator[str]:
+        """The live waiters that can ever be granted, in their order."""
+        deadlines = self.at.deadlines.scores
+        for token in self.at.queue:
+            if token != but and deadlines.get(token, 0) > now:
+                mine = self.token(token)
+                if mine.permits <= self.limit_of(mine):
+                    yield token
+
+    # One entry
+
+    def take(self, entry: Entry) -> None:
+        if entry.verb.startswith("!"):
+            if entry.verb == "!wiped":
+                for at in self.names.values():
+                    at.wipe()
+                    at.override, at.paused = None, False
+            return
+        history = self.history
+        history.entries += 1
+        if entry.epoch != self.epoch:
+            self.restarted(entry)
+        self.us = entry.us
+        at = self.names.get(entry.name)
+        if at is None:
+            at = self.names[entry.name] = _Name()
+        self.at, self.entry, self.now = at, entry, entry.us // 1000
+        for violation in at.open:
+            violation.after.append(entry)
+        at.open = [v for v in at.open if len(v.after) < 3]
+        at.recent.append(entry)
+        self.look()
+        if entry.error:
+            if "WRONGTYPE" not in entry.error:
+                self.bad("error", entry.error)
+            history.counts["errors"] += 1
+        if entry.verb == "inspect":
+            history.counts["inspected"] += 1
+            return
+        self.begin()
+        for write in entry.writes:
+            self.write(*write)
+        self.told()
+        if not entry.error:
+            getattr(self, f"after_{entry.verb}")(*entry.reply)
+            self.worked()
+        self.thrown_out()
+        if entry.writes:
+            self.outlives()
+
+    def restarted(self, entry: Entry) -> None:
+        self.history.epochs += 1
+        self.epoch = entry.epoch
+        for at in self.names.values():
+            at.unsure = "restarted"
+            if entry.us < self.us:
+                at.fence = 0  # the clock went back, and with it the fences may
+
+    def look(self) -> None:
+        """Let time pass, and compare what there is with what should be there."""
+        at, now, entry = self.at, self.now, self.entry
+        if entry.us < at.us:
+            # The clock went back: what had expired and was not removed is there again.
+            for token, end in at.leases.scores.items():
+                if end > now and token not in at.held:
+                    at.hold(token, end, self.token(token).weight, now)
+        at.us = entry.us
+        at.expire(now)
+        cards = (len(at.leases.scores), len(at.queue))
+        expires = at.expires[INFO]
+        if expires is not None and expires <= now and (entry.cards != cards or expires < now - 1):
+            # All keys of a name expire together; `outlives` has checked that it was not too early.
+            at.wipe()
+            at.expires[INFO] = math.inf
+            cards = (0, 0)
+        if entry.cards != cards and -1 not in entry.cards:
+            if not at.unsure and at.seen:
+                self.bad("vanished", f"(leases, waiters) {entry.cards}, not {cards}")
+                self.history.counts["vanished"] += 1
+            at.wipe()
+            at.unsure = "" if entry.cards == (0, 0) else "lost"
+        elif at.unsure == "restarted" or entry.cards == (0, 0):
+            at.unsure = ""
+        if not at.seen and entry.cards == (0, 0):
+            at.expires[INFO] = math.inf
+        at.seen = True
+
+    def begin(self) -> None:
+        """What was asked for."""
+        verb, argv, at, where = self.entry.verb, self.entry.argv, self.at, AT[self.entry.verb]
+        self.me = argv[where["token"]]
+        self.how = argv[where["how"]] if "how" in where else ""
+        self.mine = mine = self.token(self.me)
+        self.granted: dict[str, float] = {}
+        self.elements: dict[str, str] = {}
+        self.gone: dict[str, tuple[int, int]] = {}  # left the queue in this script
+        self.was: dict[str, float] = {}  # deadlines that were removed
+        self.wakes: dict[str, float] = {}
+        self.asked_fence = 0
+        self.fences: list[str] = []
+        if verb == "acquire" and not mine.known:
+            mine.lease, mine.permits = float(argv[where["lease"]]), int(argv[where["permits"]])
+            mine.limit, mine.known = int(argv[where["limit"]]), True
+        elif verb in ("renew", "release"):
+            self.asked_fence = int(argv[where["fence"]])
+        elif verb == "operate" and not self.entry.error:
+            if self.how in ("pause", "resume"):
+                at.paused = self.how == "pause"
+            else:
+                at.override = int(argv[where["value"]]) if self.how == "resize" else None
+        self.was_held = self.me in at.held
+        self.was_queued = self.me in at.queue
+        self.owned = self.was_held and not mine.ended
+        self.by_owner = self.owned and self.asked_fence == mine.fence
+        self.nth = int(argv[where["nth"]]) if "nth" in where else 0
+        if self.how == "share" and self.by_owner:
+            # The whole name becomes one permit of it.
+            mine.permits = 1
+            at.used += 1 - at.held[self.me]
+            at.held[self.me] = 1
+
+    # The writes
+
+    def write(self, command: str, key: int, *args: Any) -> None:
+        at = self.at
+        if key == LEASES and command == "ZADD":
+            self.put_lease(args[1], float(args[0]))
+        elif key == LEASES and command == "ZREM":
+            self.remove_lease(*args)
+        elif key == QUEUE and command == "ZADD":
+            self.enqueue(args[1])
+        elif key == QUEUE and command == "ZREM":
+            if args[0] in at.queue:
+                self.gone[args[0]] = at.queue.pop(args[0])
+                self.was.setdefault(args[0], at.deadlines.scores.get(args[0], 0))
+                self.emptied(QUEUE, at.queue)
+        elif key == WAITERS and command == "ZADD":
+            self.appears(WAITERS, at.deadlines.scores)
+            at.deadlines.put(args[1], float(args[0]))
+        elif key == WAITERS and command == "ZREM":
+            if (deadline := at.deadlines.scores.pop(args[0], None)) is not None:
+                self.was.setdefault(args[0], deadline)
+                self.emptied(WAITERS, at.deadlines.scores)
+        elif key == INFO and command == "HSET":
+            self.fences += [v for f, v in zip(args[::2], args[1::2], strict=True) if f == "#fence"]
+        elif key == WAKE and command == "RPUSH":
+            self.elements[args[0]] = args[1]
+        elif key == WAKE and command == "PEXPIREAT":
+            self.wakes[args[0]] = float(args[1])
+        elif key in (LEASES, QUEUE, WAITERS, INFO) and command in ("PEXPIREAT", "PERSIST"):
+            members = (0, at.leases.scores, at.queue, at.deadlines.scores, True)[key]
+            if members:  # else there is no such key
+                at.expires[key] = float(args[0]) if command == "PEXPIREAT" else math.inf
+        elif (key, command) not in ((INFO, "HDEL"), (WAKE, "DEL")):
+            self.bad("keys", f"{command} on {args[0] if key == 0 else f'key {key}'}")
+
+    def appears(self, key: int, members: Mapping[str, Any]) -> None:
+        if not members:
+            self.at.expires[key] = math.inf
+
+    def emptied(self, key: int, members: Mapping[str, Any]) -> None:
+        if not members:
+            self.at.expires[key] = None
+
+    def put_lease(self, token: str, end: float) -> None:
+        at, now, verb = self.at, self.now, self.entry.verb
+        mine, old = self.token(token), at.leases.scores.get(token)
+        clamped = old is not None and end < old and self.entry.us < at.fence
+        self.appears(LEASES, at.leases.scores)
+        if not clamped:
+            if token in at.held:
+                own = token == self.me and self.by_owner
+                if verb == "acquire":
+                    self.bad("fence", "an unexpired lease was granted again")
+                elif not own or (verb, self.how) != ("renew", "set"):
+                    self.bad("moved", f"the lease of {token[:8]} was moved to {end:.0f}")
+                elif self.nth < mine.nth:
+                    self.bad("moved", f"renewal {self.nth} comes after renewal {mine.nth}")
+                mine.nth = self.nth
+            elif token == f"k{self.me}" and (verb, self.how) == ("release", "release"):
+                self.keep(mine, end)
+            elif verb == "renew" or (verb == "release" and token == self.me):
+                self.bad("extended", f"the lease of {token[:8]} had expired")
+            else:
+                self.grant(token, mine, end)
+        at.hold(token, end, mine.weight, now)
+
+    def keep(self, kept: _Token, end: float) -> None:
+        """min_hold: the permits stay taken after a release, under a token that nobody owns."""
+        hold = int(self.entry.argv[AT["release"]["hold"]])
+        if not self.by_owner or self.me in self.at.held:
+            self.bad("owner", "permits are kept for a lease that was not released")
+        if not self.now < end <= self.mine.fence / 1000 + hold + 1:
+            self.bad("term", f"permits are kept until {end:.0f}")
+        kept.permits, kept.ended, kept.ended_in = self.mine.permits, "kept", self.history.epochs
+        self.history.counts["kept by min_hold"] += 1
+
+    def grant(self, token: str, mine: _Token, end: float) -> None:
+        at, now = self.at, self.now
+        own = token == self.me and self.entry.verb == "acquire"
+        if mine.ended:
+            if mine.ended_in == self.history.epochs:
+                self.bad("ended", f"{token[:8]} was {mine.ended}")
+            mine.ended = ""
+        if own and self.how == "shadow":
+            self.history.counts["granted in shadow"] += not self.fits(mine)
+        elif at.paused:
+            self.bad("paused", f"{token[:8]} was granted")
+        elif not self.fits(mine):
+            text = f"{at.used} of {self.limit_of(mine)} were out, {mine.permits} were granted"
+            self.bad("limit", text)
+        turn, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
+        ahead = next(self.waiting(now, token), None)
+        if ahead is not None and at.queue[ahead][0] < turn:
+            # Unfair asks may pass a head that has not waited for long; a millisecond for rounding.
+            age = now - at.queue[ahead][1] / 1000 - 1
+            unfair = own and self.entry.argv[AT["acquire"]["fair"]] == "0" and turn == math.inf
+            passes = (unfair and age < self.constants["BEAT"]) or (own and self.how == "shadow")
+            if not passes:
+                self.bad("order", f"{token[:8]} was granted before {ahead[:8]}")
+        if mine.fence:
+            self.history.counts["granted again after expiry"] += 1
+        mine.fence = 0
+        self.granted[token] = end
+
+    def remove_lease(self, token: str, wake: int) -> None:
+        at, now, verb, counts = self.at, self.now, self.entry.verb, self.history.counts
+        mine = self.token(token)
+        if token in at.held:
+            own = token == self.me
+            if own and (verb, self.how) == ("release", "release"):
+                if not self.by_owner:
+                    self.bad("owner", f"the lease of {token[:8]} went by another fence")
+            elif mine.unclaimed and wake and at.deadlines.scores.get(token, math.inf) <= now:
+                counts["unclaimed"] += 1
+            elif not (own and (verb == "clear" or self.how == "undo")):
+                self.bad("owner", f"the unexpired lease of {token[:8]} was removed")
+        elif token in at.leases.scores and not mine.ended:
+            counts["reclaimed"] += 1
+        at.loose(token)
+        if at.leases.scores.pop(token, None) is not None:
+            self.emptied(LEASES, at.leases.scores)
+
+    def enqueue(self, token: str) -> None:
+        at = self.at
+        if token in at.queue:
+            self.bad("place", f"{token[:8]} was enqueued twice")
+            return
+        mine = self.token(token)
+        if mine.ended and mine.ended_in == self.history.epochs:
+            self.bad("ended", f"{token[:8]} was {mine.ended}, and waits again")
+            mine.ended = ""
+        self.appears(QUEUE, at.queue)
+        self.turn += 1
+        at.queue[token] = (self.turn, self.entry.us)
+        self.history.counts["waited"] += 1
+
+    # What follows from them
+
+    def told(self) -> None:
+        """Every grant of this script: its fence, its length, and whether its winner hears of it."""
+        at, now, reply, counts = self.at, self.now, self.entry.reply, self.history.counts
+        for token, end in self.granted.items():
+            mine = self.token(token)
+            handed = token in self.elements
+            most = self.constants["FIRST"] if handed or mine.lease == math.inf else math.inf
+            if handed:
+                fence, when, lease = self.elements[token].split(" ")
+                if (int(when), float(lease)) != (now, end - now):
+                    self.bad("term", f"the element says {when} {lease}, not {now} {end - now}")
+                if self.wakes.get(token, 0) < end:
+                    self.bad("expiry", f"the wake list of {token[:8]} goes before its lease")
+                mine.unclaimed = True
+                counts["handed over"] += 1
+            elif token == self.me and reply[:1] == ("ok",):
+                fence = reply[1]
+                counts["granted when asked again" if self.was_queued else "granted at once"] += 1
+            else:
+                self.bad("silent", f"{token[:8]} was not told of its grant")
+                continue
+            if mine.known and end != now + min(mine.lease, most):
+                self.bad("term", f"{end - now} ms were granted, {mine.lease} asked for")
+            if int(fence) <= at.fence:
+                self.bad("fence", f"{fence} follows {at.fence}")
+            mine.fence = at.fence = int(fence)
+        if self.granted and self.fences[-1:] != [str(at.fence)]:
+            self.bad("fence", f"the last fence is {at.fence}, kept was {self.fences[-1:]}")
+
+    def ends(self, why: str) -> None:
+        self.mine.ended, self.mine.ended_in = why, self.history.epochs
+        if self.me in self.at.queue:
+            self.bad("answer", f"{why}, and still waits")
+        if self.me in self.at.held:
+            self.bad("answer", f"{why}, and still holds")
+
+    def claimed(self, fence: Any, lease: Any) -> None:
+        """The asker was told that it holds."""
+        mine, end = self.mine, self.at.leases.scores.get(self.me, 0)
+        if self.me not in self.at.held:
+            self.bad("answer", "ok, but it holds nothing")
+        elif float(lease) > end - self.now:
+            self.bad("term", f"{lease} ms are promised, {end - self.now} are left")
+        if mine.fence and int(fence) != mine.fence:
+            self.bad("fence", f"the token had {mine.fence}, now {fence}")
+        mine.fence = mine.fence or int(fence)
+        mine.unclaimed = False
+
+    def after_acquire(self, word: str, *rest: Any) -> None:
+        at, mine, counts = self.at, self.mine, self.history.counts
+        if word == "ok":
+            if self.me not in self.granted:
+                counts["answered again"] += 1
+            self.claimed(*rest)
+            return
+        if self.me in at.held and not mine.ended:
+            self.bad("answer", f"{word}, but it holds a lease")
+        if (word == "wait") != (self.me in at.queue):
+            self.bad("answer", f"{word}, but {'' if self.me in at.queue else 'not '}in the queue")
+        if word == "no":
+            counts[f"refused, {rest[0]}"] += 1
+            if rest[0] == "paused" and not at.paused:
+                self.bad("refused", "it is not paused")
+            if rest[0] == "full" and not at.queue and self.fits(mine):
+                self.bad("refused", f"{at.used} of {self.limit_of(mine)} are out, nobody waits")
+        elif word == "large" and mine.permits <= self.limit_of(mine):
+            self.bad("refused", f"{mine.permits} are not more than {self.limit_of(mine)}")
+        elif word == "kind" and not at.held and not at.queue:
+            self.bad("refused", "nothing is held and nobody waits")
+        elif word == "dead" and not mine.ended:
+            self.bad("refused", "it was not ended")
+        if word not in ("no", "wait"):
+            counts[word] += 1
+
+    def after_release(self, word: str, *rest: Any) -> None:
+        how, counts = self.how, self.history.counts
+        bury = self.entry.argv[AT["release"]["bury"]]
+        if how in ("release", "share"):
+            if (word == "ok") != self.by_owner:
+                self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
+            counts[f"{how}d" if word == "ok" else f"{how}d, but lost"] += 1
+            if word == "ok" and how == "release":
+                self.ends("released")
+        elif how == "giveup" and word == "ok":
+            counts["given up, granted at the last moment"] += 1
+            self.claimed(*rest)
+        elif word != "lost":
+            counts["given up" if how == "giveup" else "undone"] += 1
+            if how == "giveup" and self.owned:
+                self.bad("answer", "a lease was given up")
+            if bury == "1" or self.was_held or self.was_queued:
+                self.ends("undone")
+        elif self.owned:
+            self.bad("answer", "lost, but it holds a lease")
+
+    def after_renew(self, word: str, *rest: Any) -> None:
+        self.history.counts["renewed" if word == "ok" else "renewed, but lost"] += 1
+        if (word == "ok") != self.by_owner:
+            self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
+        if word == "ok":
+            self.claimed(self.asked_fence, rest[0])
+
+    def after_clear(self, word: str) -> None:
+        self.history.counts["cleared" if word == "ok" else "cleared, but gone"] += 1
+        if word == "ok":
+            self.ends("cleared")
+        elif self.was_held or self.was_queued:
+            self.bad("answer", f"{word}, but it was there")
+
+    def after_operate(self, word: str) -> None:
+        self.history.counts[self.how] += 1
+
+    def worked(self) -> None:
+        """No permit stays free while the live waiter at the head could have it."""
+        verb, word = self.entry.verb, self.entry.reply[0]
+        may_free = (
+            (verb == "acquire" and word in ("wait", "no"))
+            or (verb == "acquire" and self.was_queued and self.me in self.granted)
+            or (verb == "release" and word != "lost" and len(self.entry.reply) == 1)
+            or (verb == "clear" and word == "ok")
+            or verb == "operate"
+        )
+        if not may_free or not self.at.queue or len(self.entry.writes) >= self.constants["BOUND"]:
+            return
+        head = next(self.waiting(self.now), None)
+        if head is not None and self.fits(self.token(head)):
+            self.bad("handover", f"{head[:8]} waits, {self.at.used} permits are out")
+
+    def thrown_out(self) -> None:
+        """Whoever left the queue in this script had a reason to."""
+        now = self.now
+        for token in self.gone:
+            mine = self.token(token)
+            if token in self.granted or mine.permits > self.limit_of(mine):
+                continue
+            if token == self.me and (mine.ended or self.entry.verb == "release"):
+                continue
+            if self.was[token] > now:
+                self.bad("place", f"{token[:8]} was thrown out of the queue")
+
+    def outlives(self) -> None:
+        """The keys expire, and later than what is in them."""
+        at = self.at
+        latest = max(at.leases.top(), at.deadlines.top())
+        marked = at.paused or at.override is not None
+        for key, expires in enumerate(at.expires):
+            if expires is None:
+                continue
+            if expires < (math.inf if marked else latest):
+                self.bad("expiry", f"key {key} expires at {expires:.0f}, before {latest:.0f}")
+            elif expires == math.inf and latest < math.inf and not marked:
+                self.bad("expiry", f"key {key} never expires")

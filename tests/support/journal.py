@@ -1,0 +1,250 @@
+"""Every script run leaves an entry in a Redis list, for `history.py` to judge.
+
+The composed source of a verb is wrapped: a local `redis` shadows the real one and notes what the
+script writes, so that the judge need not trust the scripts' own words. A wrapped script costs two
+to three times the plain one. The journal's key is not declared, so this is for one server only.
+
+    with journalling(redis_url) as journal:
+        ...
+    journal.check()
+
+Child processes find the journal by the environment: let them call `install_from_env()`, or have
+their settings call it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import redis
+
+from django_redis_sync.protocol import plans, scripts
+
+ENV_KEY = "SYNC_TEST_JOURNAL"
+ENV_CONSTANTS = "SYNC_TEST_CONSTANTS"
+CHUNK = 5000
+
+_compose = scripts.compose
+_constants = scripts.CONSTANTS
+
+# Entry: run id, µs, verb, name, ARGV, reply, [leases, waiting before], writes, error.
+# A write: command, key (1 to 4, 5 and the token for a wake list, 0 and the key for a foreign one),
+# arguments. A ZREM of a lease ends with whether the token's wake list was still there.
+PRELUDE = """
+local journal_real, journal_time, journal_writes = redis, nil, {}
+local journal_reads = {TIME = 1, HMGET = 1, HGET = 1, ZCARD = 1, ZSCORE = 1, ZRANGE = 1, ZRANK = 1,
+  ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZCOUNT = 1, EXISTS = 1, PUBLISH = 1, HGETALL = 1, TYPE = 1,
+  HLEN = 1, LLEN = 1, HEXISTS = 1, PTTL = 1, ZREVRANK = 1, ZMSCORE = 1}
+local journal_wake = string.sub(KEYS[5], 1, #KEYS[5] - #ARGV[1])
+local function journal_card(key)
+  local n = journal_real.pcall('ZCARD', key)
+  return type(n) == 'number' and n or -1
+end
+local function journal_text(v)
+  return type(v) == 'number' and string.format('%.17g', v) or tostring(v)
+end
+local function journal_note(reply, command, key, ...)
+  -- Statistics are not for the judge; a key that is not there does not get an expiry.
+  if key == KEYS[6] or (command == 'PEXPIREAT' and reply == 0) then return end
+  local note, args = {command}, {...}
+  for i = 1, 4 do if key == KEYS[i] then note[2] = i end end
+  if not note[2] then
+    if string.sub(key, 1, #journal_wake) == journal_wake then
+      note[2], note[3] = 5, string.sub(key, #journal_wake + 1)
+    else
+      note[2], note[3] = 0, key
+    end
+  end
+  for i, v in ipairs(args) do
+    local text = journal_text(v)
+    -- A record's state is enough: the judge goes by what was asked for.
+    if command == 'HSET' and i % 2 == 0 and string.sub(args[i - 1], 1, 1) ~= '#' then
+      text = string.sub(text, 1, 1)
+    end
+    note[#note + 1] = text
+  end
+  journal_writes[#journal_writes + 1] = note
+end
+local function journal_run(how, command, key, ...)
+  local wake
+  if command == 'ZREM' and key == KEYS[1] then
+    wake = journal_real.call('EXISTS', journal_wake .. (...))
+  end
+  local reply = journal_real[how](command, key, ...)
+  if command == 'TIME' then journal_time = journal_time or reply end
+  if not journal_reads[command] then
+    journal_note(reply, command, key, ...)
+    if wake then table.insert(journal_writes[#journal_writes], wake) end
+  end
+  return reply
+end
+-- redis.call('TIME') must not become redis.call('TIME', nil).
+local function journal_take(how, ...)
+  if select('#', ...) > 1 then return journal_run(how, ...) end
+  local reply = journal_real[how](...)
+  if (...) == 'TIME' then journal_time = journal_time or reply end
+  return reply
+end
+local redis = setmetatable({
+  call = function(...) return journal_take('call', ...) end,
+  pcall = function(...) return journal_take('pcall', ...) end,
+}, {__index = journal_real})
+local journal_cards = {journal_card(KEYS[1]), journal_card(KEYS[2])}
+local function journal_body()
+"""
+
+CODA = """
+end
+local journal_ok, journal_reply = pcall(journal_body)
+local journal_error = ''
+if not journal_ok then
+  journal_error = type(journal_reply) == 'table' and journal_reply.err or tostring(journal_reply)
+end
+journal_time = journal_time or journal_real.call('TIME')
+local journal_info = journal_real.call('INFO', 'server')
+-- pcall: a full server must not make the journal fail a release. A lost entry is found out later.
+journal_real.pcall('RPUSH', '%(key)s', cjson.encode({
+  string.match(journal_info, 'run_id:(%%x+)'),
+  string.format('%%.0f', journal_time[1] * 1000000 + journal_time[2]), '%(verb)s',
+  string.sub(KEYS[4], 1, -6), ARGV, journal_ok and '%(verb)s' ~= 'inspect' and journal_reply or {},
+  journal_cards, journal_writes, journal_error}))
+if not journal_ok then error(journal_reply, 0) end
+return journal_reply
+"""
+
+
+class Entry(NamedTuple):
+    """One script run, or a note of the harness (its verb starts with `!`)."""
+
+    seq: int
+    epoch: str
+    us: int
+    verb: str
+    name: str
+    argv: tuple[str, ...]
+    reply: tuple[Any, ...]
+    cards: tuple[int, int]
+    writes: tuple[tuple[Any, ...], ...]
+    error: str
+
+
+def wrap(verb: str, source: str, key: str) -> str:
+    """The source of a verb with the journal around it."""
+    if not re.fullmatch(r"[\w:{}.-]+", key):
+        raise ValueError(f"a journal key must be plain, not {key!r}")
+    return PRELUDE + source + CODA % {"key": key, "verb": verb}
+
+
+def parse(seq: int, line: bytes) -> Entry:
+    epoch, us, verb, name, argv, reply, cards, writes, error = json.loads(
+        line.decode("utf-8", "surrogateescape")
+    )
+    writes = tuple(map(tuple, writes))
+    return Entry(
+        seq, epoch, int(us), verb, name, tuple(argv), tuple(reply), tuple(cards), writes, error
+    )
+
+
+class Journal:
+    """Reads what was written under `key`. Entries drained from the server stay here."""
+
+    def __init__(
+        self, client: redis.Redis, key: str, constants: Mapping[str, int] = _constants
+    ) -> None:
+        self.client, self.key, self.constants = client, key, constants
+        self._drained: list[bytes] = []
+
+    def drain(self) -> int:
+        """Move what is on the server here: before a flush or a kill, or when it grows too long."""
+        lines: list[bytes] = self.client.lrange(self.key, 0, -1)
+        if lines:
+            self.client.ltrim(self.key, len(lines), -1)
+        self._drained += lines
+        return len(lines)
+
+    def note(self, word: str) -> None:
+        """Tell the judge what it can't see, e.g. `wiped`: the keys were deleted from outside."""
+        self.drain()
+        self._drained.append(json.dumps(["", "0", f"!{word}", "", [], [], [], [], ""]).encode())
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (parse(seq, line) for seq, line in enumerate(self._lines()))
+
+    def _lines(self) -> Iterable[bytes]:
+        yield from self._drained
+        start = 0
+        while chunk := self.client.lrange(self.key, start, start + CHUNK - 1):
+            yield from chunk
+            start += len(chunk)
+
+    def check(self, **options: Any) -> Any:
+        """The history, with no violation in it; AssertionError shows those there are."""
+        history = self.judge(**options)
+        assert history.entries, f"nothing was written to the journal {self.key}"
+        assert not history.violations, history.report()
+        return history
+
+    def judge(self, **options: Any) -> Any:
+        from .history import judge  # which reads entries, and so imports this module
+
+        return judge(self, self.constants, **options)
+
+
+def install(key: str, constants: Mapping[str, int] | None = None) -> None:
+    """From now on this process runs wrapped scripts, with some constants of its own if wanted."""
+    merged = {**_constants, **(constants or {})}
+
+    def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:
+        return wrap(verb, _compose(verb, constants or merged), key)
+
+    _patch(compose, merged)
+
+
+def uninstall() -> None:
+    _patch(_compose, _constants)
+
+
+def install_from_env() -> None:
+    """What a child process calls: the journal of its parent, if there is one."""
+    if key := os.environ.get(ENV_KEY):
+        install(key, json.loads(os.environ.get(ENV_CONSTANTS, "{}")))
+
+
+def _patch(compose: Any, constants: Mapping[str, int]) -> None:
+    # `script` finds `compose` when it is called, and may have been imported by name elsewhere.
+    scripts.compose = compose
+    scripts.script.cache_clear()
+    scripts.CONSTANTS = plans.CONSTANTS = constants
+    plans.CLAIM = constants["CLAIM"] / 1000
+
+
+@contextlib.contextmanager
+def journalling(
+    url: str, key: str | None = None, constants: Mapping[str, int] | None = None
+) -> Iterator[Journal]:
+    """The journal of this process, its threads and the children that it starts meanwhile."""
+    if key is None:
+        prefix = os.environ.get("DJANGO_REDIS_SYNC_TEST_PREFIX", "test-sync")
+        key = f"{prefix}-journal:{secrets.token_hex(4)}"
+    before = {name: os.environ.get(name) for name in (ENV_KEY, ENV_CONSTANTS)}
+    # A client of its own: it must survive the end of the block, and answer in bytes.
+    client = redis.Redis.from_url(url, decode_responses=False)
+    os.environ[ENV_KEY], os.environ[ENV_CONSTANTS] = key, json.dumps(dict(constants or {}))
+    install(key, constants)
+    journal = Journal(client, key, {**_constants, **(constants or {})})
+    try:
+        yield journal
+    finally:
+        uninstall()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        with contextlib.suppress(redis.RedisError):
+            journal.drain()
+            client.delete(key)
+        client.close()

@@ -1,0 +1,319 @@
+"""Simulated clients that call the scripts directly, in random order.
+
+They keep to the protocol (what ends a token with an unanswered acquire buries it), and everything
+else goes wrong: replies are lost, copies arrive late, clients die, leases end, operators interfere.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import redis
+
+from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.keys import Keys, keys_of
+
+from .journal import Journal, wrap
+
+#: Short enough for leases of 30 to 100 ms.
+FAST = {
+    **scripts.CONSTANTS,
+    "FIRST": 60,
+    "CLAIM": 25,
+    "BEAT": 15,
+    "PATIENCE": 25,
+    "ASLEEP": 80,
+    "GRACE": 60,
+}
+
+
+#: What an argument is when a call does not name it.
+DEFAULTS: dict[str, Any] = {
+    "token": "",
+    "lease": 1000,
+    "permits": 1,
+    "limit": 1,
+    "kind": "p",
+    "max_waiters": 10**9,
+    "fair": 1,
+    "channel": "-",
+    "label": "",
+    "keep": 0,
+    "bury": 0,
+    "hold": 0,
+    "fence": 0,
+    "ms": 0,
+    "nth": 0,
+    "value": "",
+    "most": 100,
+}
+
+
+@cache
+def arguments(verb: str) -> tuple[str, ...]:
+    return scripts.header(scripts.read(verb), "ARGV")
+
+
+class Call(NamedTuple):
+    verb: str
+    keys: tuple[str, ...]
+    said: dict[str, Any]
+
+    @property
+    def argv(self) -> list[Any]:
+        """In the order that the head of the script says."""
+        names = arguments(self.verb)
+        unknown = self.said.keys() - set(names)
+        assert not unknown, f"{self.verb} takes no {unknown}"
+        return [self.said[n] if n in self.said else DEFAULTS[n] for n in names]
+
+
+def call(verb: str, keys: Keys, token: str = "", **said: Any) -> Call:
+    """A call of a verb by the names of its arguments."""
+    return Call(verb, keys.of(token), {"token": token, **said})
+
+
+@dataclass
+class Kind:
+    """A name and how it is asked for."""
+
+    keys: Keys
+    limit: int
+    permits: tuple[int, ...]
+    kind: str = "p"
+
+
+@dataclass
+class Client:
+    kind: Kind
+    rng: random.Random
+    token: str = ""
+    ask: dict[str, Any] = field(default_factory=dict)
+    state: str = "idle"  # asking, waiting, holding, ending
+    fence: str = "0"
+    nth: int = 0
+    unanswered: bool = False
+    ending: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        steps = {n: getattr(self, f"_{n}") for n in ("asking", "waiting", "holding", "ending")}
+        self.steps: dict[str, Callable[[], Call | None]] = {"idle": self._idle, **steps}
+
+    def call(self, verb: str, **said: Any) -> Call:
+        return call(verb, self.kind.keys, self.token, **said)
+
+    def step(self) -> Call | None:
+        return self.steps[self.state]()
+
+    def _idle(self) -> Call:
+        rng = self.rng
+        self.token, self.unanswered, self.fence = f"{rng.getrandbits(128):032x}", False, "0"
+        self.ask = {
+            "lease": rng.choice(["inf", 400, 400, *(rng.randint(30, 100) for _ in range(30))]),
+            "permits": rng.choice(self.kind.permits),
+            "limit": self.kind.limit,
+            "kind": self.kind.kind,
+            "how": "try" if rng.random() < 0.25 else "wait",
+            "max_waiters": 3 if rng.random() < 0.1 else 10**9,
+            "fair": int(rng.random() < 0.85),
+        }
+        self.state = "asking"
+        return self._asking()
+
+    def _asking(self) -> Call:
+        return self.call("acquire", **self.ask)
+
+    def _waiting(self) -> Call | None:
+        roll = self.rng.random()
+        if roll < 0.4:
+            return self.call("acquire", **{**self.ask, "how": "again"})
+        if roll < 0.7:
+            return self.call("pop")
+        if roll < 0.75:
+            return self._end("giveup")
+        if roll < 0.79:
+            return self._end("undo")
+        if roll < 0.81:
+            self.state = "idle"  # dead: nobody asks again
+        return None
+
+    def _holding(self) -> Call | None:
+        roll = self.rng.random()
+        if roll < 0.25:
+            hold = 30 if self.rng.random() < 0.15 else 0
+            return self._end("release", hold)
+        if roll < 0.45:
+            more = "inf" if self.rng.random() < 0.03 else self.rng.randint(20, 120)
+            self.nth += 1
+            return self.call("renew", fence=self.fence, how="set", ms=more, nth=self.nth)
+        if roll < 0.5:
+            return self.call("renew", fence=self.fence, how="confirm")
+        if roll < 0.55:
+            return self.call("acquire", **self.ask)
+        if roll < 0.58:
+            return self.call("renew", fence=int(self.fence) - 1, how="set", ms=500)
+        if roll < 0.61:
+            return self.call("release", fence=int(self.fence) - 1, how="release")
+        if roll < 0.63:
+            return self._end("undo")
+        if roll < 0.73 and self.ask["permits"] == 0:
+            return self.call("release", fence=self.fence, how="share")
+        if roll < 0.65 and self.ask["lease"] != "inf":
+            self.state = "idle"  # dead: its lease runs out
+        if roll > 0.93:
+            # A copy of the renewal before the last.
+            return self.call("renew", fence=self.fence, how="set", ms=90, nth=max(0, self.nth - 1))
+        return None
+
+    def _end(self, how: str, hold: int = 0) -> Call:
+        fence = self.fence if how == "release" else "0"
+        self.ending = {"fence": fence, "how": how, "bury": int(self.unanswered), "hold": hold}
+        self.state = "ending"
+        return self._ending()
+
+    def _ending(self) -> Call:
+        return self.call("release", **self.ending)
+
+    def take(self, done: Call, reply: Any) -> None:
+        """The reply; None when it was lost."""
+        if done.said["token"] != self.token or (done.verb == "pop" and not reply):
+            return
+        if reply is None:
+            self.unanswered |= done.verb == "acquire"
+            return
+        if done.verb == "pop":
+            self.state, self.fence = "holding", reply.split()[0].decode()
+            return
+        word = reply[0].decode()
+        if done.verb == "acquire":
+            if word == "ok":
+                self.state, self.fence = "holding", reply[1].decode()
+            elif word == "wait":
+                self.state = "waiting"
+            elif self.unanswered or self.state == "holding":
+                self._end("undo")
+            else:
+                self.state = "idle"
+        elif done.verb == "renew":
+            if word == "lost" and done.said["fence"] == self.fence:
+                self._end("undo")
+        elif self.state == "ending":
+            if done.said["how"] == "giveup" and word == "ok":
+                self.state, self.fence = "holding", reply[1].decode()
+            elif self.unanswered and not (done.said["bury"] and word != "lost"):
+                self.ending = {"how": "undo", "bury": 1}
+                if done.said["how"] == "undo" and done.said["bury"]:
+                    self.state = "idle"
+            else:
+                self.state = "idle"
+
+
+class Workload:
+    """`clients` for each busy name; `mutate` changes the composed source of a verb."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        seed: int,
+        *,
+        clients: int = 7,
+        constants: Mapping[str, int] = FAST,
+        mutate: Callable[[str, str], str] = lambda verb, source: source,
+        prefix: str = "test-sync",
+    ) -> None:
+        self.redis, self.rng = client, random.Random(seed)
+        self.journal = Journal(client, f"{prefix}-journal:{seed}", constants)
+        self.shas = {
+            verb: client.script_load(
+                wrap(verb, mutate(verb, scripts.compose(verb, constants)), self.journal.key)
+            )
+            for verb in scripts.VERBS
+        }
+        kinds = (
+            Kind(keys_of(prefix, f"lock{seed}"), 1, (1,)),
+            Kind(keys_of(prefix, f"pool{seed}"), 3, (1, 1, 2, 3)),
+            Kind(keys_of(prefix, f"both{seed}"), 1000, (1, 1, 0), "w"),
+            # Few ask for this one: what has expired stays there for a while.
+            Kind(keys_of(prefix, f"quiet{seed}"), 2, (1,)),
+        )
+        numbers = (clients, clients, clients, 2)
+        self.clients = [
+            Client(kind, self.rng) for kind, n in zip(kinds, numbers, strict=True) for _ in range(n)
+        ]
+        self.late: list[tuple[int, Call]] = []
+        self.kinds, self.round = kinds, 0
+
+    def run(self, operations: int) -> None:
+        """About so many script runs."""
+        done = 0
+        while done < operations:
+            self.round += 1
+            done += self._round()
+            roll = self.rng.random()
+            if roll < 0.01:
+                time.sleep(0.08)  # most leases end, and nobody has noticed yet
+            elif roll < 0.05:
+                time.sleep(self.rng.uniform(0.002, 0.03))
+
+    def _round(self) -> int:
+        rng = self.rng
+        sent: list[tuple[Client | None, Call]] = []
+        for client in rng.sample(self.clients, 6):
+            if (step := client.step()) is not None:
+                sent.append((client, step))
+                if rng.random() < 0.06:
+                    # A copy is on its way: the client sends it again later, and knows it.
+                    client.unanswered |= step.verb == "acquire"
+                    due = self.round + int(10 ** rng.uniform(0, 3))
+                    if step.verb != "pop":
+                        self.late.append((due, step))
+        sent += [(None, copy) for due, copy in self.late if due <= self.round]
+        self.late = [(due, copy) for due, copy in self.late if due > self.round]
+        if rng.random() < 0.06:
+            sent.append((None, self._operator()))
+        rng.shuffle(sent)
+        with self.redis.pipeline(transaction=False) as pipe:
+            for _, one in sent:
+                if one.verb == "pop":
+                    pipe.lpop(one.keys[4])
+                else:
+                    pipe.evalsha(self.shas[one.verb], len(one.keys), *one.keys, *one.argv)
+            replies = pipe.execute(raise_on_error=False)
+        for (client, one), reply in zip(sent, replies, strict=True):
+            if client is not None:
+                lost = rng.random() < 0.05 or isinstance(reply, Exception)
+                client.take(one, None if lost else reply)
+        return len(sent)
+
+    def _operator(self) -> Call:
+        rng, kind = self.rng, self.rng.choice(self.kinds)
+        how = rng.choice(["clear"] * 4 + ["pause"] * 2 + ["resume", "resize", "reset", "inspect"])
+        if how == "clear":
+            client = rng.choice(self.clients)
+            return call("clear", client.kind.keys, client.token)
+        if how == "inspect":
+            return call("inspect", kind.keys)
+        if how == "pause":
+            # It must not last, or nothing happens any more.
+            self.late.append((self.round + 10, call("operate", kind.keys, how="resume")))
+        value = max(1, kind.limit + rng.choice((-2, -1, 1))) if how == "resize" else ""
+        return call("operate", kind.keys, how=how, value=value)
+
+    def settle(self) -> None:
+        """Everybody dies, and the marks are taken back: nothing may be left in the end."""
+        for kind in self.kinds:
+            for how in ("resume", "reset"):
+                self._eval(call("operate", kind.keys, how=how))
+            # A permanent lease is what clear is for.
+            for token, end in self.redis.zrange(kind.keys.leases, 0, -1, withscores=True):
+                if end == math.inf:
+                    self._eval(call("clear", kind.keys, token.decode()))
+
+    def _eval(self, one: Call) -> Any:
+        return self.redis.evalsha(self.shas[one.verb], len(one.keys), *one.keys, *one.argv)

@@ -1,0 +1,681 @@
+"""The checker is checked: planted defects are found, and the scripts as they are have none."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+
+from django_redis_sync.protocol import plans, scripts
+from django_redis_sync.protocol.keys import keys_of
+from tests.support.history import RULES, judge
+from tests.support.journal import Entry, journalling
+from tests.support.workload import FAST, Workload, call
+
+_seeds = itertools.count(1)
+
+
+def workload(raw: redis.Redis, **options: Any) -> Workload:
+    return Workload(raw, next(_seeds), prefix=settings.PREFIX, **options)
+
+
+# The scripts as they are
+
+
+def test_random_clients_find_nothing_wrong_with_the_scripts(raw: redis.Redis) -> None:
+    random = workload(raw)
+    random.run(20_000)
+    summary = random.journal.check().summary()
+
+    assert 4 == summary["names"]
+    # What was never seen was never checked.
+    for what in ("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"):
+        assert summary[what] > 10, what
+
+
+def test_nothing_is_left_in_the_end(raw: redis.Redis) -> None:
+    """Rule 7: every key expires some time after the last lease or waiter."""
+    random = workload(raw, constants={**FAST, "BURIAL": 300})
+    random.run(1500)
+    random.settle()
+    deadline = time.monotonic() + 5
+    while left := raw.keys(f"{settings.PREFIX}:*"):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+# Planted defects: what is replaced by what, and the rules of which one has to be found broken
+
+DEFECTS: dict[str, tuple[str, str, set[str]]] = {
+    "a client's clock, 40 ms off either way": (
+        "local us = time[1] * 1000000 + time[2]",
+        "local us = time[1] * 1000000 + time[2] + (time[2] * 7 % 81 - 40) * 1000",
+        {"limit", "term", "owner", "extended", "answer"},
+    ),
+    "a release by anybody": ("not (live and r.fence == ARGV[2])", "not live", {"owner", "answer"}),
+    "a retry that is not idempotent": (
+        "local was = parse(record)",
+        "record = parse(record).state ~= 'h' and record\nlocal was = parse(record)",
+        {"fence", "limit"},
+    ),
+    "a hand-over that is lost": (
+        "if call('ZCARD', QUEUE) > 0 then\n  sweep()\n  hand()\nend\nreturn finish({live",
+        "return finish({live",
+        {"handover"},
+    ),
+    "a hand-over that tells nobody": (
+        "call('RPUSH', WAKE .. t, element)",
+        "call('DEL', WAKE .. t)",
+        {"silent"},
+    ),
+    "a hand-over out of order": (
+        "local t = call('ZRANGE', QUEUE, 0, 0)[1]",
+        "local t = call('ZREVRANGE', QUEUE, 0, 0)[1]",
+        {"order"},
+    ),
+    "a hand-over with the releaser's lease": (
+        "math.min(r.lease, FIRST) or r.lease",
+        "math.min(parse(record).lease or r.lease, FIRST) or r.lease",
+        {"term"},
+    ),
+    "a renewal without a fence": (
+        "if ends <= now or r.fence ~= ARGV[2] then",
+        "if ends <= now then",
+        {"moved", "answer"},
+    ),
+    "a renewal of an expired lease": (
+        "if ends <= now or r.fence ~= ARGV[2] then",
+        "if not r.fence or r.fence ~= ARGV[2] then",
+        {"extended", "answer"},
+    ),
+    "a late renewal that is heeded": (
+        "if how == 'set' and tonumber(ARGV[5]) >= (tonumber(r.nth) or 0) then",
+        "if how == 'set' then",
+        {"moved"},
+    ),
+    "a release of an expired lease": ("live = ends > now\n", "live = ends > 0\n", {"answer"}),
+    "the releaser's key expiry": ("and latest + GRACE > expiry", "", {"expiry", "vanished"}),
+    "a permanent lease on keys that expire": (
+        "elseif later then call('PERSIST', key) end",
+        "end",
+        {"expiry"},
+    ),
+    "one permit too many": (
+        "card + extra + r.permits <= limit_of(r)",
+        "card + extra + r.permits <= limit_of(r) + 1",
+        {"limit"},
+    ),
+    "a newcomer that passes the queue": (
+        "if (waiting == 0 or barge) and fits(mine) then",
+        "if fits(mine) then",
+        {"order"},
+    ),
+    "an unfair newcomer that passes an old head": (
+        "math.abs(now - head / 1000) < BEAT",
+        "now - head / 1000 < 60 * BEAT",
+        {"order"},
+    ),
+    "a fence that is only the clock": ("fence = math.max(fence + 1, us)", "fence = us", {"fence"}),
+    "nothing buried": ("if ARGV[4] == '1' then bury(token) end", "", {"ended"}),
+    "a winner that claimed thrown out": (
+        "local woke = call('ZSCORE', LEASES, t) and call('EXISTS', WAKE .. t) == 0",
+        "local woke = false",
+        {"owner"},
+    ),
+    "a live head thrown out": ("(deadline <= now and t ~= me)", "(t ~= me)", {"place"}),
+    "a pause that stops nobody": ("if paused then return false end", "", {"paused"}),
+    "a refusal of free permits": (
+        "if (waiting == 0 or barge) and fits(mine) then",
+        "if how == 'try' then return finish({'no', 'full', 0}) end\n"
+        "  if (waiting == 0 or barge) and fits(mine) then",
+        {"refused"},
+    ),
+    "a place lost by asking again": (
+        "if how == 'again' and not record then return {'gone'} end",
+        "if how == 'again' and not record then return {'gone'} end\n"
+        "if record then call('ZADD', QUEUE, us, token) end",
+        {"place"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_planted_defect_is_found(raw: redis.Redis, name: str) -> None:
+    anchor, other, expected = DEFECTS[name]
+    planted: list[str] = []
+
+    def mutate(verb: str, source: str) -> str:
+        if anchor in source:
+            planted.append(verb)
+        return source.replace(anchor, other)
+
+    random = workload(raw, mutate=mutate)
+    assert planted, f"no script holds {anchor!r} any more: plant this defect anew"
+    for _ in range(8):
+        random.run(1500)
+        found = random.journal.judge()
+        if found.rules() & expected:
+            return
+    pytest.fail(f"not found: {name}\n{found.summary()}\n{found.report()}")
+
+
+# Journals made by hand
+
+US = 1_700_000_000_000_000
+NOW = US // 1000
+KEYS = keys_of("t", "n")
+EXPIRY = [("PEXPIREAT", key, str(NOW + 500_000)) for key in (1, 2, 3, 4)]
+
+Write = tuple[Any, ...]
+
+
+class Book:
+    """Writes entries by hand. Times are ms after the start; tokens are any words."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.leases: set[str] = set()
+        self.queue: set[str] = set()
+        self.epoch = "first"
+
+    def add(self, at: float, one: Any, reply: Write, *writes: Write, error: str = "") -> None:
+        cards = (len(self.leases), len(self.queue))
+        for command, key, *args in writes:
+            kept = {1: self.leases, 2: self.queue}.get(key)
+            if kept is not None and command == "ZADD":
+                kept.add(args[1])
+            elif kept is not None and command == "ZREM":
+                kept.discard(args[0])
+        argv = tuple(str(word) for word in one.argv)
+        entry = (self.epoch, US + int(at * 1000), one.verb, "n", argv, reply, cards, writes, error)
+        self.entries.append(Entry(len(self.entries), *entry))
+
+    def asked(self, token: str, **said: Any) -> Any:
+        return call("acquire", KEYS, token, **{"how": "wait", "lease": 100, **said})
+
+    def grant(self, at: float, token: str, **said: Any) -> str:
+        """A grant at once; returns its fence."""
+        one = self.asked(token, **said)
+        return self.given(at, one, token, one.said["lease"])
+
+    def given(self, at: float, one: Any, token: str, lease: float) -> str:
+        fence = str(US + int(at * 1000))
+        self.add(at, one, ("ok", fence, str(lease)), *self.lent(at, token, lease))
+        return fence
+
+    def lent(self, at: float, token: str, lease: float) -> list[Write]:
+        return [
+            ("ZADD", 1, str(NOW + at + lease), token),
+            ("HSET", 4, token, "h", "#fence", str(US + int(at * 1000))),
+            *EXPIRY,
+        ]
+
+    def wait(self, at: float, token: str, until: float = 1000, **said: Any) -> None:
+        writes = [("ZADD", 2, str(US + int(at * 1000)), token)]
+        writes += [("ZADD", 3, str(NOW + until), token), *EXPIRY]
+        self.add(at, self.asked(token, **said), ("wait", str(NOW), 1000, 0), *writes)
+
+    def release(self, at: float, token: str, fence: str, *writes: Write) -> None:
+        one = call("release", KEYS, token, fence=fence, how="release")
+        self.add(at, one, ("ok",), ("ZREM", 1, token, 0), *writes)
+
+    def handed(self, at: float, token: str, lease: float = 100) -> list[Write]:
+        fence = str(US + int(at * 1000))
+        return [
+            *self.lent(at, token, lease),
+            ("ZREM", 2, token),
+            ("ZADD", 3, str(NOW + at + 50), token),
+            ("RPUSH", 5, token, f"{fence} {NOW + int(at)} {lease:.0f}"),
+            ("PEXPIREAT", 5, token, str(NOW + at + 10_000)),
+        ]
+
+    def operate(self, at: float, how: str, *writes: Write, value: int | str = "") -> None:
+        self.add(at, call("operate", KEYS, how=how, value=value), ("ok",), *writes)
+
+
+def limit(book: Book) -> None:
+    book.grant(0, "a")
+    book.grant(50, "b")
+
+
+def limit_of_the_whole_name(book: Book) -> None:
+    book.grant(0, "a", limit=9, kind="w")
+    book.grant(50, "b", limit=9, kind="w", permits=0)
+
+
+def limit_by_an_operator(book: Book) -> None:
+    book.operate(0, "resize", value=1)
+    book.grant(0, "a", limit=9)
+    book.grant(50, "b", limit=9)
+
+
+def fence_that_stands_still(book: Book) -> None:
+    book.grant(0, "a", limit=2)
+    book.grant(0, "b", limit=2)
+
+
+def fence_of_a_repeated_ask(book: Book) -> None:
+    book.grant(0, "a")
+    book.add(10, book.asked("a"), ("ok", str(US + 10_000), "90"))
+
+
+def owner_by_fence(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.release(10, "a", str(int(fence) - 1))
+
+
+def owner_by_token(book: Book) -> None:
+    fence = book.grant(0, "a", limit=2)
+    book.grant(1, "b", limit=2)
+    book.release(10, "b", fence, ("ZREM", 1, "a", 0))
+
+
+def owner_of_a_claimed_hand_over(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.wait(1, "b")
+    book.release(2, "a", fence, *book.handed(2, "b"))
+    # Its wake list is gone (the 0): it was popped, so the winner is alive.
+    book.operate(60, "resume", ("ZREM", 1, "b", 0))
+
+
+def extended(book: Book) -> None:
+    fence = book.grant(0, "a")
+    one = call("renew", KEYS, "a", fence=fence, how="set", ms=100)
+    book.add(150, one, ("ok", "100"), ("ZADD", 1, str(NOW + 250), "a"))
+
+
+def moved(book: Book) -> None:
+    fence = book.grant(0, "a")
+    one = call("renew", KEYS, "a", fence=int(fence) + 1, how="set", ms=100)
+    book.add(50, one, ("ok", "100"), ("ZADD", 1, str(NOW + 150), "a"))
+
+
+def moved_by_a_late_renewal(book: Book) -> None:
+    fence = book.grant(0, "a")
+    for at, nth, ms in ((10, 2, 500), (20, 1, 100)):
+        one = call("renew", KEYS, "a", fence=fence, how="set", ms=ms, nth=nth)
+        book.add(at, one, ("ok", str(ms)), ("ZADD", 1, str(NOW + at + ms), "a"))
+
+
+def owner_of_kept_permits(book: Book) -> None:
+    fence = book.grant(0, "a")
+    one = call("release", KEYS, "b", fence=fence, how="release", hold=500)
+    book.add(10, one, ("lost",), ("ZADD", 1, str(NOW + 500), "kb"))
+
+
+def limit_of_kept_permits(book: Book) -> None:
+    fence = book.grant(0, "a")
+    one = call("release", KEYS, "a", fence=fence, how="release", hold=500)
+    book.add(10, one, ("ok",), ("ZREM", 1, "a", 0), ("ZADD", 1, str(NOW + 500), "ka"))
+    book.grant(400, "b")
+
+
+def ended(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.release(10, "a", fence)
+    book.grant(20, "a")
+
+
+def ended_before_it_came(book: Book) -> None:
+    one = call("release", KEYS, "a", how="undo", bury=1)
+    book.add(0, one, ("gone",), ("ZADD", 3, str(NOW + 100_000), "a"), *EXPIRY)
+    book.grant(20, "a")
+
+
+def order(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.wait(1, "b")
+    book.wait(2, "c")
+    book.release(3, "a", fence, *book.handed(3, "c"))
+
+
+def order_of_a_newcomer(book: Book) -> None:
+    book.grant(0, "a", limit=2)
+    book.wait(1, "b", permits=2, limit=2)
+    book.grant(2, "c", limit=2)
+
+
+def order_of_an_unfair_newcomer(book: Book) -> None:
+    book.grant(0, "a", limit=2, lease=5000)
+    book.wait(1, "b", 9000, permits=2, limit=2)
+    book.grant(2000, "c", limit=2, fair=0)
+
+
+def place_taken(book: Book) -> None:
+    book.grant(0, "a")
+    book.wait(1, "b")
+    book.operate(5, "resume", ("ZREM", 2, "b"))
+
+
+def place_given_twice(book: Book) -> None:
+    book.grant(0, "a")
+    book.wait(1, "b")
+    book.wait(2, "b")
+
+
+def paused(book: Book) -> None:
+    book.operate(0, "pause")
+    book.grant(1, "a")
+
+
+def refused(book: Book) -> None:
+    book.add(0, book.asked("a"), ("no", "full", 0))
+
+
+def refused_after_expiry(book: Book) -> None:
+    book.grant(0, "a")
+    book.add(100, book.asked("b", how="try"), ("no", "full", 0))
+
+
+def refused_as_too_large(book: Book) -> None:
+    book.add(0, book.asked("a", permits=2, limit=2), ("large", "2"))
+
+
+def handover(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.wait(1, "b")
+    book.release(2, "a", fence)
+
+
+def handover_after_resume(book: Book) -> None:
+    book.operate(0, "pause")
+    book.wait(1, "a")
+    book.operate(2, "resume")
+
+
+def silent(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.wait(1, "b")
+    book.release(2, "a", fence, *(w for w in book.handed(2, "b") if w[1] != 5))
+
+
+def term_that_is_too_long(book: Book) -> None:
+    book.given(0, book.asked("a", lease=50), "a", 100)
+
+
+def term_promised_too_long(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.add(10, book.asked("a"), ("ok", fence, "100"))
+
+
+def term_of_a_hand_over(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.wait(1, "b", lease=60_000)
+    book.release(2, "a", fence, *book.handed(2, "b", 60_000))
+
+
+def answer_of_an_expired_release(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.release(100, "a", fence)
+
+
+def answer_of_a_renewal(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.add(50, call("renew", KEYS, "a", fence=fence, how="set", ms=9), ("lost",))
+
+
+def answer_without_a_lease(book: Book) -> None:
+    book.add(0, book.asked("a"), ("ok", str(US), "100"))
+
+
+def expiry_too_early(book: Book) -> None:
+    book.grant(0, "a", limit=2, lease=60_000)
+    early = [("PEXPIREAT", key, str(NOW + 1700)) for key in (1, 4)]
+    one = book.asked("b", limit=2)
+    book.add(10, one, ("ok", str(US + 10_000), "100"), *book.lent(10, "b", 100), *early)
+
+
+def expiry_never(book: Book) -> None:
+    writes = [w for w in book.lent(0, "a", 100) if w[0] != "PEXPIREAT"]
+    book.add(0, book.asked("a"), ("ok", str(US), "100"), *writes)
+
+
+def expiry_of_the_wake_list(book: Book) -> None:
+    fence = book.grant(0, "a")
+    book.wait(1, "b")
+    book.release(2, "a", fence, *(w for w in book.handed(2, "b") if w[:2] != ("PEXPIREAT", 5)))
+
+
+def vanished(book: Book) -> None:
+    book.grant(0, "a")
+    book.leases.clear()
+    book.add(50, book.asked("b", how="try"), ("no", "full", 0))
+
+
+def keys(book: Book) -> None:
+    book.add(0, call("clear", KEYS, "a"), ("gone",), ("SET", 0, "other", "1"))
+
+
+def error(book: Book) -> None:
+    book.add(0, call("clear", KEYS, "a"), (), error="ERR attempt to index a nil value")
+
+
+BAD: list[Callable[[Book], None]] = [
+    limit,
+    limit_of_the_whole_name,
+    limit_by_an_operator,
+    fence_that_stands_still,
+    fence_of_a_repeated_ask,
+    owner_by_fence,
+    owner_by_token,
+    owner_of_a_claimed_hand_over,
+    extended,
+    owner_of_kept_permits,
+    limit_of_kept_permits,
+    moved,
+    moved_by_a_late_renewal,
+    ended,
+    ended_before_it_came,
+    order,
+    order_of_a_newcomer,
+    order_of_an_unfair_newcomer,
+    place_taken,
+    place_given_twice,
+    paused,
+    refused,
+    refused_after_expiry,
+    refused_as_too_large,
+    handover,
+    handover_after_resume,
+    silent,
+    term_that_is_too_long,
+    term_promised_too_long,
+    term_of_a_hand_over,
+    answer_of_an_expired_release,
+    answer_of_a_renewal,
+    answer_without_a_lease,
+    expiry_too_early,
+    expiry_never,
+    expiry_of_the_wake_list,
+    vanished,
+    keys,
+    error,
+]
+
+
+def rule_of(write: Callable[[Book], None]) -> str:
+    return write.__name__.partition("_")[0]
+
+
+@pytest.mark.parametrize("write", BAD, ids=lambda write: write.__name__)
+def test_a_bad_journal_breaks_its_rule(write: Callable[[Book], None]) -> None:
+    book, rule = Book(), rule_of(write)
+    write(book)
+
+    assert rule in judge(book.entries).rules()
+    # A test that breaks one rule on purpose can have the others judged.
+    assert rule not in judge(book.entries, ignore={rule}).rules()
+
+
+def test_every_rule_has_a_bad_journal() -> None:
+    assert set(RULES) == {rule_of(write) for write in BAD}
+
+
+def good() -> Book:
+    book = Book()
+    fence = book.grant(0, "a")
+    book.wait(1, "b")
+    book.wait(2, "dead", until=3)
+    book.release(10, "a", fence, *book.handed(10, "b"))
+    ends = [("ZREM", 1, "b", 0), ("ZREM", 3, "b"), ("ZREM", 2, "dead"), ("ZREM", 3, "dead")]
+    reply = ("ok", str(US + 120_000), "100")
+    book.add(120, book.asked("c"), reply, *ends, *book.lent(120, "c", 100))
+    return book
+
+
+def test_a_good_journal_breaks_none() -> None:
+    history = judge(good().entries)
+
+    assert [] == history.violations
+    counts = {"granted at once": 2, "handed over": 1, "reclaimed": 1, "released": 1, "waited": 2}
+    assert {"entries": 5, "names": 1, "epochs": 1, **counts} == history.summary()
+
+
+@pytest.mark.parametrize(("restarted", "expected"), [(True, set()), (False, {"fence"})])
+def test_fences_go_back_only_with_the_clock_and_a_restart(
+    restarted: bool, expected: set[str]
+) -> None:
+    book = Book()
+    fence = book.grant(1000, "a")
+    book.release(1010, "a", fence)
+    book.epoch = "second" if restarted else "first"
+    book.grant(0, "b")
+
+    assert expected == judge(book.entries).rules()
+
+
+def test_leases_lost_in_a_restart_are_not_held_against_the_scripts() -> None:
+    book = Book()
+    book.grant(0, "a")
+    book.leases.clear()
+    book.epoch = "second"
+    book.grant(10, "b")
+
+    assert set() == judge(book.entries).rules()
+
+
+def test_a_violation_shows_what_happened_around_it() -> None:
+    book = Book()
+    limit(book)
+    book.wait(60, "c")
+    (violation,) = judge(book.entries).violations
+
+    assert [0] == [entry.seq for entry in violation.before]
+    assert (1, [2]) == (violation.entry.seq, [entry.seq for entry in violation.after])
+    assert "limit: 1 of 1 were out, 1 were granted" in str(violation)
+
+
+def test_a_million_entries_would_replay_in_under_a_minute() -> None:
+    """Measured on a twentieth: linear, and 60 µs for each."""
+    many = (
+        entry._replace(seq=number, name=f"n{number // 5}")
+        for number, entry in enumerate(itertools.islice(itertools.cycle(good().entries), 50_000))
+    )
+    start = time.process_time()
+
+    assert [] == judge(many).violations
+    assert time.process_time() - start < 50_000 * 60e-6
+
+
+# The journal itself
+
+
+def test_a_wrapped_script_answers_as_the_plain_one(raw: redis.Redis, redis_url: str) -> None:
+    keys = keys_of(settings.PREFIX, "x")
+    one = call("acquire", keys, "t" * 32, how="wait", label="ünï {} \"'\\")
+    asked = [len(one.keys), *one.keys, *one.argv]
+    plain = raw.eval(scripts.script("acquire").source, *asked)
+    with journalling(redis_url) as journal:
+        wrapped = raw.eval(scripts.script("acquire").source, *asked)
+        (entry,) = journal
+
+    assert plain[:2] == wrapped[:2]
+    assert [word.decode() for word in wrapped] == list(entry.reply)
+    assert ("acquire", keys.info) == (entry.verb, f"{entry.name}:info")
+    assert tuple(map(str, one.argv)) == entry.argv
+    assert (("ZREM", 3, "t" * 32), ("DEL", 5, "t" * 32)) == entry.writes
+    assert (1, 0) == entry.cards
+    assert raw.info("server")["run_id"] == entry.epoch
+    assert abs(entry.us / 1e6 - time.time()) < 60
+
+
+def test_a_wrapped_script_fails_as_the_plain_one(raw: redis.Redis, redis_url: str) -> None:
+    keys = keys_of(settings.PREFIX, "x")
+    raw.set(keys.leases, "foreign")
+    one = call("acquire", keys, "t", how="try")
+    with journalling(redis_url) as journal:
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            raw.eval(scripts.script("acquire").source, len(one.keys), *one.keys, *one.argv)
+        (entry,) = journal
+
+    assert "WRONGTYPE" in entry.error
+    assert b"foreign" == raw.get(keys.leases)
+
+
+def test_the_journal_is_taken_off_again(raw: redis.Redis, redis_url: str) -> None:
+    before = scripts.script("acquire").sha, dict(scripts.CONSTANTS), plans.CLAIM, dict(os.environ)
+    with journalling(redis_url, constants={"CLAIM": 50}) as journal:
+        assert journal.key in scripts.script("acquire").source
+        assert (0.05, 50) == (plans.CLAIM, plans.CONSTANTS["CLAIM"])
+    after = scripts.script("acquire").sha, dict(scripts.CONSTANTS), plans.CLAIM, dict(os.environ)
+
+    assert before == after
+    assert 0 == raw.exists(journal.key)
+
+
+def test_child_processes_write_the_same_journal(raw: redis.Redis, redis_url: str) -> None:
+    child = f"""
+import redis
+from tests.support.journal import install_from_env
+from tests.support.workload import call
+from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.keys import keys_of
+install_from_env()
+one = call("clear", keys_of({settings.PREFIX!r}, "x"), "t")
+source = scripts.script("clear").source
+assert " 777," in source
+with redis.Redis.from_url({redis_url!r}) as client:
+    print(client.eval(source, len(one.keys), *one.keys, *one.argv))
+"""
+    root = Path(__file__).resolve().parent.parent
+    with journalling(redis_url, constants={"BEAT": 777}) as journal:
+        words = [sys.executable, "-c", child]
+        done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+        verbs = [entry.verb for entry in journal]
+
+    assert "[b'gone']\n" == done.stdout, done.stderr
+    assert ["clear"] == verbs
+    # What was written stays readable after the block.
+    assert 1 == journal.check().entries
+
+
+def test_what_was_drained_is_judged_with_the_rest(raw: redis.Redis) -> None:
+    random = workload(raw)
+    random.run(300)
+    drained = random.journal.drain()
+    random.run(300)
+
+    assert drained > 100
+    assert drained + raw.llen(random.journal.key) == random.journal.judge().entries
+
+
+@pytest.mark.parametrize(("noted", "expected"), [(True, set()), (False, {"vanished"})])
+def test_a_flush_is_noted_or_found(raw: redis.Redis, noted: bool, expected: set[str]) -> None:
+    random = workload(raw)
+    random.run(600)
+    for key in raw.scan_iter(f"{settings.PREFIX}:*"):
+        raw.delete(key)
+    if noted:
+        random.journal.note("wiped")
+    random.run(300)
+
+    assert expected == random.journal.judge().rules() & {"vanished"}

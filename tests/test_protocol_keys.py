@@ -1,0 +1,159 @@
+"""The key grammar: no two names share a key, and the keys of one name share a slot."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+from django_redis_sync.protocol.keys import (
+    MOST_BYTES,
+    Keys,
+    check_text,
+    keys_of,
+    quote,
+    split,
+    unquote,
+)
+
+# What quoting and parsing could stumble over, more often than chance would have it.
+AWKWARD = st.sampled_from([*"{}@%:*[]? 457BD/é", "%7B", "%40", "%25", "@@", "}:{", "wake:"])
+
+
+def acceptable(text: str) -> bool:
+    try:
+        check_text("a name", text)
+    except ValueError:
+        return False
+    return True
+
+
+pieces = st.one_of(AWKWARD, st.characters(exclude_categories=("C", "Z")))
+names = st.lists(pieces, min_size=1, max_size=8).map("".join).filter(acceptable)
+children = st.tuples(names, st.none() | names)
+prefixes = st.one_of(st.sampled_from(["sync", "a:b", "{a}", "{", "}", "a}{b", "%7B", "@"]), names)
+
+
+def every(keys: Keys) -> set[str]:
+    return set(keys.of("0" * 32))
+
+
+@given(st.lists(children, min_size=2, max_size=2, unique=True), prefixes)
+def test_two_names_share_no_key(pair: list[tuple[str, str | None]], prefix: str) -> None:
+    one, other = (keys_of(prefix, *child) for child in pair)
+
+    assert set() == every(one) & every(other)
+    assert one.quoted != other.quoted
+
+
+@given(st.lists(prefixes, min_size=2, max_size=2, unique=True), children)
+def test_two_prefixes_share_no_key(pair: list[str], child: tuple[str, str | None]) -> None:
+    one, other = (keys_of(prefix, *child) for prefix in pair)
+
+    assert set() == every(one) & every(other)
+
+
+@given(children, prefixes, st.text("0123456789abcdef", min_size=1, max_size=32))
+def test_the_keys_of_a_name_are_in_one_slot(
+    child: tuple[str, str | None], prefix: str, token: str
+) -> None:
+    keys = keys_of(prefix, *child)
+
+    assert 1 == len({key_slot(key.encode()) for key in keys.of(token)})
+    # The slot is that of the name alone, whatever the prefix holds.
+    assert {key_slot(keys.quoted.encode())} == {key_slot(key.encode()) for key in keys.of(token)}
+    assert len(keys.of(token)) == len(set(keys.of(token)))
+
+
+@given(children)
+def test_what_stands_in_a_key_can_be_split_again(child: tuple[str, str | None]) -> None:
+    assert child == split(keys_of("sync", *child).quoted)
+
+
+@given(names)
+def test_quoting_can_be_undone(name: str) -> None:
+    assert name == unquote(quote(name))
+    assert not set("{}@") & set(quote(name))
+
+
+def test_keys_read_as_documented() -> None:
+    keys = keys_of("sync", "exports")
+
+    assert ("exports", "exports") == (keys.display, keys.quoted)
+    assert "sync:{exports}:leases" == keys.leases
+    assert "sync:{exports}:queue" == keys.queue
+    assert "sync:{exports}:waiters" == keys.waiters
+    assert "sync:{exports}:info" == keys.info
+    assert "sync:{exports}:wake:abc" == keys.of("abc")[4]
+
+
+def test_an_at_sign_in_a_plain_name_makes_no_child() -> None:
+    child, plain = keys_of("sync", "a", "b"), keys_of("sync", "a@b")
+
+    assert ("a@b", "a%40b") == (child.quoted, plain.quoted)
+    assert ("a@b", "a@b") == (child.display, plain.display)
+    assert (("a", "b"), ("a@b", None)) == (split("a@b"), split("a%40b"))
+
+
+def test_braces_in_a_prefix_do_not_move_the_slot() -> None:
+    assert "%7Bblog%7D:sync:{exports}:leases" == keys_of("{blog}:sync", "exports").leases
+
+
+NFC, NFD = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")
+
+
+def test_composed_and_decomposed_forms_are_different_names() -> None:
+    assert NFC != NFD
+    assert keys_of("sync", NFC).leases != keys_of("sync", NFD).leases
+
+
+# Bad names
+
+REFUSED = {
+    "empty": "",
+    "NUL": "a\0b",
+    "newline": "a\nb",
+    "carriage return": "a\rb",
+    "tab": "a\tb",
+    "ANSI codes": "\x1b[31mred\x1b[0m",
+    "a C1 control": "a\x9b31m",
+    "DEL": "a\x7f",
+    "a lone surrogate": "a\ud800",
+    "a line separator": "a\u2028b",
+    "text turned round": "a\u202egpj.exe",
+    "201 bytes": "a" * (MOST_BYTES + 1),
+    "201 bytes in UTF-8": "é" * (MOST_BYTES // 2) + "a",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)
+def test_a_bad_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a name must not") as caught:
+        keys_of("sync", name)
+    assert ValueError is caught.type
+    # What it says can be shown on a terminal.
+    assert str(caught.value).isprintable()
+    with pytest.raises(ValueError, match="a key must not"):
+        keys_of("sync", "name", name)
+
+
+@pytest.mark.parametrize("name", [None, b"bytes", 1, 1.5, True, ["a"], object()], ids=repr)
+def test_a_name_that_is_no_str_is_refused(name: object) -> None:
+    with pytest.raises(TypeError):
+        keys_of("sync", name)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a name must be a str"):
+        check_text("a name", name)
+
+
+ACCEPTED = ["a b", "{", "}", "a:b", "naïve", "锁", "🔒", "x[1]", "*", "%", "a@b", "a" * MOST_BYTES]
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_an_odd_name_is_good(name: str) -> None:
+    keys = keys_of("sync", name)
+
+    assert name == keys.display
+    assert (name, None) == split(keys.quoted)

@@ -1,0 +1,1239 @@
+"""Every verb on a real server. The rules are those of the protocol's list, by number.
+
+Time passes by moving scores, not by sleeping: `expire` and `silence` set them to the past.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+
+from django_redis_sync.protocol import plans, scripts
+from django_redis_sync.protocol.keys import keys_of
+from tests.support.workload import call
+
+C = scripts.CONSTANTS
+
+
+class Name:
+    """One name on the server, and the verbs on it."""
+
+    def __init__(self, raw: redis.Redis, name: str = "x") -> None:
+        self.raw, self.keys = raw, keys_of(settings.PREFIX, name)
+
+    def run(self, verb: str, token: str = "", **said: Any) -> list[Any]:
+        one = call(verb, self.keys, token, **said)
+        reply = self.raw.eval(
+            scripts.script(verb).source, len(one.keys), *one.keys, *map(str, one.argv)
+        )
+        return [word.decode() if isinstance(word, bytes) else word for word in reply]
+
+    def ask(self, token: str, how: str = "wait", **said: Any) -> list[Any]:
+        return self.run("acquire", token, how=how, **said)
+
+    def hold(self, token: str, **said: Any) -> str:
+        """A grant at once; returns its fence."""
+        word, fence, _ = self.ask(token, **said)
+        assert "ok" == word
+        return fence
+
+    def wait(self, *tokens: str, **said: Any) -> None:
+        for token in tokens:
+            assert "wait" == self.ask(token, **said)[0]
+
+    def release(self, token: str, fence: str, **said: Any) -> str:
+        return self.run("release", token, fence=fence, how="release", **said)[0]
+
+    def undo(self, token: str, bury: int = 1) -> str:
+        return self.run("release", token, how="undo", bury=bury)[0]
+
+    def operate(self, how: str, value: Any = "") -> None:
+        assert ["ok"] == self.run("operate", how=how, value=value)
+
+    # What is there
+
+    def now(self) -> int:
+        seconds, us = self.raw.time()
+        return seconds * 1000 + us // 1000
+
+    def holders(self) -> list[str]:
+        return [t.decode() for t in self.raw.zrange(self.keys.leases, 0, -1)]
+
+    def queue(self) -> list[str]:
+        return [t.decode() for t in self.raw.zrange(self.keys.queue, 0, -1)]
+
+    def left(self, token: str) -> float:
+        """Milliseconds until its lease ends."""
+        return self.raw.zscore(self.keys.leases, token) - self.now()
+
+    def deadline(self, token: str) -> float:
+        return self.raw.zscore(self.keys.waiters, token) - self.now()
+
+    def wake(self, token: str) -> list[bytes]:
+        return self.raw.lrange(self.keys.wake + token, 0, -1)
+
+    def field(self, name: str) -> bytes | None:
+        return self.raw.hget(self.keys.info, name)
+
+    def traces(self, token: str) -> list[str]:
+        """Where something of a token is left."""
+        found = [k for k in ("leases", "queue", "waiters") if self._scored(k, token)]
+        found += ["info"] if self.field(token) is not None else []
+        return found + (["wake"] if self.wake(token) else [])
+
+    def _scored(self, part: str, token: str) -> bool:
+        return self.raw.zscore(getattr(self.keys, part), token) is not None
+
+    def ttls(self) -> dict[str, int]:
+        """ms that each key lives; -1: for ever, no entry: no such key."""
+        parts = ("leases", "queue", "waiters", "info")
+        ttls = {part: self.raw.pttl(getattr(self.keys, part)) for part in parts}
+        return {part: ttl for part, ttl in ttls.items() if ttl != -2}
+
+    # What happens to it
+
+    def expire(self, *tokens: str) -> None:
+        """Their leases have ended, and nobody noticed yet."""
+        for token in tokens:
+            assert 1 == self.raw.zadd(self.keys.leases, {token: self.now() - 1}, xx=True, ch=True)
+
+    def silence(self, *tokens: str) -> None:
+        """Their deadlines as waiters or winners have passed."""
+        for token in tokens:
+            assert 1 == self.raw.zadd(self.keys.waiters, {token: self.now() - 1}, xx=True, ch=True)
+
+
+@pytest.fixture
+def x(raw: redis.Redis) -> Name:
+    return Name(raw)
+
+
+# Granting
+
+
+def test_a_free_permit_is_granted_at_once(x: Name) -> None:
+    word, fence, lease = x.ask("a", lease=10_000)
+
+    assert ("ok", "10000") == (word, lease)
+    assert abs(int(fence) / 1000 - x.now()) < 1000
+    assert 9000 < x.left("a") <= 10_000
+    assert fence.encode() == x.field("#fence")
+
+
+def test_no_more_are_granted_than_the_limit(x: Name) -> None:
+    assert ["ok", "ok", "wait"] == [x.ask(t, limit=2)[0] for t in "abc"]
+    assert ["no", "full", 1] == x.ask("d", "try", limit=2)[:3]
+    assert ["a", "b"] == x.holders()
+
+
+def test_the_limit_counts_permits(x: Name) -> None:
+    assert ["ok", "wait"] == [x.ask(t, limit=4, permits=n)[0] for t, n in (("a", 3), ("b", 2))]
+    x.raw.delete(x.keys.queue)
+    assert "ok" == x.ask("c", "try", limit=4, permits=1)[0]
+    assert "no" == x.ask("d", "try", limit=4, permits=1)[0]
+
+
+def test_the_whole_name_excludes_everybody_and_is_excluded(x: Name) -> None:
+    said = {"limit": 1000, "kind": "w", "how": "try"}
+    fence = x.hold("writer", permits=0, **said)
+    assert ["no", "full", 0] == x.ask("reader", permits=1, **said)[:3]
+    assert ["no", "full", 0] == x.ask("other", permits=0, **said)[:3]
+    assert "ok" == x.release("writer", fence)
+    assert "ok" == x.ask("one", permits=1, **said)[0]
+    assert "ok" == x.ask("two", permits=1, **said)[0]
+    assert ["no", "full", 0] == x.ask("other", permits=0, **said)[:3]
+
+
+def test_a_writer_at_the_head_holds_back_later_readers(x: Name) -> None:
+    said = {"limit": 1000, "kind": "w"}
+    fence = x.hold("r1", permits=1, **said)
+    x.wait("w", permits=0, **said)
+    x.wait("r2", permits=1, **said)
+    assert "ok" == x.release("r1", fence)
+    assert (["w"], ["r2"]) == (x.holders(), x.queue())
+
+
+def test_readers_are_handed_over_together(x: Name) -> None:
+    said = {"limit": 1000, "kind": "w"}
+    fence = x.hold("w", permits=0, **said)
+    x.wait("r1", "r2", "r3", permits=1, **said)
+    assert "ok" == x.release("w", fence)
+    assert (["r1", "r2", "r3"], []) == (sorted(x.holders()), x.queue())
+
+
+def test_another_kind_on_a_live_name_is_refused(x: Name) -> None:
+    fence = x.hold("a")
+    assert ["kind", "p"] == x.ask("b", kind="w")
+    assert [] == x.traces("b")
+    assert "ok" == x.release("a", fence)
+    # Nothing is held any more: the name is free for either.
+    assert "ok" == x.ask("b", kind="w")[0]
+
+
+def test_callers_that_disagree_on_the_limit_are_noted(x: Name) -> None:
+    x.hold("a", limit=3)
+    x.hold("b", limit=5)
+    assert b"p 5" == x.field("#seen")
+    assert re.fullmatch(rb"\d+ p 3", x.field("#clash") or b"")
+
+
+def test_more_permits_than_the_limit_are_refused_at_once(x: Name) -> None:
+    assert ["large", "2"] == x.ask("a", permits=3, limit=2)
+    assert {} == x.ttls()
+
+
+def test_a_shadow_is_granted_whatever_is_out(x: Name) -> None:
+    x.hold("a")
+    assert "ok" == x.ask("b", "shadow")[0]
+    assert ["a", "b"] == x.holders()
+
+
+def test_fences_grow_with_every_grant(x: Name) -> None:
+    """Rule 21: even when the clock stands still or has gone back."""
+    ahead = (x.now() + 60_000) * 1000
+    x.hold("a", limit=9)
+    x.raw.hset(x.keys.info, "#fence", ahead)
+    fences = [int(x.hold(t, limit=9)) for t in "bcd"]
+    assert [ahead + 1, ahead + 2, ahead + 3] == fences
+
+
+def test_fences_grow_when_the_keys_were_lost(x: Name) -> None:
+    first = int(x.hold("a"))
+    x.raw.delete(*x.keys.of("a"))
+    assert first < int(x.hold("b"))
+
+
+# Rule 9: idempotence
+
+
+def test_a_holder_is_answered_with_its_fence_and_what_remains(x: Name) -> None:
+    """Rule 9."""
+    fence = x.hold("a", lease=10_000)
+    x.raw.zincrby(x.keys.leases, -4000, "a")
+    word, again, lease = x.ask("a", lease=10_000)
+
+    assert ("ok", fence) == (word, again)
+    assert 5000 < int(lease) <= 6000
+    assert ["a"] == x.holders()
+
+
+def test_asking_again_does_not_lengthen_a_lease(x: Name) -> None:
+    """Rule 9."""
+    x.hold("a", lease=10_000)
+    x.raw.zincrby(x.keys.leases, -4000, "a")
+    end = x.raw.zscore(x.keys.leases, "a")
+    x.ask("a", lease=10_000)
+    assert end == x.raw.zscore(x.keys.leases, "a")
+
+
+def test_a_waiter_that_asks_again_keeps_its_place(x: Name) -> None:
+    """Rule 9."""
+    x.hold("a")
+    x.wait("b", "c")
+    assert ["wait", 0] == [x.ask("b")[i] for i in (0, 3)]
+    assert ["wait", 1] == [x.ask("c", "again")[i] for i in (0, 3)]
+    assert ["b", "c"] == x.queue()
+
+
+def test_an_expired_lease_is_not_granted_again_to_its_token(x: Name) -> None:
+    """Rule 12."""
+    x.hold("a")
+    x.expire("a")
+    assert ["gone"] == x.ask("a")
+
+
+def test_own_lease_and_heartbeat_come_before_the_sweep(x: Name) -> None:
+    """Rule 16: a waiter that is late itself, and first, is granted and not thrown out."""
+    x.hold("a")
+    x.wait("b")
+    x.silence("b")
+    x.expire("a")
+    assert "ok" == x.ask("b", "again")[0]
+    assert ["b"] == x.holders()
+
+
+def test_a_late_waiter_that_has_to_go_on_waiting_keeps_its_place(x: Name) -> None:
+    """Rule 16."""
+    x.hold("a")
+    x.wait("b", "c")
+    x.silence("b")
+    assert ["wait", 0] == [x.ask("b", "again")[i] for i in (0, 3)]
+
+
+def test_a_waiter_that_is_not_queued_any_more_is_told(x: Name) -> None:
+    assert ["gone"] == x.ask("a", "again")
+    assert {} == x.ttls()
+
+
+# Releasing
+
+
+def test_a_release_frees_the_permits(x: Name) -> None:
+    fence = x.hold("a")
+    assert "ok" == x.release("a", fence)
+    assert [] == x.traces("a")
+    assert "ok" == x.ask("b", "try")[0]
+
+
+@pytest.mark.parametrize("wrong", ["fence", "token"])
+def test_only_the_owner_releases(x: Name, wrong: str) -> None:
+    """Rule 5."""
+    fence = x.hold("a")
+    token, other = ("a", str(int(fence) - 1)) if wrong == "fence" else ("b", fence)
+    assert "lost" == x.release(token, other)
+    assert ["a"] == x.holders()
+
+
+def test_releasing_an_expired_lease_says_lost(x: Name) -> None:
+    """Rule 11: it was not swept yet, and is lost all the same."""
+    fence = x.hold("a")
+    x.expire("a")
+    assert "lost" == x.release("a", fence)
+
+
+def test_releasing_twice_says_lost(x: Name) -> None:
+    fence = x.hold("a")
+    assert ["ok", "lost"] == [x.release("a", fence) for _ in "12"]
+
+
+def test_an_undo_takes_whatever_the_token_has(x: Name) -> None:
+    x.hold("a")
+    x.wait("b", "c")
+    assert ["gone", "ok", "gone"] == [x.undo(t, bury=0) for t in "bad"]
+    # The lease was handed on.
+    assert (["c"], []) == (x.holders(), x.queue())
+    assert ([], []) == (x.traces("a"), x.traces("b"))
+
+
+@pytest.mark.parametrize("state", ["nothing", "waiting", "held", "handed over"])
+def test_a_buried_token_is_never_granted(x: Name, state: str) -> None:
+    """Rule 6: the late copy of an acquire finds its tombstone."""
+    if state in ("waiting", "handed over"):
+        fence = x.hold("before")
+        x.wait("a")
+        if state == "handed over":
+            x.release("before", fence)
+    elif state == "held":
+        x.hold("a")
+    assert x.undo("a") in ("ok", "gone")
+
+    assert [["dead"], ["dead"], ["dead"]] == [x.ask("a", how) for how in ("try", "wait", "again")]
+    assert C["BURIAL"] - 1000 < x.deadline("a") <= C["BURIAL"]
+    assert min(x.ttls().values()) >= C["BURIAL"]
+    assert ["info", "waiters"] == sorted(x.traces("a"))
+
+
+def test_a_release_can_bury(x: Name) -> None:
+    """Rule 6: an ordinary release, after an acquire that got no answer."""
+    fence = x.hold("a")
+    assert "ok" == x.release("a", fence, bury=1)
+    assert ["dead"] == x.ask("a")
+
+
+def test_a_grave_is_levelled_in_the_end(x: Name) -> None:
+    x.undo("a")
+    x.silence("a")
+    x.hold("b")
+    x.wait("c")
+    assert [] == x.traces("a")
+
+
+def test_a_waiter_that_gives_up_leaves(x: Name) -> None:
+    x.hold("a")
+    x.wait("b")
+    assert ["gone"] == x.run("release", "b", how="giveup")
+    assert [] == x.traces("b")
+
+
+def test_giving_up_keeps_what_was_granted_meanwhile(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b", lease=2000)
+    x.release("a", fence)
+    word, given, lease = x.run("release", "b", how="giveup")
+
+    assert ("ok", x.field("#fence")) == (word, given.encode())
+    assert 1000 < int(lease) <= 2000
+    # And it is claimed: no deadline and no element are left.
+    assert ["leases", "info"] == x.traces("b")
+
+
+def test_giving_up_does_not_keep_an_expired_grant(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b")
+    x.release("a", fence)
+    x.expire("b")
+    assert ["gone"] == x.run("release", "b", how="giveup")
+    assert [] == x.traces("b")
+
+
+def test_min_hold_keeps_the_permits_and_nobody_owns_them(x: Name) -> None:
+    fence = x.hold("a", lease=60_000)
+    assert "ok" == x.release("a", fence, hold=5000)
+
+    (kept,) = x.holders()
+    assert 4000 < x.left(kept) <= 5000
+    assert ["no", "full", 0] == x.ask("b", "try")[:3]
+    assert [] == x.traces("a")
+    assert "lost" == x.release("a", fence)
+    assert ["lost"] == x.run("renew", "a", fence=fence, how="set", ms=60_000)
+    # It can outlast the lease, too.
+    other = Name(x.raw, "y")
+    fence = other.hold("a", lease=1000)
+    assert "ok" == other.release("a", fence, hold=5000)
+    assert 4000 < other.left(*other.holders()) <= 5000
+
+
+def test_min_hold_that_is_over_changes_nothing(x: Name) -> None:
+    fence = x.hold("a")
+    assert "ok" == x.release("a", str(fence), hold=0)
+    assert [] == x.holders()
+
+
+def test_kept_permits_come_back(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b")
+    x.release("a", fence, hold=5000)
+    x.expire(*x.holders())
+    assert "ok" == x.ask("b", "again")[0]
+
+
+def test_a_token_that_was_kept_stays_buried(x: Name) -> None:
+    """Rule 6: min_hold does not make a late copy of its acquire good again."""
+    fence = x.hold("a")
+    assert "ok" == x.release("a", fence, hold=5000, bury=1)
+    assert ["dead"] == x.ask("a")
+    x.expire(*x.holders())
+    x.hold("b")
+    assert ["dead"] == x.ask("a")
+
+
+def test_an_operator_clears_kept_permits(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b")
+    x.release("a", fence, hold=60_000)
+    assert ["ok"] == x.run("clear", *x.holders())
+    assert ["b"] == x.holders()
+
+
+# Renewing
+
+
+def test_a_renewal_moves_the_end(x: Name) -> None:
+    fence = x.hold("a", lease=10_000)
+    assert ["ok", "60000"] == x.run("renew", "a", fence=fence, how="set", ms=60_000)
+    assert 59_000 < x.left("a") <= 60_000
+    assert ["ok", "500"] == x.run("renew", "a", fence=fence, how="set", ms=500)
+    assert x.left("a") <= 500
+
+
+def test_a_renewal_can_be_for_ever_and_back(x: Name) -> None:
+    fence = x.hold("a")
+    assert ["ok", "inf"] == x.run("renew", "a", fence=fence, how="set", ms="inf")
+    assert math.inf == x.left("a")
+    assert {-1} == set(x.ttls().values())
+    assert ["ok", "1000"] == x.run("renew", "a", fence=fence, how="set", ms=1000)
+    assert all(1000 < ttl <= 1000 + 2 * C["GRACE"] for ttl in x.ttls().values())
+
+
+def test_a_confirmation_does_not_move_the_end(x: Name) -> None:
+    """Rule 4."""
+    fence = x.hold("a", lease=10_000)
+    end = x.raw.zscore(x.keys.leases, "a")
+    word, lease = x.run("renew", "a", fence=fence, how="confirm")
+
+    assert "ok" == word
+    assert 9000 < int(lease) <= 10_000
+    assert end == x.raw.zscore(x.keys.leases, "a")
+
+
+@pytest.mark.parametrize("how", ["set", "confirm"])
+@pytest.mark.parametrize("state", ["another fence", "expired", "nothing", "waiting"])
+def test_a_lease_that_is_not_its_own_is_not_renewed(x: Name, how: str, state: str) -> None:
+    """Rules 4 and 5."""
+    fence = "0"
+    if state in ("another fence", "expired"):
+        fence = x.hold("a", lease=10_000)
+    if state == "another fence":
+        fence = str(int(fence) - 1)
+    elif state == "expired":
+        x.expire("a")
+    elif state == "waiting":
+        x.hold("b")
+        x.wait("a")
+    before = x.raw.zscore(x.keys.leases, "a")
+
+    assert ["lost"] == x.run("renew", "a", fence=fence, how=how, ms=60_000)
+    assert before == x.raw.zscore(x.keys.leases, "a")
+
+
+def test_a_late_copy_of_an_older_renewal_moves_nothing(x: Name) -> None:
+    fence = x.hold("a", lease=10_000)
+    assert "60000" == x.run("renew", "a", fence=fence, how="set", ms=60_000, nth=2)[1]
+    word, left = x.run("renew", "a", fence=fence, how="set", ms=1000, nth=1)
+    assert "ok" == word
+    assert 59_000 < int(left) <= 60_000
+    assert 59_000 < x.left("a") <= 60_000
+    # The same one twice: its reply was lost.
+    assert "500" == x.run("renew", "a", fence=fence, how="set", ms=500, nth=2)[1]
+
+
+def test_a_writer_becomes_a_reader_and_lets_others_in(x: Name) -> None:
+    said = {"limit": 1000, "kind": "w"}
+    fence = x.hold("w", permits=0, **said)
+    x.wait("r", permits=1, **said)
+    x.wait("next", permits=0, **said)
+    assert ["lost"] == x.run("release", "w", fence=int(fence) - 1, how="share")
+    assert ["ok"] == x.run("release", "w", fence=fence, how="share")
+    assert (["r", "w"], ["next"]) == (sorted(x.holders()), x.queue())
+    # Asked again, its reply was lost: it changes nothing.
+    assert ["ok"] == x.run("release", "w", fence=fence, how="share")
+    assert "ok" == x.release("w", fence)
+
+
+# Handing over
+
+
+def test_a_waiter_that_finds_more_free_than_it_needs_hands_on(x: Name) -> None:
+    x.hold("a", limit=2)
+    x.hold("b", limit=2)
+    x.wait("c", "d", limit=2)
+    x.expire("a", "b")
+    assert "ok" == x.ask("c", "again", limit=2)[0]
+    assert (["c", "d"], []) == (sorted(x.holders()), x.queue())
+
+
+def test_a_release_hands_over_to_the_head(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b", "c", lease=2000)
+    x.release("a", fence)
+
+    assert (["b"], ["c"]) == (x.holders(), x.queue())
+    (element,) = x.wake("b")
+    given, granted, lease = element.split()
+    assert (x.field("#fence"), b"2000") == (given, lease)
+    assert abs(int(granted) - x.now()) < 1000
+    assert x.raw.zscore(x.keys.leases, "b") == int(granted) + int(lease)
+    assert [] == x.wake("c")
+
+
+def test_a_hand_over_grants_first_at_the_most(x: Name) -> None:
+    """Rule 14."""
+    for token, lease in (("long", 60_000), ("ever", "inf")):
+        name = Name(x.raw, token)
+        fence = name.hold("a")
+        name.wait("b", lease=lease)
+        name.release("a", fence)
+        assert C["FIRST"] - 1000 < name.left("b") <= C["FIRST"]
+        assert str(C["FIRST"]).encode() == name.wake("b")[0].split()[2]
+
+
+def test_nobody_gets_for_ever_at_once(x: Name) -> None:
+    """Rule 14: a permanent lease needs a renewal that is awaited."""
+    word, _, lease = x.ask("a", lease="inf")
+    assert ("ok", str(C["FIRST"])) == (word, lease)
+    assert x.left("a") <= C["FIRST"]
+
+
+def test_a_winner_gets_its_own_lease_and_permits(x: Name) -> None:
+    """Rule 8: not the releaser's."""
+    fence = x.hold("a", lease=60_000, limit=5, permits=5)
+    x.wait("b", lease=700, limit=5, permits=2)
+    x.wait("c", lease=900, limit=5, permits=3)
+    x.release("a", fence)
+
+    assert (["b", "c"], []) == (x.holders(), x.queue())
+    assert (True, True) == (x.left("b") <= 700, 700 < x.left("c") <= 900)
+    assert b"700" == x.wake("b")[0].split()[2]
+    assert ["no", "full", 0] == x.ask("d", "try", limit=5)[:3]
+
+
+def test_a_winners_own_limit_decides(x: Name) -> None:
+    """Rule 8."""
+    fence = x.hold("a", limit=9)
+    x.hold("other", limit=9)
+    x.wait("b", limit=1)
+    x.release("a", fence)
+    # One permit is out, and b wants no more than one.
+    assert (["other"], ["b"]) == (x.holders(), x.queue())
+
+
+def test_a_message_is_published_when_there_is_a_channel(x: Name) -> None:
+    channel = f"{settings.PREFIX}:channel"
+    with x.raw.pubsub(ignore_subscribe_messages=True) as listener:
+        listener.subscribe(channel)
+        fence = x.hold("a")
+        x.wait("b", channel=channel)
+        listener.get_message(timeout=1)
+        x.release("a", fence)
+        deadline = time.monotonic() + 2
+        message = None
+        while message is None and time.monotonic() < deadline:
+            message = listener.get_message(timeout=0.1)
+    assert message is not None
+    assert b"b " + x.wake("b")[0] == message["data"]
+
+
+def test_the_claim_deadline_is_no_later_than_the_lease(x: Name) -> None:
+    """Rule 2."""
+    for token, lease in (("short", 500), ("long", 60_000)):
+        name = Name(x.raw, token)
+        fence = name.hold("a")
+        name.wait("b", lease=lease)
+        name.release("a", fence)
+        most = min(lease, C["CLAIM"])
+        assert most - 400 < name.deadline("b") <= most
+
+
+def test_the_wake_list_outlives_the_lease(x: Name) -> None:
+    """Rule 13: else a dead winner would look like one that claimed."""
+    fence = x.hold("a")
+    x.wait("b", lease=60_000)
+    x.release("a", fence)
+    ttl = x.raw.pttl(x.keys.wake + "b")
+    assert x.left("b") < ttl <= C["FIRST"] + C["GRACE"]
+
+
+def test_a_winner_that_never_woke_loses_its_lease(x: Name) -> None:
+    """Rule 13."""
+    fence = x.hold("a")
+    x.wait("b", "c")
+    x.release("a", fence)
+    x.silence("b")
+    assert "ok" == x.ask("c", "again")[0]
+    assert [] == x.traces("b")
+    assert ["gone"] == x.ask("b", "again")
+
+
+def pop(x: Name, fence: str) -> None:
+    assert x.raw.lpop(x.keys.wake + "b")
+
+
+def confirm(x: Name, fence: str) -> None:
+    assert "ok" == x.run("renew", "b", fence=fence, how="confirm")[0]
+
+
+def ask_again(x: Name, fence: str) -> None:
+    assert "ok" == x.ask("b", "again")[0]
+
+
+def give_up(x: Name, fence: str) -> None:
+    assert "ok" == x.run("release", "b", how="giveup")[0]
+
+
+@pytest.mark.parametrize("claim", [pop, confirm, ask_again, give_up], ids=lambda f: f.__name__)
+def test_a_claimed_lease_stays(x: Name, claim: Callable[[Name, str], None]) -> None:
+    """Rules 4 and 5 of the ideas: the pop is the claim; so is whatever its owner asks."""
+    fence = x.hold("a")
+    x.wait("b", "c", lease=4000)
+    x.release("a", fence)
+    claim(x, (x.field("#fence") or b"").decode())
+    if x.raw.zscore(x.keys.waiters, "b"):
+        x.silence("b")
+
+    assert "wait" == x.ask("c", "again")[0]
+    assert ["b"] == x.holders()
+    assert ["leases", "info"] == x.traces("b")
+
+
+def test_every_removal_takes_all_of_a_token(x: Name) -> None:
+    """Rule 2: a stale element must not be believed."""
+    removals = {
+        "undo": lambda name: name.undo("b", bury=0),
+        "expiry": lambda name: (name.expire("b"), name.ask("c", "again")),
+        "release": lambda name: name.release("b", name.wake("b")[0].split()[0].decode()),
+        "unclaimed": lambda name: (name.silence("b"), name.ask("c", "again")),
+    }
+    for how, remove in removals.items():
+        name = Name(x.raw, how)
+        fence = name.hold("a")
+        name.wait("b", "c")
+        name.release("a", fence)
+        assert ["info", "leases", "waiters", "wake"] == sorted(name.traces("b")), how
+        remove(name)
+        assert [] == name.traces("b"), how
+        assert ["c"] == name.holders(), how
+
+
+def test_dead_heads_are_dropped_in_bulk(x: Name) -> None:
+    """Rule 15: a live waiter behind fifty dead ones is granted by the very release."""
+    fence = x.hold("a")
+    dead = [f"dead{n}" for n in range(50)]
+    x.wait(*dead, "live")
+    x.silence(*dead)
+    x.release("a", fence)
+    assert (["live"], []) == (x.holders(), x.queue())
+
+
+def test_one_script_does_a_bounded_amount_of_work(x: Name) -> None:
+    """Rule 15: and the rest is done by the next."""
+    fence = x.hold("a")
+    dead = [f"dead{n}" for n in range(3 * C["BOUND"])]
+    x.wait(*dead, "live")
+    x.silence(*dead)
+    x.release("a", fence)
+    assert C["BOUND"] <= len(x.queue()) < len(dead)
+    for _ in range(3):
+        answer = x.ask("live", "again")
+    assert (["ok"], ["live"]) == (answer[:1], x.holders())
+
+
+# Who leaves hands over
+
+
+def test_a_waiter_leaving_the_head_hands_over(x: Name) -> None:
+    """Rule 18: the next one may fit where the head did not."""
+    for how in ("giveup", "undo", "clear"):
+        name = Name(x.raw, how)
+        name.hold("a", limit=2)
+        name.wait("head", limit=2, permits=2)
+        name.wait("next", limit=2, permits=1)
+        if how == "clear":
+            assert ["ok"] == name.run("clear", "head")
+        else:
+            assert ["gone"] == name.run("release", "head", how=how)
+        assert ["a", "next"] == name.holders(), how
+
+
+def test_resume_and_resize_hand_over(x: Name) -> None:
+    """Rule 18."""
+    x.operate("pause")
+    x.wait("a", "b", limit=2)
+    x.operate("resize", 1)
+    assert [] == x.holders()
+    x.operate("resume")
+    assert (["a"], ["b"]) == (x.holders(), x.queue())
+    x.operate("reset")
+    assert (["a", "b"], []) == (x.holders(), x.queue())
+
+
+def test_a_clear_buries(x: Name) -> None:
+    """Rule 17: a cleared waiter does not come back with its next heartbeat, nor a holder."""
+    fence = x.hold("a")
+    x.wait("b", "c")
+    assert [["ok"], ["ok"]] == [x.run("clear", t) for t in "ba"]
+
+    assert [["dead"], ["dead"]] == [x.ask(t, "again") for t in "ab"]
+    assert "lost" == x.release("a", fence)
+    assert (["c"], []) == (x.holders(), x.queue())
+
+
+def test_a_clear_of_what_ended_by_itself_harms_nobody(x: Name) -> None:
+    x.hold("a")
+    assert ["gone"] == x.run("clear", "b")
+    x.undo("c")
+    assert ["gone"] == x.run("clear", "c")
+    assert ["a"] == x.holders()
+
+
+def test_a_head_that_can_never_fit_is_removed(x: Name) -> None:
+    """Rule 19: the limit was lowered below its permits."""
+    x.hold("a", limit=3)
+    x.wait("big", limit=3, permits=3)
+    x.wait("b", limit=3, permits=1)
+    x.operate("resize", 2)
+
+    assert (["a", "b"], []) == (x.holders(), x.queue())
+    assert ["gone"] == x.ask("big", "again", limit=3, permits=3)
+    assert ["large", "2"] == x.ask("again", limit=3, permits=3)
+
+
+def test_a_waiter_that_can_never_fit_is_told_by_its_own_heartbeat(x: Name) -> None:
+    """Rule 19: it came to the head when the one before it died."""
+    x.hold("a", limit=3, permits=3)
+    x.wait("b", limit=3)
+    x.wait("big", limit=3, permits=3)
+    x.operate("resize", 2)
+    x.silence("b")
+    assert ["gone"] == x.ask("big", "again", limit=3, permits=3)
+    assert [] == x.traces("big")
+
+
+def test_a_waiter_whose_place_was_evicted_is_told(x: Name) -> None:
+    x.hold("a")
+    x.wait("b")
+    x.raw.delete(x.keys.queue)
+    assert ["gone"] == x.ask("b", "again")
+
+
+# Pause and override
+
+
+def test_nothing_is_granted_while_paused(x: Name) -> None:
+    x.operate("pause")
+    assert ["no", "paused", 0] == x.ask("a", "try")[:3]
+    x.wait("b")
+    assert [] == x.holders()
+
+
+def test_holders_keep_what_they_have_while_paused(x: Name) -> None:
+    fence = x.hold("a")
+    x.operate("pause")
+    assert "ok" == x.run("renew", "a", fence=fence, how="set", ms=5000)[0]
+    assert "ok" == x.ask("a")[0]
+    assert "ok" == x.release("a", fence)
+
+
+def test_an_operators_limit_overrides_the_callers(x: Name) -> None:
+    x.operate("resize", 1)
+    assert ["ok", "no"] == [x.ask(t, "try", limit=9)[0] for t in "ab"]
+    x.operate("resize", 2)
+    assert ["ok", "no"] == [x.ask(t, "try", limit=1)[0] for t in "bc"]
+    x.operate("reset")
+    assert "ok" == x.ask("c", "try", limit=9)[0]
+
+
+def test_lowering_the_limit_takes_nothing_away(x: Name) -> None:
+    fences = [x.hold(t, limit=3) for t in "abc"]
+    x.operate("resize", 1)
+    assert ["a", "b", "c"] == x.holders()
+    x.wait("d", limit=3)
+    x.release("a", fences[0])
+    assert (["b", "c"], ["d"]) == (x.holders(), x.queue())
+
+
+@pytest.mark.parametrize(("on", "off"), [("pause", "resume"), ("resize", "reset")])
+def test_marks_do_not_expire_and_expire_when_taken_back(x: Name, on: str, off: str) -> None:
+    """Rule 20."""
+    fence = x.hold("a")
+    x.operate(on, 1)
+    x.wait("b")
+    x.release("a", fence)
+    assert {-1} == set(x.ttls().values())
+    x.operate(off)
+    assert -1 not in x.ttls().values()
+
+
+def test_a_mark_on_an_unused_name_lasts(x: Name) -> None:
+    """Rule 20."""
+    x.operate("pause")
+    assert {"info": -1} == x.ttls()
+    x.operate("resize", 3)
+    x.operate("resume")
+    assert {"info": -1} == x.ttls()
+    x.operate("reset")
+    assert 0 < x.ttls()["info"] <= 2 * C["GRACE"]
+
+
+# Rule 7: the expiry of the keys
+
+
+def test_every_key_outlives_the_latest_lease(x: Name) -> None:
+    """Rule 7: a short lease after a long one must not shorten it."""
+    x.hold("long", lease=60_000, limit=9)
+    fence = x.hold("short", lease=500, limit=9)
+    assert all(ttl > 60_000 for ttl in x.ttls().values())
+    x.release("short", fence)
+    x.run("renew", "long", fence="0", how="set", ms=1)
+    assert all(60_000 < ttl <= 60_000 + 2 * C["GRACE"] for ttl in x.ttls().values())
+    assert {"leases", "info"} == set(x.ttls())
+
+
+def test_every_key_outlives_the_latest_waiter(x: Name) -> None:
+    """Rule 7."""
+    x.hold("a", lease=50)
+    x.wait("b")
+    assert {"leases", "queue", "waiters", "info"} == set(x.ttls())
+    assert all(x.deadline("b") < ttl for ttl in x.ttls().values())
+
+
+def test_permanent_leases_keep_the_keys_and_nothing_else_does(x: Name) -> None:
+    """Rule 7."""
+    first = x.hold("a", limit=2)
+    second = x.hold("b", limit=2)
+    for token, fence in (("a", first), ("b", second)):
+        x.run("renew", token, fence=fence, how="set", ms="inf")
+    x.wait("c", limit=2)
+    assert {-1} == set(x.ttls().values())
+    x.release("a", first)
+    assert {-1} == set(x.ttls().values())
+    x.release("b", second)
+    assert -1 not in x.ttls().values()
+
+
+def test_nothing_is_left_when_everything_has_ended(x: Name) -> None:
+    """Rule 7."""
+    fence = x.hold("a", lease=100)
+    x.release("a", fence)
+    assert {"info"} == set(x.ttls())
+    assert 0 < x.ttls()["info"] <= 100 + 2 * C["GRACE"]
+
+
+def test_rejected_requests_leave_nothing(x: Name) -> None:
+    x.hold("a")
+    before = {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}*")}
+    for n in range(20):
+        assert "no" == x.ask(f"t{n}", "try")[0]
+        assert "large" == x.ask(f"t{n}", "try", permits=2)[0]
+    assert before == {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}*")}
+    x.operate("pause")
+    fields = x.raw.hlen(x.keys.info)
+    other = Name(x.raw, "paused")
+    other.operate("pause")
+    assert "no" == other.ask("a", "try")[0]
+    assert {b"#paused", b"#expiry"} == set(x.raw.hkeys(other.keys.info))
+    assert fields == x.raw.hlen(x.keys.info)
+
+
+# Rule 10: numbers
+
+
+def test_numbers_are_written_whole(x: Name) -> None:
+    """Rule 10: near 2^53, and far from it."""
+    x.hold("a", limit=9)
+    x.raw.hset(x.keys.info, "#fence", 2**53 - 10)
+    fence = x.hold("b", limit=2**31 - 1, permits=1, lease=10**12)
+    assert str(2**53 - 9) == fence
+    assert b"9007199254740983" == x.field("#fence")
+    assert "ok" == x.release("b", fence)
+    x.wait("c", limit=1, lease=700)
+    x.release("a", (x.field("a") or b"").split()[1].decode())
+    assert b"9007199254740984" == x.wake("c")[0].split()[0]
+
+    everything = x.raw.hgetall(x.keys.info)
+    assert not [v for v in (*everything, *everything.values()) if b"e+" in v or b"." in v]
+
+
+def test_a_ticket_is_whole_and_exact(x: Name) -> None:
+    """Rules 10 and 21: equal or earlier microseconds do not change the order."""
+    x.hold("a")
+    x.wait("b")
+    ahead = (x.now() + 60_000) * 1000
+    x.raw.zadd(x.keys.queue, {"b": ahead})
+    x.wait("c", "d")
+    expected = [(b"b", ahead), (b"c", ahead + 1), (b"d", ahead + 2)]
+    assert expected == x.raw.zrange(x.keys.queue, 0, -1, withscores=True)
+
+
+# Rule 21: the clock goes back
+
+
+def test_leases_far_ahead_are_clamped_when_the_clock_went_back(x: Name) -> None:
+    """Rule 21: nobody holds longer than it asked for."""
+    x.hold("a", lease=4000)
+    hour = 3_600_000
+    x.raw.zincrby(x.keys.leases, hour, "a")
+    x.raw.hset(x.keys.info, "#fence", (x.now() + hour) * 1000)
+    x.wait("b")
+    assert x.left("a") <= 4000
+
+
+def test_waiters_far_ahead_are_clamped_when_the_clock_went_back(x: Name) -> None:
+    """Rule 21."""
+    hour = 3_600_000
+    x.hold("a")
+    x.wait("b")
+    x.undo("buried")
+    x.raw.zincrby(x.keys.waiters, hour, "b")
+    x.raw.zincrby(x.keys.waiters, hour, "buried")
+    x.raw.hset(x.keys.info, "#fence", (x.now() + hour) * 1000)
+    x.wait("c")
+    assert x.deadline("b") <= C["ASLEEP"]
+    assert C["BURIAL"] - 1000 < x.deadline("buried") <= C["BURIAL"]
+
+
+def test_permanent_leases_stay_when_the_clock_went_back(x: Name) -> None:
+    """Rule 21."""
+    fence = x.hold("a")
+    x.run("renew", "a", fence=fence, how="set", ms="inf")
+    x.raw.hset(x.keys.info, "#fence", (x.now() + 60_000) * 1000)
+    x.wait("b")
+    assert math.inf == x.left("a")
+
+
+# Rule 22: unfair
+
+
+def test_an_unfair_newcomer_passes_a_head_that_cannot_be_served(x: Name) -> None:
+    """Rule 22: while the head is younger than a heartbeat."""
+    x.hold("a", limit=2)
+    x.wait("head", limit=2, permits=2)
+    assert "no" == x.ask("fair", "try", limit=2)[0]
+    assert "ok" == x.ask("unfair", "try", limit=2, fair=0)[0]
+
+
+def test_an_unfair_newcomer_does_not_pass_an_old_head(x: Name) -> None:
+    """Rule 22."""
+    x.hold("a", limit=2)
+    x.wait("head", limit=2, permits=2)
+    x.raw.zincrby(x.keys.queue, -(C["BEAT"] + 1) * 1000, "head")
+    assert "no" == x.ask("unfair", "try", limit=2, fair=0)[0]
+
+
+# Rule 23: when to ask again
+
+
+def test_only_as_many_waiters_as_holders_watch_a_lease_end(x: Name) -> None:
+    """Rule 23: each its own; the others come with their heartbeat."""
+    x.hold("a", limit=2, lease=300)
+    x.hold("b", limit=2, lease=600)
+    told = [x.ask(f"w{n}", limit=2)[2] for n in range(4)]
+
+    assert 0 < told[0] <= 301
+    assert 301 < told[1] <= 601
+    assert [C["BEAT"], C["BEAT"]] == told[2:]
+
+
+def test_waiters_deep_in_the_queue_ask_less_often(x: Name) -> None:
+    """Rule 23."""
+    x.hold("a", lease=60_000)
+    told = [x.ask(f"w{n}")[2] for n in range(C["NEAR"] + 3)]
+
+    assert {C["BEAT"]} == set(told[: C["NEAR"] + 1])
+    assert [C["BEAT"] + 10, C["BEAT"] + 20] == told[-2:]
+
+
+def test_a_waiter_may_be_late_by_some_patience(x: Name) -> None:
+    x.hold("a", lease=60_000)
+    told = x.ask("b")[2]
+    assert told < x.deadline("b") <= told + C["PATIENCE"]
+
+
+def test_no_more_wait_than_are_let(x: Name) -> None:
+    x.hold("a")
+    assert ["wait", "wait", "no"] == [x.ask(t, max_waiters=2)[0] for t in "bcd"]
+    assert ["no", "full", 2] == x.ask("e", max_waiters=0)[:3]
+
+
+# Rule 25: counting
+
+
+def stat(x: Name, what: str) -> int:
+    fields = x.raw.hgetall(x.keys.of("")[-1])
+    return sum(int(v) for k, v in fields.items() if k.endswith(b":" + what.encode()))
+
+
+def test_a_reclaimed_lease_is_counted_once(x: Name) -> None:
+    """Rule 25: where it is removed, whoever notices."""
+    x.hold("a", keep=60)
+    x.expire("a")
+    for token in "bcd":
+        x.ask(token, "try", keep=60)
+    assert (1, 2, 2) == (stat(x, "c"), stat(x, "g"), stat(x, "n"))
+
+
+def test_nothing_is_counted_when_there_is_to_be_no_history(x: Name) -> None:
+    x.hold("a")
+    x.ask("b", "try")
+    assert 0 == x.raw.exists(x.keys.of("")[-1])
+
+
+def test_statistics_expire(x: Name) -> None:
+    x.hold("a", keep=60)
+    assert 0 < x.raw.pttl(x.keys.of("")[-1]) <= 2 * 60 * 60_000
+
+
+# Looking
+
+
+def test_inspecting_shows_holders_and_waiters_and_changes_nothing(x: Name) -> None:
+    fence = x.hold("a", limit=3, permits=2, label="me & you")
+    x.hold("gone", limit=3)
+    x.expire("gone")
+    x.wait("b", limit=3, permits=2)
+    before = {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}*")}
+    reply = x.run("inspect", most=10)
+    now, last, limit, paused, seen, _, used, holding, waiting, holders, waiters = reply
+
+    # b was granted nothing: two are held, and the expired one was not swept when it asked.
+    assert abs(int(now) - x.now()) < 1000
+    assert int(last) > int(fence)
+    assert ("", "", "p 3", "2", 1, 1) == (limit, paused, seen, used, holding, waiting)
+    assert [b"a", b"b"] == [holders[0], waiters[0]]
+    assert holders[2].endswith(b"me & you")
+    assert (3, 4) == (len(holders), len(waiters))
+    assert before == {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}*")}
+
+
+def test_inspecting_shows_what_an_operator_set(x: Name) -> None:
+    x.operate("pause")
+    x.operate("resize", 7)
+    _, _, limit, paused, *_ = x.run("inspect")
+    assert "7" == limit
+    assert abs(int(paused) - x.now()) < 1000
+
+
+def test_inspecting_a_name_that_is_not_there_makes_none(x: Name) -> None:
+    assert [0, 0, [], []] == x.run("inspect")[-4:]
+    assert {} == x.ttls()
+
+
+def test_a_foreign_value_is_neither_used_nor_deleted(x: Name) -> None:
+    x.raw.set(x.keys.leases, "foreign")
+    for verb in ("acquire", "release", "renew", "clear", "operate", "inspect"):
+        how = {"acquire": "try", "release": "undo", "renew": "set", "operate": "pause"}
+        said = {"how": how[verb]} if verb in how else {}
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            x.run(verb, "a", **said)
+    assert b"foreign" == x.raw.get(x.keys.leases)
+
+
+def test_names_do_not_touch_each_other(x: Name) -> None:
+    y = Name(x.raw, "y")
+    x.hold("a")
+    assert "ok" == y.ask("a")[0]
+    x.operate("pause")
+    assert "ok" == y.ask("b", limit=2)[0]
+
+
+# The heads of the scripts
+
+
+def words_of(verb: str) -> set[str]:
+    """The answers that the head of a verb promises."""
+    returns = re.search(r"^-- Returns (.*)$", scripts.read(verb), re.M)
+    assert returns is not None, verb
+    return {re.split(r"[\s\[(]", part.strip())[0] for part in returns[1].split("|")}
+
+
+@pytest.mark.parametrize("verb", sorted(set(scripts.VERBS) - {"inspect"}))
+def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
+    text = scripts.read(verb)
+    used = scripts.header(text, "@include")
+    # A helper answers too, but only for the verb that calls it.
+    body = text + "".join(
+        found
+        for name in used
+        for found in re.findall(
+            r"^local function \w+\([^)]*\)\n.*?^end", scripts.read(f"include/{name}"), re.M | re.S
+        )
+        if (called := re.match(r"local function (\w+)", found))
+        and re.search(rf"\b{called[1]}\(", text)
+    )
+    code = re.sub(r"--.*", "", body)
+    words = set(re.findall(r"(?:return |finish\(|and |or )\{'(\w+)'", code))
+    words |= {w for pair in re.findall(r"\{\w+ and '(\w+)' or '(\w+)'", code) for w in pair}
+
+    assert words_of(verb) == words
+
+
+@pytest.mark.parametrize("verb", scripts.VERBS)
+def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
+    text = scripts.read(verb)
+    included = "".join(scripts.read(f"include/{n}") for n in scripts.header(text, "@include"))
+    read = {int(n) for n in re.findall(r"ARGV\[(\d+)\]", text + included)}
+    if "ARGV[#ARGV]" in included:
+        read.add(len(scripts.header(text, "ARGV")))
+        assert "keep" == scripts.header(text, "ARGV")[-1]
+    assert set(range(1, len(scripts.header(text, "ARGV")) + 1)) == read
+
+    assert ("leases", "queue", "waiters", "info", "wake", "stats") == scripts.script(verb).keys
+    keys = keys_of("p", "n")
+    asked = zip(scripts.script(verb).keys, keys.of("T"), strict=True)
+    for part, key in asked:
+        assert key == f"p:{{n}}:{part}" + (":T" if part == "wake" else "")
+
+
+def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
+    """The arguments that a plan sends, by the names that the head of each verb gives them."""
+    steps, step = [], plan.send(None)  # type: ignore[arg-type]
+    for reply in [*answers, None]:
+        if isinstance(step, plans.Run):
+            script = scripts.script(step.verb)
+            assert len(script.keys) == len(step.keys)
+            steps.append({"verb": step.verb, **dict(zip(script.argv, step.argv, strict=True))})
+        if reply is None:
+            break
+        try:
+            step = plan.send(plans.Answer(reply, 100.0, 100.0))
+        except StopIteration:
+            break
+    else:
+        return steps
+    return steps
+
+
+def an_ask(**changes: Any) -> plans.Ask:
+    said = {
+        "keys": keys_of("p", "n", keep=77),
+        "lease": math.inf,
+        "permits": 5,
+        "limit": 9,
+        "wait": True,
+        "give_up_at": 101.0,
+        "budget": 3.0,
+        "attempt": 1.0,
+        "tokens": lambda: "T",
+        "later": lambda run: None,
+        "kind": "w",
+        "fair": False,
+        "max_waiters": 55,
+        "channel": "chan",
+        "label": "lab",
+    }
+    return plans.Ask(**{**said, **changes})
+
+
+def test_plans_send_what_the_heads_say() -> None:
+    """Each value can be told from the others: one in a wrong place is seen."""
+    keys = keys_of("p", "n", keep=77)
+    asking = {"permits": 5, "limit": 9, "kind": "w", "max_waiters": 55, "fair": 0}
+    asking |= {"verb": "acquire", "token": "T", "channel": "chan", "label": "lab", "keep": 77}
+    renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
+    plan = plans.acquire(an_ask(), 100.0)
+    steps = sent(plan, ["ok", "123", "5000"], ["ok", "inf"])
+    assert [
+        {**asking, "lease": "inf", "how": "wait"},
+        {**renewing, "ms": "inf", "nth": 0},
+    ] == steps
+
+    plan = plans.acquire(an_ask(lease=2.5, give_up_at=100.0), 100.0)
+    leaving = {"verb": "release", "token": "T", "fence": "0", "hold": 0, "keep": 77}
+    assert [
+        {**asking, "lease": "2500", "how": "wait"},
+        {**leaving, "how": "giveup", "bury": 0},
+    ] == sent(plan, ["wait", "1000", 1000, 0], ["gone"])
+
+    plan = plans.acquire(an_ask(wait=False), 100.0)
+    assert ["try"] == [step["how"] for step in sent(plan, ["no", "full", 0])]
+
+    (grant,) = [given(an_ask(lease=2.5), ["ok", "123", "2500"])]
+    (step,) = sent(plans.release(keys, grant, 1.5, 3.0, 1.0, 100.0))
+    assert {**leaving, "fence": 123, "how": "release", "bury": 0, "hold": 1500} == step
+    (step,) = sent(plans.renew(keys, grant, 4.0, 33, 3.0, 1.0, 100.0))
+    assert {**renewing, "ms": "4000", "nth": 33} == step
+    (step,) = sent(plans.share(keys, grant, 1.0, 100.0))
+    assert {**leaving, "fence": 123, "how": "share", "bury": 0} == step
+
+
+def given(ask: plans.Ask, reply: list[Any]) -> plans.Grant:
+    plan = plans.acquire(ask, 100.0)
+    plan.send(None)  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as stop:
+        plan.send(plans.Answer(reply, 100.0, 100.0))
+    grant: plans.Grant = stop.value.value
+    return grant
+
+
+def test_constants_keep_their_order() -> None:
+    """What the scripts rely on, whatever the numbers are."""
+    assert C["BEAT"] + C["PATIENCE"] <= C["ASLEEP"]
+    assert C["CLAIM"] <= C["FIRST"]
+    assert C["EXCLUSIVE"] > scripts.MOST_PERMITS
+    assert C["EXCLUSIVE"] * 2 < 2**53
+
+
+def test_a_head_of_the_future_is_not_passed_either(x: Name) -> None:
+    """Rules 21 and 22: the clock went back under a waiting queue."""
+    x.hold("a", limit=1)
+    x.wait("large", permits=2, limit=2)
+    x.raw.zadd(x.keys.queue, {"large": (x.now() + 60_000) * 1000})
+
+    assert "no" == x.ask("unfair", "try", limit=2, fair=0)[0]
+
+
+def test_hundreds_of_leases_that_are_over_take_no_permits(x: Name) -> None:
+    """No rejection while a permit is free and nobody waits."""
+    tokens = [f"t{n}" for n in range(450)]
+    for token in tokens:
+        x.ask(token, "try", kind="w", limit=1000, lease=60_000)
+    x.expire(*tokens)
+
+    assert "ok" == x.ask("writer", "try", kind="w", permits=0, limit=1000)[0]
+    assert ["writer"] == x.holders()
