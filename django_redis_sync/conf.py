@@ -19,6 +19,18 @@ SETTING = "REDIS_SYNC"
 MOST_FOR_CHILDREN = 60
 
 
+_KINDS: dict[str, Any] = {
+    "ENABLED": bool,
+    "CACHE": str,
+    "KEY_PREFIX": (str, type(None)),
+    "SEMAPHORES": Mapping,
+    "ENDPOINTS": Mapping,
+    "STATS": bool,
+    "STATS_HOURS": (int, float),
+    "ASYNC_CLIENT": (str, type(None)),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The setting with its defaults filled in; the keys are DEFAULTS' in lower case."""
@@ -88,10 +100,15 @@ def current() -> Config:
         raise ImproperlyConfigured(f"{SETTING} must be a dict.")
     values = {**DEFAULTS, **given}
     requests = values["REQUESTS"]
+    if not isinstance(requests, Mapping):
+        raise ImproperlyConfigured(f"{SETTING}['REQUESTS'] must be a dict.")
     wrong = unknown(given, DEFAULTS) + unknown(requests, REQUESTS)
     if wrong:
         raise ImproperlyConfigured(f"{SETTING} has unknown keys: {', '.join(wrong)}.")
     values["REQUESTS"] = {**REQUESTS, **requests}
+    for key, kind in _KINDS.items():
+        if not isinstance(values[key], kind):
+            raise ImproperlyConfigured(f"{SETTING}[{key!r}] can't be {values[key]!r}.")
     try:
         values["TIMEOUT"] = positive("TIMEOUT", values["TIMEOUT"], infinite=True)
         for key in ("BLOCKING_TIMEOUT", "MAX_HOLD"):

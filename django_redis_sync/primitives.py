@@ -63,9 +63,10 @@ class Semaphore:
     `raise_on_release_error`: as in redis-py. `sleep` is accepted for redis-py's sake: waiting takes
     no polling.
 
-    Settings are read at each acquire. Use as `with`, `async with`, or acquire and release.
-    Raises TypeError and ValueError for wrong arguments, ImproperlyConfigured for wrong settings,
-    WrongKind for a name that is a read/write lock, Unavailable when Redis can't be reached.
+    Use as `with`, `async with`, or acquire and release. Settings are read at each acquire; its own
+    attributes are for reading. Raises TypeError and ValueError for wrong arguments,
+    ImproperlyConfigured for wrong settings, WrongKind for a name that is a read/write lock,
+    Unavailable when Redis can't be reached.
     """
 
     _kind = "p"

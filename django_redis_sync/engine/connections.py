@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.core.cache import InvalidCacheBackendError, caches
@@ -193,7 +194,8 @@ class _Waiting:
     """
 
     def __init__(self, pool: Any) -> None:
-        self._make: Callable[[], Any] = lambda: pool.connection_class(**pool.connection_kwargs)
+        # Not the pool itself: what is kept by pool must not keep the pool.
+        self._make: Callable[[], Any] = partial(pool.connection_class, **pool.connection_kwargs)
         self._idle: list[Any] = []
         self._room = threading.BoundedSemaphore(MOST_WAITING)
         self._pid = os.getpid()

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from django.core.exceptions import ImproperlyConfigured
+
 from ..protocol.keys import Keys, quote
 from ..protocol.plans import Answer, Failure, Run
 from . import connections
@@ -31,8 +33,8 @@ ROUND = 1.0
 #: Seconds between two tries of what failed, and after which it is given up: its lease is over then.
 RETRY, GIVE_UP = 1.0, 120.0
 
-#: Seconds after which a name in use is written to the registry again, and that a new one waits for
-#: others; days without use after which it is dropped; names at the most, newest first.
+#: Seconds after which a name in use is written to the registry again, and between two writes of new
+#: ones; days without use after which a name is dropped; names at the most, newest first.
 NOTED_EVERY, NOTED_AFTER, NOTED_DAYS, MOST_NOTED = 60.0, 0.3, 1, 100_000
 
 
@@ -115,6 +117,13 @@ class Keeper:
             self._wake.clear()
             try:
                 due = self._round()
+            except ImproperlyConfigured as error:
+                # The alias is gone, as after a test's override_settings: nothing can be kept there.
+                logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
+                self._kept.clear()
+                self._later.clear()
+                self._names = _Names()
+                due = math.inf
             except Exception:
                 logger.exception("the keeper of %r met an error and goes on", self._alias)
                 due = clock() + RETRY
@@ -159,7 +168,11 @@ class Keeper:
 
     def _finish(self, server: connections.Server) -> None:
         todo = [self._later.popleft() for _ in range(len(self._later))]
-        answers = server.many([step._replace(timeout=ROUND) for step, _ in todo])
+        try:
+            answers = server.many([step._replace(timeout=ROUND) for step, _ in todo])
+        except Exception:
+            self._later.extend(todo)
+            raise
         for (step, give_up_at), answer in zip(todo, answers, strict=True):
             if isinstance(answer, Failure):
                 if clock() < give_up_at:
@@ -179,7 +192,7 @@ class _Names:
         self.noted: set[str] = set()
         self.due = self._minute_ends = math.inf
         self._fresh: deque[Keys] = deque()
-        self._trim_at = 0.0
+        self._not_before = self._trim_at = 0.0
 
     def add(self, keys: Keys) -> None:
         if len(self.noted) < MOST_NOTED:
@@ -187,7 +200,7 @@ class _Names:
             self.noted.add(keys.leases)
             self._fresh.append(keys)
             self._minute_ends = min(self._minute_ends, now + NOTED_EVERY)
-            self.due = min(self.due, now + NOTED_AFTER)
+            self.due = min(self.due, max(now, self._not_before))
 
     def tend(
         self, server: connections.Server, now: float, in_use: Callable[[], list[Keys]]
@@ -201,6 +214,7 @@ class _Names:
             for keys in in_use():
                 if keys.leases not in self.noted:
                     self.add(keys)
+        self._not_before = now + NOTED_AFTER
         fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
         try:
             self._write(server, fresh, now)
@@ -217,7 +231,7 @@ class _Names:
             return
         self.due = self._minute_ends
         if self._fresh:
-            self.due = min(self.due, now + NOTED_AFTER)
+            self.due = min(self.due, self._not_before)
 
     def _write(self, server: connections.Server, fresh: list[Keys], now: float) -> None:
         by_prefix: dict[str, list[Keys]] = {}

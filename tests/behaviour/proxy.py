@@ -1,0 +1,117 @@
+"""A TCP proxy in front of a server, which does harm when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from django_redis_sync.protocol import scripts
+
+
+class Harm(NamedTuple):
+    """What to do to the next request that `match` is part of.
+
+    drop: run it, and never say so; cut: run it, then cut the connection instead of its reply;
+    hold: keep it back until `let_go()`, whatever becomes of its client; refuse: cut at once.
+    """
+
+    what: str
+    match: bytes
+
+
+class Proxy:
+    """On a loopback port of its own; `url` is what clients use."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server, self._harms = (host, port), deque[Harm]()
+        self.done: list[str] = []
+        self._held = 0
+        self._loop = asyncio.new_event_loop()
+        self._go = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.url = f"redis://127.0.0.1:{self._call(self._listen())}/0"
+
+    def harm(self, what: str, verb: str = "acquire", times: int = 1) -> None:
+        """Do it to the next requests for a verb; "" means any request."""
+        match = scripts.script(verb).sha.encode() if verb else b""
+        self._harms.extend([Harm(what, match)] * times)
+
+    def let_go(self) -> None:
+        """What was held back goes to the server now."""
+        self._loop.call_soon_threadsafe(self._go.set)
+
+    def close(self) -> None:
+        async def end() -> None:
+            self._listener.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self._call(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, body: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(body, self._loop).result(10)
+
+    async def _listen(self) -> int:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        replies, server = await asyncio.open_connection(*self._server)
+        state = {"": True}  # the harm that the next reply meets; "" is none
+
+        async def answers() -> None:
+            while data := await replies.read(65536):
+                if "cut" in state:
+                    break
+                if "drop" not in state:
+                    back.write(data)
+            back.close()
+
+        async def requests() -> None:
+            while data := await client.read(65536):
+                harm = self._harms[0] if self._harms else Harm("", b"")
+                if harm.what and harm.match in data:
+                    self._harms.popleft()
+                    self.done.append(harm.what)
+                    if harm.what == "refuse":
+                        break
+                    if harm.what == "hold":
+                        await self._go.wait()
+                    else:
+                        state[harm.what] = True
+                server.write(data)
+            if "hold" in self.done:  # its client gave up: the server gets it all the same
+                await server.drain()
+                await asyncio.sleep(0.2)
+            server.close()
+            back.close()
+
+        pumps = [asyncio.create_task(answers()), asyncio.create_task(requests())]
+        try:
+            await asyncio.gather(*pumps, return_exceptions=True)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            for writer in (server, back):
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+
+
+@contextlib.contextmanager
+def proxied(host: str, port: int) -> Iterator[Proxy]:
+    proxy = Proxy(host, port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

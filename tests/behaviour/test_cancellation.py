@@ -1,0 +1,198 @@
+"""An asyncio task that is cancelled, at whatever await, leaves neither holder nor waiter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_sync import Lock
+from tests.support.journal import journalling
+
+from .watching import View
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+#: More awaits than any of these has.
+MANY = 40
+
+
+def at_once(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
+    """While the task is still on its way into the await."""
+    cancel()
+
+
+def soon(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
+    """While the request is under way."""
+    loop.call_soon(cancel)
+
+
+def as_it_completes(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
+    """When the answer is there and the task has not seen it yet."""
+    if future is None:  # a bare yield: there is no answer to wait for
+        loop.call_soon(cancel)
+    else:
+        future.add_done_callback(lambda _: cancel())
+
+
+class Stepped:
+    """Awaits a coroutine, and cancels its task at the k-th suspension, `times` in a row."""
+
+    def __init__(self, body: Coroutine[Any, Any, Any], k: int, how: Any, times: int) -> None:
+        self.body, self.k, self.how, self.times = body, k, how, times
+        self.suspended = 0
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        steps = self.body.__await__()
+        throwing: BaseException | None = None
+        while True:
+            try:
+                future = steps.send(None) if throwing is None else steps.throw(throwing)
+            except StopIteration as stop:
+                return stop.value
+            self.suspended += 1
+            if self.k <= self.suspended < self.k + self.times:
+                blocking = getattr(future, "_asyncio_future_blocking", None)
+                self.how(loop, future if blocking else None, task.cancel)
+            throwing = None
+            try:
+                yield future
+            except BaseException as error:
+                throwing = error
+
+
+async def uncontended(lock: Lock) -> None:
+    lease = await lock.aacquire()
+    assert lease
+    await lease.arelease()
+
+
+async def in_a_block(lock: Lock) -> None:
+    async with lock as lease:
+        await asyncio.sleep(0)
+        lease.check()
+        await lease.arenew()
+
+
+async def in_a_block_that_waits(lock: Lock) -> None:
+    async with lock:
+        await asyncio.sleep(0)
+
+
+async def asking(lock: Lock) -> None:
+    async with lock as lease:
+        await lease.aextend(5)
+        await lease.aowned()
+        await lock.alocked()
+
+
+async def cancel_everywhere(scenario: Any, how: Any, times: int, url: str, contended: bool) -> int:
+    """Run a scenario until it gets through uncancelled; the number of its awaits."""
+    cancelled = 0
+    with redis.Redis.from_url(url) as client:
+        for k in range(1, MANY):
+            name = f"{scenario.__name__}-{k}"
+            view, holder = View(client, name), Lock(name, thread_local=False)
+            if contended:
+                assert await holder.aacquire()
+            stepped = Stepped(scenario(Lock(name)), k, how, times)
+
+            async def run(stepped: Stepped = stepped) -> None:
+                await stepped
+
+            task = asyncio.create_task(run())
+            if contended:
+                while not view.waiting and not task.done():
+                    await asyncio.sleep(0)
+                if not task.done() and k > 2:
+                    await asyncio.sleep(0.002)  # it sleeps in the queue now
+                await holder.arelease()
+            await asyncio.wait([task], timeout=20)
+            assert task.done(), f"cancelled at await {k}, it never ended"
+            cancelled += task.cancelled()
+            if not task.cancelled():
+                task.result()
+            for _ in range(300):
+                if view.empty:
+                    break
+                await asyncio.sleep(0.01)
+            assert (view.holding, view.waiting) == (0, 0), f"left behind at await {k}"
+            # Nobody believes in it, and the next one gets it at once.
+            lease = await Lock(name, blocking=False).aacquire()
+            assert lease
+            await lease.arelease()
+            if stepped.suspended < k:
+                assert cancelled
+                return k
+    raise AssertionError("too many awaits")
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("how", [at_once, soon, as_it_completes], ids=lambda how: how.__name__)
+@pytest.mark.parametrize(
+    ("scenario", "contended"),
+    [
+        (uncontended, False),
+        (uncontended, True),
+        (in_a_block, False),
+        (in_a_block_that_waits, True),
+        (asking, False),
+    ],
+    ids=["alone", "in the queue", "in a block", "in a block after the queue", "more methods"],
+)
+def test_cancelled_at_any_await_nothing_is_left(
+    redis_url: str, scenario: Any, contended: bool, how: Any, times: int
+) -> None:
+    with journalling(redis_url) as journal:
+        count = asyncio.run(cancel_everywhere(scenario, how, times, redis_url, contended))
+        assert count > 2
+        journal.check()
+
+
+def test_a_loop_that_ends_leaves_nothing(redis_url: str, view) -> None:
+    """asyncio.run cancels whatever runs when its main coroutine is done."""
+
+    async def holder() -> None:
+        async with Lock("ending"):
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(holder()) for _ in range(5)]
+        while view("ending").waiting < 4:
+            await asyncio.sleep(0.01)
+        assert len(tasks) == 5
+
+    asyncio.run(main())
+    assert view("ending").empty
+
+
+def test_a_time_limit_around_a_wait_leaves_the_queue(view) -> None:
+    async def main() -> None:
+        first = await Lock("limited").aacquire()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(Lock("limited").aacquire(), 0.1)
+        assert view("limited").waiting == 0
+        await first.arelease()
+
+    asyncio.run(main())
+    assert view("limited").empty
+
+
+def test_one_loop_after_another_gets_a_client_of_its_own(view) -> None:
+    async def main() -> None:
+        async with Lock("loops") as lease:
+            assert lease.held
+        assert await Lock("loops").aacquire(blocking_timeout=1)
+
+    async def fails() -> None:
+        assert await Lock("loops").aacquire(blocking_timeout=0.05) is None
+
+    asyncio.run(main())
+    asyncio.run(fails())
+    view("loops").clear()
+    asyncio.run(main())

@@ -1,0 +1,326 @@
+"""The setting, read at each acquire; and clients rebuilt from what the project configured."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+from django_redis.cache import RedisCache
+
+from django_redis_sync import Lock, Semaphore, conf
+from django_redis_sync.engine import connections
+
+from .both import both
+from .watching import View
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+
+def sync(settings: Any, **values: Any) -> dict[str, Any]:
+    return {**settings.REDIS_SYNC, **values}
+
+
+# Read at each use
+
+
+@both
+async def test_settings_are_read_at_each_acquire(io, settings) -> None:
+    lock = Lock("read")
+    for seconds in (50, 20):
+        with override_settings(REDIS_SYNC=sync(settings, TIMEOUT=seconds)):
+            lease = await io.do(lock, "acquire")
+            assert seconds - 5 < lease.remaining <= seconds
+            await io.do(lock, "release")
+
+
+@both
+async def test_the_blocking_timeout_and_max_hold_come_from_the_settings(io, settings) -> None:
+    async with io.entered(Lock("waits")):
+        with override_settings(REDIS_SYNC=sync(settings, BLOCKING_TIMEOUT=0.05)):
+            assert await io.do(Lock("waits"), "acquire") is None
+    with override_settings(REDIS_SYNC=sync(settings, MAX_HOLD=7)):
+        async with io.entered(Lock("capped")) as lease:
+            assert 5 < lease.remaining <= 7
+
+
+@both
+async def test_a_named_semaphore_has_its_options_from_the_settings(io, settings) -> None:
+    named = {"exports": {"limit": 2, "blocking_timeout": 0.05, "timeout": 12}}
+    sem = Semaphore("exports")
+    with override_settings(REDIS_SYNC=sync(settings, SEMAPHORES=named)):
+        lease = await io.do(sem, "acquire")
+        assert 10 < lease.remaining <= 12
+        assert await io.do(sem, "acquire")
+        assert await io.do(sem, "acquire") is None
+        assert await io.do(Semaphore("exports", 3, timeout=40), "acquire")
+    with pytest.raises(ImproperlyConfigured, match="no limit"):
+        await io.do(sem, "acquire")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"TIMEOUTS": 3}, "TIMEOUTS"),
+        ({"TIMEOUT": "3"}, "TIMEOUT"),
+        ({"TIMEOUT": 0}, "TIMEOUT"),
+        ({"BLOCKING_TIMEOUT": -1}, "BLOCKING_TIMEOUT"),
+        ({"MAX_HOLD": "an hour"}, "MAX_HOLD"),
+        ({"REQUESTS": {"limits": 3}}, "limits"),
+    ],
+    ids=str,
+)
+@both
+async def test_what_the_setting_cannot_mean(io, settings, values: Any, words: str) -> None:
+    wrong = override_settings(REDIS_SYNC=sync(settings, **values))
+    with wrong, pytest.raises(ImproperlyConfigured, match=words):
+        await io.do(Lock("x"), "acquire")
+
+
+@pytest.mark.parametrize("limit", [0, -1, "3", 2.5, True], ids=ascii)
+@both
+async def test_a_limit_in_the_settings_that_is_no_count(io, settings, limit: Any) -> None:
+    wrong = override_settings(REDIS_SYNC=sync(settings, SEMAPHORES={"x": {"limit": limit}}))
+    with wrong, pytest.raises(ImproperlyConfigured, match="limit"):
+        await io.do(Semaphore("x"), "acquire")
+
+
+@pytest.mark.parametrize("option", ["timeout", "blocking_timeout", "max_hold", "min_hold"])
+@pytest.mark.parametrize("seconds", ["5", -1, float("nan")], ids=ascii)
+@both
+async def test_seconds_in_the_settings_that_are_none(io, settings, option, seconds) -> None:
+    named = {"x": {"limit": 1, option: seconds}}
+    wrong = override_settings(REDIS_SYNC=sync(settings, SEMAPHORES=named))
+    with wrong, pytest.raises(ImproperlyConfigured, match=option):
+        await io.do(Semaphore("x"), "acquire")
+
+
+def test_a_setting_that_is_no_dict() -> None:
+    with override_settings(REDIS_SYNC=["TIMEOUT"]), pytest.raises(ImproperlyConfigured):
+        Lock("x").acquire()
+
+
+# Keys
+
+
+@both
+async def test_keys_start_with_the_aliases_prefix_unless_one_is_given(io, raw, settings) -> None:
+    given = settings.REDIS_SYNC["KEY_PREFIX"]
+    cases = [(given, given), (None, f"{settings.CACHES['default']['KEY_PREFIX']}:sync")]
+    for prefix, expected in cases:
+        with override_settings(REDIS_SYNC=sync(settings, KEY_PREFIX=prefix)):
+            async with io.entered(Lock("prefixed")):
+                assert View(raw, "prefixed", expected).holding == 1
+
+
+@both
+async def test_without_any_prefix_keys_start_with_sync(io, private, settings) -> None:
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": private.url}
+    caches, setting = {**settings.CACHES, "bare": cache}, sync(settings, KEY_PREFIX=None)
+    with override_settings(CACHES=caches, REDIS_SYNC=setting):
+        async with io.entered(Lock("bare", using="bare")):
+            with redis.Redis.from_url(private.url) as client:
+                assert View(client, "bare", "sync").holding == 1
+
+
+@both
+async def test_the_cache_is_named_by_using_or_by_the_setting(io, private, alias, settings) -> None:
+    name = alias(private.url)
+    with redis.Redis.from_url(private.url) as client:
+        async with io.entered(Lock("here", using=name)):
+            assert View(client, "here").holding == 1
+            assert await io.do(Lock("here", blocking=False), "acquire")
+        with override_settings(REDIS_SYNC=sync(settings, CACHE=name)):
+            async with io.entered(Lock("there")):
+                assert View(client, "there").holding == 1
+
+
+# Aliases that can't be used
+
+
+@both
+async def test_an_alias_that_is_not_there(io) -> None:
+    with pytest.raises(ImproperlyConfigured, match="'nowhere'"):
+        await io.do(Lock("x", using="nowhere"), "acquire")
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "django.core.cache.backends.locmem.LocMemCache",
+        "django.core.cache.backends.redis.RedisCache",
+    ],
+)
+@both
+async def test_a_cache_that_is_not_django_rediss(io, settings, redis_url, backend: str) -> None:
+    caches = {**settings.CACHES, "other": {"BACKEND": backend, "LOCATION": redis_url}}
+    with (
+        override_settings(CACHES=caches),
+        pytest.raises(ImproperlyConfigured, match="django_redis"),
+    ):
+        await io.do(Lock("x", using="other"), "acquire")
+
+
+@both
+async def test_a_sharded_cache(io, settings, redis_url) -> None:
+    sharded = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": [redis_url, redis_url],
+        "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
+    }
+    caches = override_settings(CACHES={**settings.CACHES, "shards": sharded})
+    with caches, pytest.raises(ImproperlyConfigured, match="ShardClient"):
+        await io.do(Lock("x", using="shards"), "acquire")
+
+
+class Subclassed(RedisCache):
+    """As django-prometheus and others do."""
+
+
+@both
+async def test_a_subclass_of_the_backend_will_do(io, settings, redis_url) -> None:
+    cache = {**settings.CACHES["default"], "BACKEND": f"{__name__}.Subclassed"}
+    with override_settings(CACHES={**settings.CACHES, "mine": cache}):
+        async with io.entered(Lock("x", using="mine")) as lease:
+            assert lease.held
+
+
+# Clients
+
+
+@pytest.mark.parametrize("how", ["unixsocket", "password", "decode", "timeouts", "blocking pool"])
+@both
+async def test_the_projects_own_options_are_kept(io, new_server, alias, how: str) -> None:
+    server = new_server(
+        unixsocket=how == "unixsocket",
+        config={"requirepass": "p@ss: word"} if how == "password" else None,
+    )
+    options: dict[str, dict[str, Any]] = {
+        "decode": {"CONNECTION_POOL_KWARGS": {"decode_responses": True}},
+        "timeouts": {"SOCKET_TIMEOUT": 2, "SOCKET_CONNECT_TIMEOUT": 2},
+        "blocking pool": {
+            "CONNECTION_POOL_CLASS": "redis.connection.BlockingConnectionPool",
+            "CONNECTION_POOL_KWARGS": {"max_connections": 2, "timeout": 5},
+        },
+    }
+    name = alias(server.url, **options.get(how, {}))
+
+    async def worker() -> None:
+        async with io.entered(Lock("x", using=name)) as lease:
+            assert lease.held and await io.do(lease, "owned")
+
+    await io.gather(*[worker() for _ in range(5)])
+    assert not await io.do(Lock("x", using=name), "locked")
+
+
+def test_the_async_client_speaks_as_the_sync_one(new_server, alias) -> None:
+    server = new_server(config={"requirepass": "secret"})
+    name = alias(
+        server.url,
+        SOCKET_TIMEOUT=3,
+        SOCKET_CONNECT_TIMEOUT=4,
+        CONNECTION_POOL_KWARGS={"decode_responses": True, "client_name": "shop"},
+    )
+
+    async def main() -> dict[str, Any]:
+        async with Lock("x", using=name):
+            server = connections.async_server(name)
+            return dict(server.client.connection_pool.connection_kwargs)
+
+    kwargs = asyncio.run(main())
+    expected = {"password": "secret", "socket_timeout": 3, "socket_connect_timeout": 4}
+    expected |= {"decode_responses": True, "client_name": "shop"}
+    assert expected == {key: kwargs.get(key) for key in expected}
+
+
+def test_a_client_that_cannot_be_rebuilt_can_be_given(private, alias, settings) -> None:
+    name = alias(private.url, CONNECTION_FACTORY=f"{__name__}.OwnFactory")
+    lock = Lock("x", using=name)
+    assert lock.acquire()
+    lock.release()
+    with pytest.raises(ImproperlyConfigured, match="ASYNC_CLIENT"):
+        asyncio.run(lock.aacquire())
+    OwnFactory.url = private.url
+    setting = sync(settings, ASYNC_CLIENT=f"{__name__}.own_client")
+    with override_settings(REDIS_SYNC=setting):
+
+        async def main() -> None:
+            async with lock as lease:
+                assert lease.held
+
+        asyncio.run(main())
+
+
+class OwnFactory:
+    """A CONNECTION_FACTORY that is none of django-redis's."""
+
+    url = ""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def connect(self, url: str) -> Any:
+        return redis.Redis(connection_pool=redis.ConnectionPool.from_url(url))
+
+    def disconnect(self, connection: Any) -> None:
+        connection.connection_pool.disconnect()
+
+
+def own_client(alias: str) -> Any:
+    return redis.asyncio.Redis.from_url(OwnFactory.url)
+
+
+def test_loops_leave_no_connection_open(raw) -> None:
+    async def main() -> None:
+        async with Lock("tidy", blocking_timeout=5):
+            await asyncio.gather(*[Lock("tidy").aacquire(blocking_timeout=0.02) for _ in range(5)])
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            asyncio.run(main())
+        gc.collect()
+    assert len(connections._async_servers) == 0  # nor the loops themselves
+    assert [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)] == []
+
+
+def test_a_loop_that_ends_closes_its_connections(raw) -> None:
+    def connected() -> int:
+        return len(raw.client_list())
+
+    async def main() -> None:
+        async with Lock("closing", blocking_timeout=5):
+            assert connected() > before
+
+    with Lock("closing"):  # the sync side has its connection by now, and keeps it
+        pass
+    before = connected()
+    asyncio.run(main())
+    from .both import eventually
+
+    eventually(lambda: connected() <= before, 5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ENABLED", "no"),
+        ("CACHE", None),
+        ("KEY_PREFIX", 1),
+        ("SEMAPHORES", ["exports"]),
+        ("ENDPOINTS", "exports"),
+        ("REQUESTS", None),
+        ("STATS_HOURS", "6"),
+        ("ASYNC_CLIENT", len),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, settings: Any) -> None:
+    wrong = override_settings(REDIS_SYNC=sync(settings, **{key: value}))
+    with wrong, pytest.raises(ImproperlyConfigured, match=key):
+        conf.current()

@@ -1,0 +1,574 @@
+"""Who gets a permit, and what a lease lets its holder do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import math
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from redis.exceptions import LockError, LockNotOwnedError
+
+from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, Semaphore
+
+from .both import both, eventually, until
+from .watching import counted
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+
+async def take(io: Any, name: str, limit: int, count: int, **options: Any) -> list[Lease]:
+    """`count` at once try once, each through an object of its own; what those got who got one."""
+    tries = [io.do(Semaphore(name, limit, **options), "acquire", False) for _ in range(count)]
+    return [lease for lease in await io.gather(*tries) if lease]
+
+
+# Limits
+
+
+@both
+async def test_of_twelve_after_eleven_released_exactly_eleven_get_one(io, view) -> None:
+    async def cycle() -> bool:
+        lease = await io.do(Semaphore("eleven", 11), "acquire")
+        await io.do(lease, "release")
+        return True
+
+    assert await io.gather(*[cycle() for _ in range(11)]) == [True] * 11
+    leases = await take(io, "eleven", 11, 12)
+    assert 11 == len(leases) == view("eleven").holding
+    assert 11 == len({lease.token for lease in leases}) == len({lease.fence for lease in leases})
+
+
+@both
+async def test_of_thirteen_at_once_ten_get_one_and_three_know_at_once(io, view) -> None:
+    leases = await take(io, "ten", 10, 13)
+    assert 10 == len(leases) == view("ten").holding
+    assert view("ten").waiting == 0
+
+
+@both
+async def test_permits_are_weighed(io, view) -> None:
+    sem = Semaphore("weighed", 5, blocking=False)
+    three = await io.do(sem, "acquire", permits=3)
+    assert three.permits == 3
+    assert await io.do(sem, "acquire", permits=3) is None
+    assert await io.do(sem, "acquire", permits=2)
+    assert await io.do(sem, "acquire", permits=1) is None
+    assert await io.do(Semaphore("weighed", 6, blocking=False), "acquire")
+
+
+@both
+async def test_a_waiter_gets_what_is_released(io, view) -> None:
+    lock = Lock("turns")
+    first = await io.do(lock, "acquire")
+    waiting = io.start(io.do(Lock("turns"), "acquire"))
+    await until(io, lambda: view("turns").waiting == 1)
+    await io.do(first, "release")
+    second = await io.result(waiting)
+    assert second.held and second.fence > first.fence
+    await io.do(second, "release")
+    await until(io, lambda: view("turns").empty)
+
+
+@both
+async def test_who_waits_in_vain_leaves_the_queue(io, view) -> None:
+    first = await io.do(Lock("vain"), "acquire")
+    assert await io.do(Lock("vain"), "acquire", blocking_timeout=0.1) is None
+    assert view("vain").waiting == 0
+    await io.do(first, "release")
+    assert await io.do(Lock("vain", blocking=False), "acquire")
+
+
+@both
+async def test_a_refused_try_leaves_nothing(io, view) -> None:
+    first = await io.do(Lock("refused"), "acquire")
+    await take(io, "refused", 1, 5)
+    assert (view("refused").holding, view("refused").waiting) == (1, 0)
+    await io.do(first, "release")
+
+
+@both
+async def test_a_with_block_that_gets_nothing_says_why(io) -> None:
+    async with io.entered(Lock("why")):
+        with pytest.raises(NotAcquired, match=r"'why'.* all permits are taken") as caught:
+            async with io.entered(Lock("why", blocking=False)):
+                pytest.fail("two are in")
+        assert (caught.value.reason, caught.value.lock_name) == ("full", "why")
+        with pytest.raises(NotAcquired) as caught:
+            async with io.entered(Lock("why", blocking_timeout=0.05)):
+                pytest.fail("two are in")
+        assert caught.value.reason == "timeout"
+    assert NotAcquired is type(caught.value) and isinstance(caught.value, LockError)
+
+
+@both
+async def test_a_lock_and_a_semaphore_of_one_are_the_same_thing(io) -> None:
+    async with io.entered(Lock("same")):
+        assert await io.do(Semaphore("same", 1, blocking=False), "acquire") is None
+
+
+@both
+async def test_the_callers_limit_rules_and_nobody_is_thrown_out(io, view) -> None:
+    leases = await take(io, "lower", 3, 3)
+    assert await io.do(Semaphore("lower", 2, blocking=False), "acquire") is None
+    assert all([await io.do(lease, "owned") for lease in leases])
+    assert await io.do(Semaphore("lower", 4, blocking=False), "acquire")
+
+
+@both
+async def test_an_unfair_one_may_go_before_a_fresh_head_that_does_not_fit(io, view) -> None:
+    first = await io.do(Semaphore("unfair", 3), "acquire", permits=2)
+    large = io.start(io.do(Semaphore("unfair", 3), "acquire", permits=3))
+    await until(io, lambda: view("unfair").waiting == 1)
+    assert await io.do(Semaphore("unfair", 3, blocking=False), "acquire") is None
+    small = await io.do(Semaphore("unfair", 3, fair=False, blocking=False), "acquire")
+    assert small
+    await io.do(first, "release")
+    await io.do(small, "release")
+    assert (await io.result(large)).permits == 3
+
+
+# A lease
+
+
+@both
+async def test_a_lease_says_what_it_is(io) -> None:
+    lease = await io.do(Lock("says", timeout=20), "acquire")
+    assert lease and lease.held and lease.name == "says" and lease.permits == 1
+    assert 18 < lease.remaining <= 20
+    assert abs(datetime.now(timezone.utc) - lease.acquired_at) < timedelta(minutes=2)
+    assert len(lease.token) == 32
+    assert lease.token not in repr(lease)
+    lease.check()
+    await io.do(lease, "release")
+    assert not lease and not lease.held and lease.remaining == 0
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+@both
+async def test_a_lease_is_given_back_once(io) -> None:
+    lease = await io.do(Lock("once"), "acquire")
+    await io.do(lease, "release")
+    other = await io.do(Lock("once"), "acquire")
+    with pytest.raises(NotAcquired, match="released already"):
+        await io.do(lease, "release")
+    assert await io.do(other, "owned")
+
+
+@both
+async def test_renew_extend_and_reacquire_move_its_end(io, view) -> None:
+    lock = Lock("moved", timeout=10)
+    lease = await io.do(lock, "acquire")
+    await io.do(lease, "renew", 40)
+    assert 35 < lease.remaining <= 40 and 35 < view("moved").ends_in <= 40
+    assert await io.do(lease, "extend", 20)
+    assert 55 < lease.remaining <= 60 and 55 < view("moved").ends_in <= 60.1
+    assert await io.do(lease, "extend", 15, replace_ttl=True)
+    assert 10 < lease.remaining <= 15 and 10 < view("moved").ends_in <= 15
+    await io.do(lease, "renew", 60)
+    assert await io.do(lease, "reacquire")
+    assert 5 < lease.remaining <= 10 and 5 < view("moved").ends_in <= 10
+    assert await io.do(lock, "extend", 90, replace_ttl=True)
+    assert lease.remaining > 80
+    assert await io.do(lock, "reacquire")
+    assert lease.remaining <= 10
+
+
+@both
+async def test_what_is_over_is_neither_renewed_nor_extended(io, view) -> None:
+    lease = await io.do(Lock("over"), "acquire")
+    view("over").clear()
+    other = await io.do(Lock("over", blocking=False), "acquire")
+    end = view("over").ends_in
+    for method, *args in (["renew"], ["extend", 60], ["reacquire"], ["detach"]):
+        with pytest.raises(LeaseLost) as caught:
+            await io.do(lease, method, *args)
+        assert LeaseLost is type(caught.value) and isinstance(caught.value, LockNotOwnedError)
+    assert await io.do(other, "owned") and not await io.do(lease, "owned")
+    assert view("over").ends_in <= end
+
+
+@both
+async def test_owned_and_locked_ask_the_server(io, view) -> None:
+    lock = Lock("asked")
+    assert not await io.do(lock, "locked") and not await io.do(lock, "owned")
+    lease = await io.do(lock, "acquire")
+    other = Lock("asked")
+    assert await io.do(lock, "locked") and await io.do(lock, "owned")
+    assert await io.do(lease, "locked") and await io.do(lease, "owned")
+    assert await io.do(other, "locked") and not await io.do(other, "owned")
+    view("asked").clear()
+    assert not await io.do(lock, "owned") and not await io.do(lock, "locked")
+
+
+@both
+async def test_a_hard_lease_is_not_renewed(io, view, caplog) -> None:
+    lost = threading.Event()
+    lease = await io.do(Lock("hard", timeout=0.3, on_lost=lambda _: lost.set()), "acquire")
+    second = await io.do(Lock("hard"), "acquire", blocking_timeout=20)
+    assert second and not lease.held
+    await until(io, lost.is_set)
+    with pytest.raises(LeaseLost):
+        await io.do(lease, "release")
+    assert await io.do(second, "owned")
+
+
+@both
+async def test_renew_can_be_had_with_a_timeout_and_stops_at_max_hold(io, view) -> None:
+    lock = Lock("capped", timeout=0.6, renew=True, max_hold=1.2)
+    lease = await io.do(lock, "acquire")
+    await io.sleep(0.8)
+    assert lease.held and await io.do(lease, "owned")
+    await until(io, lambda: not lease.held, 10)
+    await until(io, lambda: view("capped").holding == 0, 10)
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+@both
+async def test_a_permanent_lease_waits_for_no_clock(io, view) -> None:
+    lease = await io.do(Lock("ever", timeout=math.inf), "acquire")
+    assert math.inf == lease.remaining and math.inf == view("ever").ends_in
+    assert all(view("ever").client.pttl(key) == -1 for key in view("ever").left())
+    await io.do(lease, "release")
+    assert view("ever").empty
+    assert all(view("ever").client.pttl(key) > 0 for key in view("ever").left())
+
+
+@both
+async def test_a_permanent_lease_is_handed_over_too(io, view) -> None:
+    lock = Lock("ever-next", timeout=math.inf)
+    first = await io.do(lock, "acquire")
+    waiting = io.start(io.do(Lock("ever-next", timeout=math.inf), "acquire"))
+    await until(io, lambda: view("ever-next").waiting == 1)
+    await io.do(first, "release")
+    second = await io.result(waiting)
+    await until(io, lambda: math.inf == view("ever-next").ends_in)
+    assert math.inf == second.remaining
+
+
+@both
+async def test_a_permanent_lease_ends_when_it_is_cleared(io, view) -> None:
+    lease = await io.do(Lock("stuck", timeout=math.inf), "acquire")
+    view("stuck").clear()
+    assert not await io.do(lease, "owned")
+    assert await io.do(Lock("stuck", blocking=False), "acquire")
+
+
+@both
+async def test_min_hold_keeps_the_name_taken(io, view) -> None:
+    lock = Lock("period", min_hold=1.0, blocking=False)
+    lease = await io.do(lock, "acquire")
+    await io.do(lease, "release")
+    assert not lease.held
+    assert await io.do(lock, "acquire") is None
+    assert await io.do(lock, "locked")
+    assert 0 < view("period").ends_in <= 1.0
+    again = await io.do(lock, "acquire", True, 20)
+    assert again and again.fence - lease.fence >= 1_000_000
+
+
+@both
+async def test_after_a_long_hold_min_hold_asks_for_nothing(io) -> None:
+    lock = Lock("period", min_hold=0.1, blocking=False)
+    lease = await io.do(lock, "acquire")
+    await io.sleep(0.2)
+    await io.do(lease, "release")
+    assert await io.do(lock, "acquire")
+
+
+@both
+async def test_fences_grow_with_every_grant(io) -> None:
+    fences = []
+    for _ in range(5):
+        async with io.entered(Lock("fences")) as lease:
+            fences.append(lease.fence)
+    assert sorted(set(fences)) == fences
+
+
+# One object, many callers
+
+
+@both
+async def test_one_object_serves_many_at_once(io, view) -> None:
+    sem, most = Semaphore("shared", 3), [0, 0]
+
+    async def use() -> None:
+        for _ in range(5):
+            async with io.entered(sem) as lease:
+                most[0] += 1
+                most[1] = max(most)
+                assert lease.held
+                await io.sleep(0.001)
+                most[0] -= 1
+
+    await io.gather(*[use() for _ in range(12)])
+    assert most[1] <= 3
+    assert view("shared").empty
+
+
+@both
+async def test_release_gives_back_the_newest_of_this_thread_or_task(io) -> None:
+    sem = Semaphore("newest", 5)
+    first, second = await io.do(sem, "acquire"), await io.do(sem, "acquire")
+    await io.do(sem, "release")
+    assert first.held and not second.held
+    await io.do(first, "release")
+    with pytest.raises(NotAcquired, match="holds nothing"):
+        await io.do(sem, "release")
+
+
+@both
+async def test_nobody_releases_what_another_thread_or_task_took(io) -> None:
+    sem = Semaphore("theirs", 5)
+
+    async def other() -> None:
+        assert not await io.do(sem, "owned")
+        for method, *args in (["release"], ["extend", 5], ["reacquire"]):
+            with pytest.raises(NotAcquired):
+                await io.do(sem, method, *args)
+
+    lease = await io.do(sem, "acquire")
+    await io.result(io.start(other()))
+    assert lease.held and await io.do(sem, "owned")
+
+
+@both
+async def test_with_thread_local_off_all_threads_and_tasks_share(io) -> None:
+    sem = Semaphore("ours", 5, thread_local=False)
+    lease = await io.do(sem, "acquire")
+    await io.result(io.start(io.do(sem, "release")))
+    assert not lease.held
+
+
+@both
+async def test_a_lease_may_be_released_from_any_thread_or_task(io, view) -> None:
+    lease = await io.do(Lock("anywhere"), "acquire")
+    await io.result(io.start(io.do(lease, "release")))
+    assert not lease.held and view("anywhere").empty
+
+
+def test_a_lease_taken_in_a_loop_is_released_in_a_thread(view) -> None:
+    async def main() -> None:
+        lease = await Lock("across").aacquire()
+        await asyncio.to_thread(lease.release)
+
+    asyncio.run(main())
+    lease = Lock("across", blocking=False).acquire()
+    assert lease
+    asyncio.run(lease.arelease())
+    assert view("across").empty
+
+
+@both
+async def test_with_blocks_nest_on_one_object(io) -> None:
+    sem = Semaphore("nested", 2)
+    async with io.entered(sem) as outer:
+        async with io.entered(sem) as inner:
+            assert outer.held and inner.held
+        assert outer.held and not inner.held
+    assert not outer.held
+
+
+@both
+async def test_a_lease_released_inside_its_with_block_is_no_error(io) -> None:
+    async with io.entered(Lock("early")) as lease:
+        await io.do(lease, "release")
+    lock = Lock("early")
+    async with io.entered(lock):
+        await io.do(lock, "release")
+
+
+@both
+async def test_the_end_of_a_with_block_that_lost_its_lease_tells(io, view) -> None:
+    with pytest.raises(LeaseLost) as caught:
+        async with io.entered(Lock("ended")):
+            view("ended").clear()
+    assert LeaseLost is type(caught.value)
+
+
+@both
+async def test_the_bodys_own_exception_is_never_masked(io, view, caplog) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with io.entered(Lock("mine")):
+            view("mine").clear()
+            raise ZeroDivisionError
+    assert "leaving 'mine'" in caplog.text
+
+
+@both
+async def test_a_lost_lease_at_the_end_of_a_block_can_be_a_warning(io, view, caplog) -> None:
+    """As with redis-py's `raise_on_release_error`: leaving the block only."""
+    lock = Lock("lenient", raise_on_release_error=False)
+    async with io.entered(lock):
+        view("lenient").clear()
+    assert "lenient" in caplog.text
+    await io.do(lock, "acquire")
+    view("lenient").clear()
+    with pytest.raises(LeaseLost):
+        await io.do(lock, "release")
+
+
+@both
+async def test_a_dropped_lease_is_not_renewed_and_a_warning_says_so(io, view, caplog) -> None:
+    caplog.set_level(logging.WARNING, "django_redis_sync")
+    await io.do(Lock("dropped", timeout=0.6, renew=True), "acquire")
+    gc.collect()
+    await until(io, lambda: view("dropped").holding == 0)
+    await until(io, lambda: "'dropped' was dropped without a release" in caplog.text)
+
+
+# Handing a lease to somebody else
+
+
+@both
+async def test_a_handle_moves_a_lease(io, view) -> None:
+    async with io.entered(Lock("moving", timeout=0.6, renew=True)) as lease:
+        handle = await io.do(lease, "detach", 30)
+        assert isinstance(handle, str) and not lease.held
+    assert view("moving").ends_in > 25
+    assert await io.do(Lock("moving", blocking=False), "acquire") is None
+    lost: list[Lease] = []
+    adopted = await io.do(Lease, "from_handle", handle, on_lost=lost.append)
+    assert (lease.token, lease.fence) == (adopted.token, adopted.fence)
+    assert adopted.held and adopted.remaining <= 0.6
+    await io.sleep(0.9)  # it is renewed on this side
+    assert adopted.held and await io.do(adopted, "owned")
+    await io.do(adopted, "release")
+    assert view("moving").empty and not lost
+
+
+@both
+async def test_a_detached_lease_can_no_longer_be_used_here(io) -> None:
+    lease = await io.do(Lock("gone"), "acquire")
+    await io.do(lease, "detach")
+    with pytest.raises(NotAcquired, match="detached already"):
+        await io.do(lease, "release")
+    with pytest.raises(LeaseLost):
+        await io.do(lease, "renew")
+
+
+@both
+async def test_a_handle_of_a_lease_that_is_over_is_lost(io, view) -> None:
+    handle = await io.do(await io.do(Lock("late"), "acquire"), "detach")
+    view("late").clear()
+    with pytest.raises(LeaseLost):
+        await io.do(Lease, "from_handle", handle)
+
+
+@both
+async def test_an_adopted_lease_releases_in_a_with_block(io, view) -> None:
+    handle = await io.do(await io.do(Semaphore("adopt", 2), "acquire", permits=2), "detach")
+    async with io.entered(await io.do(Lease, "from_handle", handle)) as lease:
+        assert lease.permits == 2
+    assert view("adopt").empty
+
+
+# Losing a lease
+
+
+@both
+async def test_a_holder_learns_that_its_lease_was_cleared(io, view) -> None:
+    from django_redis_sync.signals import lease_lost
+
+    told, signalled = threading.Event(), threading.Event()
+
+    def receive(sender: Any, lease: Lease, reason: str, **_: Any) -> None:
+        if lease.name == "cleared" and reason:
+            signalled.set()
+
+    lease_lost.connect(receive)
+    try:
+        lock = Lock("cleared", timeout=1, renew=True, on_lost=lambda _: told.set())
+        lease = await io.do(lock, "acquire")
+        view("cleared").clear()
+        await until(io, lambda: not lease.held, 10)
+        await until(io, lambda: told.is_set() and signalled.is_set(), 10)
+    finally:
+        lease_lost.disconnect(receive)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        await io.do(lease, "release")
+
+
+@both
+async def test_a_slow_receiver_holds_up_no_renewal(io, view) -> None:
+    stuck = threading.Event()
+    lost = await io.do(
+        Lock("slow-1", timeout=0.6, renew=True, on_lost=lambda _: stuck.wait(20)), "acquire"
+    )
+    kept = await io.do(Lock("slow-2", timeout=0.8, renew=True), "acquire")
+    view("slow-1").clear()
+    await until(io, lambda: not lost.held, 10)
+    await io.sleep(1.2)
+    stuck.set()
+    assert kept.held and await io.do(kept, "owned")
+
+
+@both
+async def test_a_holder_that_works_for_three_times_the_lease_keeps_it(io, settings) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 0.8}
+    async with io.entered(Lock("long")) as lease:
+        assert lease.remaining <= 0.8
+        await io.sleep(2.4)
+        lease.check()
+        assert await io.do(Lock("long", blocking=False), "acquire") is None
+
+
+def test_a_loop_that_is_busy_for_long_keeps_its_leases() -> None:
+    async def main() -> None:
+        async with Lock("busy", timeout=0.8, renew=True) as lease:
+            threading.Event().wait(1.6)  # on the loop's own thread
+            lease.check()
+
+    asyncio.run(main())
+
+
+def test_a_holder_that_is_interrupted_in_the_wait_leaves_the_queue(view) -> None:
+    """As Ctrl-C does it: an exception that comes out of nowhere into the blocking read."""
+    import ctypes
+
+    first = Lock("interrupted").acquire()
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            Lock("interrupted").acquire()
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    eventually(lambda: view("interrupted").waiting == 1)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
+    )
+    thread.join(20)
+    assert [KeyboardInterrupt] == [type(error) for error in ended]
+    assert view("interrupted").waiting == 0
+    first.release()
+    assert view("interrupted").empty
+
+
+# Counting
+
+
+@both
+async def test_a_cycle_without_contention_costs_two_commands(io, raw) -> None:
+    async with io.entered(Lock("cheap")):
+        pass
+    with counted(raw) as seen:
+        for _ in range(20):
+            async with io.entered(Lock("cheap", blocking=False)) as lease:
+                lease.check()
+                assert lease.held and lease.remaining
+    with contextlib.suppress(KeyError):
+        seen.by_name.pop("ping")
+    assert seen.by_clients == 40

@@ -1,0 +1,76 @@
+"""What becomes of a queue whose members die or stop: a delay of a few seconds in all, not each.
+
+The scenarios sleep far more than they work, so they run side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+import redis
+
+from .both import eventually
+from .child import Child
+from .watching import View
+
+#: Seconds that all victims together may cost the next one. The leases are of ten minutes.
+MOST = 10
+VICTIMS = 3
+
+
+def survive(url: str, name: str, mode: str, what: signal.Signals) -> float:
+    """Seconds until a live waiter behind some victims has the lock."""
+    with redis.Redis.from_url(url) as client, Child("queue", name, mode, VICTIMS + 1) as crowd:
+        view = View(client, name)
+        client.delete(*view.left() or ["-"])
+        pids = {}
+        for _ in range(VICTIMS + 1):
+            pids[len(pids)] = int(crowd.line()[1])
+        word, first, _ = crowd.line()
+        assert word == "got"
+        eventually(lambda: view.waiting == VICTIMS)
+        # A live one at the end of the line, behind those that are about to die.
+        with Child("queue", name, mode, 1) as last:
+            last.line()
+            eventually(lambda: view.waiting == VICTIMS + 1)
+            victims = [pid for number, pid in pids.items() if number != int(first)]
+            for pid in victims:
+                os.kill(pid, what)
+            os.kill(pids[int(first)], signal.SIGKILL)
+            view.clear()  # what releases the holder's lease of ten minutes
+            start = time.monotonic()
+            assert last.line()[0] == "got"
+            took = time.monotonic() - start
+            for pid in victims:
+                os.kill(pid, signal.SIGCONT)
+            if what == signal.SIGSTOP:
+                # They woke up into a world that went on: they wait, and hold nothing.
+                eventually(lambda: view.waiting == VICTIMS)
+            assert view.holding == 1
+            return took
+
+
+SCENARIOS = {
+    "sync waiters are killed": ("sync", signal.SIGKILL),
+    "sync waiters are paused": ("sync", signal.SIGSTOP),
+    "async waiters are killed": ("async", signal.SIGKILL),
+    "async waiters are paused": ("async", signal.SIGSTOP),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(redis_url: str) -> Iterator[dict[str, Future[float]]]:
+    with ThreadPoolExecutor(len(SCENARIOS)) as pool:
+        yield {name: pool.submit(survive, redis_url, name, *how) for name, how in SCENARIOS.items()}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_dead_and_the_paused_hold_up_the_others_for_seconds(
+    outcomes: dict[str, Future[float]], scenario: str
+) -> None:
+    assert outcomes[scenario].result(60) < MOST

@@ -1,0 +1,91 @@
+"""What the server has of a name, read past the library; and what clients sent to the server."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from django.conf import settings
+
+from django_redis_sync.protocol.keys import Keys, keys_of
+
+
+class View:
+    """One name, as it stands on the server."""
+
+    def __init__(self, client: redis.Redis, name: str, prefix: str | None = None) -> None:
+        self.client = client
+        self.keys: Keys = keys_of(settings.PREFIX if prefix is None else prefix, name)
+
+    def now(self) -> int:
+        seconds, micro = self.client.time()
+        return int(seconds * 1000 + micro // 1000)
+
+    @property
+    def holding(self) -> int:
+        """Unexpired leases."""
+        return int(self.client.zcount(self.keys.leases, f"({self.now()}", "+inf"))
+
+    @property
+    def waiting(self) -> int:
+        return int(self.client.zcard(self.keys.queue))
+
+    @property
+    def ends_in(self) -> float:
+        """Seconds that the last lease still has; below 0 when there is none."""
+        last = self.client.zrange(self.keys.leases, -1, -1, withscores=True)
+        return (last[0][1] - self.now()) / 1000 if last else -1.0
+
+    @property
+    def empty(self) -> bool:
+        return self.holding == self.waiting == 0
+
+    def left(self) -> list[bytes]:
+        """The keys of the name that are there; its history may stay, for the hours it was told."""
+        pattern = self.keys.leases.removesuffix("leases")
+        found = self.client.scan_iter(match=f"{pattern}*", count=1000)
+        return [key for key in found if key.decode() != getattr(self.keys, "stats", None)]
+
+    def clear(self) -> None:
+        """What an operator does about every lease: the `clear` verb."""
+        from django_redis_sync.protocol import scripts
+
+        script = scripts.script("clear")
+        for token in map(bytes.decode, self.client.zrange(self.keys.leases, 0, -1)):
+            argv = [token, "0"][: len(script.argv)]
+            keys = self.keys.of(token)
+            assert self.client.eval(script.source, len(keys), *keys, *argv)[0] == b"ok"
+
+
+class Counted:
+    """Commands by name, filled in when the block ends."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, int] = {}
+        self.seconds = 0.0
+
+    def __getitem__(self, name: str) -> int:
+        return self.by_name.get(name, 0)
+
+    @property
+    def by_clients(self) -> int:
+        """What only clients send: scripts call none of these."""
+        names = ("eval", "evalsha", "blpop", "subscribe", "script", "ping")
+        return sum(count for name, count in self.by_name.items() if name.split("|")[0] in names)
+
+
+@contextlib.contextmanager
+def counted(client: redis.Redis) -> Iterator[Counted]:
+    """What the server was asked to do during the block, by `INFO commandstats`."""
+
+    def calls() -> dict[str, int]:
+        stats: dict[str, Any] = client.info("commandstats")
+        return {name.removeprefix("cmdstat_"): row["calls"] for name, row in stats.items()}
+
+    seen, before, start = Counted(), calls(), time.monotonic()
+    yield seen
+    seen.by_name = {name: n - before.get(name, 0) for name, n in calls().items()}
+    seen.seconds = time.monotonic() - start
