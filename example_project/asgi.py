@@ -1,0 +1,10 @@
+"""The example site for uvicorn; it serves the admin's style sheets itself, also without DEBUG."""
+
+import os
+
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
+
+application = ASGIStaticFilesHandler(get_asgi_application())

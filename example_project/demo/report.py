@@ -1,0 +1,110 @@
+"""What the demo prints: progress, the table, and where to look; on a terminal and in a log."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from django.core.management import get_commands
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from example_project.demo.judging import Verdict
+from example_project.demo.site import ADMIN, Server
+
+LOG_WIDTH = 120  # of a line, where there is no terminal to ask
+
+Each = Callable[..., None]
+
+
+class Show:
+    """Prints to standard output."""
+
+    def __init__(self) -> None:
+        self.console = Console(
+            width=None if sys.stdout.isatty() else LOG_WIDTH, highlight=False, soft_wrap=False
+        )
+
+    def begin(self, without_locks: bool) -> None:
+        """Say what this is."""
+        self.console.print("\n[bold]django_redis_sync: the example site under real traffic")
+        if without_locks:
+            self.console.print("[bold red]without any lock: this is what would happen")
+
+    def servers(self, servers: Sequence[Server]) -> None:
+        """Say what runs."""
+        for server in servers:
+            self.console.print(f"  {_describe(server)} at {server.url}")
+
+    @contextmanager
+    def step(self, title: str, total: float, unit: str) -> Iterator[Each]:
+        """Progress of one step: a bar on a terminal, a line at the end elsewhere."""
+        start = time.monotonic()
+        if self.console.is_terminal:
+            columns = (
+                TextColumn("  {task.description:<26}"),
+                BarColumn(),
+                TextColumn("{task.completed:.0f} of {task.total:.0f} {task.fields[unit]}"),
+                TimeElapsedColumn(),
+            )
+            with Progress(*columns, console=self.console) as progress:
+                task = progress.add_task(title, total=total, unit=unit)
+                yield lambda amount=1: progress.advance(task, amount)
+        else:
+            yield lambda amount=1: None
+            self.console.print(f"  {title}: {time.monotonic() - start:.1f} s")
+            sys.stdout.flush()
+
+    def table(self, verdicts: Mapping[tuple[str, str], Verdict], servers: Sequence[Server]) -> bool:
+        """Print every verdict; True when all of them hold, and there is any."""
+        table = Table(show_lines=True)
+        table.add_column("scenario", max_width=26)
+        for server in servers:
+            table.add_column(_describe(server))
+        for title in dict.fromkeys(title for title, _ in verdicts):
+            cells = [_cell(verdicts[title, server.name]) for server in servers]
+            table.add_row(title, *cells)
+        self.console.print("\n[bold]What the traffic showed")
+        self.console.print(table)
+        return self._sum_up(verdicts)
+
+    def links(self, servers: Sequence[Server], password: str, redis_url: str | None) -> None:
+        """Say where to look while the site stays up; `redis_url` if the shell doesn't know it."""
+        say = self.console.print
+        say("\nThe site stays up for you to look at:")
+        for server in servers:
+            say(f"  {server.name:<9} {server.url}/")
+        say(f"  admin     {servers[0].url}/admin/")
+        say(f"            login [bold]{ADMIN}[/], password [bold]{escape(password)}[/]")
+        if "locks" in get_commands():
+            variable = f"REDIS_URL={redis_url} " if redis_url else ""
+            say(f"  shell     {variable}python manage.py locks status")
+        say("Ctrl-C ends it.")
+
+    def ending(self) -> None:
+        """Say that the servers are being stopped."""
+        self.console.print("Stopping the servers.")
+
+    def _sum_up(self, verdicts: Mapping[tuple[str, str], Verdict]) -> bool:
+        """Name the broken rows, or say that there are none."""
+        broken: dict[str, list[str]] = {}
+        for (title, server), verdict in verdicts.items():
+            if not verdict.ok:
+                broken.setdefault(title, []).append(server)
+        for title, names in broken.items():
+            self.console.print(f"[red]BROKEN[/] {title} ({', '.join(names)})")
+        if verdicts and not broken:
+            self.console.print(f"[green]All {len(verdicts)} checks hold.")
+        return bool(verdicts) and not broken
+
+
+def _describe(server: Server) -> str:
+    return f"{server.name}, {server.workers} workers"
+
+
+def _cell(verdict: Verdict) -> str:
+    if verdict.ok:
+        return "\n".join(["[green]ok[/]", *map(escape, verdict.seen)])
+    return "\n".join(["[bold red]BROKEN[/]", *map(escape, verdict.faults)])

@@ -1,0 +1,178 @@
+"""The three scenarios, each played against each server.
+
+Who is inside is told by the shop's witness, what was sold by the database: neither uses Redis.
+"""
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Sequence
+
+import httpx
+from django.conf import settings
+
+from example_project.demo.judging import (
+    ExportsSeen,
+    KillSeen,
+    SaleSeen,
+    Verdict,
+    judge_exports,
+    judge_kill,
+    judge_sale,
+)
+from example_project.demo.report import Each, Show
+from example_project.demo.site import Server
+from example_project.demo.traffic import Answer, Ask, answer_of, burst, client_options
+from example_project.shop.models import Sale
+from example_project.shop.sales import TICKETS, open_sale
+from example_project.shop.views import EXPORT_LIMIT, EXPORTS, SLOW_EXPORTS
+from example_project.shop.witness import Visit
+
+BUYERS = 50
+# Seconds between two of them: all are there while the first tickets are sold, and the workers
+# share them (an event loop that is offered all at once takes them all).
+BUYERS_SPREAD = 0.003
+
+EXPORT_REQUESTS = 60
+EXPORT_SPREAD = 0.015  # seconds between two of them: less than the exports need
+
+LEASE = settings.LEASE_SECONDS
+HOLD_SECONDS = 20  # longer than it takes to find and kill the holder
+HOLD_BEFORE_KILL = 0.7  # seconds: a lease well under way
+POLL_SECONDS = 0.05
+GIVE_UP_SECONDS = 10.0
+
+
+class Unjudged(Exception):
+    """The evidence is missing; the message says which."""
+
+
+def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Verdict]:
+    """Every scenario against every server: (title, server's name) to verdict."""
+    for server in servers:
+        _warm_up(server)
+    verdicts = {}
+    for title, play in SCENARIOS.items():
+        for server in servers:
+            try:
+                verdict = play(server, show)
+            except Exception as error:  # what broke off was not shown to hold
+                verdict = Verdict((), (f"not judged: {type(error).__name__}: {error}",))
+            verdicts[title, server.name] = verdict
+    return verdicts
+
+
+def play_sale(server: Server, show: Show) -> Verdict:
+    """(a) Fifty buyers at once, ten tickets."""
+    sale = open_sale()
+    page = f"{server.prefix}/sale/"
+    asks = [
+        Ask(page, {"buyer": f"buyer {number + 1}"}, delay=number * BUYERS_SPREAD)
+        for number in range(BUYERS)
+    ]
+    with show.step(f"flash sale, {server.name}", len(asks), "requests") as each:
+        answers = burst(server.url, asks, each)
+    sale = Sale.objects.get(pk=sale.pk)
+    sold = list(sale.sold.values_list("number", "worker"))
+    return judge_sale(SaleSeen(BUYERS, TICKETS, answers, sold, sale.stock))
+
+
+def play_exports(server: Server, show: Show) -> Verdict:
+    """(b) Sixty requests at an endpoint of limit three: every third is in a hurry."""
+    now, in_line = f"{server.prefix}/exports/now/", f"{server.prefix}/exports/in-line/"
+    asks = [
+        Ask(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)
+        for number in range(EXPORT_REQUESTS)
+    ]
+    EXPORTS.forget()
+    with show.step(f"exports, {server.name}", len(asks), "requests") as each:
+        answers = burst(server.url, asks, each)
+    visits = EXPORTS.visits()
+    return judge_exports(ExportsSeen(EXPORT_LIMIT, EXPORT_REQUESTS, in_line, answers, visits))
+
+
+def play_kill(server: Server, show: Show) -> Verdict:
+    """(c) Kill the worker that holds the only permit, and ask until the permit is back."""
+    page = f"{server.prefix}/exports/slow/"
+    SLOW_EXPORTS.forget()
+    with (
+        show.step(f"killed worker, {server.name}", LEASE, "seconds") as each,
+        httpx.Client(**client_options(server.url)) as client,
+    ):
+        first = _ask_aside(server.url, f"{page}?seconds={HOLD_SECONDS}")
+        holder = _holder(server)
+        before = _ask(client, f"{page}?seconds=0")
+        time.sleep(HOLD_BEFORE_KILL)
+        os.kill(holder.pid, signal.SIGKILL)
+        if before.status == 200:  # no permit was held, so none can come back
+            return judge_kill(KillSeen(LEASE, before))
+        back = _back_after(client, f"{page}?seconds=0", each)
+        peak = max((visit.inside for visit in SLOW_EXPORTS.visits()), default=0)
+        answer = first.get(timeout=GIVE_UP_SECONDS)
+        return judge_kill(KillSeen(LEASE, before, answer, back, peak))
+
+
+SCENARIOS = {
+    f"a. Flash sale: {BUYERS} buyers at once, {TICKETS} tickets": play_sale,
+    f"b. Exports: {EXPORT_REQUESTS} requests, limit {EXPORT_LIMIT}": play_exports,
+    "c. A worker killed with SIGKILL while it holds a permit": play_kill,
+}
+
+
+def _warm_up(server: Server) -> None:
+    """Have the workers import and connect, and leases of an earlier demo run out."""
+    end = time.monotonic() + LEASE + GIVE_UP_SECONDS
+    pages = ["/exports/now/", "/exports/slow/?seconds=0", "/sale/"]
+    for page in pages:
+        asks = [Ask(server.prefix + page)] * 4 * server.workers
+        # 503: no permit is free yet. Whatever else came is for the scenarios to find.
+        while {answer.status for answer in burst(server.url, asks, lambda: None)} == {503}:
+            if time.monotonic() > end:
+                return
+            time.sleep(POLL_SECONDS)
+
+
+def _holder(server: Server) -> Visit:
+    """Who is inside; surely a worker of this server, for it is going to be killed."""
+    end = time.monotonic() + GIVE_UP_SECONDS
+    while time.monotonic() < end:
+        for visit in SLOW_EXPORTS.present():
+            if visit.parent == server.process.pid:
+                return visit
+        time.sleep(0.02)
+    raise Unjudged("no worker of this server got the permit")
+
+
+def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
+    """Seconds until a request is let in; None when it takes far too long."""
+    start = last = time.monotonic()
+    while last - start < LEASE + GIVE_UP_SECONDS:
+        answer = _ask(client, page)
+        now = time.monotonic()
+        each(now - last)
+        last = now
+        if answer.status == 200:
+            return now - start
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _ask_aside(url: str, page: str) -> "queue.SimpleQueue[Answer]":
+    """Ask in a thread, which puts the answer into the queue."""
+    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+
+    def ask() -> None:
+        with httpx.Client(**client_options(url)) as client:
+            answers.put(_ask(client, page))
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answers
+
+
+def _ask(client: httpx.Client, page: str) -> Answer:
+    try:
+        return answer_of(client.get(page))
+    except httpx.TransportError:
+        return Answer(page.partition("?")[0], 0)

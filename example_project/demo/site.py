@@ -1,0 +1,176 @@
+"""The example site's life during the demo: its folder, its database, its two servers."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+
+from example_project.shop.sales import open_sale
+
+HOST = "127.0.0.1"
+ADMIN = "admin"
+START_SECONDS = 30
+STOP_SECONDS = 6
+WORKERS = {"gunicorn": 3, "uvicorn": 2}
+
+
+class SiteError(Exception):
+    """The site could not be set up; the message says why."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server of the example site."""
+
+    name: str
+    port: int
+    workers: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def prefix(self) -> str:
+        """The pages that suit it: the async ones under uvicorn."""
+        return "/async" if self.name == "uvicorn" else ""
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-2000:]
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[None]:
+    """The demo's folder, for this demo alone."""
+    (settings.DEMO_DIR / ".gitignore").write_text("*\n")
+    with (settings.DEMO_DIR / "in_use").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SiteError(
+                f"another demo runs in {settings.DEMO_DIR}; end it, or set DEMO_DIR to a new folder"
+            ) from None
+        yield
+
+
+def make_database() -> str:
+    """A new SQLite database with an open sale and an admin account, whose password is returned."""
+    for file in Path(settings.DEMO_DIR).glob("shop.sqlite3*"):
+        file.unlink()
+    call_command("migrate", verbosity=0, interactive=False)
+    password = secrets.token_urlsafe(9)
+    get_user_model().objects.create_superuser(ADMIN, "", password)
+    open_sale()
+    return password
+
+
+@contextlib.contextmanager
+def serve(workers: int | None, port: int | None) -> Iterator[Sequence[Server]]:
+    """The site under gunicorn and under uvicorn, for the length of the `with` block."""
+    ports = _free_ports([port, port + 1] if port else [0, 0])
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for (name, usual), number in zip(WORKERS.items(), ports, strict=True):
+            server = _start(name, number, workers or usual)
+            stack.callback(_stop, server)
+            servers.append(server)
+        for server in servers:
+            _wait_until_ready(server)
+        yield servers
+
+
+def stay_up(servers: Sequence[Server]) -> None:
+    """Wait for ever, or until a server ends; with tickets to buy by hand."""
+    open_sale()
+    while True:
+        for server in servers:
+            _must_run(server)
+        time.sleep(0.5)
+
+
+def _command(name: str, port: int, workers: int) -> list[str]:
+    if name == "gunicorn":
+        words = ["--config", "python:example_project.gunicorn_conf", "--bind", f"{HOST}:{port}"]
+        application = "example_project.wsgi:application"
+    else:
+        words = ["--host", HOST, "--port", str(port), "--no-access-log"]
+        words += ["--timeout-graceful-shutdown", "2"]
+        application = "example_project.asgi:application"
+    return [sys.executable, "-m", name, *words, "--workers", str(workers), application]
+
+
+def _start(name: str, port: int, workers: int) -> Server:
+    """Start a server in a process group of its own: Ctrl-C reaches the demo, which ends it."""
+    log = Path(settings.DEMO_DIR) / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            _command(name, port, workers),
+            cwd=settings.BASE_DIR,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    return Server(name, port, workers, process, log)
+
+
+def _stop(server: Server) -> None:
+    """End a server: its master by SIGTERM, then whatever is left of its group."""
+    try:
+        server.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(STOP_SECONDS)
+    finally:  # also when the user is impatient
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+
+
+def _wait_until_ready(server: Server) -> None:
+    end = time.monotonic() + START_SECONDS
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while time.monotonic() < end:
+            _must_run(server)
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(server.url).status_code == 200:
+                    return
+            time.sleep(0.05)
+    raise SiteError(f"{server.name} did not answer in {START_SECONDS} s:\n{server.last_words}")
+
+
+def _must_run(server: Server) -> None:
+    if server.process.poll() is not None:
+        raise SiteError(f"{server.name} ended by itself:\n{server.last_words}")
+
+
+def _free_ports(wanted: Sequence[int]) -> list[int]:
+    """The wanted ports, which must be free now; 0 is any one."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for port in wanted:
+            probe = stack.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError as error:
+                raise SiteError(f"port {port} is not free: {error.strerror}") from error
+            ports.append(probe.getsockname()[1])
+        return ports

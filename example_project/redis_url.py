@@ -1,0 +1,20 @@
+"""Which Redis databases the example site uses."""
+
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+
+def database_of(url: str) -> int:
+    """The database number that a Redis URL names: in its query or in its path."""
+    parts = urlsplit(url)
+    named = dict(parse_qsl(parts.query)).get("db")
+    if named is None and parts.scheme != "unix":
+        named = parts.path.strip("/")
+    return int(named or 0)
+
+
+def neighbour_database(url: str) -> str:
+    """Another database of the same server: 1 beside 0, 0 beside 1, 3 beside 2 and so on."""
+    base, _, query = url.partition("?")
+    pairs = [(key, value) for key, value in parse_qsl(query) if key != "db"]
+    pairs.append(("db", str(database_of(url) ^ 1)))
+    return f"{base}?{urlencode(pairs)}"

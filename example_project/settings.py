@@ -1,0 +1,128 @@
+"""Settings of the example site; its files live in one folder, `.demo/` beside manage.py.
+
+Environment: REDIS_URL (the Redis server), DEMO_DIR (another folder), DEMO_DEBUG=1, and
+DEMO_WITHOUT_LOCKS=1, which shows what happens when nothing protects the shop.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from django.core.management.utils import get_random_secret_key
+
+from example_project.redis_url import neighbour_database
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DEMO_DIR = Path(os.environ.get("DEMO_DIR") or BASE_DIR / ".demo").resolve()
+DEMO_DIR.mkdir(parents=True, exist_ok=True)
+
+
+def _secret_key() -> str:
+    """The folder's own key, made once: all workers need the same one, no two folders do."""
+    path = DEMO_DIR / "secret_key"
+    try:
+        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(get_random_secret_key())
+    except FileExistsError:
+        pass
+    return path.read_text()
+
+
+SECRET_KEY = os.environ.get("DEMO_SECRET_KEY") or _secret_key()
+DEBUG = os.environ.get("DEMO_DEBUG") == "1"
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_redis_sync",
+    "example_project.shop",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    # Last, so that it notes the time just before a view asks for its permit.
+    "example_project.shop.middleware.note_arrival",
+]
+
+ROOT_URLCONF = "example_project.urls"
+WSGI_APPLICATION = "example_project.wsgi.application"
+ASGI_APPLICATION = "example_project.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": DEMO_DIR / "shop.sqlite3",
+        "OPTIONS": {
+            # Many workers write at once: readers don't block writers, writers wait their turn.
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+        },
+    }
+}
+
+REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
+CACHES = {
+    "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL},
+    # Locks get a database of their own: `cache.clear()` empties a whole database, leases too.
+    "locks": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": neighbour_database(REDIS_URL),
+        # Two demos in two folders may share a server without sharing their locks.
+        "KEY_PREFIX": "shop-" + hashlib.sha256(str(DEMO_DIR).encode()).hexdigest()[:8],
+    },
+}
+
+# Shows what happens when nothing protects the shop: no limits, and sales without their lock.
+WITHOUT_LOCKS = os.environ.get("DEMO_WITHOUT_LOCKS") == "1"
+
+# Short, so that the demo need not wait long for the lease of a worker that it killed.
+LEASE_SECONDS = 5
+REDIS_SYNC = {
+    "ENABLED": not WITHOUT_LOCKS,
+    "CACHE": "locks",
+    "TIMEOUT": LEASE_SECONDS,
+    # While Redis is down, rather nobody than more than the limit.
+    "REQUESTS": {"on_outage": "closed"},
+}
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "static/"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "{asctime} {levelname} {process} {name}: {message}", "style": "{"}
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": "WARNING"},
+}

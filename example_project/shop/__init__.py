@@ -1,0 +1,1 @@
+"""The shop: a flash sale, exports, and a witness who counts without Redis."""

@@ -1,0 +1,33 @@
+"""A sale with its stock, and the tickets that it sold.
+
+Nothing here protects the stock: no constraint, no row lock. Only the Redis lock does.
+"""
+
+from django.db import models
+
+
+class Sale(models.Model):
+    """A flash sale; the newest one is open."""
+
+    tickets = models.IntegerField()
+    stock = models.IntegerField()  # signed, so that an oversold stock would show
+    opened_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        get_latest_by = "pk"
+
+    def __str__(self) -> str:
+        return f"sale {self.pk}: {self.stock} of {self.tickets} left"
+
+
+class Ticket(models.Model):
+    """One ticket sold; two with the same number in a sale would be one sold twice."""
+
+    sale = models.ForeignKey(Sale, on_delete=models.CASCADE, related_name="sold")
+    number = models.IntegerField()
+    buyer = models.CharField(max_length=100)
+    worker = models.IntegerField(help_text="pid of the worker that sold it")
+    sold_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"ticket {self.number} of sale {self.sale_id}, sold to {self.buyer}"

@@ -1,0 +1,174 @@
+"""What the shop shows: each page once as sync code and once as async code."""
+
+import asyncio
+import time
+
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from django_redis_sync import NotAcquired, semaphore_required
+from example_project.shop import sales
+from example_project.shop.middleware import ARRIVED
+from example_project.shop.models import Sale, Ticket
+from example_project.shop.witness import Visit, Witness
+
+EXPORTS = Witness("exports")
+SLOW_EXPORTS = Witness("slow-export")
+
+EXPORT_LIMIT = 3
+EXPORT_SECONDS = 0.15
+PATIENCE = 15.0  # seconds that a request waits in line for an export
+SLOW_SECONDS = 15.0  # how long a slow export takes unless the query says otherwise
+SLOWEST = 60.0
+
+
+@require_GET
+def index(request: HttpRequest) -> HttpResponse:
+    """The pages that there are, and who is inside now."""
+    context = {
+        "sale": Sale.objects.order_by("-pk").first(),
+        "exports": EXPORTS.present(),
+        "export_limit": EXPORT_LIMIT,
+        "slow_exports": SLOW_EXPORTS.present(),
+    }
+    return render(request, "shop/index.html", context)
+
+
+# The flash sale
+
+
+@require_POST
+def new_sale(request: HttpRequest) -> HttpResponse:
+    """Open a new sale and go back to its page."""
+    sales.open_sale()
+    return HttpResponseRedirect(reverse("flash-sale"))
+
+
+@require_http_methods(["GET", "POST"])
+def flash_sale(request: HttpRequest) -> HttpResponse:
+    """GET shows the sale, POST buys one ticket."""
+    if request.method == "GET":
+        return _sale_page(request)
+    try:
+        ticket = sales.buy(_buyer(request))
+    except NotAcquired:
+        return _crowded(request)
+    return _sale_answer(request, ticket)
+
+
+@require_http_methods(["GET", "POST"])
+async def async_flash_sale(request: HttpRequest) -> HttpResponse:
+    """The same in async code."""
+    if request.method == "GET":
+        return await sync_to_async(_sale_page)(request)
+    try:
+        ticket = await sales.abuy(_buyer(request))
+    except NotAcquired:
+        return await sync_to_async(_crowded)(request)
+    return await sync_to_async(_sale_answer)(request, ticket)
+
+
+def _buyer(request: HttpRequest) -> str:
+    return request.POST.get("buyer", "").strip()[:100] or "somebody"
+
+
+def _sale_answer(request: HttpRequest, ticket: Ticket | None) -> HttpResponse:
+    """200 with the ticket, or 409 when there was none left."""
+    if ticket is None:
+        return _sale_page(request, "Sorry, sold out.", status=409)
+    return _sale_page(request, f"Ticket {ticket.number} is yours, {ticket.buyer}.")
+
+
+def _crowded(request: HttpRequest) -> HttpResponse:
+    """503: the lock did not come free in time."""
+    response = _sale_page(request, "Too many buyers at once, please try again.", status=503)
+    response["Retry-After"] = "1"
+    return response
+
+
+def _sale_page(request: HttpRequest, answer: str = "", status: int = 200) -> HttpResponse:
+    sale = Sale.objects.order_by("-pk").first()
+    sold = sale.sold.order_by("pk") if sale else []
+    context = {"sale": sale, "sold": sold, "answer": answer}
+    return render(request, "shop/sale.html", context, status=status)
+
+
+# Exports: at most three at once
+
+
+@require_GET
+@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=0)
+def export_now(request: HttpRequest) -> HttpResponse:
+    """An export at once, or a 503."""
+    return _export(request)
+
+
+@require_GET
+@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=PATIENCE)
+def export_in_line(request: HttpRequest) -> HttpResponse:
+    """An export when its turn comes: in the order of asking."""
+    return _export(request)
+
+
+@require_GET
+@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=0)
+async def async_export_now(request: HttpRequest) -> HttpResponse:
+    """The first of them in async code."""
+    return await _aexport(request)
+
+
+@require_GET
+@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=PATIENCE)
+async def async_export_in_line(request: HttpRequest) -> HttpResponse:
+    """The second of them in async code."""
+    return await _aexport(request)
+
+
+def _export(request: HttpRequest) -> HttpResponse:
+    with EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
+        time.sleep(EXPORT_SECONDS)
+        return _export_page(request, visit)
+
+
+async def _aexport(request: HttpRequest) -> HttpResponse:
+    with EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
+        await asyncio.sleep(EXPORT_SECONDS)
+        return await sync_to_async(_export_page)(request, visit)
+
+
+# A slow export: one at a time, long enough to be looked at, or killed
+
+
+@require_GET
+@semaphore_required("slow-export", limit=1, blocking_timeout=0)
+def slow_export(request: HttpRequest) -> HttpResponse:
+    """Hold the one permit for some seconds: `?seconds=30`."""
+    with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
+        time.sleep(_seconds(request))
+        return _export_page(request, visit)
+
+
+@require_GET
+@semaphore_required("slow-export", limit=1, blocking_timeout=0)
+async def async_slow_export(request: HttpRequest) -> HttpResponse:
+    """The same in async code."""
+    with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
+        await asyncio.sleep(_seconds(request))
+        return await sync_to_async(_export_page)(request, visit)
+
+
+def _seconds(request: HttpRequest) -> float:
+    """What the query asks for, within reason; anything odd is the usual time."""
+    try:
+        asked = float(request.GET.get("seconds", ""))
+    except ValueError:
+        return SLOW_SECONDS
+    return asked if 0 <= asked <= SLOWEST else SLOW_SECONDS
+
+
+def _export_page(request: HttpRequest, visit: Visit) -> HttpResponse:
+    tickets = Ticket.objects.select_related("sale").order_by("-pk")[:20]
+    return render(request, "shop/export.html", {"visit": visit, "tickets": tickets})

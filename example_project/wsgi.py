@@ -1,0 +1,10 @@
+"""The example site for gunicorn; it serves the admin's style sheets itself, also without DEBUG."""
+
+import os
+
+from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
+
+application = StaticFilesHandler(get_wsgi_application())

@@ -1,0 +1,91 @@
+"""The Redis server of a test run, and the fixtures that reach it."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+import redis
+from django.conf import settings
+
+from devtools.servers import NoServer, RedisServer, find_server, shared_server
+
+FOREIGN = bool(os.environ.get("REDIS_URL"))  # somebody else's server: touch only our own keys
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest-django has read the settings by now, but no cache is connected before the first use.
+    stack = contextlib.ExitStack()
+    config.add_cleanup(stack.close)
+    try:
+        url = stack.enter_context(shared_server())
+    except NoServer as error:
+        raise pytest.UsageError(str(error)) from None
+    if FOREIGN:
+        url = _unused_database(url)
+        stack.callback(_delete_our_keys, url)
+    os.environ["DJANGO_REDIS_SYNC_TEST_URL"] = url
+    settings.CACHES["default"]["LOCATION"] = url
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """Where the test run's server is: the LOCATION of the default cache."""
+    return os.environ["DJANGO_REDIS_SYNC_TEST_URL"]
+
+
+@pytest.fixture
+def clean_redis(redis_url: str) -> Iterator[None]:
+    """No key of ours before the test or after it."""
+    _clean(redis_url)
+    yield
+    _clean(redis_url)
+
+
+@pytest.fixture
+def raw(redis_url: str, clean_redis: None) -> Iterator[redis.Redis]:
+    """A plain client of the server, clean at the start, that answers in bytes."""
+    with redis.Redis.from_url(redis_url, decode_responses=False) as client:
+        yield client
+
+
+@pytest.fixture
+def new_server() -> Iterator[Callable[..., RedisServer]]:
+    """Starts private servers, to break or to configure; takes what `RedisServer` takes."""
+    if find_server() is None:
+        pytest.skip("REDIS_URL is all there is, and this test needs a server of its own")
+    with contextlib.ExitStack() as stack:
+        yield lambda **options: stack.enter_context(RedisServer(**options))
+
+
+def _clean(url: str) -> None:
+    if FOREIGN:
+        _delete_our_keys(url)
+    else:
+        with redis.Redis.from_url(url) as client:
+            client.flushdb()
+
+
+def _delete_our_keys(url: str) -> None:
+    with redis.Redis.from_url(url) as client:
+        for key in client.scan_iter(match=f"{settings.PREFIX}*", count=1000):
+            client.delete(key)
+
+
+def _unused_database(url: str) -> str:
+    """The same server with an empty database, when it has one."""
+    for number in range(15, 0, -1):
+        other = _with_database(url, number)
+        with contextlib.suppress(redis.ResponseError), redis.Redis.from_url(other) as client:
+            if client.dbsize() == 0:
+                return other
+    return url
+
+
+def _with_database(url: str, number: int) -> str:
+    parts = urlsplit(url)
+    query = {name: value for name, value in parse_qsl(parts.query) if name != "db"}
+    if parts.scheme == "unix":
+        return parts._replace(query=urlencode({**query, "db": number})).geturl()
+    return parts._replace(path=f"/{number}", query=urlencode(query)).geturl()

@@ -1,0 +1,366 @@
+"""The demo: it passes, it can fail, and it leaves nothing behind."""
+
+import fcntl
+import hashlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+from django.conf import settings
+
+from devtools.servers import find_server
+from example_project.demo.judging import (
+    ExportsSeen,
+    KillSeen,
+    SaleSeen,
+    judge_exports,
+    judge_kill,
+    judge_sale,
+)
+from example_project.demo.traffic import Answer
+from example_project.redis_url import neighbour_database
+from example_project.shop.witness import Visit, Witness
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 100
+TITLES = ("a. Flash sale", "b. Exports", "c. A worker killed")
+
+
+class Demo:
+    """A demo that runs in a folder of its own."""
+
+    def __init__(self, folder: Path, redis_url: str, *flags: str) -> None:
+        self.folder = folder
+        self.output = folder / "output"
+        environment = {
+            **os.environ,
+            "DEMO_DIR": str(folder),
+            "REDIS_URL": redis_url,
+            "PYTHONIOENCODING": "utf-8",
+        }
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "example_project.demo", *flags],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text(encoding="utf-8")
+
+    @property
+    def ports(self) -> list[int]:
+        """Gunicorn's and uvicorn's."""
+        return [int(port) for port in re.findall(r"workers at http://127.0.0.1:(\d+)", self.text)]
+
+    def wait_for(self, text: str) -> None:
+        end = time.monotonic() + SECONDS
+        while text not in self.text:
+            assert self.process.poll() is None, self.text
+            assert time.monotonic() < end, self.text
+            time.sleep(0.05)
+
+    def ended(self) -> int:
+        """Its exit code; every process it started is gone by then."""
+        code = self.process.wait(SECONDS)
+        assert processes_of(self.folder) == []
+        assert [port for port in self.ports if answers(port)] == []
+        return code
+
+    def cells(self) -> list[list[str]]:
+        """The table's rows: title, gunicorn's cell, uvicorn's cell, each in one line."""
+        rows: list[list[str]] = []
+        for line in self.text.splitlines():
+            if line.startswith(("├", "┡", "|-", "+=")):
+                rows.append(["", "", ""])
+            elif line.startswith("│"):
+                parts = [part.strip() for part in line.strip("│").split("│")]
+                rows[-1] = [
+                    f"{old} {new}".strip() for old, new in zip(rows[-1], parts, strict=True)
+                ]
+        return rows
+
+
+@contextmanager
+def demo(folder: Path, redis_url: str, *flags: str) -> Iterator[Demo]:
+    running = Demo(folder, redis_url, *flags)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.terminate()
+            running.process.wait(30)
+        if redis_url:
+            delete_keys_of(folder, redis_url)
+
+
+def delete_keys_of(folder: Path, redis_url: str) -> None:
+    """The counters that a demo leaves would expire by themselves, but only after hours."""
+    prefix = "shop-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
+    with redis.Redis.from_url(neighbour_database(redis_url)) as client:
+        for key in client.scan_iter(match=f"{prefix}:*", count=1000):
+            client.delete(key)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of the living processes that were started for this folder (on Linux)."""
+    mark = f"DEMO_DIR={folder}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # not ours, or gone meanwhile
+            continue
+    return found
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_the_demo_holds_under_both_servers(tmp_path: Path, redis_url: str) -> None:
+    with demo(tmp_path, redis_url, "--exit") as running:
+        code = running.ended()
+        rows = running.cells()
+        assert (code, len(rows)) == (0, 3), running.text
+    for row, title in zip(rows, TITLES, strict=True):
+        assert row[0].startswith(title)
+        assert [cell.partition(" ")[0] for cell in row[1:]] == ["ok", "ok"]
+    sale, exports, kill = (" ".join(row[1:]) for row in rows)
+    assert sale.count("10 of 10 tickets sold, none twice") == 2
+    assert exports.count("at most 3 inside at any moment") == 2
+    assert kill.count("the lease is 5 s") == 2
+    assert "All 6 checks hold." in running.text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_without_locks_every_row_is_broken(tmp_path: Path, redis_url: str) -> None:
+    with demo(tmp_path, redis_url, "--without-locks", "--exit") as running:
+        code = running.ended()
+        rows = running.cells()
+        assert (code, len(rows)) == (1, 3), running.text
+    for row, title in zip(rows, TITLES, strict=True):
+        assert [cell.partition(" ")[0] for cell in row[1:]] == ["BROKEN", "BROKEN"]
+        assert re.search(rf"^BROKEN {title}.*\(gunicorn, uvicorn\)$", running.text, re.MULTILINE)
+    assert "tickets sold of 10" in rows[0][1]
+    assert "inside at once, the limit is 3" in rows[1][1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_the_site_stays_up_until_ctrl_c(tmp_path: Path, redis_url: str) -> None:
+    with demo(tmp_path, redis_url, "--without-locks") as running:
+        running.wait_for("Ctrl-C ends it.")
+        for port in running.ports:
+            for page in ("", "sale/", "admin/login/", "static/admin/css/base.css"):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}") as response:
+                    assert response.status == 200
+        assert re.search(r"login admin, password \S+", running.text)
+        running.process.send_signal(signal.SIGINT)
+        assert running.ended() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_demo_ended_midway_leaves_no_process(tmp_path: Path, redis_url: str) -> None:
+    own_redis = "" if find_server() else redis_url
+    with demo(tmp_path, own_redis, "--exit") as running:
+        running.wait_for("flash sale, gunicorn")
+        assert processes_of(tmp_path) or sys.platform != "linux"
+        running.process.terminate()
+        assert running.ended() == 128 + signal.SIGTERM
+
+
+@pytest.mark.timeout(60)
+def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, redis_url: str) -> None:
+    with (tmp_path / "in_use").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with demo(tmp_path, redis_url, "--exit") as running:
+            assert running.ended() == 2
+            assert "another demo runs in" in running.text
+
+
+# The judges
+
+
+def visits(path: str = "/line/", count: int = 10, inside: int = 3) -> list[Visit]:
+    """A line in good order: each arrives 0.1 s after the one before, and waits a second."""
+    return [
+        Visit(path, 1, 1, number / 10, 1 + number / 10, min(number + 1, inside))
+        for number in range(count)
+    ]
+
+
+SALE = SaleSeen(
+    buyers=3,
+    tickets=2,
+    answers=[Answer("/", 200), Answer("/", 200), Answer("/", 409)],
+    sold=[(1, 7), (2, 8)],
+    stock=0,
+)
+EXPORTS = ExportsSeen(
+    limit=3,
+    requests=11,
+    in_line="/line/",
+    answers=[Answer("/line/", 200)] * 10 + [Answer("/now/", 503, "1")],
+    visits=visits(),
+)
+KILL = KillSeen(lease=5, before=Answer("/", 503, "1"), first=Answer("/", 0), back=4.2, peak=1)
+
+
+def test_good_evidence_is_judged_good() -> None:
+    assert judge_sale(SALE).faults == ()
+    assert judge_exports(EXPORTS).faults == ()
+    assert judge_kill(KILL).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        (replace(SALE, sold=[(1, 7), (1, 8)]), "1 ticket number sold more than once"),
+        (replace(SALE, sold=[(1, 7), (2, 8), (3, 8)]), "3 tickets sold of 2"),
+        (replace(SALE, sold=[]), "0 tickets sold of 2"),
+        (replace(SALE, stock=-1), "the stock ended at -1"),
+        (replace(SALE, answers=[Answer("/", 200)] * 3), "3 buyers were told that they got one"),
+        (replace(SALE, answers=[]), "0 answers to 3 requests"),
+        (replace(SALE, answers=[*SALE.answers[:2], Answer("/", 500)]), "1 request got status 500"),
+        (replace(SALE, answers=[*SALE.answers[:2], Answer("/", 0)]), "1 request got no answer"),
+    ],
+)
+def test_a_bad_sale_is_found(case: SaleSeen, fault: str) -> None:
+    assert fault in judge_sale(case).faults
+
+
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        (replace(EXPORTS, visits=visits(inside=4)), "4 inside at once, the limit is 3"),
+        (
+            replace(EXPORTS, visits=visits(inside=2)),
+            "only 2 inside at once: the limit was not tried",
+        ),
+        (replace(EXPORTS, visits=[]), "10 served, but 0 were inside"),
+        (replace(EXPORTS, visits=visits("/now/")), "nobody had to wait"),
+        (replace(EXPORTS, answers=EXPORTS.answers[:10]), "nobody was refused"),
+        (
+            replace(EXPORTS, answers=[*EXPORTS.answers[:10], Answer("/now/", 503)]),
+            "1 refusal without Retry-After",
+        ),
+        (
+            replace(EXPORTS, answers=[*EXPORTS.answers[:10], Answer("/line/", 503, "1")]),
+            "1 in line were refused",
+        ),
+        (
+            replace(EXPORTS, visits=[*visits(), Visit("/line/", 1, 1, 2.0, 1.0, 1)]),
+            "7 in line were overtaken",
+        ),
+    ],
+)
+def test_bad_exports_are_found(case: ExportsSeen, fault: str) -> None:
+    assert fault in judge_exports(case).faults
+
+
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        (
+            replace(KILL, before=Answer("/", 200)),
+            "a second request was let in while the first was inside",
+        ),
+        (replace(KILL, before=Answer("/", 500)), "the next request got 500, not 503"),
+        (replace(KILL, before=Answer("/", 503)), "the refusal had no Retry-After"),
+        (replace(KILL, first=Answer("/", 200)), "the killed worker answered all the same"),
+        (replace(KILL, back=7.0), "the permit came back after 7.0 s, the lease is 5 s"),
+        (replace(KILL, back=None), "the permit came back never, the lease is 5 s"),
+        (replace(KILL, peak=2), "2 inside at once, the limit is 1"),
+        (replace(KILL, peak=0), "0 inside at once, the limit is 1"),
+    ],
+)
+def test_a_permit_that_does_not_come_back_is_found(case: KillSeen, fault: str) -> None:
+    assert fault in judge_kill(case).faults
+
+
+# The witness
+
+
+@pytest.fixture
+def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
+    monkeypatch.setattr(settings, "DEMO_DIR", tmp_path, raising=False)
+    return Witness("door")
+
+
+def test_the_witness_counts_threads(witness: Witness) -> None:
+    together = threading.Barrier(8)
+
+    def visit() -> None:
+        with witness.watch("/", time.monotonic()):
+            together.wait(10)
+
+    in_threads(8, visit)
+    assert list(range(1, 9)) == [visit.inside for visit in witness.visits()]
+    assert witness.present() == []
+
+
+def test_the_witness_forgets_a_killed_process(witness: Witness, tmp_path: Path) -> None:
+    code = (
+        "import time; from django.conf import settings;"
+        f"settings.configure(DEMO_DIR={str(tmp_path)!r});"
+        "from example_project.shop.witness import Witness;"
+        "visit = Witness('door').watch('/', time.monotonic()); visit.__enter__();"
+        "print(flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert [(other.pid, os.getpid())] == [(v.pid, v.parent) for v in witness.present()]
+        other.kill()
+        other.wait()
+    assert witness.present() == []
+    with witness.watch("/", time.monotonic()) as visit:
+        assert visit.inside == 1
+
+
+def in_threads(count: int, work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# The locks' own database
+
+
+@pytest.mark.parametrize(
+    ("url", "neighbour"),
+    [
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0?db=1"),
+        ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379?db=1"),
+        ("redis://:secret@host:1/3?db=5&protocol=2", "redis://:secret@host:1/3?protocol=2&db=4"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock?db=1"),
+        ("unix:///run/redis.sock?db=15", "unix:///run/redis.sock?db=14"),
+    ],
+)
+def test_the_locks_live_in_another_database(url: str, neighbour: str) -> None:
+    assert neighbour == neighbour_database(url)
