@@ -8,3 +8,6 @@ class DjangoRedisSyncConfig(AppConfig):
     name = "django_redis_sync"
     verbose_name = _("Locks and semaphores")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from . import checks  # noqa: F401 - registers them

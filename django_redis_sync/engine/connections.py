@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import urlparse
 
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.exceptions import ImproperlyConfigured
@@ -21,7 +22,8 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
 from django_redis.client import ShardClient
-from django_redis.pool import ConnectionFactory, SentinelConnectionFactory
+from django_redis.pool import ConnectionFactory as ConnectionFactory
+from django_redis.pool import SentinelConnectionFactory
 from redis import exceptions as errors
 
 from .. import conf
@@ -276,11 +278,17 @@ class AsyncServer:
             await loop.create_future()
         finally:
             await asyncio.sleep(0)
-            await self.batcher.idle()
-            await self.client.aclose()
+            await self._close()
             # All that is in here knows its loop: left where it is, neither would ever go.
             _living.discard(self)
             _async_servers.pop(loop, None)
+
+    async def _close(self) -> None:
+        await self.batcher.idle()
+        await self.client.aclose()
+        manager = getattr(getattr(self.client, "connection_pool", None), "sentinel_manager", None)
+        for sentinel in manager.sentinels if manager is not None else ():
+            await sentinel.aclose()
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         """A future of the step's Answer; a Failure when no useful answer came."""
@@ -311,14 +319,35 @@ _REFUSED = frozenset({"connection_class", "credential_provider"})
 
 def async_client(alias: str) -> Any:
     """A redis.asyncio client configured as the alias is. ImproperlyConfigured if that can't be."""
-    import redis.asyncio
-    from redis.asyncio.retry import Retry
     from redis.asyncio.sentinel import Sentinel
-    from redis.backoff import NoBackoff
 
     path = conf.current().async_client
     if path:
         return import_string(path)(alias)
+    client = backend_of(alias)
+    factory, url = client.connection_factory, client._server[0]
+    if not isinstance(factory, SentinelConnectionFactory):
+        return async_redis(alias, url)
+    options = factory.options
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        options["SENTINELS"], sentinel_kwargs=options.get("SENTINEL_KWARGS"), **async_options(alias)
+    )
+    parts = urlparse(url)
+    return sentinel.master_for(parts.hostname, db=int(parts.path.strip("/") or 0))
+
+
+def async_redis(alias: str, url: str) -> Any:
+    """A redis.asyncio client of the server at `url`, configured as the alias is."""
+    import redis.asyncio
+
+    return redis.asyncio.Redis.from_url(url, **async_options(alias))
+
+
+def async_options(alias: str) -> dict[str, Any]:
+    """What the alias says of connections, for async code. Raises as async_client."""
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
     client = backend_of(alias)
     factory = client.connection_factory
     if not isinstance(factory, ConnectionFactory):
@@ -326,8 +355,7 @@ def async_client(alias: str) -> Any:
             f"The cache {alias!r} has a CONNECTION_FACTORY of its own: name a function alias -> "
             "redis.asyncio client in REDIS_SYNC['ASYNC_CLIENT']."
         )
-    url = client._server[0]
-    given = {**factory.make_connection_params(url), **factory.pool_cls_kwargs}
+    given = {**factory.make_connection_params(client._server[0]), **factory.pool_cls_kwargs}
     refused = sorted(_REFUSED & set(given))
     if refused:
         raise ImproperlyConfigured(
@@ -337,16 +365,7 @@ def async_client(alias: str) -> Any:
     kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
     # Retries are the plans' own: they know what may be sent twice.
     kwargs["retry"] = Retry(NoBackoff(), 0)
-    if isinstance(factory, SentinelConnectionFactory):
-        from urllib.parse import urlparse
-
-        options = factory.options
-        sentinel = Sentinel(  # type: ignore[no-untyped-call]
-            options["SENTINELS"], sentinel_kwargs=options.get("SENTINEL_KWARGS"), **kwargs
-        )
-        parts = urlparse(url)
-        return sentinel.master_for(parts.hostname, db=int(parts.path.strip("/") or 0))
-    return redis.asyncio.Redis.from_url(url, **kwargs)
+    return kwargs
 
 
 _servers: dict[str, Server] = {}
@@ -360,7 +379,7 @@ _async_servers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, A
 def server(alias: str) -> Server:
     """The sync side of an alias, one per process."""
     found = _servers.get(alias)
-    return found if found is not None else _servers.setdefault(alias, Server(alias))
+    return found if found is not None else _servers.setdefault(alias, _made("sync", alias, Server))
 
 
 def async_server(alias: str) -> AsyncServer:
@@ -371,8 +390,19 @@ def async_server(alias: str) -> AsyncServer:
         mine = _async_servers.setdefault(loop, {})
     found = mine.get(alias)
     if found is None:
-        found = mine[alias] = AsyncServer(alias, async_client(alias))
+        found = mine[alias] = _made("async", alias, _async_one)
     return found
+
+
+def _async_one(alias: str) -> AsyncServer:
+    return AsyncServer(alias, async_client(alias))
+
+
+def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
+    """What a connection factory of several servers makes itself, as the Cluster's; else `one`."""
+    factory = getattr(backend_of(alias), "connection_factory", None)
+    make: Callable[[str], Any] = getattr(factory, f"{kind}_server", one)
+    return make(alias)
 
 
 def _forget(*, setting: str, **_: Any) -> None:

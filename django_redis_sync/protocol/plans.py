@@ -85,8 +85,9 @@ class Ask(NamedTuple):
 
     `wait`: False to try once; `give_up_at`: when waiting ends (inf: never); `budget`: seconds that
     a first answer may take, retries included; `attempt`: seconds for one try; `kind`: p plain,
-    w read/write; `permits`: 0 for the whole name; `channel`: where the wake-up is published, "-"
-    when it is popped; `tokens` makes them; `later` is given the undo that could not be done.
+    w read/write; `permits`: 0 for the whole name; `shadow`: granted in any case, and counted;
+    `channel`: where the wake-up is published, "-" when it is popped; `tokens` makes them; `later`
+    is given the undo that could not be done.
     """
 
     keys: Keys
@@ -104,6 +105,7 @@ class Ask(NamedTuple):
     max_waiters: int = 10**9
     channel: str = "-"
     label: str = ""
+    shadow: bool = False
 
 
 class Grant(NamedTuple):
@@ -111,6 +113,7 @@ class Grant(NamedTuple):
 
     `ends`: when the lease asked for would end; where that is later than `until`, a renewal has to
     follow. `unanswered`: an acquire of this token got no answer, so what ends it must bury it.
+    `refused`: why it would have been, to one that only looked (`Ask.shadow`).
     """
 
     token: str
@@ -120,6 +123,7 @@ class Grant(NamedTuple):
     until: float
     ends: float
     unanswered: bool
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
 
 @dataclass(slots=True)
 class _Trail:
-    """What one token may have left on the server: a late copy of its acquire; a place or a lease."""
+    """What a token may have left on the server: a late copy of its acquire; a place or a lease."""
 
     unanswered: bool = False
     there: bool = False
@@ -225,7 +229,8 @@ def acquire(ask: Ask, start: float) -> Plan:
 
 def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
     """A Grant, a Refusal, or None when the place in the queue was lost: start over."""
-    keys, how, until = ask.keys.of(token), "wait" if ask.wait else "try", start + ask.budget
+    keys, until = ask.keys.of(token), start + ask.budget
+    how = "shadow" if ask.shadow else "wait" if ask.wait else "try"
     while True:
         argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
         argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label, ask.keys.keep)
@@ -282,7 +287,8 @@ def _settled(
         if answer.reply[0] == "lost":
             return None
         lease = math.inf
-    return Grant(token, fence, ask.permits, began, began + lease - TICK, ends, trail.unanswered)
+    until, refused = began + lease - TICK, rest[2] if len(rest) > 2 else ""
+    return Grant(token, fence, ask.permits, began, until, ends, trail.unanswered, refused)
 
 
 def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:

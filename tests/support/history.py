@@ -431,6 +431,7 @@ class _Replay:
     def grant(self, token: str, mine: _Token, end: float) -> None:
         at, now = self.at, self.now
         own = token == self.me and self.entry.verb == "acquire"
+        mine.nth = 0  # another lease, whose renewals count anew
         if mine.ended:
             if mine.ended_in == self.history.epochs:
                 self.bad("ended", f"{token[:8]} was {mine.ended}")

@@ -1,11 +1,11 @@
--- acquire: take permits of a name, or a place in its queue; asked again by every waiter.
+-- acquire: take permits of a name, or a place in its queue; asked again by every waiter. A token
+-- that holds an unexpired lease is answered with it, a buried one never.
 -- KEYS leases queue waiters info wake stats
 -- ARGV token lease permits limit kind how max_waiters fair channel label keep
 --   lease: ms or inf; permits: 0 for all of them; kind: p (plain) or w (read/write);
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);
 --   channel: - for none; keep: minutes of history
--- Returns ok fence lease | wait now told rank | no reason waiting [mean_hold] | large limit | kind other | gone | dead
--- Idempotent: a token that holds an unexpired lease is answered with it, a buried one never.
+-- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting [mean_hold] | large limit | kind other | gone | dead
 -- @include state stats finish sweep hand queue
 local how, mine = ARGV[6], {state = 'n', fence = '0', lease = tonumber(ARGV[2]),
   permits = tonumber(ARGV[3]), limit = tonumber(ARGV[4]), channel = ARGV[9], label = ARGV[10]}
@@ -34,6 +34,7 @@ else
   elseif how == 'shadow' then
     count('s', 1)
     got = give(token, mine, false)
+    got[4] = paused and 'paused' or 'full'
   elseif how == 'try' or waiting >= tonumber(ARGV[7]) then
     if card + waiting == 0 then puts = {} end
     if paused or card + waiting > 0 then count('n', 1) end

@@ -1,0 +1,173 @@
+"""What an operator can do to a name on the admin's pages: prepared, shown, then carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from django.contrib import messages
+from django.http import QueryDict
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from . import conf, inspection, operations, pages
+from .inspection import Holder, Status
+from .protocol.scripts import MOST_PERMITS
+
+#: The level of a message, and its text.
+Outcome = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """An action that waits to be confirmed.
+
+    `fields`: what the confirm form has to say again; `holders`: whom it evicts; `gone`: how many of
+    those that were shown ended meanwhile; `keys`: how many keys of the name it speaks of too.
+    """
+
+    verb: str
+    title: str
+    consequence: str
+    perform: Callable[[], Outcome]
+    fields: tuple[tuple[str, str], ...] = ()
+    holders: tuple[pages.HolderRow, ...] = ()
+    gone: int = 0
+    keys: int = 0
+
+    @property
+    def harmless(self) -> bool:
+        return self.verb in ("resume", "reset")
+
+
+def prepare(verb: str, status: Status, form: QueryDict) -> Deed:
+    """The action that a form asks for. ValueError, with words for people, if it makes no sense."""
+    deed = VERBS[verb](status, form)
+    if deed.holders or status.key is not None:
+        return deed
+    return replace(deed, keys=len(inspection.family(status.name)) - 1)
+
+
+def _release(status: Status, form: QueryDict) -> Deed:
+    return _evicting("release", status, form.getlist("holder"))
+
+
+def _clear(status: Status, form: QueryDict) -> Deed:
+    return _evicting("clear", status, form.getlist("shown"))
+
+
+def _evicting(verb: str, status: Status, references: list[str]) -> Deed:
+    """Acts on the holders that the form speaks of, by token: a newcomer is left alone."""
+    field = "holder" if verb == "release" else "shown"
+    holders = pages.referred(status, references)
+    if not holders:
+        raise ValueError(_("It had ended by itself: nothing was done."))
+    amount = len(holders)
+    title = ngettext(
+        "Release %(amount)d holder of %(name)s?", "Release %(amount)d holders of %(name)s?", amount
+    ) % {"amount": amount, "name": status.display}
+    rows = tuple(pages.holder_row(status, holder) for holder in holders)
+    return Deed(
+        verb=verb,
+        title=title,
+        consequence=_(
+            "Whoever holds it is told that the lease is lost; the work itself is not stopped. "
+            "The next in the queue gets in at once."
+        ),
+        perform=lambda: _evict(status, holders),
+        fields=tuple((field, row.reference) for row in rows),
+        holders=rows,
+        gone=len(set(references)) - amount,
+    )
+
+
+def _evict(status: Status, holders: list[Holder]) -> Outcome:
+    answers = operations.clear(status, [holder.token for holder in holders])
+    cleared = [answer.id for answer in answers if answer.done]
+    if not cleared:
+        return messages.WARNING, _("It had ended by itself: nothing was done.")
+    said = ngettext(
+        "Released %(amount)d holder of %(name)s: %(ids)s.",
+        "Released %(amount)d holders of %(name)s: %(ids)s.",
+        len(cleared),
+    )
+    return messages.SUCCESS, said % {
+        "amount": len(cleared),
+        "name": status.display,
+        "ids": ", ".join(cleared),
+    }
+
+
+def _pause(status: Status, form: QueryDict) -> Deed:
+    def perform() -> Outcome:
+        operations.pause(status.name, status.key)
+        return messages.SUCCESS, _("Paused %(name)s.") % {"name": status.display}
+
+    return Deed(
+        "pause",
+        _("Pause %(name)s?") % {"name": status.display},
+        _("Nobody new gets in until it is resumed. Whoever holds it may finish."),
+        perform,
+    )
+
+
+def _resume(status: Status, form: QueryDict) -> Deed:
+    def perform() -> Outcome:
+        operations.resume(status.name, status.key)
+        return messages.SUCCESS, _("Resumed %(name)s.") % {"name": status.display}
+
+    return Deed(
+        "resume",
+        _("Resume %(name)s?") % {"name": status.display},
+        _("The queue moves on at once."),
+        perform,
+    )
+
+
+def _resize(status: Status, form: QueryDict) -> Deed:
+    given = form.get("limit", "").strip()
+    try:
+        limit = conf.whole("limit", int(given), MOST_PERMITS)
+    except ValueError:
+        said = _("A limit is a whole number from 1 to %(most)d.") % {"most": MOST_PERMITS}
+        raise ValueError(said) from None
+
+    def perform() -> Outcome:
+        operations.resize(status.name, status.key, limit)
+        said = _("The limit of %(name)s is now %(limit)d.")
+        return messages.SUCCESS, said % {"name": status.display, "limit": limit}
+
+    return Deed(
+        "resize",
+        _("Set the limit of %(name)s to %(limit)d?") % {"name": status.display, "limit": limit},
+        _(
+            "It stands above the callers’ own limit, in every process, until it is reset. Nobody "
+            "is thrown out: where more are in than that, it shrinks as they finish."
+        ),
+        perform,
+        fields=(("limit", str(limit)),),
+    )
+
+
+def _reset(status: Status, form: QueryDict) -> Deed:
+    def perform() -> Outcome:
+        operations.reset(status.name, status.key)
+        said = _("The callers’ own limit of %(name)s applies again.")
+        return messages.SUCCESS, said % {"name": status.display}
+
+    return Deed(
+        "reset",
+        _("Reset the limit of %(name)s?") % {"name": status.display},
+        _("The limit that the callers give applies again."),
+        perform,
+    )
+
+
+VERBS: dict[str, Callable[[Status, QueryDict], Deed]] = {
+    "release": _release,
+    "clear": _clear,
+    "pause": _pause,
+    "resume": _resume,
+    "resize": _resize,
+    "reset": _reset,
+}

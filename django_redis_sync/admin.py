@@ -1,0 +1,86 @@
+"""The admin's entry: who may see and who may act, and the addresses of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.http import HttpRequest, HttpResponseBase
+from django.urls import URLPattern, path
+
+from . import views
+from .models import Name
+
+if TYPE_CHECKING:
+    NameModelAdmin = admin.ModelAdmin[Name]
+else:
+    NameModelAdmin = admin.ModelAdmin
+
+
+@admin.register(Name)
+class NameAdmin(NameModelAdmin):
+    """Register it with a site of your own as `site.register(Name, NameAdmin)`."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.may_manage(request) or self._may(request, "view_locks")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def may_manage(self, request: HttpRequest) -> bool:
+        """Whether this visitor may act: release, pause and resize."""
+        return self._may(request, "manage_locks")
+
+    def _may(self, request: HttpRequest, codename: str) -> bool:
+        user: Any = request.user
+        return bool(user.has_perm(f"{self.opts.app_label}.{codename}"))
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Name | None:
+        """There are no rows to look in: any name is as good as another, the pages look in Redis."""
+        entry = Name(id=object_id)
+        try:
+            entry.parts  # noqa: B018
+        except ValueError:
+            return None
+        return entry
+
+    def get_urls(self) -> list[URLPattern]:
+        info = f"{self.opts.app_label}_{self.opts.model_name}"
+        own = [
+            path("live/", self._page(views.live_list), name=f"{info}_live"),
+            path("<str:object_id>/live/", self._page(views.live_name), name=f"{info}_live_name"),
+            path("<str:object_id>/act/<str:verb>/", self._page(views.act), name=f"{info}_act"),
+        ]
+        return own + super().get_urls()
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        return views.list_page(self, request)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> Any:
+        return views.name_page(self, request, unquote(object_id))
+
+    def _page(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+        """A view of ours as a page of this site: for its staff, with CSRF, never cached."""
+
+        def wrapper(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
+            if "object_id" in kwargs:
+                kwargs["object_id"] = unquote(kwargs["object_id"])
+            return view(self, request, **kwargs)
+
+        return update_wrapper(self.admin_site.admin_view(wrapper), view)

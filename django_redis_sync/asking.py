@@ -1,0 +1,38 @@
+"""Plain commands of Redis, for those who read past the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .engine import connections
+from .engine.drivers import error_of
+from .engine.wire import REDIS_ERRORS, clock, text, why
+from .protocol.plans import Failure
+
+
+def command(alias: str, *args: Any) -> Any:
+    """One plain command of Redis. Unavailable when it can't be reached."""
+    try:
+        return decoded(connections.server(alias).command(*args))
+    except Failure as failure:
+        raise error_of(failure) from failure.cause
+
+
+def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Several reading commands in one round trip. Unavailable when Redis can't be reached."""
+    try:
+        pipeline = connections.backend_of(alias).get_client(write=True).pipeline(transaction=False)
+        for words in commands:
+            pipeline.execute_command(*words)
+        replies = pipeline.execute()
+    except REDIS_ERRORS as error:
+        raise error_of(Failure(error, clock(), why(error, False))) from error
+    return [decoded(reply) for reply in replies]
+
+
+def decoded(reply: Any) -> Any:
+    """Str for bytes, in RESP3's maps too."""
+    if isinstance(reply, dict):
+        return {text(key): text(value) for key, value in reply.items()}
+    return text(reply)

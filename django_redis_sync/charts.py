@@ -1,0 +1,146 @@
+"""The geometry of bars, sparklines and charts, as text that stands in SVG attributes.
+
+No colours and no words: the first are the stylesheet's, the second the templates'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from .history import Counters
+
+#: Steps along the time axis, however long it is.
+STEPS = 60
+#: The box that charts are drawn in; the page stretches it.
+WIDTH, HEIGHT = 600, 100
+SPARK_WIDTH, SPARK_HEIGHT = 120, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How full a name is. `level`: calm, busy or full."""
+
+    width: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One rectangle."""
+
+    x: str
+    y: str
+    width: str
+    height: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happened from `start` on, up to the next step."""
+
+    start: datetime
+    peak: int = 0
+    waited: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Use above, waits and rejections below, on one time axis.
+
+    `limit_y`: where the limit lies in the upper plot; None without a limit.
+    """
+
+    use: str
+    use_top: int
+    limit_y: str | None
+    waits: tuple[Column, ...]
+    rejections: tuple[Column, ...]
+    count_top: int
+    steps: tuple[Step, ...]
+    ticks: tuple[datetime, ...]
+
+    @property
+    def eventful(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if step.peak or step.waited or step.rejected)
+
+
+def number(value: float) -> str:
+    """As SVG reads it, whatever the language of the page."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def bar(in_use: int, limit: int | None, waiting: int = 0) -> Bar:
+    """A bar on a width of 100; without a limit it is full as soon as anybody is in.
+
+    Full is alarming only where somebody waits; a lock that is merely held is as it should be.
+    """
+    share = min(1.0, in_use / limit) if limit else float(in_use > 0)
+    if share >= 1 and waiting:
+        return Bar("100", "full")
+    return Bar(number(share * 100), "busy" if share >= 0.75 and (limit or 1) > 1 else "calm")
+
+
+def steps(rows: Sequence[tuple[datetime, Counters]]) -> tuple[Step, ...]:
+    """Rows of a minute each, put together so that there are STEPS of them at the most."""
+    length = max(1, -(-len(rows) // STEPS))
+    return tuple(_step(rows[i : i + length]) for i in range(0, len(rows), length))
+
+
+def _step(rows: Sequence[tuple[datetime, Counters]]) -> Step:
+    counters = [row for _start, row in rows]
+    return Step(
+        rows[0][0],
+        max(row.peak for row in counters),
+        sum(row.waited for row in counters),
+        sum(row.rejected + row.timed_out for row in counters),
+    )
+
+
+def chart(found: Sequence[Step], limit: int | None) -> Chart:
+    """The chart of these steps."""
+    use_top = max([1, limit or 1, *(step.peak for step in found)])
+    count_top = max([1, *(step.waited + step.rejected for step in found)])
+    across = WIDTH / max(1, len(found))
+    waits, rejections = [], []
+    for position, step in enumerate(found):
+        waited, rejected = (n / count_top * HEIGHT for n in (step.waited, step.rejected))
+        x, width = number(position * across), number(across * 0.8)
+        if waited:
+            waits.append(Column(x, number(HEIGHT - waited), width, number(waited)))
+        if rejected:
+            y = number(HEIGHT - waited - rejected)
+            rejections.append(Column(x, y, width, number(rejected)))
+    return Chart(
+        use=_stairs([step.peak for step in found], use_top),
+        use_top=use_top,
+        limit_y=number(HEIGHT - limit / use_top * HEIGHT) if limit else None,
+        waits=tuple(waits),
+        rejections=tuple(rejections),
+        count_top=count_top,
+        steps=tuple(found),
+        ticks=tuple(found[i].start for i in range(0, len(found), max(1, len(found) // 4))),
+    )
+
+
+def _stairs(values: Sequence[int], top: int) -> str:
+    """The outline of an area of steps, closed at the bottom."""
+    across = WIDTH / max(1, len(values))
+    path = [f"M0 {HEIGHT}"]
+    for position, value in enumerate(values, 1):
+        path.append(f"V{number(HEIGHT - value / top * HEIGHT)}H{number(position * across)}")
+    return "".join([*path, f"V{HEIGHT}Z"])
+
+
+def sparkline(peaks: Sequence[int], top: int) -> str:
+    """The points of a polyline; empty when nothing happened."""
+    if not any(peaks):
+        return ""
+    across, highest = SPARK_WIDTH / max(1, len(peaks) - 1), max(top, *peaks)
+    room = SPARK_HEIGHT - 4
+    return " ".join(
+        f"{number(i * across)},{number(2 + room - peak / highest * room)}"
+        for i, peak in enumerate(peaks)
+    )

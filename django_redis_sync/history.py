@@ -1,0 +1,158 @@
+"""What happened to names: the counters that the verbs write, by the minute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from . import conf
+from .asking import command, pipelined
+from .protocol.keys import Keys, keys_of, split
+from .protocol.scripts import CONSTANTS
+
+_BATCH = 500
+_COUNTERS = {
+    "g": "granted",
+    "w": "waited",
+    "r": "released",
+    "n": "rejected",
+    "t": "timed_out",
+    "c": "reclaimed",
+    "s": "shadow_rejected",
+    "l": "lost",
+}
+_SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
+_SUMMED = (*_COUNTERS.values(), *_SECONDS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Events of some time: counts, and the seconds that belong to them."""
+
+    granted: int = 0
+    waited: int = 0
+    wait_seconds: float = 0.0
+    released: int = 0
+    held_seconds: float = 0.0
+    rejected: int = 0
+    shadow_rejected: int = 0
+    timed_out: int = 0
+    reclaimed: int = 0
+    lost: int = 0
+    peak: int = 0
+
+
+# Most minutes of most names: one object, which need not be added up.
+_NOTHING = Counters()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What happened to a name: a row for each of the last minutes, oldest first, the last not over.
+
+    `total`: the rows together; `ever`: all that is still counted. `suggested_limit`: see `suggest`.
+    """
+
+    name: str
+    key: str | None
+    rows: tuple[tuple[datetime, Counters], ...]
+    total: Counters
+    ever: Counters
+    suggested_limit: int | None
+
+
+def history(
+    names: Iterable[tuple[str, str | None]], *, minutes: int = 60, using: str | None = None
+) -> list[History]:
+    """The last minutes of several names, a round trip per _BATCH of them.
+
+    Empty rows where nothing happened, or nothing was counted (REDIS_SYNC["STATS"]). Unavailable
+    when Redis can't be reached.
+    """
+    config = conf.current()
+    alias = using or config.cache
+    prefix, found = config.prefix(alias), []
+    wanted = [keys_of(prefix, name, key) for name, key in names]
+    seconds, _ = command(alias, "TIME")
+    last = int(seconds) // 60
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        replies = pipelined(alias, [("HGETALL", keys.stats) for keys in batch])
+        found += [_history(keys, r, last, minutes) for keys, r in zip(batch, replies, strict=True)]
+    return found
+
+
+def suggest(rows: Sequence[Counters]) -> int | None:
+    """A limit that would have been large enough for these minutes, or None without evidence.
+
+    Little's law: in the busiest minute, as many permits were wanted at a time as were asked for
+    per second, times the seconds that one was held on average; one standard deviation of a Poisson
+    stream is added for bursts. Never below one more than the peak. There is evidence when at least
+    one ask in a hundred had to wait or was refused, and held times are known. A name that never had
+    two holders is taken for a lock, whose limit is no choice.
+    """
+    total = add(rows)
+    if total == _NOTHING:
+        return None
+    short = total.waited + _refused(total)
+    if total.peak < 2 or not total.released or short * 100 < _asked(total):
+        return None
+    mean = total.held_seconds / total.released
+    wanted = max(_asked(row) for row in rows) / 60 * mean
+    return max(total.peak + 1, math.ceil(wanted + math.sqrt(wanted)))
+
+
+def add(counters: Iterable[Counters]) -> Counters:
+    """Counters together: sums, and the highest peak."""
+    found = [c for c in counters if c is not _NOTHING]
+    sums = {name: sum(getattr(c, name) for c in found) for name in _SUMMED}
+    return Counters(**sums, peak=max((c.peak for c in found), default=0))
+
+
+def _refused(c: Counters) -> int:
+    return c.rejected + c.shadow_rejected + c.timed_out
+
+
+def _asked(c: Counters) -> int:
+    # What shadow mode would have refused was granted, and is counted there too.
+    return c.granted + c.waited + c.rejected + c.timed_out
+
+
+def _history(keys: Keys, reply: Mapping[str, str], last: int, minutes: int) -> History:
+    by_minute: dict[int, dict[str, int]] = {}
+    folded: dict[str, int] = {}
+    for label, value in reply.items():
+        when, _, what = label.partition(":")
+        if when == "total":
+            folded[what] = int(value)
+        elif when.isdigit():
+            by_minute.setdefault(int(when), {})[what] = int(value)
+    parsed = {m: _counters(values) for m, values in by_minute.items()}
+    rows = [(m, parsed.get(m, _NOTHING)) for m in range(last - minutes + 1, last + 1)]
+    counters = [row for _, row in rows]
+    ever = add([*parsed.values(), _totals(folded)])
+    name, key = split(keys.quoted)
+    dated = tuple((datetime.fromtimestamp(m * 60, tz=timezone.utc), row) for m, row in rows)
+    return History(name, key, dated, add(counters), ever, suggest(counters))
+
+
+def _counters(values: Mapping[str, int]) -> Counters:
+    """One minute; a count and its milliseconds share a number."""
+    found: dict[str, Any] = {"peak": values.get("p", 0)}
+    for what, name in _COUNTERS.items():
+        n = values.get(what, 0)
+        if what in _SECONDS:
+            found[_SECONDS[what]] = n % CONSTANTS["PAIR"] / 1000
+            n //= CONSTANTS["PAIR"]
+        found[name] = n
+    return Counters(**found)
+
+
+def _totals(values: Mapping[str, int]) -> Counters:
+    """What was folded together: counts, and milliseconds beside them."""
+    found: dict[str, Any] = {name: values.get(what, 0) for what, name in _COUNTERS.items()}
+    found |= {name: values.get(f"{what}:ms", 0) / 1000 for what, name in _SECONDS.items()}
+    return Counters(**found)

@@ -1,0 +1,341 @@
+"""`manage.py locks`: who holds and who waits; free, pause, resize; is Redis fit; run a command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import (
+    BaseCommand,
+    CommandError,
+    CommandParser,
+    DjangoHelpFormatter,
+)
+from django.core.management.color import no_style
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_redis_sync import doctor, inspection, operations
+from django_redis_sync.exceptions import SyncError, Unavailable
+from django_redis_sync.inspection import Group, History, Holder, Status, Waiter
+from django_redis_sync.management import display, naming, runner, terminal
+
+EXIT_CODES = """\
+exit codes:
+  0  done; `status` and `doctor`: Redis answered, and doctor found no error
+  1  Redis can't be reached, or nothing was done; doctor: an error was found
+  2  wrong usage; doctor: Redis can't be reached
+  `run`: the command's own code; 128 + n when it was ended by signal n; 69 Redis can't be reached;
+  75 not acquired in time; 76 the lease was lost and the command ended; 126, 127 it can't be run
+"""
+#: Rows of holders that `clear` shows and acts on.
+MOST_CLEARED = 10_000
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(_("not a number of seconds: %r") % text)
+    return value
+
+
+def _limit(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ArgumentTypeError(_("not a limit, which is 1 or more: %r") % text)
+    return value
+
+
+class _Formatter(DjangoHelpFormatter):
+    """Leaves the list of exit codes as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text == EXIT_CODES else super()._fill_text(text, width, indent)
+
+
+class Command(BaseCommand):
+    help = "Shows who holds locks and semaphores and who waits, and lets an operator act."
+    requires_system_checks: list[str] = []  # it has to work when the project doesn't
+    _child: Sequence[str] = ()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        # All behind `--` is the command to run, whatever options it has.
+        if "--" in argv and "run" in argv[2 : argv.index("--")]:
+            cut = argv.index("--")
+            argv, self._child = argv[:cut], argv[cut + 1 :]
+        super().run_from_argv(argv)
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        kwargs = {"epilog": EXIT_CODES, "formatter_class": _Formatter, **kwargs}
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        using: dict[str, Any] = {
+            "metavar": "ALIAS", "help": "a cache alias other than REDIS_SYNC['CACHE']"
+        }  # fmt: skip
+        parser.add_argument("--using", **using)
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+        def add(name: str, text: str, **options: Any) -> CommandParser:
+            found: CommandParser = actions.add_parser(name, help=text, description=text, **options)
+            found.add_argument("--using", default=SUPPRESS, **using)
+            # Django's own options may stand behind the action too.
+            for option in ("--settings", "--pythonpath", "-v", "--verbosity"):
+                found.add_argument(option, default=SUPPRESS, help=SUPPRESS)
+            for option in ("--traceback", "--no-color", "--force-color"):
+                found.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
+            return found
+
+        def add_key(to: CommandParser) -> None:
+            to.add_argument("--key", help="one key of a keyed policy: a user's pk, an IP address")
+
+        status = add("status", "Who holds, who waits, since when.")
+        status.add_argument("name", nargs="?", help="one name; without it, a line for each")
+        add_key(status)
+        status.add_argument("--format", choices=("table", "json"), default="table")
+        status.add_argument(
+            "--watch", nargs="?", type=_seconds, const=1.0, metavar="SECONDS",
+            help="again every so many seconds (1), until Ctrl-C",
+        )  # fmt: skip
+        clear = add("clear", "Take leases away: the holders shown, and nobody who came since.")
+        clear.add_argument("name", help="a name, with all its keys")
+        add_key(clear)
+        clear.add_argument("--holder", metavar="ID", help="a holder or waiter that status shows")
+        clear.add_argument("--pattern", action="store_true", help="the name is a glob: * ? [seq]")
+        clear.add_argument("--dry-run", action="store_true", help="only show whom")
+        clear.add_argument(
+            "--no-input", "--noinput", action="store_false", dest="interactive", help="don't ask"
+        )
+        for action, text in (
+            ("pause", "Let nobody new in; holders finish. It lasts until resume."),
+            ("resume", "Undo pause; waiters get in at once."),
+        ):
+            each = add(action, text)
+            each.add_argument("name", help="a name, with all its keys")
+            add_key(each)
+        resize = add("resize", "Set a limit above what the code says. It lasts until --reset.")
+        resize.add_argument("name", help="a name, with all its keys")
+        resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
+        resize.add_argument("--reset", action="store_true", help="let the code's limit rule again")
+        add_key(resize)
+        add("doctor", "Is this Redis fit for locks? What is wrong, and the remedy.")
+        run = add(
+            "run", "Run a command while holding a permit: flock(1) for a fleet.",
+            usage="manage.py locks run NAME [--limit N] [--wait SECONDS] [--skip] "
+            "[--min-hold SECONDS] -- COMMAND ...",
+        )  # fmt: skip
+        run.add_argument("name")
+        run.add_argument(
+            "--limit", type=_limit, metavar="N",
+            help="permits of the name; default: what SEMAPHORES says, or 1",
+        )  # fmt: skip
+        run.add_argument(
+            "--wait", type=_seconds, metavar="SECONDS",
+            help="how long to wait for a permit, 0 not at all; default: as long as it takes",
+        )  # fmt: skip
+        run.add_argument(
+            "--skip", action="store_true",
+            help="when it is taken, exit 0 quietly (at once, or after --wait)",
+        )  # fmt: skip
+        run.add_argument(
+            "--min-hold", type=_seconds, metavar="SECONDS",
+            help="keep the permit this long even if the command ends sooner: once per period",
+        )  # fmt: skip
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not options["force_color"] and not terminal.size(self.stdout):
+            self.style = no_style()
+        action = options["action"]
+        try:
+            getattr(self, f"_{action}")(**options)
+        except Unavailable as error:
+            code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(action, 1)
+            raise CommandError(naming.unavailable(error), returncode=code) from None
+        except (SyncError, ImproperlyConfigured, ValueError) as error:
+            raise CommandError(naming.without_secrets(str(error))) from None
+        except BrokenPipeError:
+            # `locks status | head`: nobody reads on, which is no error. Nor is it one at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    # Seeing
+
+    def _status(
+        self, name: str | None, key: str | None, format: str, watch: float | None,
+        using: str | None, **_options: Any,
+    ) -> None:  # fmt: skip
+        if key is not None and name is None:
+            raise CommandError(_("--key needs a name"), returncode=2)
+
+        def lines(width: int | None) -> list[str]:
+            groups, histories = self._look(name, key, using)
+            if format == "json":
+                indent = None if watch is not None else 2
+                found = display.as_json(groups, histories)
+                return [json.dumps(found, indent=indent, allow_nan=False)]
+            if name is not None:
+                return display.page(groups[0], histories, width, self.style)
+            if not groups:
+                return [_("No lock or semaphore was used within the last day.")]
+            return display.overview(groups, width, self.style)
+
+        if watch is None:
+            self._print(lines(self._width()))
+            return
+        with contextlib.suppress(KeyboardInterrupt):
+            self._watch(lines, watch, format)
+
+    def _look(
+        self, name: str | None, key: str | None, using: str | None
+    ) -> tuple[list[Group], list[History]]:
+        if name is None:
+            return inspection.grouped(
+                inspection.statuses(inspection.names(using=using), using=using)
+            ), []
+        names = naming.find(name, key, using)
+        groups = inspection.grouped(inspection.statuses(names, using=using))
+        return groups, inspection.history(names, using=using)
+
+    def _watch(self, lines: Callable[[int | None], list[str]], every: float, format: str) -> None:
+        every = max(0.1, every)
+        if format == "json" or self._width() is None:
+            while True:
+                self._print(lines(None) if format == "json" else [*lines(None), ""])
+                self.stdout.flush()
+                time.sleep(every)
+        # Not through Django's wrapper, which ends each write with a line.
+        with terminal.screen(self.stdout._out) as screen:
+            while True:
+                try:
+                    found = lines(self._width())
+                except Unavailable as error:
+                    found = [self.style.ERROR(naming.unavailable(error))]
+                now = timezone.localtime().strftime("%H:%M:%S")
+                words = {"every": terminal.duration(every), "now": now}
+                title = _("%(now)s, every %(every)s. Ctrl-C ends.") % words
+                screen.draw([title, "", *found])
+                time.sleep(every)
+
+    # Acting
+
+    def _clear(
+        self, name: str, key: str | None, holder: str | None, pattern: bool, dry_run: bool,
+        interactive: bool, using: str | None, **_options: Any,
+    ) -> None:  # fmt: skip
+        names = (
+            inspection.names(using=using, pattern=name)
+            if pattern
+            else naming.find(name, key, using)
+        )
+        found = inspection.statuses(names, using=using, rows=MOST_CLEARED)
+        chosen = _chosen(found, holder)
+        if not chosen:
+            if holder is not None:
+                raise CommandError(_("Nobody of that id holds or waits: nothing was cleared."))
+            self._print([_("Nobody holds anything there.")])
+            return
+        self._print(display.holders_table(chosen, self._width(), self.style))
+        said = ngettext("Clear this one?", "Clear these %d?", len(chosen))
+        question = said % len(chosen) if "%d" in said else said
+        if dry_run:
+            self._print([_("Dry run: nothing was cleared.")])
+            return
+        if interactive and not self._agreed(question):
+            raise CommandError(_("Nothing was cleared."))
+        cleared = [
+            one
+            for status in found
+            if (tokens := [shown.token for of, shown in chosen if of is status])
+            for one in operations.clear(status, tokens, using=using)
+        ]
+        done = sum(one.done for one in cleared)
+        words = {"done": done, "gone": len(cleared) - done}
+        text = _("Cleared %(done)d; %(gone)d had ended by themselves.") if words["gone"] else ""
+        self._print([self.style.SUCCESS((text or _("Cleared %(done)d.")) % words)])
+
+    def _agreed(self, question: str) -> bool:
+        self.stdout.write(question + " [y/N] ", ending="")
+        self.stdout.flush()
+        try:
+            return input().strip().lower() in ("y", "yes")
+        except EOFError:
+            self.stdout.write("")
+            return False
+
+    def _pause(self, **options: Any) -> None:
+        self._mark(operations.pause, _("Paused %s: nobody new gets in until resume."), **options)
+
+    def _resume(self, **options: Any) -> None:
+        self._mark(operations.resume, _("Resumed %s."), **options)
+
+    def _resize(self, limit: int | None, reset: bool, **options: Any) -> None:
+        if (limit is None) == (not reset):
+            raise CommandError(_("Give a LIMIT or --reset."), returncode=2)
+        if limit is None:
+            self._mark(operations.reset, _("Reset %s: the limit is what the code says."), **options)
+            return
+        wanted = limit
+
+        def resize(name: str, key: str | None, using: str | None) -> list[str]:
+            return operations.resize(name, key, wanted, using)
+
+        self._mark(resize, _("Resized %s.") + " " + _("The limit is %d.") % wanted, **options)
+
+    def _mark(
+        self, act: Callable[[str, str | None, str | None], list[str]], said: str, name: str,
+        key: str | None, using: str | None, **_options: Any,
+    ) -> None:  # fmt: skip
+        (plain, child), *_others = naming.find(name, key, using)
+        names = act(plain, child, using)
+        shown = terminal.printable(names[0])
+        if len(names) > 1:
+            keys = ngettext("%d key", "%d keys", len(names) - 1) % (len(names) - 1)
+            shown = f"{shown} ({keys})"
+        self._print([self.style.SUCCESS(said % shown)])
+
+    # Judging and running
+
+    def _doctor(self, using: str | None, **_options: Any) -> None:
+        findings = doctor.examine(using=using)
+        self._print(display.findings(findings, self._width(), self.style))
+        if any(finding.level == "error" for finding in findings):
+            sys.exit(1)
+
+    def _run(
+        self, name: str, limit: int | None, wait: float | None, skip: bool,
+        min_hold: float | None, using: str | None, **_options: Any,
+    ) -> None:  # fmt: skip
+        if not self._child:
+            raise CommandError(_("Give the command after --."), returncode=2)
+        order = runner.Order(name, limit, wait, skip, min_hold or None, using)
+        sys.exit(runner.run(order, self._child, self.stderr))
+
+    # Inside
+
+    def _width(self) -> int | None:
+        found = terminal.size(self.stdout)
+        return None if found is None else found[0]
+
+    def _print(self, lines: Sequence[str]) -> None:
+        self.stdout.write(terminal.encodable("\n".join(lines), self.stdout))
+
+
+def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
+    """The holders; or those holders and waiters whose id is `holder`."""
+    if holder is None:
+        return [(status, one) for status in found for one in status.holders]
+    everyone = [(s, one) for s in found for one in s.everyone]
+    return [(status, one) for status, one in everyone if one.id == holder]

@@ -1,0 +1,362 @@
+"""Statistics as people read them, and as JSON: both from the same values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from django.core.management.color import Style
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..doctor import Finding
+from ..history import Counters, History, add
+from ..inspection import Group, Holder, Status, Waiter
+from .terminal import Cell, Column, duration, printable, table, wrap
+
+#: Children that the page of a policy shows one by one.
+MOST_CHILDREN = 200
+
+
+# As people read them
+
+
+def overview(groups: Sequence[Group], width: int | None, style: Style) -> list[str]:
+    """A line for each name; a policy's keyed children count as one line."""
+    columns = [
+        Column(_("NAME"), flexible=True),
+        Column(_("KEYS"), right=True),
+        Column(_("IN USE"), right=True),
+        Column(_("WAITING"), right=True),
+        Column(_("HELD FOR"), right=True),
+        Column(_("WAITING FOR"), right=True),
+        Column(_("NOTES"), flexible=True),
+    ]
+    rows: list[list[str | Cell]] = [
+        [
+            group.name,
+            str(len(group.children)) if group.children else "",
+            _use(group, style),
+            Cell(str(group.waiting), style.WARNING if group.waiting else None),
+            _oldest([h for s in group.all for h in s.holders], group.all[0].at),
+            _oldest([w for s in group.all for w in s.waiters], group.all[0].at),
+            Cell(", ".join(_notes(group.all)), style.NOTICE),
+        ]
+        for group in groups
+    ]
+    return table(columns, rows, width)
+
+
+def page(group: Group, histories: Sequence[History], width: int | None, style: Style) -> list[str]:
+    """All there is about one name: its holders, its waiters and its last hour."""
+    lines, shown, told = [], list(group.all), None
+    if len(group.all) > 1:
+        # What is said of the policy is not said of each key again; idle keys are left out.
+        told = group.own
+        lines = [_policy_line(group, style)]
+        lines += [*(_marks(told, width, style) if told else ()), ""]
+        shown = [s for s in group.all if _busy(s) or _marks(s, width, style, told)]
+    for one in shown[:MOST_CHILDREN]:
+        lines += [*_one(one, width, style, told), ""]
+    if len(shown) > MOST_CHILDREN:
+        lines.append(_("… and %d more keys: ask for one with --key") % (len(shown) - MOST_CHILDREN))
+        lines.append("")
+    return [*lines, *_recently(histories, width, style)]
+
+
+def holders_table(
+    rows: Sequence[tuple[Status, Holder | Waiter]], width: int | None, style: Style
+) -> list[str]:
+    """Holders and waiters of several names, as `clear` shows them."""
+    columns = [Column(_("NAME"), flexible=True), *_HOLDERS()]
+    return table(columns, [[s.display, *_holder_row(s, one, style)] for s, one in rows], width)
+
+
+def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[str]:
+    """Each finding, and the remedies of those that need one; how many there are of each."""
+    words = {
+        "ok": style.SUCCESS(_("ok")),
+        "warning": style.WARNING(_("warning")),
+        "error": style.ERROR(_("error")),
+    }
+    lines, room = [], None if width is None else width - 4
+    for one in found:
+        lines.append(f"{words[one.level]}: {printable(one.title)} [{one.id}]")
+        lines += [f"    {line}" for line in wrap(printable(one.detail), room)]
+        lines += [f"    {line}" for line in wrap(printable(one.remedy), room)]
+    count = {level: sum(one.level == level for one in found) for level in words}
+    lines += ["", _("%(error)d errors, %(warning)d warnings, %(ok)d ok") % count]
+    return lines
+
+
+def _one(one: Status, width: int | None, style: Style, told: Status | None) -> list[str]:
+    lines = [_headline(one, style), *_marks(one, width, style, told)]
+    if one.holders:
+        rows = [_holder_row(one, h, style) for h in one.holders]
+        lines += ["", *table(_HOLDERS(), rows, width)]
+        lines += _hidden(one.holding - len(one.holders))
+    if one.waiters:
+        lines += ["", *table(_WAITERS(), [_waiter_row(one, w, style) for w in one.waiters], width)]
+        lines += _hidden(one.waiting - len(one.waiters))
+    return lines
+
+
+def _recently(histories: Sequence[History], width: int | None, style: Style) -> list[str]:
+    """The last hour of a name and its keys in a sentence or two: was the limit too small?"""
+    c, minutes = add(h.total for h in histories), max(len(h.rows) for h in histories)
+    suggested = max((h.suggested_limit or 0 for h in histories), default=0)
+    if not any(asdict(c).values()):
+        return [_("Last %d min: nothing happened.") % minutes]
+    said = [_("granted %d") % (c.granted + c.waited)]
+    if c.waited:
+        words = {"n": c.waited, "mean": duration(c.wait_seconds / c.waited)}
+        said.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
+    if c.released:
+        said.append(_("held %s on average") % duration(c.held_seconds / c.released))
+    said.append(_("at most %d in use") % c.peak)
+    trouble = {
+        "rejected": _("rejected %d"),
+        "shadow_rejected": _("would have rejected %d"),
+        "timed_out": _("timed out %d"),
+        "reclaimed": _("reclaimed %d"),
+        "lost": _("lost %d"),
+    }
+    bad = [text % getattr(c, name) for name, text in trouble.items() if getattr(c, name)]
+    lines = wrap(_("Last %d min: ") % minutes + ", ".join(said) + ".", width)
+    if bad:
+        lines += _warn(_("Trouble: ") + ", ".join(bad) + ".", width, style)
+    if suggested:
+        text = _("A limit of %d would have been enough.") % suggested
+        lines += _warn(text, width, style)
+    return lines
+
+
+def _warn(text: str, width: int | None, style: Style) -> list[str]:
+    return [style.WARNING(line) for line in wrap(printable(text), width)]
+
+
+def _HOLDERS() -> list[Column]:
+    return [
+        Column(_("HOLDER")),
+        Column(_("HELD FOR"), right=True),
+        Column(_("LEASE LEFT"), right=True),
+        Column(_("PERMITS"), right=True),
+        Column(_("WHERE"), flexible=True),
+        Column(_("WHO"), flexible=True),
+    ]
+
+
+def _WAITERS() -> list[Column]:
+    return [
+        Column("#", right=True),
+        Column(_("WAITER")),
+        Column(_("WAITS FOR"), right=True),
+        Column(_("PERMITS"), right=True),
+        Column(_("WHERE"), flexible=True),
+        Column(_("WHO"), flexible=True),
+    ]
+
+
+def _holder_row(one: Status, h: Holder | Waiter, style: Style) -> list[str | Cell]:
+    since = duration((one.at - h.since).total_seconds())
+    left: str | Cell
+    if isinstance(h, Waiter):
+        left = _("waits, place %d") % h.position
+    elif h.stuck:
+        left = Cell(_("permanent"), style.WARNING)
+    else:
+        left = duration(h.ends_in)
+    note = {"handed": _("(not heard of yet)"), "kept": _("(released, kept by min_hold)")}
+    state = "" if isinstance(h, Waiter) else note.get(h.state, "")
+    who = " ".join(part for part in (_who(h.label), state) if part)
+    return [h.id, since, left, _permits(h.permits), _where(h.label), who]
+
+
+def _waiter_row(one: Status, w: Waiter, style: Style) -> list[str | Cell]:
+    waits = duration((one.at - w.since).total_seconds())
+    silent = "" if w.alive else _("(silent)")
+    who = " ".join(part for part in (_who(w.label), silent) if part)
+    return [str(w.position), w.id, waits, _permits(w.permits), _where(w.label), who]
+
+
+def _permits(permits: int) -> str:
+    return str(permits) if permits else _("all")
+
+
+def _where(label: Mapping[str, Any]) -> str:
+    parts = [str(label[key]) for key in ("host", "pid") if key in label]
+    return ":".join(parts)
+
+
+def _who(label: Mapping[str, Any]) -> str:
+    parts = [str(label["label"])] if "label" in label else []
+    if "user" in label:
+        parts.append(_("user %s") % label["user"])
+    if "request" in label:
+        parts.append(_("request %s") % label["request"])
+    if "thread" in label:
+        parts.append(str(label["thread"]))
+    return ", ".join(parts)
+
+
+def _busy(one: Status) -> bool:
+    return bool(one.holding or one.waiting)
+
+
+def _headline(one: Status, style: Style) -> str:
+    name = style.MIGRATE_LABEL(printable(one.display))
+    if not _busy(one):
+        state = _("free")
+        if one.limit is not None:
+            state = _("free, limit %d") % one.limit
+    elif one.exclusive:
+        state = _("taken by a writer")
+    elif one.kind == "read/write":
+        state = ngettext("%d reader", "%d readers", one.in_use) % one.in_use
+    else:
+        state = _("%(used)d of %(limit)s in use") % {"used": one.in_use, "limit": _limit(one.limit)}
+    if one.waiting:
+        state += ", " + ngettext("%d waits", "%d wait", one.waiting) % one.waiting
+    return f"{name}: {state}"
+
+
+def _policy_line(group: Group, style: Style) -> str:
+    name = style.MIGRATE_LABEL(printable(group.name))
+    children = ngettext("%d key", "%d keys", len(group.children)) % len(group.children)
+    words = {"keys": children, "used": group.in_use, "waiting": group.waiting}
+    return f"{name}: " + _("%(keys)s, %(used)d in use, %(waiting)d waiting") % words
+
+
+def _marks(one: Status, width: int | None, style: Style, told: Status | None = None) -> list[str]:
+    """What an operator did to it, and what is odd about it; not what was `told` of its policy."""
+    said = []
+    if one.paused_since is not None and not (told and told.paused):
+        words = {"for": duration((one.at - one.paused_since).total_seconds()), "name": one.name}
+        said.append(
+            _("Paused for %(for)s: nobody new gets in. Undo: locks resume %(name)s") % words
+        )
+    if one.override is not None and not (told and told.override == one.override):
+        limits = {"limit": one.override, "said": _limit(one.callers_limit)}
+        said.append(_("An operator set the limit to %(limit)d; callers say %(said)s.") % limits)
+    if one.clash is not None and one is not told:
+        before, when = one.clash
+        ago = duration((one.at - when).total_seconds())
+        clash = {"one": _limit(one.callers_limit), "other": before, "ago": ago}
+        said.append(
+            _("Callers disagree on the limit: %(one)s and, %(ago)s ago, %(other)d.") % clash
+        )
+    return [line for text in said for line in _warn(text, width, style)]
+
+
+def _notes(some: Sequence[Status]) -> list[str]:
+    notes = []
+    if any(s.paused for s in some):
+        notes.append(_("paused"))
+    if any(s.override is not None for s in some):
+        notes.append(_("resized"))
+    if any(s.clash is not None for s in some):
+        notes.append(_("callers disagree"))
+    if any(h.stuck for s in some for h in s.holders):
+        notes.append(_("permanent"))
+    return notes
+
+
+def _use(group: Group, style: Style) -> Cell:
+    if group.children:
+        return Cell(str(group.in_use))
+    one = group.all[0]
+    if one.exclusive:
+        return Cell(_("writer"), style.WARNING)
+    if one.limit is None:
+        return Cell(str(one.in_use))
+    full = one.in_use >= one.limit
+    return Cell(f"{one.in_use}/{one.limit}", style.WARNING if full else None)
+
+
+def _limit(limit: int | None) -> str:
+    return "–" if limit is None else str(limit)
+
+
+def _oldest(some: Sequence[Holder | Waiter], at: datetime) -> str:
+    since = min((one.since for one in some), default=None)
+    return "" if since is None else duration((at - since).total_seconds())
+
+
+def _hidden(count: int) -> list[str]:
+    return [_("… and %d more") % count] if count > 0 else []
+
+
+# As JSON
+
+
+def as_json(groups: Sequence[Group], histories: Sequence[History] = ()) -> dict[str, Any]:
+    """Everything that the tables show, and more; times in ISO 8601, spans in seconds."""
+    by_name = {(h.name, h.key): h for h in histories}
+    names = [_status_json(s, by_name.get((s.name, s.key))) for g in groups for s in g.all]
+    return {"at": timezone.now().isoformat(), "names": names}
+
+
+def _status_json(s: Status, history: History | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": s.name,
+        "key": s.key,
+        "display": s.display,
+        "kind": s.kind,
+        "limit": s.limit,
+        "callers_limit": s.callers_limit,
+        "override": s.override,
+        "paused_since": s.paused_since and s.paused_since.isoformat(),
+        "in_use": s.in_use,
+        "exclusive": s.exclusive,
+        "holding": s.holding,
+        "waiting": s.waiting,
+        "clash": s.clash and {"limit": s.clash[0], "at": s.clash[1].isoformat()},
+        "fence": s.fence,
+        "at": s.at.isoformat(),
+        "holders": [_holder_json(s, h) for h in s.holders],
+        "waiters": [_waiter_json(s, w) for w in s.waiters],
+    }
+    if history is not None:
+        found["recent"] = {"minutes": len(history.rows), **_counters_json(history.total)}
+        found["ever"] = _counters_json(history.ever)
+        found["suggested_limit"] = history.suggested_limit
+    return found
+
+
+def _holder_json(s: Status, h: Holder) -> dict[str, Any]:
+    return {
+        "id": h.id,
+        "since": h.since.isoformat(),
+        "held_seconds": (s.at - h.since).total_seconds(),
+        "ends_in_seconds": None if h.ends_in == math.inf else h.ends_in,
+        "permanent": h.stuck,
+        "permits": h.permits,
+        "state": h.state,
+        "fence": h.fence,
+        **_label_json(h.label),
+    }
+
+
+def _waiter_json(s: Status, w: Waiter) -> dict[str, Any]:
+    return {
+        "id": w.id,
+        "position": w.position,
+        "since": w.since.isoformat(),
+        "waited_seconds": (s.at - w.since).total_seconds(),
+        "permits": w.permits,
+        "limit": w.limit,
+        "alive": w.alive,
+        **_label_json(w.label),
+    }
+
+
+def _label_json(label: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: label.get(key) for key in ("host", "pid", "thread", "label", "user", "request")}
+
+
+def _counters_json(counters: Counters) -> dict[str, Any]:
+    return asdict(counters)

@@ -1,0 +1,56 @@
+"""Which names an operator means, and what of an error may be shown."""
+
+from __future__ import annotations
+
+import re
+
+from django.utils.translation import gettext as _
+
+from .. import identity, inspection
+from ..exceptions import Unavailable
+from ..protocol.keys import check_text
+
+Name = tuple[str, str | None]
+
+_PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
+
+
+def find(name: str, key: str | None, using: str | None) -> list[Name]:
+    """A name with its known keyed children; one child when there is a key, or when `name` reads as
+    a child does in a table and is nothing else."""
+    if key is not None:
+        return [(name, _key(name, key, using))]
+    known = inspection.names(using=using)
+    policy, at, child = name.partition("@")
+    if at and (name, None) not in known and (policy, child) in known:
+        return [(policy, child)]
+    check_text("a name", name)
+    return [(name, None), *((n, k) for n, k in known if n == name and k is not None)]
+
+
+def _key(name: str, key: str, using: str | None) -> str:
+    """What stands in the keys for what an operator typed: an address is digested, say."""
+    possible = keys_for(key)
+    known = {k for n, k in inspection.names(using=using) if n == name}
+    return next((one for one in possible if one in known), possible[0])
+
+
+def keys_for(text: str) -> list[str]:
+    """What request policies make of a pk, an address or a free-form value; likeliest first."""
+    plain = identity.of_user(text)
+    network = identity.network(text)
+    address = identity.digest("ip", network)
+    is_address = network != text or re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
+    others = [text, plain] if plain != text else [plain]
+    return [*([address] if is_address else []), *others, identity.of_value(text), address]
+
+
+def without_secrets(text: str) -> str:
+    """`text` without the user and password of a URL."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+def unavailable(error: Unavailable) -> str:
+    """One line for people: what happened, and what to do."""
+    what = " ".join(without_secrets(str(error)).split())
+    return _("%s. Is the server running, and is LOCATION in CACHES its address?") % what.rstrip(".")

@@ -1,0 +1,192 @@
+"""`locks run`: a command under a permit. It ends when the permit is lost, and with this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from .. import conf
+from ..exceptions import SyncError
+from ..lease import Lease
+from ..primitives import Semaphore
+from .naming import without_secrets
+from .terminal import printable
+
+#: Exit codes beside the command's own: sysexits.h's words for "later" and for "no service".
+UNAVAILABLE, NOT_ACQUIRED, LOST, CANNOT_RUN, NOT_FOUND = 69, 75, 76, 126, 127
+#: Seconds between SIGTERM and SIGKILL for a command whose permit is lost.
+PATIENCE = 10.0
+#: Seconds between two looks at whether the permit is still held. Local: they cost no round trip.
+_LOOK = 0.2
+
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+
+# Becomes the command in its process, after asking the kernel (Linux) to kill it when its parent
+# dies, even by SIGKILL: nobody renews the permit then. The parent may have died before it asked.
+_LAUNCHER = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() == int(sys.argv[1]):
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to hold while the command runs. `wait` None: as long as it takes."""
+
+    name: str
+    limit: int | None
+    wait: float | None
+    skip: bool
+    min_hold: float | None
+    using: str | None
+
+
+def run(order: Order, command: Sequence[str], stderr: Any) -> int:
+    """The exit code. Unavailable when Redis can't be reached before the command was started."""
+    job = _Job(command, stderr)
+    with job.signals():
+        lease = _semaphore(order, command).take()
+        if not isinstance(lease, Lease):
+            if order.skip and lease.reason in ("full", "timeout", "paused"):
+                return 0
+            words = {"name": printable(order.name), "why": _why(lease.reason)}
+            stderr.write(_("%(name)s was not acquired: %(why)s.") % words)
+            return NOT_ACQUIRED
+        return job.under(lease)
+
+
+def _why(reason: str) -> str:
+    return {
+        "full": _("it is taken"),
+        "timeout": _("it did not come free in time"),
+        "paused": _("an operator paused it"),
+        "cleared": _("an operator cleared this waiter"),
+    }.get(reason, reason)
+
+
+def _semaphore(order: Order, command: Sequence[str]) -> Semaphore:
+    named = conf.current().semaphores.get(order.name, {})
+    limit = order.limit or (None if "limit" in named else 1)
+    wait = 0.0 if order.skip and order.wait is None else order.wait
+    return Semaphore(
+        order.name,
+        limit,
+        blocking_timeout=float("inf") if wait is None else wait,
+        renew=True,
+        min_hold=order.min_hold,
+        using=order.using,
+        # Arguments may hold secrets.
+        label=f"locks run: {PurePath(command[0]).name}",
+    )
+
+
+class _Job:
+    """The command's process, a session of its own: its whole group is signalled."""
+
+    def __init__(self, command: Sequence[str], stderr: Any) -> None:
+        self._command, self._stderr = list(command), stderr
+        self._child: subprocess.Popen[bytes] | None = None
+        self._starting, self._early = False, list[int]()
+        self._done = threading.Event()
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Pass signals on to the command, or leave when there is none yet."""
+        numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+        before = {number: signal.signal(number, self._received) for number in numbers}
+        # Suspended, it could not renew: Ctrl-Z does nothing.
+        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, lambda *_: None)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def under(self, lease: Lease) -> int:
+        """Start the command, watch it and the lease, give the lease back."""
+        ended = False
+        try:
+            self._start(lease)
+            while not self._done.wait(_LOOK):
+                if not lease.held:
+                    self._say(_("The permit is lost: ending the command."))
+                    self._end()
+                    ended = True
+        except OSError as error:
+            self._say(f"{printable(self._command[0])}: {error.strerror}")
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+        finally:
+            self._give_back(lease, quietly=ended)
+        assert self._child is not None
+        code = self._child.returncode
+        return LOST if ended else 128 - code if code < 0 else code
+
+    def _start(self, lease: Lease) -> None:
+        words = self._command
+        if sys.platform == "linux":
+            words = [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *words]
+        known = {"REDIS_SYNC_NAME": lease.name, "REDIS_SYNC_FENCE": str(lease.fence)}
+        self._starting = True
+        self._child = subprocess.Popen(words, env={**os.environ, **known}, start_new_session=True)
+        self._starting = False
+        threading.Thread(target=self._reap, args=(self._child,), daemon=True).start()
+        for number in self._early:
+            self._send(number)
+
+    def _reap(self, child: subprocess.Popen[bytes]) -> None:
+        child.wait()
+        self._done.set()
+
+    def _received(self, number: int, frame: object) -> None:
+        if self._child is not None:
+            self._send(number)
+        elif self._starting:
+            self._early.append(number)
+        elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            sys.exit(128 + number)
+
+    def _send(self, number: int) -> bool:
+        """Whether anybody of the group was there to get it."""
+        assert self._child is not None
+        try:
+            os.killpg(self._child.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _end(self) -> None:
+        """SIGTERM, and SIGKILL to those who don't listen."""
+        self._send(signal.SIGTERM)
+        self._send(signal.SIGCONT)
+        give_up_at = time.monotonic() + PATIENCE
+        while time.monotonic() < give_up_at and self._send(0):
+            time.sleep(0.05)
+        self._send(signal.SIGKILL)
+        self._done.wait()
+
+    def _give_back(self, lease: Lease, quietly: bool) -> None:
+        try:
+            lease.release()
+        except SyncError as error:
+            if not quietly:
+                self._say(_("The permit could not be given back: %s") % without_secrets(str(error)))
+
+    def _say(self, text: str) -> None:
+        self._stderr.write(text)

@@ -1,0 +1,216 @@
+"""Text on a terminal: what may be shown, how wide it is, tables, and a screen that is redrawn."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import signal
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+GAP = "  "
+#: A column is not made narrower than this; what does not fit then is cut at the end of the line.
+NARROWEST = 8
+
+# Control, format (what turns the direction of writing), surrogates, line separators.
+_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+_ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def printable(value: object) -> str:
+    """`value` on one line, with what could steer a terminal escaped."""
+    text = str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in _ESCAPED else c
+        for c in text
+    )
+
+
+def encodable(text: str, stream: Any) -> str:
+    """`text` with what the stream's encoding lacks escaped, rather than an error at 3 a.m."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def wide(text: str) -> int:
+    """Columns that a text takes: two for each East Asian wide character, none for accents."""
+    if text.isascii():
+        return len(text)
+    return sum(_wide(c) for c in text)
+
+
+def _wide(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(text: str, width: int) -> str:
+    """`text` cut to `width` columns, the cut marked."""
+    if wide(text) <= width:
+        return text
+    kept, used = "", 0
+    for char in text:
+        if used + _wide(char) > width - 1:
+            break
+        kept, used = kept + char, used + _wide(char)
+    return kept + "…" if width > 0 else ""
+
+
+def clip(line: str, width: int) -> str:
+    """As fit, for a line that may be coloured."""
+    if "\x1b" not in line:
+        return fit(line, width)
+    out, left = [], width
+    for i, part in enumerate(_COLOUR.split(line)):
+        shown = part if i % 2 else fit(part, left)
+        left -= 0 if i % 2 else wide(shown)
+        out.append(shown)
+    return "".join(out)
+
+
+def wrap(text: str, width: int | None) -> list[str]:
+    """`text` in lines of whole words, where they fit; None: in one line."""
+    if width is None:
+        return [text] if text else []
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if wide(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [line for line in lines if line]
+
+
+def duration(seconds: float) -> str:
+    """A time span with its two largest units."""
+    if seconds == math.inf:
+        return _("for ever")
+    if seconds < 1:
+        return _("%d ms") % max(0, round(seconds * 1000))
+    if seconds < 10:
+        return _("%.1f s") % seconds
+    whole = int(seconds)
+    if whole < 60:
+        return _("%d s") % whole
+    if whole < 3600:
+        return _("%(m)d min %(s)d s") % {"m": whole // 60, "s": whole % 60}
+    if whole < 86400:
+        return _("%(h)d h %(m)d min") % {"h": whole // 3600, "m": whole % 3600 // 60}
+    return _("%(d)d d %(h)d h") % {"d": whole // 86400, "h": whole % 86400 // 3600}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text and how it is coloured, when there is colour."""
+
+    text: str
+    style: Callable[[str], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`flexible`: gives way on a narrow terminal. A column that is empty in all rows is omitted."""
+
+    title: str
+    right: bool = False
+    flexible: bool = False
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None
+) -> list[str]:
+    """Aligned lines under a heading; no wider than `width`, None: as wide as it takes."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    used = [i for i, _column in enumerate(columns) if any(row[i].text for row in cells)]
+    columns = [columns[i] for i in used]
+    cells = [[row[i] for i in used] for row in cells]
+    widths = [
+        max(wide(column.title), *(wide(row[i].text) for row in cells))
+        for i, column in enumerate(columns)
+    ]
+    if width is not None:
+        _shrink(columns, widths, width)
+    head = [Cell(column.title) for column in columns]
+    return [_line(columns, widths, row) for row in (head, *cells)]
+
+
+def _cell(value: str | Cell) -> Cell:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    return Cell(printable(cell.text), cell.style)
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
+    """Take what is too much from the widest flexible column, again and again."""
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > NARROWEST]
+        if not flexible:
+            return
+        widest = max(flexible, key=lambda i: widths[i])
+        widths[widest] -= 1
+        excess -= 1
+
+
+def _line(columns: Sequence[Column], widths: list[int], row: Sequence[Cell]) -> str:
+    parts = []
+    for column, width, cell in zip(columns, widths, row, strict=True):
+        text = fit(cell.text, width)
+        space = " " * (width - wide(text))
+        shown = cell.style(text) if cell.style and text else text
+        parts.append(space + shown if column.right else shown + space)
+    return GAP.join(parts).rstrip()
+
+
+def size(stream: Any) -> tuple[int, int] | None:
+    """Columns and lines of the terminal; None when the stream is none."""
+    if not (hasattr(stream, "isatty") and stream.isatty()):
+        return None
+    return shutil.get_terminal_size()
+
+
+class Screen:
+    """A terminal redrawn in place: no line is ever blank in between, so that nothing flickers."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def draw(self, lines: Sequence[str]) -> None:
+        width, height = shutil.get_terminal_size()
+        if len(lines) > height:
+            more = _("… %d more lines: make the terminal higher") % (len(lines) - height + 1)
+            lines = [*lines[: height - 1], more]
+        body = "\n".join(clip(line, width) + _CLEAR_LINE for line in lines)
+        self._stream.write(_HOME + encodable(body, self._stream) + _CLEAR_REST)
+        self._stream.flush()
+
+
+@contextmanager
+def screen(stream: Any) -> Iterator[Screen]:
+    """The alternate screen for the block; the terminal is as it was, whatever ends the block."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    stream.write(_ENTER)
+    stream.flush()
+    try:
+        yield Screen(stream)
+    finally:
+        stream.write(_LEAVE)
+        stream.flush()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt

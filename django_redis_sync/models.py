@@ -1,0 +1,62 @@
+"""One model without a table: the entry in the admin's index, and its permissions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from .protocol.keys import keys_of, split
+
+# Names that a URL path can't end a segment with; no quoted name looks like the right side.
+_DOTS = {".": "%2E", "..": "%2E%2E"}
+_UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
+
+
+class _Nothing(models.Manager["Name"]):
+    def get_queryset(self) -> models.QuerySet[Name]:
+        # There is no table: whoever reads every model, as `dumpdata` does, finds no rows.
+        nothing: models.QuerySet[Name] = super().get_queryset().none()
+        return nothing
+
+
+class Name(models.Model):
+    """A name as the admin speaks of it. All there is about it is in Redis, not in the database."""
+
+    id = models.CharField(primary_key=True, max_length=1300)
+
+    objects: ClassVar[models.Manager[Any]] = _Nothing()
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        permissions = [
+            ("view_locks", "Can view locks and semaphores"),
+            ("manage_locks", "Can release, pause and resize locks and semaphores"),
+        ]
+        base_manager_name = "objects"
+        verbose_name = _("lock or semaphore")
+        verbose_name_plural = _("locks and semaphores")
+
+    def __str__(self) -> str:
+        try:
+            name, key = self.parts
+        except ValueError:
+            return self.id
+        return name if key is None else f"{name}@{key}"
+
+    @property
+    def parts(self) -> tuple[str, str | None]:
+        """The name and its key. ValueError when no name has this id."""
+        quoted = _UNDOTTED.get(self.id, self.id)
+        name, key = split(quoted)
+        if keys_of("", name, key).quoted != quoted:
+            raise ValueError(f"no name is written {self.id!r}")
+        return name, key
+
+    @classmethod
+    def of(cls, name: str, key: str | None = None) -> Name:
+        """The entry of a name, or of its child for `key`."""
+        quoted = keys_of("", name, key).quoted
+        return cls(id=_DOTS.get(quoted, quoted))

@@ -1,0 +1,152 @@
+"""What an operator does: free, pause, resume, resize. Each takes effect in every process at once.
+
+The marks of a policy (`pause`, `resize` without a key) speak of all its keyed children: they are
+set on the plain name, which speaks for the children, and on each child that is known. A child that
+is used for the first time afterwards gets them from the keeper of the process that uses it, within
+about a second: what asks earlier still gets in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from . import conf, inspection
+from .asking import command
+from .engine import connections
+from .engine.drivers import error_of
+from .engine.keeper import marked_key, operating
+from .exceptions import WrongKind
+from .inspection import Holder, Status, Waiter
+from .protocol.keys import Keys, keys_of, split
+from .protocol.plans import Answer, Failure, Run
+from .protocol.scripts import MOST_PERMITS
+
+logger = logging.getLogger("django_redis_sync")
+
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What became of one holder or waiter. `done`: False when it had ended by itself."""
+
+    id: str
+    shown: Holder | Waiter
+    done: bool
+    name: str = field(default="")
+
+
+def clear(status: Status, tokens: Iterable[str], *, using: str | None = None) -> list[Cleared]:
+    """Take the lease, or the place in the queue, of those in `status` that `tokens` name.
+
+    `tokens`: tokens or ids of `status.holders` and `status.waiters`. Whoever came since is not
+    touched; the next waiter gets in at once; the evicted holder gets LeaseLost at its next renewal.
+    ValueError for a token that `status` does not show, Unavailable when Redis can't be reached.
+    """
+    shown = {one.token: one for one in status.everyone}
+    by_id = {one.id: one for one in shown.values()}
+    chosen = []
+    for token in dict.fromkeys(tokens):
+        one = shown.get(token) or by_id.get(token)
+        if one is None:
+            raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
+        chosen.append(one)
+    keys = _keys(status.name, status.key, using)
+    steps = [
+        Run("clear", keys.of(one.token), (one.token, keys.keep), connections.ATTEMPT)
+        for one in chosen
+    ]
+    cleared = []
+    for one, reply in zip(chosen, _run(steps, using), strict=True):
+        cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
+        _log("cleared", status.display, id=one.id, done=reply[0] == "ok", **_who(one))
+    return cleared
+
+
+def pause(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+    """Let nobody new in, until `resume`; holders finish. The names paused, as people see them."""
+    return _mark("pause", name, key, using)
+
+
+def resume(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+    """Take `pause` back; waiters get in at once."""
+    return _mark("resume", name, key, using)
+
+
+def resize(name: str, key: str | None, limit: int, using: str | None = None) -> list[str]:
+    """An operator's limit, above what the callers say, until `reset`. Nobody is thrown out.
+
+    TypeError or ValueError for no limit, WrongKind for a read/write lock, which has none.
+    """
+    conf.whole("limit", limit, MOST_PERMITS)
+    if inspection.status(name, key, using=using).kind != "plain":
+        raise WrongKind(f"{inspection.display(name, key)!r} is a read/write lock: it has no limit")
+    return _mark("resize", name, key, using, limit)
+
+
+def reset(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+    """Take `resize` back: the callers' limit rules again."""
+    return _mark("reset", name, key, using)
+
+
+def _mark(
+    how: str, name: str, key: str | None, using: str | None, value: str | int = ""
+) -> list[str]:
+    alias = using or conf.current().cache
+    marked = marked_key(conf.current().prefix(alias))
+    first = _keys(name, key, using)
+    # The plain name before the list of its children is read: a child born in between is seen by
+    # one of both. Listed before marked: nothing may stay paused that nobody can see.
+    done = _apply(how, [first], marked, alias, value)
+    if key is None:
+        children = inspection.family(name, using=using)[1:]
+        done += _apply(how, [_keys(n, k, using) for n, k in children], marked, alias, value)
+    _log(how, first.display, names=len(done), value=value)
+    return done
+
+
+def _apply(how: str, some: Sequence[Keys], marked: str, alias: str, value: str | int) -> list[str]:
+    for start in range(0, len(some), _BATCH):
+        batch = some[start : start + _BATCH]
+        if how in ("pause", "resize"):
+            now = int(command(alias, "TIME")[0]) * 1000
+            command(alias, "ZADD", marked, *(word for k in batch for word in (now, k.quoted)))
+        _run([operating(keys, how, value) for keys in batch], alias)
+        if how in ("resume", "reset"):
+            found = inspection.statuses([split(k.quoted) for k in batch], using=alias, rows=1)
+            over = [
+                keys.quoted
+                for keys, one in zip(batch, found, strict=True)
+                if not one.paused and one.override is None
+            ]
+            if over:
+                command(alias, "ZREM", marked, *over)
+    return [keys.display for keys in some]
+
+
+def _keys(name: str, key: str | None, using: str | None) -> Keys:
+    config = conf.current()
+    return keys_of(config.prefix(using or config.cache), name, key, config.keep(key))
+
+
+def _run(steps: Sequence[Run], using: str | None) -> list[list[str]]:
+    """The replies, in order. Unavailable when one of them failed; the others took effect."""
+    replies = []
+    for answer in connections.server(using or conf.current().cache).many(steps):
+        if isinstance(answer, Failure):
+            raise error_of(answer) from answer.cause
+        assert isinstance(answer, Answer)
+        replies.append(answer.reply)
+    return replies
+
+
+def _who(one: Holder | Waiter) -> dict[str, object]:
+    return {key: one.label[key] for key in ("host", "pid", "user", "request") if key in one.label}
+
+
+def _log(event: str, name: str, **details: object) -> None:
+    extra = {f"sync_{key}": value for key, value in details.items()}
+    extra |= {"sync_event": event, "sync_name": name}
+    logger.info("operator: %s %r", event, name, extra=extra)

@@ -1,0 +1,193 @@
+"""A real Chromium and a real server. Skipped without them, unless the environment demands them.
+
+DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1: fail rather than skip. DJANGO_REDIS_SYNC_SHOTS: a directory
+for screenshots.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from devtools.servers import free_port
+
+from .server import PASSWORD
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--lang=en",
+)
+
+
+def _missing(what: str) -> None:
+    said = f"{what}: Debian has it as chromium and chromium-driver, pip has selenium"
+    if os.environ.get("DJANGO_REDIS_SYNC_BROWSER_REQUIRED") == "1":
+        pytest.fail(said)
+    pytest.skip(said)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A browser with a profile of its own, for the whole run."""
+    try:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+    except ImportError:
+        _missing("no selenium")
+    binary = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        _missing("no Chromium" if binary is None else "no chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        browser = webdriver.Chrome(options=options, service=Service(driver))
+        yield browser
+        browser.quit()
+
+
+@pytest.fixture(scope="session")
+def site(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that sends a strict CSP; it shares our Redis and nothing else."""
+    with running_site(redis_url, tmp_path_factory.mktemp("site")) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def running_site(redis_url: str, folder: Path) -> Iterator[str]:
+    """A site of its own, with its database in `folder`."""
+    port = free_port()
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.browser.settings",
+        "DJANGO_REDIS_SYNC_TEST_DB": str(folder / "db.sqlite3"),
+        "DJANGO_REDIS_SYNC_TEST_URL": redis_url,
+    }
+    command = [sys.executable, "-m", "tests.browser.server", str(port)]
+    with open(folder / "log", "wb") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        _wait_until_up(server, port, folder / "log")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _wait_until_up(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    end = time.monotonic() + 30
+    while server.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"the site did not start:\n{log.read_text()[-2000:]}")
+
+
+class Visitor:
+    """Somebody at a browser, logged in."""
+
+    cookies: ClassVar[dict[tuple[str, str], list[Any]]] = {}
+
+    def __init__(self, browser: Any, site: str) -> None:
+        self.browser, self.site = browser, site
+
+    def open(self, path: str = "") -> None:
+        self.browser.get(f"{self.site}/admin/django_redis_sync/name/{path}")
+
+    def log_in(self, name: str) -> None:
+        """By the login form, once for each site and person; then with the cookies kept of it."""
+        self.browser.get(f"{self.site}/static/admin/img/search.svg")
+        self.browser.delete_all_cookies()
+        for cookie in self.cookies.get((self.site, name), []):
+            self.browser.add_cookie(cookie)
+        if (self.site, name) not in self.cookies:
+            self.browser.get(f"{self.site}/admin/login/?next=/admin/")
+            self.browser.find_element("name", "username").send_keys(name)
+            self.browser.find_element("name", "password").send_keys(PASSWORD)
+            self.click("input[type=submit]")
+            self.wait_for(lambda: self.all("#user-tools"))
+            self.cookies[self.site, name] = self.browser.get_cookies()
+
+    def all(self, css: str) -> list[Any]:
+        return self.browser.find_elements("css selector", css)
+
+    def text(self, css: str) -> str:
+        return str(
+            self.browser.execute_script(
+                "const e = document.querySelector(arguments[0]); return e ? e.innerText : ''", css
+            )
+        )
+
+    def click(self, css: str) -> None:
+        self.browser.find_element("css selector", css).click()
+
+    def wait_for(self, what: Callable[[], Any], seconds: float = 12) -> Any:
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: what())
+
+    def complaints(self) -> list[str]:
+        """What the console said of the Content-Security-Policy, and errors of scripts."""
+        said = [entry["message"] for entry in self.browser.get_log("browser")]
+        return [m for m in said if "Content Security Policy" in m or "Uncaught" in m]
+
+    def shoot(self, name: str) -> None:
+        folder = os.environ.get("DJANGO_REDIS_SYNC_SHOTS")
+        if not folder:
+            return
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for width, device in ((1280, "desktop"), (390, "phone")):
+            for scheme in ("light", "dark"):
+                self._show(width, 900, scheme)
+                height = self.browser.execute_script("return document.documentElement.scrollHeight")
+                self._show(width, max(700, min(height, 4000)), scheme)
+                self.browser.save_screenshot(str(Path(folder, f"{name}-{device}-{scheme}.png")))
+        self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def _show(self, width: int, height: int, scheme: str) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@pytest.fixture
+def at_the_browser(chromium: Any, site: str, clean_redis: None) -> Iterator[Visitor]:
+    visitor = Visitor(chromium, site)
+    visitor.browser.get_log("browser")
+    yield visitor
+    visitor.browser.get("about:blank")  # ends its questions before the data goes
+
+
+@pytest.fixture
+def viewer(at_the_browser: Visitor) -> Visitor:
+    at_the_browser.log_in("vera")
+    return at_the_browser
+
+
+@pytest.fixture
+def manager(at_the_browser: Visitor) -> Visitor:
+    at_the_browser.log_in("manu")
+    return at_the_browser

@@ -1,0 +1,297 @@
+"""The admin's pages as people meet them."""
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devtools.servers import RedisServer
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, inspection, operations
+
+from .conftest import Visitor, running_site
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(90)]
+
+EVIL = "<img src=x onerror=document.title='owned'>"
+
+
+@contextmanager
+def traffic(name: str = "search", limit: int = 4, threads: int = 6) -> Iterator[None]:
+    """Threads that come and go."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            taken = Semaphore(name, limit, label="shop.views.search").acquire(blocking_timeout=0.2)
+            if isinstance(taken, Lease):
+                time.sleep(random.uniform(0.05, 0.3))
+                taken.release()
+                over.wait(random.uniform(0, 0.3))
+
+    crowd = [threading.Thread(target=run, name=f"traffic-{n}") for n in range(threads)]
+    for thread in crowd:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in crowd:
+            thread.join()
+
+
+class Waiting:
+    """A thread that waits for a permit, gets in, and leaves when told."""
+
+    def __init__(self, name: str, limit: int, label: str = "shop.tasks.next") -> None:
+        self.got, self.leave = threading.Event(), threading.Event()
+        self.asked = Semaphore(name, limit, label=label)
+        self.thread = threading.Thread(target=self._run, name="waiting")
+        self.thread.start()
+
+    def _run(self) -> None:
+        taken = self.asked.acquire(blocking_timeout=60)
+        if taken is not None:
+            self.got.set()
+            self.leave.wait(60)
+            taken.release()
+
+    def end(self) -> None:
+        self.leave.set()
+        self.thread.join()
+
+
+def queue_of(name: str, length: int, key: str | None = None) -> None:
+    end = time.monotonic() + 5
+    while inspection.status(name, key).waiting != length:
+        assert time.monotonic() < end, "nobody came to wait"
+        time.sleep(0.02)
+
+
+def confirmed(manager: Visitor, button: str) -> None:
+    """Press a button of the name's page, and confirm."""
+    manager.click(button)
+    manager.wait_for(lambda: manager.all("#confirm"))
+    manager.click("#confirm")
+    manager.wait_for(lambda: manager.all(".messagelist"))
+
+
+def test_a_viewer_sees_the_list_change_without_a_reload(viewer: Visitor) -> None:
+    viewer.open()
+    viewer.browser.execute_script("window.still = true")
+    assert "Nothing was locked" in viewer.text("#sync-live")
+
+    with traffic(threads=3):
+        viewer.wait_for(lambda: "search" in viewer.text("#sync-names"))
+        seen = {viewer.text("#row-search")}
+        viewer.wait_for(lambda: seen.add(viewer.text("#row-search")) or len(seen) > 1)
+
+    assert viewer.browser.execute_script("return window.still") is True
+    assert viewer.wait_for(lambda: "in use" in viewer.text("#sync-live-said"))
+    assert viewer.complaints() == []
+
+
+def test_a_viewer_has_no_buttons(viewer: Visitor) -> None:
+    with Semaphore("exports", 2):
+        viewer.open("exports/change/")
+
+        assert viewer.all("[id^=holder-]")
+        assert viewer.all("#content button, #content input[type=submit]") == []
+
+
+def test_a_manager_releases_one_stuck_holder_and_the_next_waiter_gets_in(manager: Visitor) -> None:
+    stuck = Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
+    other = Semaphore("exports", 2, label="weekly_report").acquire()
+    assert isinstance(stuck, Lease) and isinstance(other, Lease)
+    waiting = Waiting("exports", 2)
+    queue_of("exports", 1)
+
+    manager.open("exports/change/")
+    manager.shoot("name")
+    assert "nightly_report" in manager.text(f"#holder-{stuck.fence}")
+    manager.click(f"#release-{stuck.fence}")
+    manager.wait_for(lambda: manager.all("#confirm"))
+    manager.shoot("confirm")
+    assert "nightly_report" in manager.text("#content")
+    assert "weekly_report" not in manager.text("#content")
+    manager.click("#confirm")
+
+    assert waiting.got.wait(5)
+    assert "Released 1 holder of exports" in manager.text(".messagelist")
+    manager.wait_for(lambda: "shop.tasks.next" in manager.text("#sync-live"))
+    with pytest.raises(LeaseLost):
+        stuck.renew()
+    other.renew()
+    other.release()
+    waiting.end()
+    assert manager.complaints() == []
+
+
+def test_a_manager_pauses_and_resumes(manager: Visitor) -> None:
+    with Semaphore("exports", 2):
+        manager.open("exports/change/")
+        confirmed(manager, "#act-pause")
+        assert "paused" in manager.text("#now-title + .sync-now")
+
+        assert Semaphore("exports", 2).acquire(blocking=False) is None
+        waiting = Waiting("exports", 2)
+        queue_of("exports", 1)
+
+        confirmed(manager, "#act-resume")
+        assert waiting.got.wait(5)
+        waiting.end()
+    assert manager.complaints() == []
+
+
+def test_a_manager_resizes_and_resets(manager: Visitor) -> None:
+    with Lock("report"):
+        waiting = Waiting("report", 1)
+        queue_of("report", 1)
+        manager.open("report/change/")
+        box = manager.browser.find_element("id", "resize-limit")
+        box.clear()
+        box.send_keys("2")
+        confirmed(manager, "#act-resize")
+
+        assert waiting.got.wait(5)
+        assert inspection.status("report").override == 2
+        assert "resized" in manager.text("#now-title + .sync-now")
+        waiting.end()
+    confirmed(manager, "#act-reset")
+    assert inspection.status("report").override is None
+
+
+def test_html_in_a_name_and_in_a_label_is_text(manager: Visitor) -> None:
+    with Semaphore(EVIL, 2, label=EVIL):
+        manager.open()
+        manager.wait_for(lambda: EVIL in manager.text("#sync-names"))
+
+        manager.click("#sync-names tbody a")
+        manager.wait_for(lambda: manager.all("#holders-title"))
+        assert EVIL in manager.text("h1") and EVIL in manager.text("[id^=holder-]")
+        time.sleep(2.5)
+        confirmed(manager, "#act-pause")
+        assert EVIL in manager.text(".messagelist")
+
+    assert manager.all("img[src=x]") == []
+    assert manager.browser.title != "owned"
+    assert manager.complaints() == []
+
+
+def test_the_policy_would_report_what_is_inline(viewer: Visitor) -> None:
+    """The other tests find no complaint: this one shows that they would."""
+    viewer.open()
+    viewer.browser.execute_script(
+        "const e = document.createElement('style'); e.textContent = 'p {}'; document.body.append(e)"
+    )
+    assert viewer.wait_for(viewer.complaints)
+
+
+def test_a_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
+    held = Semaphore("exports", 3)
+    with held, held:
+        manager.open("exports/change/")
+        manager.browser.execute_script(
+            "document.querySelector('#chart-numbers').open = true;"
+            "document.querySelector('#act-clear').focus()"
+        )
+        with Semaphore("exports", 3, label="newcomer"):
+            manager.wait_for(lambda: "newcomer" in manager.text("#sync-live"))
+        manager.wait_for(lambda: "newcomer" not in manager.text("#sync-live"))
+
+        focused, still_open = manager.browser.execute_script(
+            "return [document.activeElement.id, document.querySelector('#chart-numbers').open]"
+        )
+    assert (focused, still_open) == ("act-clear", True)
+
+
+def test_switched_off_the_page_stays_as_it_is(viewer: Visitor) -> None:
+    viewer.open()
+    viewer.click("#sync-live-on")
+    with Lock("late"):
+        time.sleep(2.5)
+        assert "late" not in viewer.text("#sync-live")
+        viewer.click("#sync-live-on")
+        viewer.wait_for(lambda: "late" in viewer.text("#sync-live"))
+
+
+def test_a_hidden_tab_asks_nothing(viewer: Visitor) -> None:
+    viewer.open()
+    hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s});"
+    viewer.browser.execute_script(hide % "true")
+    with Lock("unseen"):
+        time.sleep(2.5)
+        assert "unseen" not in viewer.text("#sync-live")
+        wake = "document.dispatchEvent(new Event('visibilitychange'))"
+        viewer.browser.execute_script(hide % "false" + wake)
+        viewer.wait_for(lambda: "unseen" in viewer.text("#sync-live"))
+
+
+def test_all_of_it_works_without_javascript(manager: Visitor) -> None:
+    switch = "Emulation.setScriptExecutionDisabled"
+    manager.browser.execute_cdp_cmd(switch, {"value": True})
+    try:
+        lease = Lock("plain").acquire()
+        assert isinstance(lease, Lease)
+        manager.open("plain/change/")
+        for button in (f"#release-{lease.fence}", "#confirm"):
+            manager.wait_for(lambda css=button: manager.all(css))
+            manager.click(button)
+        manager.wait_for(lambda: not lease.owned())
+    finally:
+        manager.browser.execute_cdp_cmd(switch, {"value": False})
+    assert not inspection.status("plain").holders
+
+
+def test_redis_goes_down_and_the_page_comes_back_with_it(
+    chromium: Any, tmp_path: Path, new_server: Callable[..., RedisServer]
+) -> None:
+    server = new_server()
+    with running_site(server.url, tmp_path) as site:
+        visitor = Visitor(chromium, site)
+        visitor.log_in("vera")
+        visitor.open()
+        assert "Nothing was locked" in visitor.text("#sync-live")
+
+        server.kill()
+        visitor.wait_for(lambda: "Check that the server runs" in visitor.text("#sync-live"))
+        visitor.shoot("down")
+        server.restart()
+        visitor.wait_for(lambda: "Nothing was locked" in visitor.text("#sync-live"))
+        assert visitor.complaints() == []
+        visitor.browser.get("about:blank")
+
+
+def test_the_list_with_everything_on_it(manager: Visitor) -> None:
+    """A page full of everything, for the screenshots; the policy has nothing to say of it."""
+    held = [
+        Semaphore(name, limit, key=key, label=label).acquire()
+        for name, limit, key, label in (
+            ("exports", 3, None, "reports:export"),
+            ("exports", 3, None, "reports:weekly"),
+            ("exports", 3, None, EVIL),
+            (EVIL, 2, None, "shop"),
+            ("invoice:42", 1, None, "shop.tasks.bill"),
+            *(("api", 4, str(user), "api:list") for user in range(8)),
+        )
+    ]
+    operations.resize("invoice:42", None, 3)
+    operations.pause("exports")
+    with traffic("lookup", threads=7):
+        manager.open()
+        manager.wait_for(lambda: "lookup" in manager.text("#sync-live"))
+        manager.shoot("list")
+        manager.open("lookup/change/")
+        manager.shoot("busy-name")
+        manager.open("api/change/")
+        manager.shoot("policy")
+    assert "in 8 keys" in manager.text("#sync-live") or manager.all("#keys-title")
+    assert manager.complaints() == []
+    for lease in held:
+        assert isinstance(lease, Lease)
+        lease.release()

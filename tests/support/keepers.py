@@ -1,0 +1,26 @@
+"""A process's keeper, made anew for a test that looks at the registry of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_redis_sync import inspection
+from django_redis_sync.engine import keeper
+
+
+@pytest.fixture
+def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A keeper that has noted no name yet, and that notes none after the test."""
+    mine: dict[str, keeper.Keeper] = {}
+    monkeypatch.setattr(keeper, "_keepers", mine)
+    yield
+    for each in mine.values():
+        each._names = keeper._Names()
+
+
+def listed(*wanted: str) -> bool:
+    """Whether the registry has these names, as people see them."""
+    return set(wanted) <= {inspection.display(name, key) for name, key in inspection.names()}

@@ -1,0 +1,271 @@
+"""The admin's actions: by POST, with CSRF, confirmed, logged, and only on whom was shown."""
+
+import html
+import math
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.contrib.messages import get_messages
+from django.test import Client, override_settings
+
+from devtools.servers import free_port
+from django_redis_sync import Lease, LeaseLost, Semaphore, inspection, pages
+from django_redis_sync.acting import VERBS
+from django_redis_sync.engine.keeper import NOTED_AFTER
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
+
+PAGE = "/admin/django_redis_sync/name/exports/"
+
+
+def client_of(*codenames: str, **options: bool) -> Client:
+    user = User.objects.create_user("-".join(codenames), is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client(**options)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def manager() -> Client:
+    return client_of("view_locks", "manage_locks")
+
+
+@pytest.fixture
+def lease() -> Iterator[Lease]:
+    """Somebody holds one of two permits, for ever."""
+    taken = Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
+    assert taken is not None
+    yield taken
+
+
+def act(client: Client, verb: str, **fields: object) -> str:
+    """Confirm an action; what people are told of it, after what they were told before."""
+    response = client.post(f"{PAGE}act/{verb}/", {"confirm": "yes", **fields})
+    assert response.status_code == 302
+    assert response["Location"] == f"{PAGE}change/"
+    return [str(message) for message in get_messages(response.wsgi_request)][-1]
+
+
+def references(client: Client) -> list[str]:
+    """What the buttons of the page say for its holders."""
+    shown = client.get(f"{PAGE}change/").content.decode()
+    return [html.unescape(value) for value in re.findall(r'name="holder" value="([^"]+)"', shown)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_action_by_get_is_refused(manager: Client, lease: Lease, verb: str) -> None:
+    response = manager.get(f"{PAGE}act/{verb}/")
+
+    assert response.status_code == 405
+    assert response["Allow"] == "POST"
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_action_without_csrf_is_refused(lease: Lease, verb: str) -> None:
+    client = client_of("manage_locks", enforce_csrf_checks=True)
+    (reference,) = references(client)
+    fields = {"confirm": "yes", "limit": 5, "holder": reference, "shown": reference}
+
+    assert client.post(f"{PAGE}act/{verb}/", fields).status_code == 403
+    assert not LogEntry.objects.exists()
+    assert lease.owned() and not inspection.status("exports").paused
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_who_may_only_view_may_not_act(lease: Lease, verb: str) -> None:
+    viewer = client_of("view_locks")
+    status = inspection.status("exports")
+    reference = pages.reference(status, lease.token)
+    fields = {"confirm": "yes", "limit": 5, "holder": reference, "shown": reference}
+
+    assert viewer.post(f"{PAGE}act/{verb}/", fields).status_code == 403
+    assert not LogEntry.objects.exists()
+    assert lease.owned() and not inspection.status("exports").paused
+    assert references(viewer) == []
+
+
+@pytest.mark.parametrize("name", ["unknown", "%7Bother%7D", "a%00b", "x" * 300])
+def test_an_action_on_a_name_that_is_not_ours_is_refused(manager: Client, name: str) -> None:
+    response = manager.post(f"/admin/django_redis_sync/name/{name}/act/pause/", {"confirm": "yes"})
+
+    assert response.status_code == 404
+    assert not LogEntry.objects.exists()
+    assert inspection.names() == []
+
+
+def test_an_unknown_action_is_not_found(manager: Client, lease: Lease) -> None:
+    assert manager.post(f"{PAGE}act/format/").status_code == 404
+
+
+def test_the_forms_hold_no_token(manager: Client, lease: Lease) -> None:
+    (reference,) = references(manager)
+    status = inspection.status("exports")
+
+    assert lease.token[8:] not in reference
+    assert reference == pages.reference(status, lease.token)
+    assert reference != pages.reference(status, lease.token[::-1])
+
+
+def test_nothing_happens_before_it_is_confirmed(manager: Client, lease: Lease) -> None:
+    (reference,) = references(manager)
+    for verb in VERBS:
+        fields = {"limit": 5, "holder": reference, "shown": reference}
+        response = manager.post(f"{PAGE}act/{verb}/", fields)
+        assert response.status_code == 200
+        assert 'name="confirm"' in response.content.decode()
+
+    status = inspection.status("exports")
+    assert lease.owned() and not status.paused and status.override is None
+    assert not LogEntry.objects.exists()
+
+
+def test_a_holder_is_released_and_learns_of_it(manager: Client, lease: Lease) -> None:
+    other = Semaphore("exports", 2, label="weekly_report").acquire()
+    assert other is not None
+    reference = pages.reference(inspection.status("exports"), lease.token)
+    response = manager.post(f"{PAGE}act/release/", {"holder": reference})
+    shown = response.content.decode()
+    assert "nightly_report" in shown and "weekly_report" not in shown
+
+    told = act(manager, "release", holder=reference)
+
+    assert told == f"Released 1 holder of exports: {lease.token[:8]}."
+    assert other.owned()
+    with pytest.raises(LeaseLost):
+        lease.renew()
+    other.release()
+
+
+def test_a_newcomer_is_left_alone(manager: Client, lease: Lease) -> None:
+    (reference,) = references(manager)
+    lease.release()
+    newcomer = Semaphore("exports", 2).acquire()
+    assert newcomer is not None
+
+    assert act(manager, "release", holder=reference) == (
+        "It had ended by itself: nothing was done."
+    )
+    assert act(manager, "clear", shown=[reference]) == "It had ended by itself: nothing was done."
+    assert newcomer.owned()
+    newcomer.release()
+
+
+def test_a_reference_of_another_name_releases_nobody(manager: Client, lease: Lease) -> None:
+    with Semaphore("other", 1) as held:
+        foreign = pages.reference(inspection.status("other"), held.token)
+        act(manager, "release", holder=foreign)
+        act(manager, "release", holder=lease.token)
+        act(manager, "release", holder="")
+        assert held.owned() and lease.owned()
+
+
+def test_all_that_were_shown_are_released_and_no_other(manager: Client, lease: Lease) -> None:
+    shown = references(manager)
+    newcomer = Semaphore("exports", 2).acquire()
+    assert newcomer is not None
+
+    assert act(manager, "clear", shown=shown).startswith("Released 1 holder")
+    assert newcomer.owned() and not lease.owned()
+    newcomer.release()
+
+
+def test_of_many_holders_those_beyond_the_page_are_found(manager: Client) -> None:
+    crowd = [Semaphore("exports", 500, timeout=60 + n).acquire() for n in range(205)]
+    last = crowd[-1]
+    assert last is not None
+    assert "and 5 more" in manager.get(f"{PAGE}change/").content.decode()
+
+    reference = pages.reference(inspection.status("exports"), last.token)
+    assert act(manager, "release", holder=reference).startswith("Released 1 holder")
+    assert not last.owned()
+
+
+def test_pause_resume_resize_and_reset(manager: Client, lease: Lease) -> None:
+    assert act(manager, "pause") == "Paused exports."
+    assert Semaphore("exports", 2).acquire(blocking=False) is None
+    assert act(manager, "resume") == "Resumed exports."
+    assert act(manager, "resize", limit=1) == "The limit of exports is now 1."
+    assert Semaphore("exports", 2).acquire(blocking=False) is None
+    assert inspection.status("exports").limit == 1
+    assert act(manager, "reset") == "The callers’ own limit of exports applies again."
+    assert inspection.status("exports").limit == 2
+
+
+def test_a_policy_is_paused_with_all_its_keys(manager: Client) -> None:
+    for key in ("7", "8"):
+        with Semaphore("exports", 2, key=key):
+            pass
+    end = time.monotonic() + NOTED_AFTER + 5
+    while len(inspection.family("exports")) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+    asked = manager.post(f"{PAGE}act/pause/").content.decode()
+    assert "its 2 keys too" in asked
+    act(manager, "pause")
+    assert inspection.status("exports", "7").paused
+    assert "paused" in manager.get(f"{PAGE}change/").content.decode()
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x"])
+def test_an_impossible_limit_is_refused_in_words(manager: Client, lease: Lease, limit: str) -> None:
+    assert act(manager, "resize", limit=limit).startswith("A limit is a whole number")
+    assert inspection.status("exports").override is None
+
+
+def test_every_action_leaves_an_entry_in_the_log(manager: Client, lease: Lease) -> None:
+    (reference,) = references(manager)
+    for verb in ("pause", "resume", "reset"):
+        act(manager, verb)
+    act(manager, "resize", limit=3)
+    told = act(manager, "clear", shown=reference)
+
+    entries = LogEntry.objects.order_by("pk")
+    assert len(entries) == 5
+    assert {entry.user.username for entry in entries} == {"view_locks-manage_locks"}
+    assert {entry.object_repr for entry in entries} == {"exports"}
+    assert entries.last().change_message == told
+    assert all(entry.get_admin_url() == f"{PAGE}change/" for entry in entries)
+    shown = manager.get(f"{PAGE}history/").content.decode()
+    assert "Paused exports." in shown and told in shown
+    assert f'href="{PAGE}change/"' in manager.get("/admin/").content.decode()
+
+
+def test_a_name_that_nobody_touched_has_an_empty_history(manager: Client, lease: Lease) -> None:
+    shown = manager.get(f"{PAGE}history/").content.decode()
+    assert "Nobody did anything to it" in shown
+    assert f'href="{PAGE}change/"' in shown
+
+
+def test_an_action_that_fails_is_told_and_logged(
+    manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_redis_sync import operations
+    from django_redis_sync.exceptions import Unavailable
+
+    def fail(*_: object) -> None:
+        raise Unavailable("no answer in time", maybe_executed=True)
+
+    monkeypatch.setattr(operations, "pause", fail)
+
+    told = act(manager, "pause")
+
+    assert "no answer in time" in told
+    assert LogEntry.objects.get().change_message == told
+
+
+def test_redis_down_at_an_action_is_a_page(manager: Client) -> None:
+    down = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": f"redis://127.0.0.1:{free_port()}",
+    }
+    with override_settings(CACHES={"default": down}):
+        response = manager.post(f"{PAGE}act/pause/", {"confirm": "yes"})
+    assert response.status_code == 503
+    assert "Check that the server runs" in response.content.decode()

@@ -1,0 +1,107 @@
+"""The model behind the admin's entry disturbs nobody's project."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.core import checks
+from django.core.management import call_command
+
+from django_redis_sync.models import Name
+
+SETTINGS = """
+from tests.settings import *
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": {database!r}}}}}
+INSTALLED_APPS = [*INSTALLED_APPS, "shop"]
+{more}
+"""
+MODELS = """
+from django.db import models
+
+class Sale(models.Model):
+    amount = models.IntegerField()
+"""
+
+
+class HostProject:
+    """A project with an app of its own, in a folder; run through its manage.py."""
+
+    def __init__(self, folder: Path, more: str = "") -> None:
+        (folder / "shop").mkdir()
+        (folder / "shop/__init__.py").touch()
+        (folder / "shop/models.py").write_text(MODELS)
+        database = str(folder / "db.sqlite3")
+        (folder / "host.py").write_text(SETTINGS.format(database=database, more=more))
+        self.folder = folder
+
+    def manage(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        here = Path(__file__).parent.parent
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{self.folder}{os.pathsep}{here}",
+            "DJANGO_SETTINGS_MODULE": "host",
+        }
+        command = [sys.executable, "-W", "error", "-m", "django", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_a_host_project_migrates_dumps_and_has_nothing_to_make(tmp_path: Path) -> None:
+    project = HostProject(tmp_path)
+    made = project.manage("makemigrations", "shop")
+    assert made.returncode == 0, made.stderr
+    checked = project.manage("makemigrations", "--check", "--dry-run")
+    assert checked.returncode == 0, checked.stdout
+    assert "No changes detected" in checked.stdout
+    migrated = project.manage("migrate", "--verbosity=0")
+    assert migrated.returncode == 0, migrated.stderr
+
+    for words in (["dumpdata"], ["dumpdata", "--all"], ["dumpdata", "django_redis_sync"]):
+        dumped = project.manage(*words)
+        assert dumped.returncode == 0, dumped.stderr
+        models = {row["model"] for row in json.loads(dumped.stdout)}
+        assert not any(model.startswith("django_redis_sync") for model in models)
+
+
+@pytest.mark.parametrize("more", ["", 'DEFAULT_AUTO_FIELD = "django.db.models.AutoField"'])
+def test_whatever_the_hosts_auto_field_is_ours_is_no_matter(tmp_path: Path, more: str) -> None:
+    project = HostProject(tmp_path, more)
+    assert "django_redis_sync" not in project.manage("check").stderr
+    assert project.manage("makemigrations", "django_redis_sync", "--check").returncode == 0
+
+
+def test_a_host_without_an_admin_needs_none(tmp_path: Path) -> None:
+    bare = 'INSTALLED_APPS = ["django_redis_sync"]; MIDDLEWARE = []; ROOT_URLCONF = "shop"'
+    project = HostProject(tmp_path, bare)
+    (tmp_path / "shop/__init__.py").write_text("urlpatterns = []")
+    for words in (["check", "--fail-level=ERROR"], ["migrate", "--verbosity=0"], ["dumpdata"]):
+        done = project.manage(*words)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.django_db
+def test_our_own_migrations_are_complete() -> None:
+    call_command("makemigrations", "django_redis_sync", check=True, dry_run=True, verbosity=0)
+
+
+def test_the_checks_find_nothing() -> None:
+    assert [found for found in checks.run_checks() if found.is_serious()] == []
+
+
+@pytest.mark.django_db
+def test_there_is_no_table_and_nobody_asks_for_one(
+    django_assert_num_queries: object,
+) -> None:
+    assert not Name._meta.managed
+    with django_assert_num_queries(0):  # type: ignore[operator]
+        assert list(Name.objects.all()) == list(Name._base_manager.filter(id="x")) == []
+        assert Name.objects.count() == 0
+
+
+@pytest.mark.django_db
+def test_the_permissions_are_the_two_that_are_meant() -> None:
+    ours = Permission.objects.filter(content_type__app_label="django_redis_sync")
+    assert set(ours.values_list("codename", flat=True)) == {"view_locks", "manage_locks"}

@@ -1,0 +1,362 @@
+"""The admin's pages: what they show, and that they stay up."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.test import Client, override_settings
+from django.urls import path, reverse
+
+from devtools.servers import free_port
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, charts, operations, pages
+from django_redis_sync.admin import NameAdmin
+from django_redis_sync.engine.keeper import NOTED_AFTER
+from django_redis_sync.history import Counters
+from django_redis_sync.models import Name
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
+
+LIST = "/admin/django_redis_sync/name/"
+EVIL = "<img src=x onerror=alert(1)>"
+
+own_site = admin.AdminSite(name="operations")
+own_site.register(Name, NameAdmin)
+urlpatterns = [path("admin/", admin.site.urls), path("ops/", own_site.urls)]
+
+
+def staff(*codenames: str) -> Client:
+    user = User.objects.create_user("-".join(codenames) or "nobody", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def viewer() -> Client:
+    return staff("view_locks")
+
+
+@pytest.fixture
+def held() -> Iterator[Callable[..., None]]:
+    """Takes a permit, until the test is over."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(Semaphore(*args, **options))
+
+
+def until_known(names: int) -> None:
+    """The registry is written in the background. A process writes each name once a minute, so that
+    every test here lists names of its own."""
+    end = time.monotonic() + NOTED_AFTER + 5
+    while len(pages.known()) < names:
+        assert time.monotonic() < end, f"only {pages.known()} are known"
+        time.sleep(0.02)
+
+
+def listed(client: Client, query: str = "", *, names: int) -> str:
+    """The list, once the registry knows that many names."""
+    until_known(names)
+    response = client.get(LIST + query)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_the_index_shows_the_entry_to_those_who_may_see(viewer: Client) -> None:
+    assert "Locks and semaphores" in viewer.get("/admin/").content.decode()
+    assert "Locks and semaphores" not in staff().get("/admin/").content.decode()
+
+
+def test_who_may_manage_may_see() -> None:
+    assert staff("manage_locks").get(LIST).status_code == 200
+
+
+@pytest.mark.parametrize("where", ["", "live/", "exports/change/", "exports/live/"])
+def test_pages_are_for_those_who_may_see(where: str) -> None:
+    assert staff().get(LIST + where).status_code == 403
+    assert Client().get(LIST + where).status_code == 302
+
+
+def test_nothing_can_be_added_changed_or_deleted_as_a_row(viewer: Client) -> None:
+    assert viewer.get(LIST + "add/").status_code == 403
+    assert viewer.get(LIST + "exports/delete/").status_code == 403
+    assert viewer.post(LIST + "exports/change/").status_code == 405
+
+
+def test_the_list_tells_use_and_age(viewer: Client, held: Callable[..., None]) -> None:
+    held("first-exports", 4)
+    held("first-exports", 4)
+
+    shown = listed(viewer, names=1)
+
+    assert "first-exports" in shown
+    assert "2 / 4" in shown
+    assert '<rect class="sync-fill" width="50" height="8"/>' in shown
+
+
+def test_the_list_is_searched_sorted_and_paged(
+    viewer: Client, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, limit in (("list-alpha", 4), ("list-beta", 1), ("list-gamma", 2)):
+        held(name, limit)
+
+    shown = listed(viewer, "?o=use", names=3)
+    assert (
+        shown.index("list-beta</bdi>")
+        < shown.index("list-gamma</bdi>")
+        < shown.index("list-alpha</bdi>")
+    )
+    assert 'aria-sort="descending"' in shown
+    shown = listed(viewer, "?o=-name", names=3)
+    assert shown.index("list-gamma</bdi>") < shown.index("list-alpha</bdi>")
+    for order in ("waiting", "-waiting", "oldest", "-oldest", "nonsense"):
+        assert "list-alpha" in listed(viewer, f"?o={order}", names=3)
+
+    shown = listed(viewer, "?q=-BET", names=3)
+    assert "list-beta</bdi>" in shown and "list-alpha</bdi>" not in shown
+    assert "No name holds" in listed(viewer, f"?q={EVIL}", names=3)
+
+    monkeypatch.setattr(pages, "PER_PAGE", 2)
+    assert "Page 1 of 2" in listed(viewer, names=3)
+    assert "list-gamma</bdi>" in listed(viewer, "?p=2", names=3)
+
+
+def test_children_stand_under_their_policy(viewer: Client, held: Callable[..., None]) -> None:
+    for key in range(7):
+        held("per-user", 3, key=str(key))
+
+    shown = listed(viewer, names=7)
+
+    assert "7 in 7 keys" in shown
+    assert "2 more keys" in shown
+    policy = viewer.get(LIST + "per-user/change/").content.decode()
+    assert all(f"per-user@{key}" in policy for key in range(7))
+    assert viewer.get(LIST + "per-user@3/change/").status_code == 200
+
+
+def test_a_name_of_the_settings_is_known_before_it_is_used(viewer: Client) -> None:
+    with override_settings(REDIS_SYNC={"SEMAPHORES": {"unused": {"limit": 2}}}):
+        assert "unused" in viewer.get(LIST).content.decode()
+        assert viewer.get(LIST + "unused/change/").status_code == 200
+
+
+def test_the_page_of_a_name_shows_holders_whole_but_for_their_tokens(viewer: Client) -> None:
+    with Semaphore("exports", 3, label="nightly_report", timeout=math.inf) as lease:
+        shown = viewer.get(LIST + "exports/change/").content.decode()
+
+    assert "nightly_report" in shown
+    assert str(lease.fence) in shown
+    assert "never ends" in shown
+    assert lease.token[:8] in shown
+    assert lease.token not in shown
+
+
+def test_a_writer_and_an_operators_marks_are_shown(viewer: Client) -> None:
+    operations.resize("exports", None, 9)
+    operations.pause("exports")
+    shown = viewer.get(LIST + "exports/change/").content.decode()
+    assert "An operator set the limit to 9" in shown
+    assert "nobody new gets in" in shown
+
+    with ReadWriteLock("table").write:
+        shown = viewer.get(LIST + "table/change/").content.decode()
+    assert "by a writer" in shown
+
+
+def test_html_in_names_and_labels_is_text(viewer: Client, held: Callable[..., None]) -> None:
+    held(EVIL, 2, label=EVIL)
+
+    for shown in (
+        listed(viewer, names=1),
+        listed(viewer, f"?q={EVIL}", names=1),
+        viewer.get(reverse("admin:django_redis_sync_name_change", args=[quoted(EVIL)])),
+    ):
+        text = shown if isinstance(shown, str) else shown.content.decode()
+        assert EVIL not in text
+        assert "&lt;img src=x onerror=alert(1)&gt;" in text
+
+
+def quoted(name: str, key: str | None = None) -> str:
+    from django.contrib.admin.utils import quote
+
+    return quote(Name.of(name, key).id)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("a/b", None),
+        ("a@b", None),
+        ("a", "b"),
+        ("{x}%20", "k@1"),
+        (".", None),
+        ("..", None),
+        ("%2E", None),
+        ("история ?q=1#top", None),
+        ("live", None),
+        ("a_2Fb", None),
+        (EVIL, "?"),
+    ],
+)
+def test_every_name_has_a_page_of_its_own(viewer: Client, name: str, key: str | None) -> None:
+    with Semaphore(name, 2, key=key):
+        url = reverse("admin:django_redis_sync_name_change", args=[quoted(name, key)])
+        response = viewer.get(url)
+
+    assert response.status_code == 200
+    assert response.context["status"].name == name
+    assert response.context["status"].key == key
+
+
+@pytest.mark.parametrize("unknown", ["nobody", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
+def test_a_name_that_is_not_ours_is_not_found(viewer: Client, unknown: str) -> None:
+    assert viewer.get(f"{LIST}{unknown}/change/").status_code == 404
+    assert viewer.get(f"{LIST}{unknown}/live/").status_code == 404
+
+
+def test_a_site_of_ones_own_keeps_its_own_addresses(held: Callable[..., None]) -> None:
+    held("elsewhere", 2)
+    with override_settings(ROOT_URLCONF=__name__):
+        client = staff("manage_locks")
+        until_known(1)
+        shown = client.get("/ops/django_redis_sync/name/").content.decode()
+        assert 'href="/ops/django_redis_sync/name/elsewhere/change/"' in shown
+        assert "/ops/django_redis_sync/name/live/" in shown
+        shown = client.get("/ops/django_redis_sync/name/elsewhere/change/").content.decode()
+        assert '"/admin/' not in shown
+        response = client.post("/ops/django_redis_sync/name/elsewhere/act/pause/", {"confirm": "y"})
+        assert response["Location"] == "/ops/django_redis_sync/name/elsewhere/change/"
+
+
+# Down, or wrong
+
+
+def broken(viewer: Client, **changed: object) -> str:
+    """What all pages say while the settings are these; they answer, and no more."""
+    with override_settings(**changed):
+        for where in ("", "live/", "exports/change/", "exports/live/", "?o=use"):
+            response = viewer.get(LIST + where)
+            assert response.status_code == 503
+        return viewer.get(LIST).content.decode()
+
+
+def cache(location: str, **options: object) -> dict[str, object]:
+    return {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": location,
+            "OPTIONS": options,
+        }
+    }
+
+
+def test_redis_down_is_said_with_the_remedy(viewer: Client) -> None:
+    said = broken(viewer, CACHES=cache(f"redis://:hunter2@127.0.0.1:{free_port()}/0"))
+
+    assert "Check that the server runs" in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"CACHES": cache("nonsense://:hunter2@host")},
+        {"CACHES": cache("redis://:hunter2#@host:x/0")},
+        {"CACHES": cache("")},
+        {"CACHES": cache("redis://127.0.0.1", CLIENT_CLASS="no.such.Client")},
+        {"CACHES": {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}},
+        {"REDIS_SYNC": {"CACHE": "nowhere"}},
+        {"REDIS_SYNC": {"TYPO": 1}},
+    ],
+)
+def test_wrong_settings_are_said_with_the_remedy(
+    viewer: Client, changed: dict[str, object]
+) -> None:
+    said = broken(viewer, **changed)
+
+    assert "Correct REDIS_SYNC or CACHES" in said
+    assert "hunter2" not in said
+
+
+def test_something_else_under_our_keys_is_said(viewer: Client, raw: object) -> None:
+    with Lock("mine"):
+        keys = [key for key in raw.keys("*") if key.endswith(b":queue")]  # type: ignore[attr-defined]
+        assert keys == []
+        from django_redis_sync import conf
+        from django_redis_sync.protocol.keys import keys_of
+
+        raw.set(keys_of(conf.current().prefix("default"), "mine").queue, "x")  # type: ignore[attr-defined]
+        response = viewer.get(LIST + "mine/change/")
+        raw.delete(keys_of(conf.current().prefix("default"), "mine").queue)  # type: ignore[attr-defined]
+    assert response.status_code == 503
+    assert "errornote" in response.content.decode()
+
+
+# Charts and words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (-3, "0 s"),
+        (59.9, "59 s"),
+        (61, "1 min 1 s"),
+        (3600, "1 h 0 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_a_span_is_told_in_two_units(seconds: float, words: str) -> None:
+    assert pages.span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("in_use", "limit", "waiting", "bar"),
+    [
+        (0, 4, 0, ("0", "calm")),
+        (1, 3, 0, ("33.3", "calm")),
+        (3, 4, 0, ("75", "busy")),
+        (9, 4, 0, ("100", "busy")),
+        (4, 4, 1, ("100", "full")),
+        (1, 1, 0, ("100", "calm")),
+        (1, 1, 3, ("100", "full")),
+        (0, None, 0, ("0", "calm")),
+        (2, None, 0, ("100", "calm")),
+    ],
+)
+def test_a_bar_is_as_wide_as_the_use(
+    in_use: int, limit: int | None, waiting: int, bar: tuple[str, str]
+) -> None:
+    assert charts.bar(in_use, limit, waiting) == charts.Bar(*bar)
+
+
+def test_a_long_history_is_drawn_in_as_many_steps_as_a_short_one() -> None:
+    from datetime import datetime, timedelta, timezone
+
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    rows = [
+        (start + timedelta(minutes=n), Counters(peak=n % 7, waited=1, rejected=2))
+        for n in range(360)
+    ]
+    steps = charts.steps(rows)
+    drawn = charts.chart(steps, 4)
+
+    assert len(steps) == charts.STEPS
+    assert sum(step.waited for step in steps) == 360
+    assert (drawn.use_top, drawn.count_top) == (6, 18)
+    assert drawn.limit_y == "33.3"
+    assert len(drawn.waits) == len(drawn.rejections) == charts.STEPS
+    assert drawn.waits[0].y == "66.7" and drawn.rejections[0].y == "0"
+
+
+def test_numbers_in_drawings_are_written_for_svg_in_every_language(viewer: Client) -> None:
+    with (
+        override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True),
+        Semaphore("exports", 3) as lease,
+    ):
+        shown = viewer.get(LIST + "exports/change/").content.decode()
+    assert 'width="33.3"' in shown
+    assert str(lease.fence) in shown

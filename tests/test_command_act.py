@@ -1,0 +1,169 @@
+"""`manage.py locks clear`, `pause`, `resume` and `resize`."""
+
+import math
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import CommandError, call_command
+
+from django_redis_sync import Lock, Semaphore, inspection
+from django_redis_sync.inspection import Status
+from tests.behaviour.both import eventually
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """What the operator types; None: nobody is there."""
+
+    def answers(text: str | None) -> None:
+        def ask() -> str:
+            if text is None:
+                raise EOFError
+            return text
+
+        monkeypatch.setattr("builtins.input", ask)
+
+    answers(None)
+    return answers
+
+
+def locks(*words: str, **options: Any) -> str:
+    out = StringIO()
+    call_command("locks", *words, stdout=out, **options)
+    return out.getvalue()
+
+
+def held(name: str, *, key: str | None = None) -> int:
+    return inspection.status(name, key).holding
+
+
+def test_clear_shows_whom_and_asks_first(answer: Any) -> None:
+    lease = Lock("a", timeout=math.inf, label="stuck.job").acquire()
+    for typed in ("n", "", "yes please", None):
+        answer(typed)
+        with pytest.raises(CommandError, match="Nothing was cleared"):
+            locks("clear", "a")
+    assert lease.owned()
+    answer("y")
+    said = locks("clear", "a")
+    assert "permanent" in said and "stuck.job" in said and "Clear this one? [y/N]" in said
+    assert lease.token[:8] in said and lease.token not in said
+    assert said.endswith("Cleared 1.\n")
+    assert held("a") == 0
+
+
+def test_dry_run_only_shows() -> None:
+    with Lock("a"):
+        assert "Dry run: nothing was cleared." in locks("clear", "a", "--dry-run")
+        assert held("a") == 1
+
+
+def test_clear_takes_one_holder_by_its_id() -> None:
+    stuck, fine = (Semaphore("s", 2).acquire() for _ in range(2))
+    locks("clear", "s", "--holder", stuck.token[:8], "--no-input")
+    assert fine.owned() and not stuck.owned()
+    fine.release()
+
+
+@pytest.mark.parametrize("id", ["", "0", "zzzzzzzz"])
+def test_an_unknown_id_clears_nobody(id: str) -> None:
+    with Lock("a"), pytest.raises(CommandError, match="nothing was cleared"):
+        locks("clear", "a", "--holder", id, "--no-input")
+
+
+def test_a_name_is_literal_unless_it_is_said_to_be_a_pattern() -> None:
+    with Lock("x[1]"):
+        one, other = Lock("x1").acquire(), Lock("x2").acquire()
+        eventually(lambda: listed("x[1]", "x1", "x2"))
+        assert "Nobody holds anything there." in locks("clear", "*", "--no-input")
+        assert "Nobody holds anything there." in locks("clear", "x?", "--no-input")
+        locks("clear", "x[12]", "--pattern", "--no-input")
+        assert not one.owned() and not other.owned()
+        assert held("x[1]") == 1
+
+
+def test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown, newcomers = Lock("a").acquire(), []
+
+    def ask() -> str:
+        shown.release()
+        newcomers.append(Lock("a").acquire())
+        return "y"
+
+    monkeypatch.setattr("builtins.input", ask)
+    assert locks("clear", "a").endswith("Cleared 0; 1 had ended by themselves.\n")
+    assert newcomers[0].owned()
+    newcomers[0].release()
+
+
+def test_clear_speaks_of_all_keys_and_of_one_with_key() -> None:
+    leases = [Semaphore("api", 2, key=key).acquire() for key in ("1", "2", "3")]
+    eventually(lambda: listed("api@1", "api@2", "api@3"))
+    locks("clear", "api", "--key", "2", "--no-input")
+    assert [lease.owned() for lease in leases] == [True, False, True]
+    locks("clear", "api", "--no-input")
+    assert [lease.owned() for lease in leases] == [False] * 3
+
+
+def test_pause_resume_and_resize_take_effect_at_once() -> None:
+    def tries() -> bool:
+        lease = Semaphore("e", 2).acquire(blocking=False)
+        return lease is not None and lease.release() is None
+
+    assert locks("pause", "e") == "Paused e: nobody new gets in until resume.\n"
+    assert not tries()
+    assert locks("resume", "e") == "Resumed e.\n"
+    assert tries()
+    with Semaphore("e", 2), Semaphore("e", 2):
+        assert locks("resize", "e", "3") == "Resized e. The limit is 3.\n"
+        assert tries()
+        assert locks("resize", "e", "--reset") == "Reset e: the limit is what the code says.\n"
+        assert not tries()
+
+
+def test_pause_speaks_of_all_keys_of_a_policy() -> None:
+    with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
+        eventually(lambda: listed("api@1", "api@2"))
+        assert locks("pause", "api").startswith("Paused api (2 keys): ")
+        assert all(status.paused for status in statuses("api"))
+        locks("resume", "api", "--key", "1")
+        assert [s.paused for s in statuses("api") if s.key == "1"] == [False]
+        locks("resume", "api")
+        assert not any(status.paused for status in statuses("api"))
+
+
+def statuses(name: str) -> list[Status]:
+    return inspection.statuses(inspection.family(name))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["resize", "e"],
+        ["resize", "e", "3", "--reset"],
+        ["resize", "e", "0"],
+        ["resize", "e", "many"],
+        ["clear"],
+        ["pause"],
+        ["run", "x"],
+    ],
+)
+def test_wrong_usage_is_refused_and_changes_nothing(words: list[str], raw: redis.Redis) -> None:
+    with pytest.raises(CommandError):
+        locks(*words)
+    assert raw.dbsize() == 0
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+def test_a_name_that_can_not_be_is_one_line(name: str) -> None:
+    with pytest.raises(CommandError, match="a name must not") as caught:
+        locks("pause", name)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,226 @@
+"""`manage.py locks run`: flock(1) for a fleet, from real shells."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_sync import Lock, Semaphore, inspection, operations
+from django_redis_sync.management import runner
+from tests.behaviour.both import eventually
+
+ROOT = Path(__file__).resolve().parent.parent
+LEASE = 1.0
+
+Run = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
+    """Starts `locks run`, with leases of LEASE seconds; ends what is left of it."""
+    (tmp_path / "quick_settings.py").write_text(
+        "from tests.settings import *\n"
+        f"REDIS_SYNC = {{**REDIS_SYNC, 'TIMEOUT': {LEASE}, "
+        "'SEMAPHORES': {'named': {'limit': 2}}}\n"
+    )
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+        "DJANGO_SETTINGS_MODULE": "quick_settings",
+        "PYTHONWARNINGS": "",
+    }
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, **more: str) -> "subprocess.Popen[str]":
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "django", "locks", "run", *words],
+                env={**env, **more},
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: "subprocess.Popen[str]", seconds: float = 20) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def taken(name: str) -> bool:
+    return bool(inspection.status(name).holding)
+
+
+def test_it_gives_the_commands_output_and_exit_code(run: Run) -> None:
+    script = 'echo "$REDIS_SYNC_NAME $REDIS_SYNC_FENCE $@"; exit 7'
+    code, out, err = ended(run("job", "--", "sh", "-c", script, "sh", "-v", "--limit", "--", "3"))
+    name, fence, *arguments = out.split()
+    assert (code, name, err) == (7, "job", "")
+    assert int(fence) > 10**15
+    assert arguments == ["-v", "--limit", "--", "3"]
+    assert not taken("job")
+
+
+def test_of_two_shells_one_runs_and_the_other_waits(run: Run, tmp_path: Path) -> None:
+    script = "echo in $0; sleep 0.6; echo out $0"
+    both = [run("job", "--", "sh", "-c", f"({script}) >> log", name) for name in ("a", "b")]
+    assert [ended(process)[0] for process in both] == [0, 0]
+    words = (tmp_path / "log").read_text().split()
+    assert words[::2] == ["in", "out", "in", "out"]
+    assert words[1] == words[3] != words[5] == words[7]
+
+
+def test_of_two_shells_one_runs_and_the_other_skips(run: Run) -> None:
+    with Lock("job"):
+        assert ended(run("job", "--skip", "--", "echo", "never")) == (0, "", "")
+        start = time.monotonic()
+        assert ended(run("job", "--skip", "--wait", "0.5", "--", "echo", "never"))[:2] == (0, "")
+        assert time.monotonic() - start > 0.5
+
+
+def test_when_time_is_up_it_says_so_with_a_code_of_its_own(run: Run) -> None:
+    with Lock("job"):
+        code, out, err = ended(run("job", "--wait", "0.2", "--", "echo", "never"))
+    assert (code, out) == (75, "")
+    assert err == "job was not acquired: it did not come free in time.\n"
+    operations.pause("job")
+    code, out, err = ended(run("job", "--wait", "0", "--", "echo", "never"))
+    assert (code, err) == (75, "job was not acquired: an operator paused it.\n")
+
+
+def test_several_may_run_when_the_limit_allows(run: Run) -> None:
+    with Semaphore("many", 2), Semaphore("named", 2):
+        assert ended(run("many", "--limit", "2", "--wait", "0", "--", "true"))[0] == 0
+        assert ended(run("named", "--wait", "0", "--", "true"))[0] == 0
+
+
+def test_it_renews_for_as_long_as_the_command_runs(run: Run) -> None:
+    process = run("job", "--", "sleep", str(2.5 * LEASE))
+    eventually(lambda: taken("job"))
+    start, last = time.monotonic(), 0.0
+    while taken("job"):
+        last = time.monotonic() - start
+        time.sleep(0.05)
+    assert last > 2 * LEASE  # without a gap
+    assert ended(process)[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_reach_the_command(run: Run, number: signal.Signals) -> None:
+    script = f"trap 'echo got it; exit 3' {number.name[3:]}; echo up; while :; do sleep 0.05; done"
+    process = run("job", "--", "sh", "-c", script)
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    assert ended(process)[:2] == (3, "got it\n")
+    assert not taken("job")
+
+
+def test_a_command_that_dies_by_a_signal_gives_the_shells_code(run: Run) -> None:
+    assert ended(run("job", "--", "sh", "-c", "kill -9 $$"))[0] == 137
+
+
+def test_a_signal_while_waiting_leaves_no_waiter(run: Run) -> None:
+    with Lock("job"):
+        process = run("job", "--", "echo", "never")
+        eventually(lambda: inspection.status("job").waiting)
+        process.terminate()
+        assert ended(process)[:2] == (128 + signal.SIGTERM, "")
+        assert not inspection.status("job").waiting
+
+
+def test_clearing_the_lease_ends_the_command_and_its_children(run: Run, tmp_path: Path) -> None:
+    process = run("job", "--", "sh", "-c", "sleep 60 & echo $! > pid; wait")
+    eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    clear("job")
+    code, _, err = ended(process)
+    assert code == 76
+    assert "The permit is lost: ending the command.\n" in err
+    eventually(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def clear(name: str) -> None:
+    status = inspection.status(name)
+    operations.clear(status, [holder.token for holder in status.holders])
+
+
+def test_a_command_that_ignores_sigterm_is_killed(
+    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": LEASE}
+    monkeypatch.setattr(runner, "PATIENCE", 0.5)
+    threading.Timer(0.5, clear, ["job"]).start()
+    order = runner.Order("job", None, None, False, None, None)
+    before = signal.getsignal(signal.SIGTERM)
+    script = "trap 'echo no' TERM; while :; do sleep 0.05; done"
+    assert runner.run(order, ["sh", "-c", script], io.StringIO()) == 76
+    assert capfd.readouterr().out == "no\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_killed_runner_frees_its_name_within_the_lease_and_takes_the_command_along(
+    run: Run, tmp_path: Path
+) -> None:
+    process = run("job", "--", "sh", "-c", "echo $$ > pid; exec sleep 60")
+    eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    process.kill()
+    start = time.monotonic()
+    with Lock("job", blocking_timeout=10):
+        assert time.monotonic() - start < LEASE + 1
+    if sys.platform == "linux":
+        eventually(lambda: not alive(int((tmp_path / "pid").read_text())))
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_min_hold_keeps_the_name_taken_once_per_period(run: Run) -> None:
+    period = ["job", "--skip", "--min-hold", "3", "--", "echo", "ran"]
+    assert ended(run(*period))[:2] == (0, "ran\n")
+    assert ended(run(*period))[:2] == (0, "")
+    assert inspection.status("job").holders[0].state == "kept"
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
+def test_what_can_not_be_run_gives_the_shells_code(run: Run, command: str, code: int) -> None:
+    found = ended(run("job", "--", command))
+    assert found[0] == code
+    assert found[2].startswith(command) and found[2].count("\n") == 1
+    assert not taken("job")
+
+
+def test_redis_down_is_one_line_before_the_command_starts(run: Run) -> None:
+    dead = {"DJANGO_REDIS_SYNC_TEST_URL": "redis://me:secret@127.0.0.1:1/0"}
+    code, out, err = ended(run("job", "--", "echo", "never", **dead))
+    assert (code, out, err.count("\n")) == (69, "", 1)
+    assert "LOCATION in CACHES" in err and "secret" not in err
+
+
+def test_who_holds_is_shown_without_the_commands_arguments(run: Run) -> None:
+    process: Any = run("job", "--", "sleep", "30.123")
+    eventually(lambda: taken("job"))
+    (holder,) = inspection.status("job").holders
+    assert holder.label["label"] == "locks run: sleep"
+    process.terminate()
+    assert ended(process)[0] == 128 + signal.SIGTERM

@@ -1,0 +1,373 @@
+"""`manage.py locks status`: as a table, as JSON, on a terminal, again and again."""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import CommandError, call_command
+from django.core.management.color import no_style
+
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, identity, inspection, operations
+from django_redis_sync.management import display, terminal
+from tests.behaviour.both import eventually
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+
+ROOT = Path(__file__).resolve().parent.parent
+MANAGE = [sys.executable, "-m", "django", "locks"]
+
+# Gives the command a terminal of its own, as a shell does: Ctrl-C reaches it.
+ON_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv("
+ON_TERMINAL += "sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
+def locks(*words: str, **options: Any) -> str:
+    out = StringIO()
+    call_command("locks", *words, stdout=out, **options)
+    return out.getvalue()
+
+
+def environment(**more: str) -> dict[str, str]:
+    known = {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONWARNINGS": "", **known, **more}
+
+
+@pytest.fixture
+def busy(raw: redis.Redis) -> Iterator[None]:
+    """A name with holders and waiters, and several that are odd in some way."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            label = "reports.views.export_everything_for_the_accountants_of_all_countries"
+            stack.enter_context(Semaphore("exports", 2, label=label))
+        stack.enter_context(Lock("报表导出-" + "很" * 20, label="报表.任务"))
+        stack.enter_context(Lock("for ever", timeout=math.inf))
+        stack.enter_context(Lock("evil", label="\x1b[31mred\u202e\nnew line"))
+        stack.enter_context(ReadWriteLock("index").write)
+        stack.enter_context(ReadWriteLock("config").read)
+        for key in ("1", "42", identity.digest("ip", "10.0.0.1")):
+            stack.enter_context(Semaphore("api", 5, key=key))
+        for limit in (2, 4):
+            stack.enter_context(Semaphore("clash", limit))
+        assert Semaphore("exports", 2).acquire(blocking=False) is None
+        eventually(lambda: len(inspection.names()) >= 10)
+        yield
+
+
+# The table
+
+
+def test_the_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> None:
+    operations.pause("api")
+    head, *lines = locks("status").splitlines()
+    assert re.split(r"  +", head) == ["NAME", "KEYS", "IN USE", "WAITING", "HELD FOR", "NOTES"]
+    rows = {line.split("  ")[0]: line for line in lines}
+    assert len(rows) == 8
+    assert re.search(r"exports +2/2 +0 ", rows["exports"])
+    assert re.search(r"api +3 +3 +0 .*paused", rows["api"])
+    assert rows["clash"].endswith("callers disagree")
+    assert rows["for ever"].endswith("permanent")
+    assert " writer " in rows["index"]
+
+
+def test_nothing_is_said_in_one_sentence(raw: redis.Redis) -> None:
+    assert locks("status") == "No lock or semaphore was used within the last day.\n"
+    assert locks("status", "x").startswith("x: free\n")
+
+
+def test_a_page_answers_who_holds_since_when_where_and_whether_it_was_too_small(
+    busy: None, raw: redis.Redis
+) -> None:
+    page = locks("status", "exports")
+    lease = inspection.status("exports").holders[0]
+    assert "exports: 2 of 2 in use\n" in page
+    assert page.count(f"{os.uname().nodename}:{os.getpid()}") == 2
+    assert re.search(rf"{lease.id} +[\d.]+ m?s +\d+ s +1 ", page)
+    assert lease.token not in page
+    # On a pipe nothing is cut and nothing is coloured.
+    assert "reports.views.export_everything_for_the_accountants_of_all_countries" in page
+    assert "…" not in page and "\x1b" not in page
+    assert "Last 60 min: granted 2, at most 2 in use." in page
+    assert "Trouble: rejected 1." in page
+
+
+def test_a_page_shows_waiters_in_order(raw: redis.Redis) -> None:
+    with Lock("a"), subprocess_waiter("a"):
+        eventually(lambda: inspection.status("a").waiting)
+        page = locks("status", "a")
+        assert "a: 1 of 1 in use, 1 waits\n" in page
+        assert re.search(r"^1  [0-9a-f]{8} +\S+ m?s +1  \S+:\d+ +a waiter", page, re.M)
+
+
+@contextlib.contextmanager
+def subprocess_waiter(name: str) -> Iterator[None]:
+    code = "import django; django.setup(); from django_redis_sync import Lock\n"
+    code += f"Lock({name!r}, label='a waiter').acquire()"
+    waiter = subprocess.Popen([sys.executable, "-c", code], env=environment())
+    try:
+        yield
+    finally:
+        waiter.kill()
+        waiter.wait()
+
+
+def test_marks_are_visible_with_the_way_back(busy: None) -> None:
+    operations.pause("exports")
+    operations.resize("exports", None, 7)
+    page = locks("status", "exports")
+    assert re.search(r"Paused for .*: nobody new gets in. Undo: locks resume exports", page)
+    assert "An operator set the limit to 7; callers say 2." in page
+    assert "Callers disagree on the limit: 4 and, " in locks("status", "clash")
+
+
+def test_control_characters_are_shown_and_not_sent(busy: None) -> None:
+    for page in (locks("status", "evil"), locks("status", "evil", force_color=True)):
+        assert r"\x1b[31mred\u202e\nnew line" in page
+        assert "\u202e" not in page
+
+
+def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:
+    done = subprocess.run(
+        [*MANAGE, "status"],
+        env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"\u62a5\u8868" in done.stdout
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_tables_fit_the_terminal(busy: None, width: int) -> None:
+    groups = inspection.grouped(inspection.statuses(inspection.names()))
+    lists = [display.overview(groups, width, no_style())]
+    lists += [
+        display.page(g, inspection.history([(s.name, s.key) for s in g.all]), width, no_style())
+        for g in groups
+    ]
+    needed = 64 if width < 64 else width  # what can't give way any more is left to the terminal
+    for line in (line for lines in lists for line in lines):
+        assert terminal.wide(line) <= needed, line
+    if width == 200:
+        assert not any("…" in line for lines in lists for line in lines)
+
+
+def test_columns_stay_aligned_with_wide_letters(busy: None) -> None:
+    lines = locks("status").splitlines()
+    use = {terminal.wide(line[: line.index("1/1") + 3]) for line in lines if "1/1" in line}
+    assert len(use) == 1
+
+
+# Which name is meant
+
+
+def test_a_policy_shows_all_its_keys_and_one_by_key(busy: None) -> None:
+    page = locks("status", "api")
+    assert page.startswith("api: 3 keys, 3 in use, 0 waiting\n")
+    assert page.count(" of 5 in use\n") == 3
+    for words in (["api", "--key", "42"], ["api@42"]):
+        assert locks("status", *words).startswith("api@42: 1 of 5 in use\n")
+
+
+def test_an_address_is_digested_as_request_policies_do(busy: None) -> None:
+    assert locks("status", "api", "--key", "10.0.0.1").startswith(
+        f"api@{identity.digest('ip', '10.0.0.1')}: 1 of 5 in use\n"
+    )
+
+
+def test_a_plain_name_with_an_at_sign_comes_first(raw: redis.Redis) -> None:
+    with Lock("a@b"), Semaphore("a", 3, key="b"):
+        eventually(lambda: len(inspection.names()) >= 2)
+        assert "1 of 1 in use" in locks("status", "a@b")
+
+
+# JSON
+
+
+def test_json_holds_everything_the_table_shows(busy: None) -> None:
+    found = json.loads(locks("status", "--format", "json"))
+    by_name = {one["display"]: one for one in found["names"]}
+    assert len(by_name) == 10
+    exports = by_name["exports"]
+    assert (exports["in_use"], exports["limit"], exports["waiting"]) == (2, 2, 0)
+    holder = exports["holders"][0]
+    assert holder["host"] == os.uname().nodename and holder["pid"] == os.getpid()
+    assert 0 <= holder["held_seconds"] < 60 and 0 < holder["ends_in_seconds"] <= 30
+    assert by_name["for ever"]["holders"][0]["permanent"] is True
+    assert by_name["for ever"]["holders"][0]["ends_in_seconds"] is None
+    assert by_name["clash"]["clash"]["limit"] == 2
+    assert by_name["index"]["exclusive"] is True
+    token = inspection.status("exports").holders[0].token
+    assert token not in json.dumps(found)
+    one = json.loads(locks("status", "exports", "--format", "json"))["names"][0]
+    assert one["recent"]["rejected"] == 1 and one["recent"]["minutes"] == 60
+    assert one["suggested_limit"] is None
+
+
+# When Redis is down
+
+
+@pytest.mark.parametrize(("action", "code"), [("status", 1), ("doctor", 2)])
+def test_redis_down_is_one_line_and_an_exit_code(action: str, code: int) -> None:
+    done = subprocess.run(
+        [*MANAGE, action],
+        env=environment(DJANGO_REDIS_SYNC_TEST_URL="redis://me:secret@127.0.0.1:1/0"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "127.0.0.1:1" in line and "LOCATION in CACHES" in line
+    assert "secret" not in line
+
+
+def test_a_reader_that_leaves_early_is_no_error(busy: None) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m django locks status | head -1; echo ${{PIPESTATUS[0]}}",
+        env=environment(),
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout.split()[-1], done.stderr) == ("0", "")
+
+
+def test_a_key_needs_a_name(raw: redis.Redis) -> None:
+    with pytest.raises(CommandError) as caught:
+        locks("status", "--key", "1")
+    assert caught.value.returncode == 2
+
+
+# Again and again
+
+
+class Terminal:
+    """A command on a pseudo-terminal of 80 × 24."""
+
+    def __init__(self, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ON_TERMINAL, *MANAGE[1:], *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env=environment(TERM="xterm-256color"),
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def read_until(self, wanted: str, seconds: float = 15.0) -> str:
+        """What came since the last call, to `wanted` (without colours) at least."""
+        start, end = len(self.seen), time.monotonic() + seconds
+        while wanted not in re.sub(r"\x1b\[[0-9;]*m", "", self.seen[start:]):
+            assert time.monotonic() < end, self.seen
+            if select.select([self._master], [], [], 0.1)[0]:
+                self.seen += os.read(self._master, 65536).decode()
+        return self.seen[start:]
+
+    def type(self, text: bytes) -> None:
+        os.write(self._master, text)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self) -> int:
+        try:
+            while True:  # a terminal whose process is gone says so by an error
+                if select.select([self._master], [], [], 5)[0]:
+                    self.seen += os.read(self._master, 65536).decode()
+        except OSError:
+            pass
+        os.close(self._master)
+        return self.process.wait(5)
+
+
+@pytest.mark.parametrize("ends", ["ctrl-c", "sigterm"])
+def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
+    raw: redis.Redis, ends: str
+) -> None:
+    with Terminal("status", "watched", "--watch", "0.1") as screen:
+        screen.read_until("watched: free")
+        with Lock("watched", label="a long label that has to be cut at eighty columns, surely"):
+            frames = screen.read_until("1 of 1 in use\x1b")
+            frames += screen.read_until("a long label that")
+        screen.read_until("watched: free")
+        if ends == "ctrl-c":
+            screen.type(b"\x03")
+        else:
+            screen.process.send_signal(signal.SIGTERM)
+        assert screen.wait() == 0
+    assert screen.seen.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
+    assert screen.seen.replace("^C", "").endswith("\x1b[?25h\x1b[?1049l")
+    # Never blank in between: lines are overwritten and then cleared to their right.
+    assert "\x1b[2J" not in screen.seen
+    for frame in frames.split("\x1b[H")[1:-1]:
+        assert frame.count("\x1b[J") == 1 and frame.endswith("\x1b[J")
+        for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).split("\r\n"):
+            assert terminal.wide(line) <= 80
+
+
+def test_watch_on_a_pipe_gives_a_json_line_each_time(raw: redis.Redis) -> None:
+    watch = subprocess.Popen(
+        [*MANAGE, "status", "a", "--format", "json", "--watch", "0.1"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watch.stdout is not None
+    lines = [json.loads(watch.stdout.readline()) for _ in range(3)]
+    watch.send_signal(signal.SIGINT)
+    assert watch.wait(10) == 0
+    watch.stdout.close()
+    assert [line["names"][0]["display"] for line in lines] == ["a"] * 3
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0314, "31 ms"),
+        (1.26, "1.3 s"),
+        (59.9, "59 s"),
+        (61, "1 min 1 s"),
+        (3600, "1 h 0 min"),
+        (100_000, "1 d 3 h"),
+        (math.inf, "for ever"),
+        (-1, "0 ms"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert terminal.duration(seconds) == text
+
+
+def test_a_coloured_line_is_cut_by_what_is_seen() -> None:
+    assert terminal.clip("\x1b[31mabcdef\x1b[0m gh", 4) == "\x1b[31mabc…\x1b[0m"
+    assert terminal.clip("\x1b[31mab\x1b[0m", 4) == "\x1b[31mab\x1b[0m"
+    assert terminal.fit("报表导出", 5) == "报表…"

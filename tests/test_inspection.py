@@ -1,0 +1,254 @@
+"""What there is: the registry of names, their statuses and their history."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+
+from devtools.servers import RedisServer
+from django_redis_sync import Lock, Semaphore, Unavailable, history, inspection
+from django_redis_sync.engine import connections, keeper
+from django_redis_sync.history import Counters, suggest
+from django_redis_sync.inspection import Holder, Waiter
+from django_redis_sync.protocol.scripts import CONSTANTS
+from tests.behaviour.both import eventually
+from tests.behaviour.watching import counted
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+
+REGISTRY = f"{settings.PREFIX}:names"
+
+
+# The registry
+
+
+def test_a_name_is_listed_as_soon_as_it_is_used(raw: redis.Redis) -> None:
+    start = time.monotonic()
+    with Lock("a"):
+        eventually(lambda: listed("a"))
+    assert time.monotonic() - start < 1
+    assert listed("a")  # still, a while after
+
+
+def test_the_most_recent_name_comes_first(raw: redis.Redis) -> None:
+    raw.zadd(REGISTRY, {"old": 1000, "newer": 3000, "new": 2000})
+    assert inspection.names() == [("newer", None), ("new", None), ("old", None)]
+
+
+def test_a_child_is_told_from_a_plain_name_with_an_at_sign(raw: redis.Redis) -> None:
+    with Lock("a@b"), Semaphore("a", 1, key="b"), Lock("{x}%:y"):
+        wanted = {("a@b", None), ("a", "b"), ("{x}%:y", None)}
+        eventually(lambda: wanted <= set(inspection.names()))
+
+
+def test_a_name_is_literal_unless_it_is_a_pattern(raw: redis.Redis) -> None:
+    raw.zadd(REGISTRY, {"x[1]": 1, "x1": 2, "exports%4042": 3, "exports@42": 4})
+    assert inspection.names(pattern="x[1]") == [("x1", None)]
+    assert inspection.names(pattern="x[[]1]") == [("x[1]", None)]
+    assert inspection.names(pattern="exports@*") == [("exports", "42"), ("exports@42", None)]
+
+
+def test_many_uses_within_a_minute_are_written_once(raw: redis.Redis) -> None:
+    with Lock("seen"):
+        eventually(lambda: listed("seen"))
+    with counted(raw) as commands:
+        for _ in range(200):
+            with Lock("seen"):
+                pass
+        time.sleep(2 * keeper.NOTED_AFTER)
+    # In scripts there are two to each cycle: the lease, and nothing else.
+    assert commands["zadd"] <= 200
+    assert commands["zrevrange"] == commands["keys"] == commands["scan"] == 0
+
+
+def test_a_name_is_written_again_after_its_minute(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "NOTED_EVERY", 0.2)
+    with Lock("held for long"):
+        eventually(lambda: raw.zscore(REGISTRY, "held for long"))
+        raw.delete(REGISTRY)
+        eventually(lambda: raw.zscore(REGISTRY, "held for long"))
+
+
+def test_names_of_yesterday_and_too_many_are_dropped(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "MOST_NOTED", 3)
+    now = raw.time()[0] * 1000
+    old = now - 86_400_000 - 5000
+    raw.zadd(REGISTRY, {"yesterday": old, "a": now - 3, "b": now - 2, "c": now - 1})
+    with Lock("new"):
+        eventually(lambda: raw.zcard(REGISTRY) == 3)
+    assert raw.zscore(REGISTRY, "yesterday") is None
+    assert raw.zscore(REGISTRY, "a") is None
+    assert 0 < raw.pttl(REGISTRY) <= 2 * 86_400_000
+
+
+def test_an_outage_delays_the_list_and_nothing_else(
+    new_server: Callable[..., RedisServer], settings: Any
+) -> None:
+    server = new_server()
+    cache = {**settings.CACHES["default"], "LOCATION": server.url}
+    settings.CACHES = {**settings.CACHES, "private": cache}
+    server.kill()
+    found = keeper.keeper("private")
+    found.note(keeper_keys("later"))
+    time.sleep(0.1)
+    server.restart()
+    eventually(lambda: inspection.names(using="private") == [("later", None)])
+
+
+def keeper_keys(name: str) -> Any:
+    from django_redis_sync.protocol.keys import keys_of
+
+    return keys_of(settings.PREFIX, name)
+
+
+# Statuses
+
+
+def test_ten_thousand_names_take_twenty_round_trips(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = raw.time()[0] * 1000
+    raw.zadd(REGISTRY, {f"name-{i}": now + i for i in range(10_000)})
+    inspection.status("the script is loaded")
+    trips, many, mine = [], connections.Server.many, threading.get_ident()
+
+    def counting(self: connections.Server, steps: Any) -> Any:
+        if threading.get_ident() == mine:  # the keeper makes round trips of its own
+            trips.append(len(steps))
+        return many(self, steps)
+
+    monkeypatch.setattr(connections.Server, "many", counting)
+    with counted(raw) as commands:
+        found = inspection.statuses(inspection.names())
+    assert len(found) == 10_000 and found[0].name == "name-9999"
+    assert trips == [500] * 20
+    assert commands["evalsha"] == 10_000
+    assert commands["keys"] == commands["scan"] == 0
+
+
+def test_a_status_shows_who_holds_and_who_waits_but_no_token(raw: redis.Redis) -> None:
+    from django_redis_sync.engine import drivers
+    from django_redis_sync.engine.wire import clock
+    from django_redis_sync.protocol import plans
+
+    with Semaphore("s", 2, label="reports.export") as lease:
+        status = inspection.status("s")
+        holder = status.holders[0]
+        assert (holder.id, holder.token) == (lease.token[:8], lease.token)
+        assert lease.token not in repr(status)
+        assert holder.label["label"] == "reports.export"
+        assert (status.in_use, status.limit, status.free) == (1, 2, 1)
+        assert 0 < holder.ends_in <= 30 and not holder.stuck
+        keys = keeper_keys("s")
+        argv = ("f" * 32, "30000", 2, 2, "p", "wait", 9, 1, "-", "{}", 0)
+        drivers.drive(
+            plans.run_once("acquire", keys, argv, 1.0, clock()), connections.server("default")
+        )
+        (waiter,) = inspection.status("s").waiters
+        assert (waiter.position, waiter.permits, waiter.alive) == (1, 2, True)
+        assert status.everyone == (holder,)
+        assert isinstance(holder, Holder) and isinstance(waiter, Waiter)
+
+
+def test_children_are_grouped_under_their_policy_with_sums(raw: redis.Redis) -> None:
+    with (
+        Semaphore("api", 5, key="1").acquire(),
+        Semaphore("api", 5, key="2").acquire(permits=3),
+        Lock("solo"),
+    ):
+        names = [("api", "1"), ("solo", None), ("api", "2"), ("api", None)]
+        api, solo = inspection.grouped(inspection.statuses(names))
+    assert (api.name, api.in_use, api.holding, api.waiting, api.limit) == ("api", 4, 2, 0, 5)
+    assert [child.key for child in api.children] == ["1", "2"]
+    assert api.own is not None and api.own.key is None
+    assert (solo.name, solo.in_use, solo.children) == ("solo", 1, ())
+
+
+def test_redis_down_is_unavailable_and_shows_no_password(settings: Any) -> None:
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://me:secret@127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "dead": cache}
+    for ask in (
+        lambda: inspection.names(using="dead"),
+        lambda: inspection.statuses([("a", None)], using="dead"),
+        lambda: inspection.history([("a", None)], using="dead"),
+    ):
+        with pytest.raises(Unavailable) as caught:
+            ask()
+        assert "secret" not in str(caught.value)
+
+
+# History
+
+
+def test_history_has_a_row_for_each_minute(raw: redis.Redis) -> None:
+    for _ in range(3):
+        with Semaphore("h", 2), Semaphore("h", 2):
+            assert Semaphore("h", 2).acquire(blocking=False) is None
+    (found,) = inspection.history([("h", None)], minutes=10)
+    times = [when.timestamp() for when, _ in found.rows]
+    assert times == [times[0] + 60 * i for i in range(10)]
+    assert (found.total.granted, found.total.released, found.total.rejected) == (6, 6, 3)
+    assert found.total.peak == 2
+    assert found.ever == found.total
+    assert sum(row.granted for _, row in found.rows[-2:]) == 6  # one, or two around its end
+
+
+def test_what_is_older_counts_for_ever_only(raw: redis.Redis) -> None:
+    minute, pair = raw.time()[0] // 60, CONSTANTS["PAIR"]
+    fields: dict[str, Any] = {
+        f"{minute - 1}:w": 2 * pair + 3000,
+        f"{minute - 1}:r": 4 * pair + 10_000,
+        f"{minute - 200}:g": 5,
+        "total:g": 100,
+        "total:w": 7,
+        "total:w:ms": 9500,
+        "tidied": minute,
+    }
+    raw.hset(f"{settings.PREFIX}:{{h}}:stats", mapping=fields)
+    (found,) = inspection.history([("h", None)])
+    assert found.total == Counters(waited=2, wait_seconds=3.0, released=4, held_seconds=10.0)
+    assert (found.ever.granted, found.ever.waited, found.ever.wait_seconds) == (105, 9, 12.5)
+
+
+def test_a_name_without_history_has_empty_rows(raw: redis.Redis) -> None:
+    (found,) = inspection.history([("nobody", None)], minutes=3)
+    assert [row for _, row in found.rows] == [Counters()] * 3
+    assert found.suggested_limit is None
+
+
+def test_many_histories_take_a_round_trip_per_batch(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trips = []
+    asked = history.pipelined
+    monkeypatch.setattr(
+        history, "pipelined", lambda alias, c: trips.append(len(c)) or asked(alias, c)
+    )
+    assert len(inspection.history([(f"n{i}", None) for i in range(1200)], minutes=1)) == 1200
+    assert trips == [500, 500, 200]
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit"),
+    [
+        ([Counters(granted=600, released=600, held_seconds=600, peak=3)], None),  # none waited
+        ([Counters(granted=10, rejected=50, peak=1, released=10, held_seconds=9)], None),  # a lock
+        ([Counters(granted=10, rejected=50, peak=3)], None),  # how long they hold is unknown
+        ([Counters(granted=2000, rejected=1, peak=3, released=9, held_seconds=9)], None),  # rare
+        # 10 asked per second, each for 2 s: 20 at a time, and √20 for bursts.
+        ([Counters(granted=300, rejected=300, peak=5, released=300, held_seconds=600)], 25),
+        # Little was wanted on average: one more than the peak.
+        ([Counters(granted=20, waited=10, peak=4, released=30, held_seconds=3)], 5),
+    ],
+)
+def test_a_limit_is_suggested_with_evidence_only(rows: list[Counters], limit: int | None) -> None:
+    assert suggest(rows) == limit

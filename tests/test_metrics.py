@@ -1,0 +1,113 @@
+"""The Prometheus collector: what a scrape shows, and what it never shows."""
+
+import urllib.request
+from typing import Any
+
+import pytest
+import redis
+
+pytest.importorskip("prometheus_client")
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+
+from django_redis_sync import Semaphore, metrics, operations
+from tests.behaviour.both import eventually
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+
+
+@pytest.fixture(autouse=True)
+def semaphores(settings: Any) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "SEMAPHORES": {"exports": {"limit": 3}},
+        "ENDPOINTS": {"api:*": {"limit": 5, "key": "user"}},
+    }
+
+
+def scrape(**options: Any) -> dict[str, float]:
+    registry = CollectorRegistry()
+    metrics.register(registry=registry, **options)
+    return parsed(generate_latest(registry).decode())
+
+
+def parsed(text: str) -> dict[str, float]:
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_a_real_scrape_shows_use_and_events() -> None:
+    registry = CollectorRegistry()
+    metrics.register(registry=registry)
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+    try:
+        with Semaphore("exports", 3), Semaphore("exports", 3, label="a"):
+            assert Semaphore("exports", 3).acquire(blocking=False, permits=2) is None
+            eventually(lambda: listed("exports"))
+            url = f"http://127.0.0.1:{server.server_port}/metrics"
+            with urllib.request.urlopen(url) as reply:
+                found = parsed(reply.read().decode())
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert found["redis_sync_up"] == 1
+    assert found["redis_sync_names"] == 1
+    assert found['redis_sync_limit{name="exports"}'] == 3
+    assert found['redis_sync_in_use{name="exports"}'] == 2
+    assert found['redis_sync_waiting{name="exports"}'] == 0
+    assert found['redis_sync_paused{name="exports"}'] == 0
+    assert 0 < found['redis_sync_oldest_hold_seconds{name="exports"}'] < 60
+    assert found['redis_sync_events_total{event="granted",name="exports"}'] == 2
+    assert found['redis_sync_events_total{event="rejected",name="exports"}'] == 1
+    assert found['redis_sync_seconds_total{name="exports",what="held"}'] == 0
+    assert 'redis_sync_last_minute{event="granted",name="exports"}' in found
+
+
+def test_children_are_summed_and_no_key_is_ever_a_label() -> None:
+    with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
+        eventually(lambda: listed("api:*@7311", "api:*@7312"))
+        operations.pause("api:*")
+        found = scrape()
+    assert found['redis_sync_in_use{name="api:*"}'] == 2
+    assert found['redis_sync_paused{name="api:*"}'] == 1
+    assert not any("731" in line for line in found)
+    # Children come and go: their sum is no counter.
+    assert not any(line.startswith("redis_sync_events_total") for line in found)
+
+
+def test_only_configured_names_are_shown_unless_others_are_asked_for() -> None:
+    with Semaphore("invoice:1", 1), Semaphore("nightly", 1), Semaphore("api:x", 1):
+        eventually(lambda: listed("invoice:1", "nightly", "api:x"))
+        assert not any("invoice" in line or "nightly" in line for line in scrape())
+        assert not any("api:x" in line for line in scrape())
+        found = scrape(names=["night*"])
+    assert found['redis_sync_in_use{name="nightly"}'] == 1
+    assert not any("invoice" in line for line in found)
+    assert found["redis_sync_names"] == 3
+
+
+def test_labels_are_bounded(raw: redis.Redis, settings: Any) -> None:
+    raw.zadd(f"{settings.PREFIX}:names", {f"n{i}": i + 1 for i in range(1000)})
+    shown = [line for line in scrape(names=["*"]) if line.startswith("redis_sync_in_use")]
+    assert len(shown) == metrics.MOST_LABELS
+
+
+def test_redis_down_is_a_value_and_no_error(settings: Any) -> None:
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "dead": cache}
+    assert scrape(using="dead") == {"redis_sync_up": 0}
+
+
+def test_redis_is_read_when_it_is_scraped_and_not_before(settings: Any) -> None:
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "dead": cache}
+    registry = CollectorRegistry()
+    metrics.register(registry=registry, using="dead")
+    with pytest.raises(ValueError, match="Duplicated"):
+        metrics.register(registry=registry)
+
+
+def test_the_docstring_names_every_metric() -> None:
+    for family in metrics.SyncCollector().describe():
+        assert metrics.__doc__ is not None and family.name in metrics.__doc__
