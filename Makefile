@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
 ARGS ?=
+# Most tests wait more than they compute. A server that others use too is not asked by several at once.
+WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint server clean
@@ -15,7 +17,7 @@ demo: $(VENV)/.installed server  ## the example site under real traffic (ARGS=--
 	@$(BIN)/python -m example_project.demo $(ARGS)
 
 test: $(VENV)/.installed server  ## the tests (ARGS="-k name" picks some)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.installed  ## ruff and mypy
 	@$(BIN)/python -m ruff check .

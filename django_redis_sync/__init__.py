@@ -1,7 +1,25 @@
 """Locks, semaphores and request limits on a project's django-redis connection."""
 
+from .calls import synchronized
+from .decorators import semaphore_required
 from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
 from .lease import Lease
+from .locks import ReadWriteLock, RLock, acquire_all
+from .mixins import SemaphoreRequiredMixin
 from .primitives import Lock, Semaphore
 
-__all__ = ["Lease", "LeaseLost", "Lock", "NotAcquired", "Semaphore", "SyncError", "Unavailable"]
+__all__ = [
+    "Lease",
+    "LeaseLost",
+    "Lock",
+    "NotAcquired",
+    "RLock",
+    "ReadWriteLock",
+    "Semaphore",
+    "SemaphoreRequiredMixin",
+    "SyncError",
+    "Unavailable",
+    "acquire_all",
+    "semaphore_required",
+    "synchronized",
+]

@@ -6,11 +6,15 @@ import enum
 import functools
 import inspect
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack
 from datetime import date
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
+from asgiref.sync import iscoroutinefunction
+
+from .lease import Lease
 from .primitives import Semaphore
 from .protocol.keys import check_text
 from .protocol.plans import Refusal
@@ -21,11 +25,24 @@ _ALLOWED = (str, int, UUID, date, enum.Enum)
 
 
 class _Template(string.Formatter):
-    """str.format over call arguments, strict enough that two calls never meet by accident."""
+    """str.format over call arguments, strict enough that two calls never meet by accident.
+
+    In values `%`, `:` and what separates two arguments are percent-quoted.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = check_text("a name", text, 1000)
-        self.fields = [name for _, name, _, _ in self.parse(text) if name is not None]
+        parts = list(self.parse(text))
+        self.fields = [name for _, name, _, _ in parts if name is not None]
+        if any("{" in (spec or "") or conversion for _, _, spec, conversion in parts):
+            raise ValueError(f"no conversions (!r) and no fields in formats, please: {text!r}")
+        quoted = {"%", ":"}
+        for between in _between(parts):
+            parting = {char for char in between if not char.isalnum()}
+            if not parting - {"%"}:
+                raise ValueError(f"put a ':' between the arguments in {text!r}, or they may meet")
+            quoted |= parting
+        self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
 
     def names(self) -> set[str]:
         """The arguments that it reads. ValueError for positions, which say nothing."""
@@ -34,10 +51,10 @@ class _Template(string.Formatter):
             raise ValueError(f"name the arguments in {self.text!r}: {{pk}}, not {{}} or {{0}}")
         return found
 
-    def convert_field(self, value: Any, conversion: Any) -> Any:
-        if conversion is not None:
-            raise ValueError(f"conversions such as !{conversion} are not allowed in {self.text!r}")
-        return value
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        if key not in kwargs:
+            raise TypeError(f"this call has no argument {key} for the name {self.text!r}")
+        return kwargs[key]
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if not isinstance(value, _ALLOWED):
@@ -48,7 +65,7 @@ class _Template(string.Formatter):
         if isinstance(value, enum.Enum):
             value = value.name
         said = format(value, format_spec) if format_spec else str(value)
-        return said.replace("%", "%25").replace(":", "%3A")
+        return said.translate(self.quoted)
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
         """The name of one call."""
@@ -57,8 +74,22 @@ class _Template(string.Formatter):
         values = dict(bound.arguments)
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
-                values.update(values.pop(parameter.name, {}))
+                values = {**values.pop(parameter.name, {}), **values}
         return self.vformat(self.text, (), values)
+
+
+def _between(parts: Iterable[tuple[str, str | None, Any, Any]]) -> list[str]:
+    """The texts between two fields."""
+    texts = [""]
+    for literal, name, _, _ in parts:
+        texts[-1] += literal
+        if name is not None:
+            texts.append("")
+    return texts[1:-1]
+
+
+def _quoted(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode())
 
 
 def synchronized(
@@ -80,18 +111,21 @@ def synchronized(
         raise ValueError(f"on_full must be 'raise' or 'skip', not {on_full!r}")
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
+    Semaphore("probe", limit, **options)  # wrong options are refused here, not at the first call
 
     def decorate(function: Function) -> Function:
         _check_function(function)
         signature = inspect.signature(function)
         _check_names(template, signature, function)
-        options.setdefault("label", f"{function.__module__}.{function.__qualname__}")
-        fixed = Semaphore(name, limit, **options) if not template.fields else None
+        labelled = {"label": f"{function.__module__}.{_said(function)}", **options}
+        fixed = None
+        if not template.fields:
+            fixed = Semaphore(template.vformat(name, (), {}), limit, **labelled)
 
         def semaphore(args: Any, kwargs: Any) -> Semaphore:
-            return fixed or Semaphore(template.of(signature, args, kwargs), limit, **options)
+            return fixed or Semaphore(template.of(signature, args, kwargs), limit, **labelled)
 
-        if inspect.iscoroutinefunction(function):
+        if _is_async(function):
 
             @functools.wraps(function)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +133,7 @@ def synchronized(
                 got = await guard.atake()
                 if isinstance(got, Refusal):
                     return _full(guard, got, on_full)
-                async with got:
+                async with _aleaving(guard, got):
                     return await function(*args, **kwargs)
         else:
 
@@ -109,17 +143,49 @@ def synchronized(
                 got = guard.take()
                 if isinstance(got, Refusal):
                     return _full(guard, got, on_full)
-                with got:
-                    return function(*args, **kwargs)
+                with _leaving(guard, got) as stack:
+                    result = function(*args, **kwargs)
+                    if not inspect.isawaitable(result):
+                        return result
+                    stack.pop_all()
+                return _finish(guard, got, result)
 
         return guarded  # type: ignore[return-value]
 
     return decorate
 
 
+def _leaving(guard: Semaphore, lease: Lease) -> ExitStack:
+    """Leaves as the semaphore's own `with` does."""
+    stack = ExitStack()
+    stack.push(functools.partial(guard._exit, lease))
+    return stack
+
+
+def _aleaving(guard: Semaphore, lease: Lease) -> AsyncExitStack:
+    stack = AsyncExitStack()
+    stack.push_async_exit(functools.partial(guard._aexit, lease))
+    return stack
+
+
+async def _finish(guard: Semaphore, lease: Lease, result: Any) -> Any:
+    """What a sync function returned to be awaited."""
+    async with _aleaving(guard, lease):
+        return await result
+
+
 def _full(semaphore: Semaphore, refusal: Refusal, on_full: str) -> None:
     if on_full == "raise":
         raise semaphore._refused(refusal)
+
+
+def _said(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def _is_async(function: Any) -> bool:
+    called: Any = type(function).__call__  # of an object that is called
+    return iscoroutinefunction(function) or iscoroutinefunction(called)
 
 
 def _check_function(function: Any) -> None:
@@ -139,5 +205,5 @@ def _check_names(template: _Template, signature: inspect.Signature, function: An
     unknown = sorted(template.names() - set(signature.parameters))
     if unknown:
         raise ValueError(
-            f"{function.__qualname__} has no argument {', '.join(unknown)} for {template.text!r}"
+            f"{_said(function)} has no argument {', '.join(unknown)} for {template.text!r}"
         )

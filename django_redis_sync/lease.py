@@ -398,10 +398,12 @@ class Lease:
         )
 
     def _released(self, released: bool) -> None:
-        if self._over != "released" or not released:
-            if self._over == "released":
-                self._over = "the server has it no more"
-            raise self._lost_error()
+        if released and self._over == "released":
+            return
+        if self._over == "released":  # nobody knew yet, so nobody was told
+            self._over = ""
+            self._lose("the server has it no more")
+        raise self._lost_error()
 
     def _asking(self) -> plans.Plan:
         argv = (self.token, self.fence, "confirm", 0, 0, self._terms.keys.keep)

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import Any
 
 from . import conf
 from .engine.wire import clock
 from .exceptions import NotAcquired, UpgradeRefused
-from .lease import Lease
+from .lease import Lease, Terms
 from .primitives import Lock, PerCaller, Semaphore
-from .protocol.plans import Refusal
+from .protocol.keys import keys_of
+from .protocol.plans import Ask, Grant, Refusal
 from .protocol.scripts import MOST_PERMITS
+
+
+class _Callers(PerCaller):
+    """How often each thread or task took a lease, through whichever object. Leases are held weakly:
+    what nobody can release any more is not renewed."""
+
+    def mine(self) -> weakref.WeakKeyDictionary[Lease, int]:
+        """Those of this thread or task."""
+        kept = self.entered()
+        if not kept:
+            kept.append(weakref.WeakKeyDictionary())
+        mine: weakref.WeakKeyDictionary[Lease, int] = kept[0]
+        return mine
+
+    def of(self, semaphore: Semaphore) -> list[Lease]:
+        """Those of the semaphore's name that this process neither released nor detached."""
+        config, alias = conf.current(), semaphore._alias()
+        leases = keys_of(config.prefix(alias), semaphore.name, semaphore.key).leases
+        return [
+            lease
+            for lease in list(self.mine())
+            if not lease.ended
+            and lease._pid == os.getpid()
+            and (lease._terms.keys.leases, lease._terms.alias) == (leases, alias)
+        ]
 
 
 class RLock(Lock):
     """A lock that the thread or task that has it may take again, through any object of its name.
 
-    One lease, counted here: given back when as many releases came as acquires. Taking it again
-    after the lease was lost raises LeaseLost rather than start a new one. Arguments as Lock's.
+    One lease, counted here: given back when as many releases came as acquires; the lease's own
+    `release` ends it at once. Taking it again after it was lost raises LeaseLost rather than start
+    a new one, until it was released as often as it was taken. Arguments as Lock's, but for
+    thread_local.
     """
 
-    _owners: weakref.WeakValueDictionary[Any, PerCaller] = weakref.WeakValueDictionary()
+    # Invariant: a count of 0 is a lease that goes with the open transaction (release_on_commit).
+    _taken = _Callers()
 
     def __init__(self, name: str, **options: Any) -> None:
+        if not options.get("thread_local", True):
+            raise ValueError("an RLock belongs to a thread or task: thread_local can't be False")
         super().__init__(name, **options)
-        alias = self._alias()
-        owner = (alias, conf.current().prefix(alias), self.name, self.key)
-        self._held = self._owners.setdefault(owner, self._held)
 
     def take(
         self,
@@ -38,7 +68,8 @@ class RLock(Lock):
         permits: int = 1,
     ) -> Lease | Refusal:
         """As Semaphore's; the lease of this thread or task again, when there is one."""
-        return self._again() or super().take(blocking, blocking_timeout, permits)
+        again = self._again(permits)
+        return self._count(again or super().take(blocking, blocking_timeout, permits))
 
     async def atake(
         self,
@@ -47,67 +78,148 @@ class RLock(Lock):
         permits: int = 1,
     ) -> Lease | Refusal:
         """As take."""
-        return self._again() or await super().atake(blocking, blocking_timeout, permits)
-
-    def _again(self) -> Lease | None:
-        lease = self._held.newest()
-        if lease is not None:
-            lease.check()
-        return lease
+        again = self._again(permits)
+        return self._count(again or await super().atake(blocking, blocking_timeout, permits))
 
     def release(self) -> None:
         """Undo one acquire; the last one gives the lease back. Errors as Semaphore's."""
         lease = self._newest()
-        if not self._held.has(lease):
-            self._held.add(lease)
-            super().release()
+        if self._last(lease) and not self._deferred(lease):
+            lease.release()
 
     async def arelease(self) -> None:
         """As release."""
         lease = self._newest()
-        if not self._held.has(lease):
-            self._held.add(lease)
-            await super().arelease()
+        if self._last(lease):
+            await lease.arelease()
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        lease = self._leave()
-        if not self._held.has(lease):
-            self._exit(lease, kind, error, trace)
+    def owned(self) -> bool:
+        """Whether the server says that this thread or task has it, through whichever object."""
+        lease = self._mine()
+        return lease is not None and lease.owned()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        lease = self._leave()
-        if not self._held.has(lease):
-            await self._aexit(lease, kind, error, trace)
+    async def aowned(self) -> bool:
+        """As owned."""
+        lease = self._mine()
+        return lease is not None and await lease.aowned()
+
+    def _mine(self, deferred: bool = False) -> Lease | None:
+        counts, mine = self._taken.mine(), self._taken.of(self)
+        return next((lease for lease in mine if deferred or counts[lease]), None)
+
+    def _again(self, permits: int) -> Lease | None:
+        lease = self._mine(deferred=True) if permits == 1 else None
+        if lease is not None:
+            lease.check()
+        return lease
+
+    def _count(self, got: Lease | Refusal) -> Lease | Refusal:
+        if isinstance(got, Lease):
+            mine = self._taken.mine()
+            mine[got] = mine.get(got, 0) + 1
+        return got
+
+    def _last(self, lease: Lease) -> bool:
+        """Count one acquire back; whether it was the last."""
+        mine = self._taken.mine()
+        count = mine.pop(lease, 1) - 1
+        if count > 0:
+            mine[lease] = count
+        return count <= 0
+
+    def _newest(self, keep: bool = False) -> Lease:
+        lease = self._mine()
+        if lease is None:
+            text = f"{self.name!r}: this thread or task holds nothing"
+            raise NotAcquired(text, name=self.name)
+        if not keep:
+            self._held.discard(lease)
+        return lease
+
+    def _deferred(self, lease: Lease) -> bool:
+        mine = self._taken.mine()
+        if lease not in _LATER and not super()._deferred(_Later(lease, mine)):  # type: ignore[arg-type]
+            return False
+        _LATER.add(lease)
+        mine[lease] = 0  # until then it may be taken again
+        return True
+
+    def _exit(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if self._last(lease):
+            super()._exit(lease, kind, error, trace)
+
+    async def _aexit(
+        self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
+    ) -> None:
+        if self._last(lease):
+            await super()._aexit(lease, kind, error, trace)
+
+
+#: Leases that an open transaction gives back when it ends.
+_LATER: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+
+class _Later:
+    """Releases a lease when a transaction ends, unless it was taken again and is in use."""
+
+    def __init__(self, lease: Lease, counts: weakref.WeakKeyDictionary[Lease, int]) -> None:
+        self.name, self._lease, self._counts = lease.name, lease, counts
+
+    def release(self) -> None:
+        _LATER.discard(self._lease)
+        if not self._counts.get(self._lease):
+            self._lease.release()
 
 
 class _Side(Semaphore):
     """The readers' or the writers' side of a ReadWriteLock."""
 
     _kind = "w"
-    _permits = 1
-    _other: weakref.ref[_Side] | None = None
+    _permits: int
+    _word: str
+    _taken = _Callers()
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, MOST_PERMITS, **options)
+
+    def __repr__(self) -> str:
+        return f"ReadWriteLock({self.name!r}).{self._word}"
 
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
         if permits != 1:
             raise ValueError("a read/write lock has no permits to count")
         return MOST_PERMITS, self._permits
 
+    def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
+        lease = super()._settle(terms, ask, got)
+        if isinstance(lease, Lease):
+            self._taken.mine()[lease] = 1
+        return lease
+
+    def _has(self, permits: int) -> bool:
+        """Whether this thread or task reads (1) or writes (0), through whichever object."""
+        return any(lease.held and lease.permits == permits for lease in self._taken.of(self))
+
 
 class _Readers(_Side):
     """Many readers at a time, none while there is a writer."""
+
+    _permits, _word = 1, "read"
+
+    def _before(self) -> None:
+        if self._has(_Writers._permits):
+            raise UpgradeRefused(
+                f"{self.name!r}: this thread or task writes; downgrade() makes it a reader"
+            )
 
 
 class _Writers(_Side):
     """One writer, and no readers."""
 
-    _permits = 0
+    _permits, _word = 0, "write"
 
     def _before(self) -> None:
-        readers = self._other() if self._other is not None else None
-        if readers is not None and readers._held.newest() is not None:
+        if self._has(_Readers._permits):
             raise UpgradeRefused(
                 f"{self.name!r}: this thread or task reads; it must release before it can write"
             )
@@ -117,14 +229,15 @@ class ReadWriteLock:
     """Many readers or one writer, first come, first served, so that neither starves.
 
     `read` and `write` each have a semaphore's methods. A reader can't become the writer
-    (UpgradeRefused); a writer can become a reader with `downgrade`. Arguments as Lock's.
+    (UpgradeRefused, also for a writer that asks to read); a writer becomes a reader with
+    `downgrade`. Not reentrant: who reads twice may wait behind a writer that waits for the first.
+    Arguments as Lock's.
     """
 
     def __init__(self, name: str, **options: Any) -> None:
         self.name = name
         self.read: Semaphore = _Readers(name, **options)
         self.write: Semaphore = _Writers(name, **options)
-        self.write._other = weakref.ref(self.read)
 
     def __repr__(self) -> str:
         return f"ReadWriteLock({self.name!r})"
@@ -154,7 +267,8 @@ class acquire_all:
 
     `semaphores`: Semaphores or Locks, or (semaphore, permits); no name twice. Use as `with` or
     `async with` (NotAcquired when it could not), or acquire and release. The leases come in the
-    order given. `blocking_timeout`: seconds for all together.
+    order given. `blocking_timeout`: seconds for all together. LeaseLost when one was lost while
+    the others were waited for. Whatever goes wrong, what was taken is given back.
     """
 
     def __init__(
@@ -167,24 +281,25 @@ class acquire_all:
         given = [item if isinstance(item, tuple) else (item, 1) for item in semaphores]
         if not given or not all(isinstance(semaphore, Semaphore) for semaphore, _ in given):
             raise TypeError("acquire_all takes semaphores and locks, at least one")
-        places = [(s._alias(), s.name, s.key or "") for s, _ in given]
-        if len(set(places)) < len(places):
-            raise ValueError("acquire_all takes each name once: ask for more permits instead")
         if blocking_timeout is not None:
             blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
         self._given, self._blocking, self._seconds = given, blocking, blocking_timeout
-        self._order = sorted(range(len(given)), key=lambda i: places[i])
         self._held = PerCaller()
+        self._places()
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """The leases, or None when one of them did not come in time."""
-        got = self._take()
-        return None if isinstance(got, NotAcquired) else got
+        try:
+            return self.__enter__()
+        except NotAcquired:
+            return None
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
         """As acquire."""
-        got = await self._atake()
-        return None if isinstance(got, NotAcquired) else got
+        try:
+            return await self.__aenter__()
+        except NotAcquired:
+            return None
 
     def release(self) -> None:
         """Give back what this thread or task took last. LeaseLost when one of them is over."""
@@ -195,42 +310,57 @@ class acquire_all:
         await self._pop().aclose()
 
     def __enter__(self) -> tuple[Lease, ...]:
-        return _or_raise(self._take())
+        order, deadline = self._order(), self._deadline()
+        leases: dict[int, Lease] = {}
+        with ExitStack() as undo:
+            for i in order:
+                semaphore, permits = self._given[i]
+                got = semaphore.take(self._blocking, self._left(deadline), permits)
+                leases[i] = self._check(semaphore, got)
+                undo.push(partial(_undo, semaphore, leases[i]))
+            found, taken = self._whole(leases), ExitStack()
+            for i in order:
+                taken.push(partial(self._given[i][0]._exit, leases[i]))
+            undo.pop_all()
+        self._held.entered().append(taken)
+        return found
+
+    async def __aenter__(self) -> tuple[Lease, ...]:
+        order, deadline = self._order(), self._deadline()
+        leases: dict[int, Lease] = {}
+        async with AsyncExitStack() as undo:
+            for i in order:
+                semaphore, permits = self._given[i]
+                got = await semaphore.atake(self._blocking, self._left(deadline), permits)
+                leases[i] = self._check(semaphore, got)
+                undo.push_async_exit(partial(_aundo, semaphore, leases[i]))
+            found, taken = self._whole(leases), AsyncExitStack()
+            for i in order:
+                taken.push_async_exit(partial(self._given[i][0]._aexit, leases[i]))
+            undo.pop_all()
+        self._held.entered().append(taken)
+        return found
 
     def __exit__(self, *error: Any) -> bool | None:
         done: bool | None = self._pop().__exit__(*error)
         return done
 
-    async def __aenter__(self) -> tuple[Lease, ...]:
-        return _or_raise(await self._atake())
-
     async def __aexit__(self, *error: Any) -> bool | None:
         done: bool | None = await self._pop().__aexit__(*error)
         return done
 
-    def _take(self) -> tuple[Lease, ...] | NotAcquired:
-        leases: dict[int, Lease] = {}
-        deadline = self._deadline()
-        with ExitStack() as stack:
-            for i in self._order:
-                semaphore, permits = self._given[i]
-                got = semaphore.take(self._blocking, self._left(deadline), permits)
-                if isinstance(got, Refusal):
-                    return semaphore._refused(got)
-                leases[i] = stack.enter_context(got)
-            return self._keep(leases, stack.pop_all())
+    def _places(self) -> list[tuple[str, str, str]]:
+        places = [(s._alias(), s.name, s.key or "") for s, _ in self._given]
+        if len(set(places)) < len(places):
+            raise ValueError("acquire_all takes each name once: ask for more permits instead")
+        return places
 
-    async def _atake(self) -> tuple[Lease, ...] | NotAcquired:
-        leases: dict[int, Lease] = {}
-        deadline = self._deadline()
-        async with AsyncExitStack() as stack:
-            for i in self._order:
-                semaphore, permits = self._given[i]
-                got = await semaphore.atake(self._blocking, self._left(deadline), permits)
-                if isinstance(got, Refusal):
-                    return semaphore._refused(got)
-                leases[i] = await stack.enter_async_context(got)
-            return self._keep(leases, stack.pop_all())
+    def _order(self) -> list[int]:
+        """In which order to take them. Wrong permits raise here, before any is taken."""
+        config, places = conf.current(), self._places()
+        for semaphore, permits in self._given:
+            semaphore._limit(semaphore._options(config), permits)
+        return sorted(range(len(places)), key=lambda i: places[i])
 
     def _deadline(self) -> float | None:
         return None if self._seconds is None else clock() + self._seconds
@@ -239,8 +369,16 @@ class acquire_all:
     def _left(deadline: float | None) -> float | None:
         return None if deadline is None else max(0.0, deadline - clock())
 
-    def _keep(self, leases: dict[int, Lease], stack: Any) -> tuple[Lease, ...]:
-        self._held.entered().append(stack)
+    @staticmethod
+    def _check(semaphore: Semaphore, got: Lease | Refusal) -> Lease:
+        if isinstance(got, Refusal):
+            raise semaphore._refused(got)
+        return got
+
+    @staticmethod
+    def _whole(leases: dict[int, Lease]) -> tuple[Lease, ...]:
+        for lease in leases.values():
+            lease.check()
         return tuple(leases[i] for i in range(len(leases)))
 
     def _pop(self) -> Any:
@@ -250,7 +388,12 @@ class acquire_all:
         return stacks.pop()
 
 
-def _or_raise(got: tuple[Lease, ...] | NotAcquired) -> tuple[Lease, ...]:
-    if isinstance(got, NotAcquired):
-        raise got
-    return got
+def _undo(semaphore: Semaphore, lease: Lease, *error: Any) -> None:
+    """Give back at once, without a word about it: an exception is on its way out."""
+    if not isinstance(semaphore, RLock) or semaphore._last(lease):
+        lease.__exit__(*error)
+
+
+async def _aundo(semaphore: Semaphore, lease: Lease, *error: Any) -> None:
+    if not isinstance(semaphore, RLock) or semaphore._last(lease):
+        await lease.__aexit__(*error)

@@ -98,8 +98,8 @@ def warn_if_racing(what: str, remedy: str, stacklevel: int = 2) -> None:
     alias = racing()
     if alias is not None:
         warnings.warn(
-            f"{what} is given back before the transaction on {alias!r} commits: whoever gets it next "
-            f"may still see the data as it was before. {remedy}",
+            f"{what} is given back before the transaction on {alias!r} commits: whoever gets it "
+            f"next may still see the data as it was before. {remedy}",
             TransactionRace,
             stacklevel=stacklevel + 1,
         )

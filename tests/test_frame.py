@@ -112,7 +112,7 @@ LAYERS = [
     # what Python code uses
     {"lease", "primitives", "locks", "calls", "transactions", "asking", "inspection", "history"},
     # what requests meet
-    {"policy", "identity", "holding", "outage", "shadow", "enforcement", "responses"},
+    {"policy", "identity", "holding", "outage", "enforcement", "responses"},
     {"decorators", "mixins", "middleware"},
     # what operators use
     {"operations", "doctor", "permissions", "metrics", "memory"},

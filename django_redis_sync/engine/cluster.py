@@ -38,10 +38,8 @@ SUSPECT, LAST_CHANCE = 5.0, 0.3
 EARS = 2
 
 #: Commands that any node can answer: all others name a key first.
-_KEYLESS = frozenset(
-    "ACL CLIENT CLUSTER COMMAND CONFIG DBSIZE INFO LATENCY MEMORY PING PUBLISH RANDOMKEY ROLE "
-    "SCRIPT SELECT SLOWLOG TIME".split()
-)
+_KEYLESS = {"ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "LATENCY", "MEMORY"}
+_KEYLESS |= {"PING", "PUBLISH", "RANDOMKEY", "ROLE", "SCRIPT", "SELECT", "SLOWLOG", "TIME"}
 
 
 class Address(NamedTuple):

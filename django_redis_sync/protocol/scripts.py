@@ -49,17 +49,23 @@ def read(verb: str) -> str:
 
 
 def header(text: str, word: str) -> tuple[str, ...]:
-    """The names after `-- WORD` in a verb's header, e.g. its KEYS."""
-    found = re.search(rf"^-- {word} (.*)$", text, re.MULTILINE)
-    return tuple(found[1].split()) if found else ()
+    """The names after `-- WORD`, e.g. the KEYS in a verb's header."""
+    return tuple(" ".join(re.findall(rf"^-- {word} (.*)$", text, re.MULTILINE)).split())
 
 
 def compose(verb: str, constants: MappingProxyType[str, int] = CONSTANTS) -> str:
-    """The source that the server runs: constants, includes in the order named, the verb."""
-    text = read(verb)
+    """The source that the server runs: constants, then the verb with its includes.
+
+    Each stands where it is named: the server makes its functions anew in every run, so a verb
+    names late what it seldom needs.
+    """
     names, values = ", ".join(constants), ", ".join(str(v) for v in constants.values())
-    includes = [read(f"include/{name}") for name in header(text, "@include")]
-    return "\n".join([f"local {names} = {values}", *includes, text])
+
+    def include(line: re.Match[str]) -> str:
+        return "\n".join(read(f"include/{name}") for name in line[1].split())
+
+    text = re.sub(r"^-- @include (.*)$", include, read(verb), flags=re.MULTILINE)
+    return f"local {names} = {values}\n{text}"
 
 
 @cache

@@ -6,10 +6,17 @@
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);
 --   channel: - for none; keep: minutes of history
 -- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting [mean_hold] | large limit | kind other | gone | dead
--- @include state stats finish sweep hand queue
+-- @include state stats finish grant
 local how, mine = ARGV[6], {state = 'n', fence = '0', lease = tonumber(ARGV[2]),
   permits = tonumber(ARGV[3]), limit = tonumber(ARGV[4]), channel = ARGV[9], label = ARGV[10]}
-local was = parse(record)
+local wants, waiting = ARGV[5] .. ' ' .. ARGV[4], call('ZCARD', QUEUE)
+if not record and how ~= 'again' and card + waiting == 0 and fits(mine) then -- nobody is there
+  if seen ~= wants then put('#seen', wants) end
+  return finish(give(token, mine, false))
+end
+
+-- @include record sweep hand queue refuse
+local was, got = parse(record), nil
 if record and was.state ~= 'w' then
   local ends = tonumber(call('ZSCORE', LEASES, token) or 0)
   if was.state == 'x' then return {'dead'} end
@@ -18,14 +25,13 @@ if record and was.state ~= 'w' then
 end
 if how == 'again' and not record then return {'gone'} end
 
-local waiting, got = call('ZCARD', QUEUE), nil
 if card > 0 or waiting > 0 then sweep(token) end
 if record then
   got = hand(token)
 else
   if waiting > 0 then hand(); waiting = call('ZCARD', QUEUE) end
   if mine.permits > limit_of(mine) then return finish({'large', whole(limit_of(mine))}) end
-  local other = disagrees(ARGV[5] .. ' ' .. ARGV[4], card + waiting > 0)
+  local other = disagrees(wants, card + waiting > 0)
   if other then return finish({'kind', other}) end
   local head = ARGV[8] == '0' and call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')[2]
   local barge = head and math.abs(now - head / 1000) < BEAT

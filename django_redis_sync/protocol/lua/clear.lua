@@ -2,9 +2,9 @@
 -- KEYS leases queue waiters info wake stats
 -- ARGV token keep
 -- Returns ok | gone (nothing there: it ended by itself)
--- @include state stats finish sweep hand
+-- @include state record stats finish sweep grant hand
 if not (record or call('ZSCORE', LEASES, token)) or parse(record).state == 'x' then return {'gone'} end
-drop(token, record)
+drop(token)
 bury(token)
 sweep()
 hand()

@@ -4,7 +4,7 @@
 --   token: empty; most: rows of holders and of waiters at the most
 -- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,
 --   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order
--- @include state
+-- @include state record
 local function rows(list, deadlines)
   local out = {}
   for i = 1, #list, 2 do

@@ -4,7 +4,7 @@
 -- ARGV token how value keep
 --   token: empty; how: pause | resume | resize (value: the limit that overrides the callers') | reset
 -- Returns ok
--- @include state stats finish sweep hand
+-- @include state record stats finish sweep grant hand
 local how, field = ARGV[2], (ARGV[2] == 'pause' or ARGV[2] == 'resume') and '#paused' or '#limit'
 if how == 'pause' or how == 'resize' then
   put(field, how == 'pause' and whole(now) or ARGV[3])

@@ -6,9 +6,10 @@
 --   with the same lease); bury: 1 when an acquire of this token
 --   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
 -- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
--- @include state stats finish sweep hand
+-- @include state record stats finish
 local how, r = ARGV[3], parse(record)
-local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
+local score = record and call('ZSCORE', LEASES, token)
+local ends = tonumber(score or 0)
 local live = ends > now
 if (how == 'release' or how == 'share') and not (live and r.fence == ARGV[2]) then
   count('l', 1)
@@ -25,7 +26,7 @@ else
   elseif how == 'giveup' then
     count('t', 1)
   end
-  if record then drop(token, record) end
+  if record then drop(token, r, score) end
   if ARGV[4] == '1' then bury(token) end
   local keep = math.ceil(math.min(tonumber(r.fence or 0) / 1000, now) + tonumber(ARGV[5]))
   if how == 'release' and keep > now then -- under a token of its own, that no late copy knows
@@ -36,6 +37,7 @@ else
   end
 end
 if call('ZCARD', QUEUE) > 0 then
+-- @include sweep grant hand
   sweep()
   hand()
 end

@@ -4,7 +4,7 @@
 --   how: set (ms from now; inf: permanent) | confirm (the end stays)
 --   nth: counts the renewals of this lease, so that a late copy of an older one changes nothing
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed)
--- @include state stats finish
+-- @include state record stats finish
 local how, r = ARGV[3], parse(record)
 local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
 if ends <= now or r.fence ~= ARGV[2] then

@@ -1,14 +1,11 @@
 -- Every mutating verb ends here: the fields that changed, then the expiry of the keys.
-local function latest_in(key)
-  local top = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-  return tonumber(top[2] or 0)
-end
-
 local function finish(reply)
   if extra ~= stored then put('#extra', whole(extra)) end
   if recount then -- what kept the keys for ever is gone: find what is the latest now
     expiry = 0
-    latest = math.max(latest, latest_in(LEASES), latest_in(WAITERS))
+    for _, key in ipairs({LEASES, WAITERS}) do
+      latest = math.max(latest, tonumber(call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0))
+    end
     if override or paused then latest = math.huge end
   end
   local later = (recount or #puts > 0 or next(fresh)) and latest + GRACE > expiry

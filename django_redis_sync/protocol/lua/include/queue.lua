@@ -17,15 +17,3 @@ local function wait()
   place(WAITERS, now + told + PATIENCE, token)
   return {'wait', whole(now), told, rank}
 end
-
--- '#seen' is the kind and the limit of the last caller. Another kind on a live name is refused
--- (returned); another limit is noted for the operator: '#clash' is when, and the one before.
-local function disagrees(wants, live)
-  if seen == wants then return nil end
-  if seen and live then
-    local kind = string.sub(seen, 1, 1)
-    if kind ~= string.sub(wants, 1, 1) then return kind end
-    put('#clash', whole(now) .. ' ' .. seen)
-  end
-  put('#seen', wants)
-end

@@ -23,28 +23,15 @@ local function put(field, value) puts[#puts + 1] = field; puts[#puts + 1] = valu
 -- permits 0 asks for the name alone: it weighs more than any limit.
 local function weight(permits) return permits == 0 and EXCLUSIVE or permits end
 
+local function place(key, score, member)
+  call('ZADD', key, whole(score), member)
+  fresh[key] = true
+  latest = math.max(latest, score)
+end
+
 -- A record: state, fence, lease, permits, limit, wake channel, label. The states: n new, w waiting,
 -- g granted by hand-over, h held, k kept after its release (min_hold), x buried; behind the state
 -- the number of the newest renewal, if there was one.
-local function parse(text)
-  local state, nth, f, lease, permits, limit, channel, label =
-    string.match(text or '', '^(%a)(%d*) (%d+) (%S+) (%d+) (%d+) (%S+) (.*)$')
-  return {state = state, nth = nth, fence = f, lease = tonumber(lease), permits = tonumber(permits),
-    limit = tonumber(limit), channel = channel, label = label}
-end
 local function format(r)
   return table.concat({r.state .. (r.nth or ''), r.fence, whole(r.lease), r.permits, whole(r.limit), r.channel, r.label}, ' ')
-end
-
--- The caller is there: its hand-over needs no deadline and no wake-up any more.
-local function claim(r, ends)
-  call('ZREM', WAITERS, token)
-  call('DEL', KEYS[5])
-  return {'ok', r.fence, whole(ends - now)}
-end
-
-local function place(key, score, member)
-  call('ZADD', key, score, member)
-  fresh[key] = true
-  latest = math.max(latest, score)
 end

@@ -1,29 +1,4 @@
--- Removing: always everything that a token has, so that nothing of it can be believed later.
--- Returns whether a holder lost its lease by this.
-local function drop(t, text)
-  local r = parse(text or call('HGET', INFO, t))
-  local ends = call('ZSCORE', LEASES, t)
-  if ends then
-    call('ZREM', LEASES, t)
-    card = card - 1
-    extra = card > 0 and extra - weight(r.permits or 1) + 1 or 0
-    if ends == 'inf' then recount = true end
-  end
-  if r.state ~= 'h' then
-    call('ZREM', QUEUE, t)
-    call('ZREM', WAITERS, t)
-    call('DEL', WAKE .. t)
-  end
-  call('HDEL', INFO, t)
-  return ends and r.state ~= 'k'
-end
-
--- A buried token is never granted again: late copies of its acquire find this.
-local function bury(t)
-  call('HSET', INFO, t, 'x 0 0 0 0 - ')
-  fresh[INFO] = true
-  place(WAITERS, now + BURIAL, t)
-end
+-- Removing what is over.
 
 -- The server's clock went back: no deadline may lie further ahead than it was meant to.
 local function clamp()

@@ -1,0 +1,299 @@
+"""System checks. None opens a connection: what concerns the server is `locks doctor`'s."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.conf import settings
+from django.core.cache import caches
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils.module_loading import import_string
+
+from . import conf
+from .decorators import MARK
+from .engine.connections import backend_of
+from .middleware import ConcurrencyLimitMiddleware, is_atomic, is_drf
+from .policy import Endpoint, checked, endpoints
+from .protocol.keys import check_text
+
+TAG = "redis_sync"
+
+#: Connections that one process needs at the least: to ask, to release, to renew and to look.
+FEWEST_CONNECTIONS = 4
+
+#: Middleware that turns requests away before the view: behind ours it would do so with a permit.
+_GATEKEEPERS = (
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+)
+
+
+class _Route(NamedTuple):
+    """A view that the URLconf reaches, by the name that ENDPOINTS knows it by."""
+
+    name: str
+    view: Any
+
+
+@register(TAG)
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """REDIS_SYNC itself: nothing below makes sense when it can't be read."""
+    try:
+        conf.current()
+        endpoints()
+    except ImproperlyConfigured as error:
+        hint = "See defaults.py for the keys of REDIS_SYNC."
+        return [Error(str(error), hint=hint, id="redis_sync.E001")]
+    return [*_check_aliases(), *_check_policies()]
+
+
+def _check_aliases() -> Iterator[CheckMessage]:
+    config = conf.current()
+    aliases = {config.cache: "REDIS_SYNC['CACHE']"}
+    for setting, entries in (("SEMAPHORES", config.semaphores), ("ENDPOINTS", config.endpoints)):
+        for name, entry in entries.items():
+            using = entry.get("using") if isinstance(entry, Mapping) else None
+            if isinstance(using, str):
+                aliases.setdefault(using, f"REDIS_SYNC[{setting!r}][{name!r}]")
+    for alias, where in aliases.items():
+        yield from _check_alias(alias, where)
+
+
+def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
+    try:
+        backend_of(alias)
+    except ImproperlyConfigured as error:
+        if alias not in settings.CACHES:
+            number, hint = 2, "Name one of CACHES, best one that nothing else uses."
+        elif not hasattr(caches[alias], "client"):
+            number, hint = 3, "Name an alias whose BACKEND is django_redis.cache.RedisCache."
+        else:
+            number, hint = 4, "Name an alias with one server, Sentinel or Cluster."
+        yield Error(f"{where}: {error}", hint=hint, id=f"redis_sync.E00{number}")
+
+
+def _check_policies() -> Iterator[CheckMessage]:
+    config = conf.current()
+    for setting, names in (("SEMAPHORES", config.semaphores), ("ENDPOINTS", config.endpoints)):
+        for name in names:
+            error = _wrong(setting, name)
+            if error:
+                yield Error(
+                    f"REDIS_SYNC[{setting!r}][{name!r}]: {error}",
+                    hint="An entry needs a limit of 1 or more, and only options that exist.",
+                    id="redis_sync.E005",
+                )
+
+
+def _wrong(setting: str, name: str) -> str:
+    """What is wrong with an entry; empty when nothing is."""
+    try:
+        if setting == "ENDPOINTS":
+            Endpoint(endpoints().entries[name])
+        else:
+            _check_semaphore(name, conf.current().semaphores[name])
+    except (ImproperlyConfigured, TypeError, ValueError, ImportError) as error:
+        return str(error)
+    return ""
+
+
+def _check_semaphore(name: str, options: Any) -> None:
+    """Code that uses the name may give the limit itself, and wait for ever: requests may not."""
+    if not isinstance(options, Mapping):
+        raise TypeError("it must be a dict")
+    check_text("a name", name)
+    for option, value in options.items():
+        if option == "blocking_timeout" and value == math.inf:
+            continue
+        checked(option, value)
+
+
+@register(TAG)
+def check_endpoints(**_: Any) -> list[CheckMessage]:
+    """The views that ENDPOINTS names."""
+    if not _readable():
+        return []
+    found, routes = endpoints(), list(_routes())
+    messages: list[CheckMessage] = []
+    met = set()
+    for route in routes:
+        pattern = found.pattern_of(route.name)
+        if pattern is None:
+            continue
+        met.add(pattern)
+        if is_drf(route.view) and not _wrong("ENDPOINTS", pattern):
+            policy = Endpoint(found.entries[pattern]).policy
+            if policy is not None and policy.key == "user":
+                messages.append(_drf_by_user(pattern, route.name))
+    for pattern in found.entries:
+        if pattern not in met:
+            messages.append(
+                Warning(
+                    f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] matches no view.",
+                    hint="Use a view's name with its namespaces, or its dotted path without one.",
+                    id="redis_sync.W006",
+                )
+            )
+    return messages
+
+
+def _drf_by_user(pattern: str, view: str) -> Warning:
+    return Warning(
+        f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] limits {view!r} by user, but Django REST framework "
+        "knows its user only inside the view.",
+        hint="Put semaphore_required(..., key='user') on the handler, below method_decorator.",
+        id="redis_sync.W010",
+    )
+
+
+@register(TAG)
+def check_middleware(**_: Any) -> list[CheckMessage]:
+    """Whether the middleware is there when it is needed, and in its place."""
+    if not _readable():
+        return []
+    ours = [index for index, path in enumerate(settings.MIDDLEWARE) if _is_ours(path)]
+    if ours:
+        return _check_order(ours)
+    path = f"{ConcurrencyLimitMiddleware.__module__}.{ConcurrencyLimitMiddleware.__name__}"
+    hint = f"Add '{path}' to MIDDLEWARE, as its last entry if you can."
+    messages: list[CheckMessage] = []
+    if endpoints().entries:
+        message = "REDIS_SYNC['ENDPOINTS'] does nothing without the middleware."
+        messages.append(Warning(message, hint=hint, id="redis_sync.W007"))
+    racing = sorted(
+        route.name for route in _routes() if _marked(route.view) and is_atomic(route.view)
+    )
+    if racing:
+        messages.append(
+            Warning(
+                f"ATOMIC_REQUESTS: {', '.join(racing[:5])} give their permits back before COMMIT, "
+                "and wait for them inside the transaction.",
+                hint=f"{hint} It takes them before the transaction begins.",
+                id="redis_sync.W008",
+            )
+        )
+    return messages
+
+
+def _check_order(ours: Sequence[int]) -> list[CheckMessage]:
+    late = [path for path in settings.MIDDLEWARE[ours[0] + 1 :] if path in _GATEKEEPERS]
+    messages: list[CheckMessage] = []
+    if len(ours) > 1:
+        message = "ConcurrencyLimitMiddleware stands in MIDDLEWARE more than once."
+        messages.append(Warning(message, hint="Keep the last one.", id="redis_sync.W009"))
+    elif late:
+        messages.append(
+            Warning(
+                f"ConcurrencyLimitMiddleware stands before {', '.join(late)}: it takes permits for "
+                "requests that are about to be turned away.",
+                hint="Put it last, or at least behind these.",
+                id="redis_sync.W009",
+            )
+        )
+    return messages
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        found = import_string(path)
+    except ImportError:  # Django says so itself
+        return False
+    return isinstance(found, type) and issubclass(found, ConcurrencyLimitMiddleware)
+
+
+@register(TAG)
+def check_pool(**_: Any) -> list[CheckMessage]:
+    """Whether there are connections enough to release while others wait."""
+    if not _readable():
+        return []
+    alias = conf.current().cache
+    cache: dict[str, Any] = settings.CACHES.get(alias, {})
+    most = cache.get("OPTIONS", {}).get("CONNECTION_POOL_KWARGS", {}).get("max_connections")
+    if not isinstance(most, int) or most >= FEWEST_CONNECTIONS:
+        return []
+    return [
+        Warning(
+            f"The cache {alias!r} has a pool of {most} connections: those who release, renew and "
+            "ask again have to wait for each other.",
+            hint=f"Set max_connections to {FEWEST_CONNECTIONS} at the least, better to as many as "
+            "a process has threads.",
+            id="redis_sync.W012",
+        )
+    ]
+
+
+@register(TAG, deploy=True)
+def check_shared_url(**_: Any) -> list[CheckMessage]:
+    """Whether clearing another cache would wipe the leases."""
+    if not _readable():
+        return []
+    places: dict[str, list[str]] = defaultdict(list)
+    for alias, cache in settings.CACHES.items():
+        location = cache.get("LOCATION", "")
+        first = location[0] if isinstance(location, (list, tuple)) and location else location
+        places[str(first).split(",")[0]].append(alias)
+    mine = conf.current().cache
+    shared = next((aliases for aliases in places.values() if mine in aliases), [])
+    others = sorted(alias for alias in shared if alias != mine)
+    if not others:
+        return []
+    return [
+        Warning(
+            f"The cache {mine!r} of REDIS_SYNC shares its LOCATION with {', '.join(others)}: "
+            "cache.clear() there wipes every lease, and both share one pool of connections.",
+            hint="Give it a database and a URL of its own.",
+            id="redis_sync.W011",
+        )
+    ]
+
+
+def _readable() -> bool:
+    """Whether REDIS_SYNC can be read: check_settings says so when not."""
+    try:
+        conf.current()
+        endpoints()
+    except ImproperlyConfigured:
+        return False
+    return True
+
+
+def _marked(view: Any) -> bool:
+    """Whether a decorator or a mixin limits the view, or a handler of its class."""
+    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    methods = () if owner is None else owner.http_method_names
+    handlers = (getattr(owner, method, None) for method in methods)
+    return any(hasattr(found, MARK) for found in (view, *handlers))
+
+
+def _routes() -> list[_Route]:
+    """The views of ROOT_URLCONF; none when it can't be loaded, of which Django's checks tell."""
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    try:
+        return list(_walk(get_resolver().url_patterns, ()))
+    except Exception:
+        return []
+
+
+def _walk(patterns: Sequence[Any], spaces: tuple[str, ...]) -> Iterator[_Route]:
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            inner = (*spaces, pattern.namespace) if pattern.namespace else spaces
+            yield from _walk(pattern.url_patterns, inner)
+        elif isinstance(pattern, URLPattern):
+            yield _Route(
+                ":".join((*spaces, pattern.name or _path(pattern.callback))), pattern.callback
+            )
+
+
+def _path(view: Any) -> str:
+    """The name of a view without one, as ResolverMatch has it."""
+    view = getattr(view, "view_class", view)
+    named = view if hasattr(view, "__name__") else type(view)
+    return f"{named.__module__}.{named.__name__}"

@@ -1,0 +1,183 @@
+"""The decorator for views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from inspect import isawaitable, isclass
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest
+
+from .enforcement import Refused, arun, enter, run
+from .holding import Hold
+from .policy import NOT_GIVEN, Declared, endpoint_of
+from .responses import answer
+from .transactions import warn_if_racing
+
+View = Callable[..., Any]
+
+_REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
+
+#: The attribute of a view that says which policies it takes by itself.
+MARK = "_redis_sync_policies"
+_BARE = Declared(None, {})
+
+
+def semaphore_required(
+    name: str | View | None = None,
+    limit: Any = NOT_GIVEN,
+    *,
+    key: Any = NOT_GIVEN,
+    methods: Any = NOT_GIVEN,
+    when: Any = NOT_GIVEN,
+    blocking_timeout: Any = NOT_GIVEN,
+    max_waiters: Any = NOT_GIVEN,
+    timeout: Any = NOT_GIVEN,
+    max_hold: Any = NOT_GIVEN,
+    min_hold: Any = NOT_GIVEN,
+    fair: Any = NOT_GIVEN,
+    using: Any = NOT_GIVEN,
+    on_outage: Any = NOT_GIVEN,
+    status: Any = NOT_GIVEN,
+    on_full: Any = NOT_GIVEN,
+    enforce: Any = NOT_GIVEN,
+    trusted_proxies: Any = NOT_GIVEN,
+) -> Any:
+    """Let at most `limit` requests into a view at the same time; refuse, or let wait, the others.
+
+    For sync and async views; methods of class-based views by way of method_decorator or directly.
+    Without parentheses, or without a name, the semaphore is named after the view, and its limit
+    stands in REDIS_SYNC. The options are those of `policy.Policy`.
+
+    TypeError or ValueError for wrong options; TypeError at the first call when the function gets
+    no request; ImproperlyConfigured at the first call when nothing says a limit.
+    """
+    options = {option: value for option, value in locals().items() if value is not NOT_GIVEN}
+    del options["name"]
+    if name is not None and not isinstance(name, str):
+        if options or not callable(name):
+            raise TypeError("semaphore_required takes the semaphore's name first, a str")
+        return decorate(name, _BARE)
+    return partial(decorate, declared=Declared(name, options))
+
+
+def decorate(view: View, declared: Declared) -> View:
+    """`view` with a policy around it. TypeError when it can't be a view."""
+    if isclass(view):
+        raise TypeError(
+            f"semaphore_required is for functions: put method_decorator(semaphore_required(...), "
+            f"name='dispatch') on {view.__name__}, or use SemaphoreRequiredMixin"
+        )
+    if not callable(view):
+        raise TypeError(f"semaphore_required is for views, not for a {type(view).__name__}")
+
+    if iscoroutinefunction(view):
+
+        @wraps(view)
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return await arespond(view, declared, args, kwargs)
+
+    else:
+
+        @wraps(view)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if _of_async_class(view, args):
+                return arespond(view, declared, args, kwargs)
+            return respond(view, declared, args, kwargs)
+
+    setattr(wrapped, MARK, (declared, *getattr(view, MARK, ())))
+    return wrapped
+
+
+def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
+    """The view's response, or the refusal; in sync code."""
+    seen, request = find_request(view, args, kwargs)
+    policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
+    hold = run(enter([policy], request, seen))
+    if isinstance(hold, Refused):
+        return answer(request, hold)
+    try:
+        if hold:
+            warn_if_racing(f"The permit of {policy.name!r}", _REMEDY)
+        response = view(*args, **kwargs)
+        if isawaitable(response):
+            return _finish(response, hold)
+    except BaseException:
+        hold.release()
+        raise
+    if not hold.goes_with(response):
+        hold.release()
+    return response
+
+
+async def _finish(response: Any, hold: Hold) -> Any:
+    """Release after what a sync function returned to be awaited."""
+    try:
+        response = await response
+    except BaseException:
+        await hold.arelease()
+        raise
+    if not hold.goes_with(response):
+        await hold.arelease()
+    return response
+
+
+async def arespond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
+    """The view's response, or the refusal; in async code."""
+    seen, request = find_request(view, args, kwargs)
+    policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
+    hold = await arun(enter([policy], request, seen))
+    if isinstance(hold, Refused):
+        return answer(request, hold)
+    return await _finish(_called(view, args, kwargs), hold)
+
+
+async def _called(view: View, args: Any, kwargs: Any) -> Any:
+    response = view(*args, **kwargs)
+    return await response if isawaitable(response) else response
+
+
+def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
+    """The request as the view sees it, and Django's own in it. TypeError when there is none."""
+    for seen in (*args[:2], kwargs.get("request")):
+        request = getattr(seen, "_request", seen)
+        if isinstance(request, HttpRequest):
+            return seen, request
+    raise TypeError(
+        f"{getattr(view, '__qualname__', view)!s} got no request: semaphore_required is for views; "
+        "for other functions there is synchronized"
+    )
+
+
+def name_of(view: View, args: Any) -> str:
+    """The name of a semaphore without a name: the view's, or its class's where that is known."""
+    owner = _owner(view, args)
+    if owner is None:
+        return f"{view.__module__}.{view.__qualname__}"
+    return name_of_class(type(owner), view.__name__)
+
+
+def name_of_class(owner: type, method: str = "dispatch") -> str:
+    """The same for a method of a class-based view."""
+    name = f"{owner.__module__}.{owner.__qualname__}"
+    return name if method == "dispatch" else f"{name}.{method}"
+
+
+def _owner(view: View, args: Any) -> Any:
+    """The instance of a class-based view whose method this is, or None."""
+    if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
+        return args[0]
+    while not hasattr(view, "__self__"):
+        # method_decorator hands a wrapped partial of the bound method on, at each call anew.
+        inner = getattr(view, "func", None) or getattr(view, "__wrapped__", None)
+        if inner is None:
+            return None
+        view = inner
+    return view.__self__
+
+
+def _of_async_class(view: View, args: Any) -> bool:
+    """Whether this is a method of an async class-based view, whose `dispatch` is a plain def."""
+    return bool(getattr(_owner(view, args), "view_is_async", False))

@@ -1,0 +1,385 @@
+"""Takes the permits of a request, or says why not: one logic for decorator, mixin and middleware.
+
+The logic is written once, as generators that yield steps; a step knows how it is done in sync and
+in async code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, Protocol
+
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from django.http import HttpRequest
+
+from . import conf, identity, labels
+from .engine.wire import clock
+from .exceptions import NotAcquired, Unavailable
+from .holding import Hold, Permit, note_of
+from .lease import Lease, Terms
+from .outage import Turn, breaker, rooms
+from .policy import Place, Policy
+from .primitives import Semaphore
+from .protocol.plans import Ask, Grant, Refusal
+from .protocol.scripts import MOST_PERMITS
+from .signals import acquire_rejected
+
+logger = logging.getLogger("django_redis_sync")
+
+#: Seconds that Redis may take to answer a request before an outage is assumed.
+ATTEMPT = 0.5
+#: Why a request was refused because Redis is down and on_outage is "closed".
+OUTAGE = "outage"
+
+
+class Step(Protocol):
+    """Something to do that may have to wait."""
+
+    def do(self) -> Any: ...
+    async def ado(self) -> Any: ...
+
+
+Plan = Generator[Step, Any, Any]
+
+
+def run(plan: Plan) -> Any:
+    """Carry a plan out in sync code."""
+    try:
+        step = next(plan)
+        while True:
+            try:
+                value = step.do()
+            except BaseException as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(value)
+    except StopIteration as stop:
+        return stop.value
+
+
+async def arun(plan: Plan) -> Any:
+    """Carry a plan out in async code."""
+    try:
+        step = next(plan)
+        while True:
+            try:
+                value = await step.ado()
+            except BaseException as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(value)
+    except StopIteration as stop:
+        return stop.value
+
+
+# Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A project's own callable. A sync one may touch the database: async code gives it a thread."""
+
+    function: Any
+    request: Any
+
+    def do(self) -> Any:
+        if iscoroutinefunction(self.function):
+            return async_to_sync(self.function)(self.request)
+        return self.function(self.request)
+
+    async def ado(self) -> Any:
+        if iscoroutinefunction(self.function):
+            return await self.function(self.request)
+        value = await sync_to_async(self.function)(self.request)
+        return await value if isawaitable(value) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A lease, or a Refusal."""
+
+    semaphore: Semaphore
+    blocking: bool
+
+    def do(self) -> Lease | Refusal:
+        return self.semaphore.take(self.blocking)
+
+    async def ado(self) -> Lease | Refusal:
+        return await self.semaphore.atake(self.blocking)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    hold: Hold
+
+    def do(self) -> None:
+        self.hold.release()
+
+    async def ado(self) -> None:
+        await self.hold.arelease()
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Tell the receivers of acquire_rejected."""
+
+    said: dict[str, Any]
+
+    def do(self) -> None:
+        acquire_rejected.send_robust(Policy, **self.said)
+
+    async def ado(self) -> None:
+        await acquire_rejected.asend_robust(Policy, **self.said)
+
+
+class RequestSemaphore(Semaphore):
+    """A semaphore as a policy wants it for one request."""
+
+    _attempt = ATTEMPT
+
+    def __init__(self, policy: Policy, place: Place, limit: int, request: HttpRequest) -> None:
+        super().__init__(
+            place.name,
+            limit,
+            key=place.key,
+            timeout=policy.timeout,
+            renew=True,
+            blocking_timeout=policy.blocking_timeout,
+            fair=policy.fair,
+            max_hold=policy.max_hold,
+            min_hold=policy.min_hold,
+            using=place.using,
+        )
+        self._max_waiters = policy.max_waiters
+        self._request, self._shadow = request, not policy.enforce
+        #: Why the lease would have been refused, were the policy enforced.
+        self.refused = ""
+
+    def _terms_and_ask(self, *args: Any) -> tuple[Terms, Ask]:
+        # Asking again would only delay what on_outage decides.
+        terms, ask = super()._terms_and_ask(*args)
+        return terms, ask._replace(budget=self._attempt, shadow=self._shadow)
+
+    def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
+        self.refused = got.refused if isinstance(got, Grant) else ""
+        return super()._settle(terms, ask, got)
+
+    def _write_label(self) -> str:
+        request = self._request
+        match = request.resolver_match
+        user = getattr(request, "_cached_user", None)  # never a query for the sake of a label
+        return labels.write(
+            request.path if match is None else match.view_name,
+            "" if user is None or user.pk is None else str(user.pk),
+            request.headers.get("X-Request-ID", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What became of a request that got no permit."""
+
+    policy: Policy
+    limit: int
+    refusal: Refusal
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the response."""
+        # Not the client's doing, whatever the key.
+        ours = self.refusal.reason in (OUTAGE, "paused")
+        return 503 if ours else self.policy.refusal_status
+
+    def error(self) -> NotAcquired:
+        """What is raised with on_full="raise"."""
+        said = f"{self.policy.name!r}: {self.refusal.reason}"
+        return NotAcquired(said, self.refusal.reason, self.policy.name)
+
+
+# Plans
+
+
+def enter(policies: Iterable[Policy], request: HttpRequest, seen: Any = None) -> Plan:
+    """A Hold with a permit of each policy that counts this request, or Refused holding none.
+
+    `seen`: the request as the view sees it, when that is another object.
+    """
+    hold = Hold(request)
+    if not conf.current().enabled:
+        return hold
+    try:
+        for policy in sorted(policies, key=lambda policy: policy.name):
+            if not (yield from _counts(policy, request, seen)):
+                continue
+            refused = yield from _add(policy, request, seen or request, hold)
+            if refused is not None:
+                yield Release(hold)
+                return refused
+    except BaseException:
+        yield Release(hold)
+        raise
+    return hold
+
+
+def _counts(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+    if not policy.counts(request.method):
+        return False
+    return policy.when is None or bool((yield Call(policy.when, seen or request)))
+
+
+def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
+    """Take one permit into `hold`; Refused when there is none."""
+    alias = policy.using or conf.current().cache
+    place = Place(alias, policy.name, (yield from _key(policy, request, seen)))
+    if place in note_of(request):
+        return None
+    limit = yield from _limit(policy, seen)
+    got = yield from _admit(policy, place, limit, request)
+    if isinstance(got, Permit):
+        hold.add(got)
+        if not got.refused:
+            return None
+        got = Refusal(got.refused)
+    word = "would have refused" if not policy.enforce else "refused"
+    logger.info("%s %s: %r is %s", word, request.path, policy.name, got.reason)
+    said = {"policy": policy, "request": request, "key": place.key, "refusal": got}
+    yield Reject({**said, "enforced": policy.enforce})
+    return Refused(policy, limit, got) if policy.enforce else None
+
+
+def _admit(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Plan:
+    """A Permit or a Refusal: from Redis, or without it while it is down."""
+    redis = breaker(place.using)
+    if not redis.allows():
+        return (yield from _without_redis(policy, place, limit, request))
+    leave, semaphore = None, RequestSemaphore(policy, place, limit, request)
+    try:
+        if policy.enforce and rooms().alone(place):
+            # Let in while Redis was down, and still inside: they count as well.
+            leave = yield from _local(policy, place, limit)
+            if isinstance(leave, Refusal):
+                redis.abandoned()
+                return leave
+        got = yield from _from_redis(policy, place, limit, semaphore)
+    except BaseException as error:
+        if leave is not None:
+            leave()
+        if not isinstance(error, Unavailable):
+            redis.abandoned()
+            raise
+        redis.failed(error)
+        return (yield from _without_redis(policy, place, limit, request))
+    redis.succeeded()
+    if isinstance(got, Lease):
+        leave = leave or rooms().enter(place)
+        return Permit(place, got, leave, redis, request.path, semaphore.refused)
+    if leave is not None:
+        leave()
+    return got
+
+
+def _from_redis(policy: Policy, place: Place, limit: int, semaphore: RequestSemaphore) -> Plan:
+    """A Lease or a Refusal. A wait that can't succeed is not begun."""
+    wait = policy.enforce and policy.blocking_timeout > 0
+    if not wait or pressure.on(place):
+        got = yield Take(semaphore, False)
+        if not wait or isinstance(got, Lease) or _hopeless(policy, limit, got):
+            return got
+    got = yield Take(semaphore, True)
+    if isinstance(got, Refusal):
+        pressure.note(place)
+    return got
+
+
+def _hopeless(policy: Policy, limit: int, refusal: Refusal) -> bool:
+    """Whether those who wait already will take longer than this one may wait."""
+    if refusal.mean_hold is None:
+        return False
+    return refusal.waiting * refusal.mean_hold / limit > policy.blocking_timeout
+
+
+def _without_redis(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Plan:
+    """A Permit or a Refusal, as on_outage says."""
+    if policy.on_outage == "open" or not policy.enforce:
+        leave = rooms().enter(place, alone=True)
+    elif policy.on_outage == "closed":
+        return Refusal(OUTAGE)
+    else:
+        leave = yield from _local(policy, place, limit)
+        if isinstance(leave, Refusal):
+            return leave
+    return Permit(place, None, leave, breaker(place.using), request.path)
+
+
+def _local(policy: Policy, place: Place, limit: int) -> Plan:
+    """What leaves the limit of this process again, or a Refusal."""
+    mine = rooms()
+    got = mine.ask(place, limit, policy.max_waiters if policy.blocking_timeout else 0)
+    if got is None:
+        return Refusal("full", waiting=mine.waiting(place))
+    if isinstance(got, Future):
+        leave = mine.leaver(place)
+        came = yield Turn(got, policy.blocking_timeout, leave)
+        return leave if came else Refusal("timeout")
+    return got
+
+
+class _Pressure:
+    """Places that a request waited for in vain a moment ago: the next one asks before it waits."""
+
+    MOMENT, MOST = 5.0, 10_000
+
+    def __init__(self) -> None:
+        self._until: dict[Place, float] = {}
+
+    def on(self, place: Place) -> bool:
+        until = self._until.get(place)
+        if until is not None and clock() >= until:
+            self._until.pop(place, None)
+        return until is not None and clock() < until
+
+    def note(self, place: Place) -> None:
+        if len(self._until) >= self.MOST:
+            self._until.clear()
+        self._until[place] = clock() + self.MOMENT
+
+
+pressure = _Pressure()
+
+
+def _key(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+    if policy.key is None:
+        return None
+    if policy.key == "user":
+        pk = yield User(seen)
+        if pk is not None:
+            return identity.of_user(pk)
+    if isinstance(policy.key, str):
+        return identity.of_address(request, policy.trusted_proxies)
+    return identity.of_value((yield Call(policy.key, seen)))
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The primary key of the request's user, None when anonymous."""
+
+    request: Any
+
+    def do(self) -> Any:
+        return identity.user_of(self.request).pk
+
+    async def ado(self) -> Any:
+        # Django REST framework's request has a user of its own, and Django's auser.
+        if isinstance(self.request, HttpRequest) and hasattr(self.request, "auser"):
+            return (await self.request.auser()).pk
+        return await sync_to_async(self.do)()
+
+
+def _limit(policy: Policy, seen: Any) -> Plan:
+    if not callable(policy.limit):
+        return policy.limit
+    return conf.whole("limit", (yield Call(policy.limit, seen)), MOST_PERMITS)

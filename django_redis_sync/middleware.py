@@ -1,0 +1,161 @@
+"""The middleware: limits by view name, and permits that outlive a request's transaction."""
+
+from __future__ import annotations
+
+from asyncio import shield
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+
+from .decorators import MARK, name_of, name_of_class
+from .enforcement import Refused, arun, enter, run
+from .holding import Hold
+from .policy import Policy, endpoint_of
+from .responses import answer
+
+#: The attributes of a request: what the middleware took for it, and whether its view is async.
+_HOLD = "_redis_sync_hold"
+_ASYNC_VIEW = "_redis_sync_async_view"
+
+
+class ConcurrencyLimitMiddleware:
+    """Enforces REDIS_SYNC["ENDPOINTS"]; with ATOMIC_REQUESTS also what decorators and mixins say.
+
+    Place it after the middleware that turns requests away (CsrfViewMiddleware,
+    LoginRequiredMiddleware): a permit is taken just before the view and its transaction, and given
+    back when both are over.
+    """
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        self.process_view: Callable[..., Any] = self._process_view
+        if self._is_async:
+            markcoroutinefunction(self)
+            # Django would run a sync process_view in a thread, for unlimited requests too.
+            self.process_view = self._aprocess_view
+
+    def __call__(self, request: HttpRequest) -> Any:
+        if self._is_async:
+            return self._acall(request)
+        try:
+            response = self.get_response(request)
+        except BaseException:
+            if hold := _hold_of(request):
+                hold.release()
+            raise
+        if (hold := _hold_of(request)) and not hold.goes_with(response):
+            hold.release()
+        return response
+
+    async def _acall(self, request: HttpRequest) -> Any:
+        try:
+            response = await self.get_response(request)
+        except BaseException:
+            if hold := _hold_of(request):
+                await _release_after_view(request, hold)
+            raise
+        if (hold := _hold_of(request)) and not hold.goes_with(response):
+            await hold.arelease()
+        return response
+
+    def _process_view(
+        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        policies = policies_of(request, view, args, kwargs)
+        return _entered(request, view, run(enter(policies, request))) if policies else None
+
+    async def _aprocess_view(
+        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
+    ) -> HttpResponse | None:
+        policies = policies_of(request, view, args, kwargs)
+        return _entered(request, view, await arun(enter(policies, request))) if policies else None
+
+
+def _entered(request: HttpRequest, view: Any, got: Hold | Refused) -> HttpResponse | None:
+    if isinstance(got, Refused):
+        return answer(request, got)
+    if got:
+        setattr(request, _HOLD, got)
+        setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
+    return None
+
+
+def _hold_of(request: HttpRequest) -> Hold | None:
+    return getattr(request, _HOLD, None)
+
+
+async def _release_after_view(request: HttpRequest, hold: Hold) -> None:
+    if getattr(request, _ASYNC_VIEW, True):
+        await hold.arelease()
+    else:
+        # The request was cancelled, but its view runs on in the one thread that a request has: a
+        # call in that thread comes after it.
+        await shield(sync_to_async(hold.release)())
+
+
+# Which policies
+
+
+def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
+    """The policies that the middleware takes for a request of this view.
+
+    Those of decorators and mixins only where ATOMIC_REQUESTS wraps the view: elsewhere they take
+    their own, after whatever stands before them (login_required) has let the visitor pass.
+    """
+    endpoint = endpoint_of(request)
+    own = endpoint.policy
+    marks = _marks(request, view)
+    if not marks:
+        return [own] if own is not None else []
+    declared = [
+        endpoint.policy_of(declared, declared.name or fallback)
+        for mark, fallback in marks
+        for declared in (mark.declared_for(request, args, kwargs),)
+    ]
+    policies = []
+    if own is not None and all((own.using, own.name) != (p.using, p.name) for p in declared):
+        policies.append(own)
+    if is_atomic(view):
+        drf = is_drf(view)
+        policies += [policy for policy in declared if not (drf and _sees_the_view(policy))]
+    return policies
+
+
+def _marks(request: HttpRequest, view: Any) -> list[tuple[Any, str]]:
+    """What decorators and mixins left on a view, or on the method of its class, with the name of a
+    semaphore without a name."""
+    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if owner is None:
+        marks = getattr(view, MARK, ())
+        return [(mark, name_of(view, (request,))) for mark in marks] if marks else []
+    found = [(mark, name_of_class(owner)) for mark in getattr(view, MARK, ())]
+    method = (request.method or "").lower()
+    if method in owner.http_method_names:
+        handler = getattr(owner, method, None)
+        found += [(mark, name_of_class(owner, method)) for mark in getattr(handler, MARK, ())]
+    return found
+
+
+def is_atomic(view: Any) -> bool:
+    """Whether Django wraps the view in a transaction."""
+    skipped = getattr(view, "_non_atomic_requests", ())
+    return any(
+        database["ATOMIC_REQUESTS"] and alias not in skipped
+        for alias, database in connections.settings.items()
+    )
+
+
+def is_drf(view: Any) -> bool:
+    """Whether it is a view of Django REST framework, which authenticates inside."""
+    return hasattr(getattr(view, "cls", None), "perform_authentication")
+
+
+def _sees_the_view(policy: Policy) -> bool:
+    """Whether a policy asks what only the view's own request can tell."""
+    return policy.key not in (None, "ip") or policy.when is not None or callable(policy.limit)

@@ -1,0 +1,103 @@
+"""The mixin for class-based views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils.decorators import classonlymethod
+
+from .decorators import MARK, arespond, respond
+from .policy import NOT_GIVEN, OPTIONS, Declared
+
+
+class SemaphoreRequiredMixin:
+    """Lets at most `semaphore_limit` requests into a class-based view at the same time.
+
+    Each option of `policy.Policy` is an attribute `semaphore_<option>` (a function there is called
+    with the request alone), and a method `get_semaphore_<option>(self)` to override where it
+    depends on the view. Without a name the semaphore is named after the class. List the mixin
+    before View, and after LoginRequiredMixin and the like: whom they turn away takes no permit.
+
+    On Django REST framework's views a policy by user belongs on the handler, as a decorator: the
+    framework knows its user only there.
+    """
+
+    semaphore_name: str | None = None
+    semaphore_limit: Any = NOT_GIVEN
+    semaphore_key: Any = NOT_GIVEN
+    semaphore_methods: Any = NOT_GIVEN
+    semaphore_when: Any = NOT_GIVEN
+    semaphore_blocking_timeout: Any = NOT_GIVEN
+    semaphore_max_waiters: Any = NOT_GIVEN
+    semaphore_timeout: Any = NOT_GIVEN
+    semaphore_max_hold: Any = NOT_GIVEN
+    semaphore_min_hold: Any = NOT_GIVEN
+    semaphore_fair: Any = NOT_GIVEN
+    semaphore_using: Any = NOT_GIVEN
+    semaphore_on_outage: Any = NOT_GIVEN
+    semaphore_status: Any = NOT_GIVEN
+    semaphore_on_full: Any = NOT_GIVEN
+    semaphore_enforce: Any = NOT_GIVEN
+    semaphore_trusted_proxies: Any = NOT_GIVEN
+
+    @classonlymethod
+    def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
+        """As View's; leaves a mark for the middleware."""
+        view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
+        setattr(view, MARK, (_Mark(cls, initkwargs), *getattr(view, MARK, ())))
+        return view  # type: ignore[no-any-return]
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Take the permits, then dispatch. For an async view: the coroutine that does so."""
+        dispatch = super().dispatch  # type: ignore[misc]
+        answers = arespond if getattr(self, "view_is_async", False) else respond
+        return answers(dispatch, declared_by(self), (request, *args), kwargs)
+
+
+def declared_by(view: Any) -> Declared:
+    """What a view with the mixin says now."""
+    given = []
+    for option in OPTIONS:
+        value = getattr(view, f"get_semaphore_{option}")()
+        if value is not NOT_GIVEN:
+            given.append((option, tuple(value) if isinstance(value, (list, set)) else value))
+    return _declared(view.get_semaphore_name(), tuple(given))
+
+
+@lru_cache(maxsize=1000)
+def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declared:
+    return Declared(name, dict(options))
+
+
+class _Mark:
+    """Tells the middleware what a view with the mixin will say."""
+
+    name = None
+
+    def __init__(self, view_class: Any, initkwargs: dict[str, Any]) -> None:
+        self._view_class, self._initkwargs = view_class, initkwargs
+
+    def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
+        view = self._view_class(**self._initkwargs)
+        view.setup(request, *args, **kwargs)
+        return declared_by(view)
+
+
+def _getter(option: str) -> Callable[[Any], Any]:
+    attribute = f"semaphore_{option}"
+
+    def get(self: Any) -> Any:
+        # Not bound: a function in the class is a policy's callable, not a method.
+        return self.__dict__.get(attribute, getattr(type(self), attribute))
+
+    get.__name__ = f"get_{attribute}"
+    get.__qualname__ = f"{SemaphoreRequiredMixin.__qualname__}.{get.__name__}"
+    get.__doc__ = f"The option {option!r}, for this request."
+    return get
+
+
+for _option in ("name", *OPTIONS):
+    setattr(SemaphoreRequiredMixin, f"get_semaphore_{_option}", _getter(_option))

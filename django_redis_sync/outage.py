@@ -1,0 +1,247 @@
+"""Redis down: who notices, who probes, and what limits a process until Redis is back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django.core.signals import setting_changed
+
+from . import conf
+from .engine import connections
+from .engine.keeper import tell
+from .policy import Place
+from .protocol.plans import Failure
+from .signals import outage_changed
+
+logger = logging.getLogger("django_redis_sync")
+
+#: Seconds between two probes while Redis is down, and that one may take.
+WINDOW, PROBE = 1.0, 0.5
+
+
+class Breaker:
+    """Whether requests may ask the Redis of one alias: none waits for a server known to be down.
+
+    Up: all may. Down: none; a thread probes once per window. Half open, when a probe was answered:
+    one request tries, and what comes of it decides for all.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self.alias, self.pid = alias, os.getpid()
+        self._lock = threading.Lock()
+        self._down = self._answered = False
+        self._outage = 0  # which one: a probe that outlived its own ends
+
+    @property
+    def down(self) -> bool:
+        return self._down
+
+    def allows(self) -> bool:
+        """Whether this request may ask Redis. It has to report what came of it."""
+        if not self._down:
+            return True
+        with self._lock:
+            trial, self._answered = self._answered, False
+            return trial or not self._down
+
+    def succeeded(self) -> None:
+        if self._down:
+            with self._lock:
+                changed, self._down = self._down, False
+            if changed:
+                logger.warning("Redis of the cache %r is back: limits hold again", self.alias)
+                self._tell(down=False)
+
+    def failed(self, error: BaseException) -> None:
+        with self._lock:
+            changed, self._down = not self._down, True
+            self._outage += changed
+        if changed:
+            logger.error("Redis of the cache %r is down (%s): on_outage rules", self.alias, error)
+            self._tell(down=True)
+            name = f"redis-sync-probe-{self.alias}"
+            threading.Thread(
+                target=self._probe, args=(self._outage,), name=name, daemon=True
+            ).start()
+
+    def abandoned(self) -> None:
+        """The request was cancelled before it knew: another one may try."""
+        if self._down:
+            with self._lock:
+                self._answered = True
+
+    def retire(self) -> None:
+        """Ends the probing: the settings changed."""
+        self._down = False
+
+    def _probe(self, outage: int) -> None:
+        while self._down and self._outage == outage:
+            time.sleep(WINDOW)
+            if self._down and not self._answered and self._is_there():
+                with self._lock:
+                    self._answered = True
+
+    def _is_there(self) -> bool:
+        try:
+            connections.server(self.alias).command("PING", timeout=PROBE)
+        except Failure:
+            return False
+        except Exception:  # the settings changed under us
+            logger.exception("probing the Redis of the cache %r failed", self.alias)
+            return False
+        return True
+
+    def _tell(self, down: bool) -> None:
+        tell(partial(outage_changed.send_robust, Breaker, alias=self.alias, down=down))
+
+
+_breakers: dict[str, Breaker] = {}
+
+
+def breaker(alias: str) -> Breaker:
+    """The breaker of an alias in this process."""
+    found = _breakers.get(alias)
+    if found is not None and found.pid != os.getpid():  # a fork starts with none
+        _breakers.clear()
+        found = None
+    return found if found is not None else _breakers.setdefault(alias, Breaker(alias))
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting in (conf.SETTING, "CACHES"):
+        while _breakers:
+            _breakers.popitem()[1].retire()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_redis_sync.outage")
+
+
+# The limit of one process
+
+
+@dataclass(slots=True)
+class _Room:
+    """`inside`: requests of this process; `alone`: those of them that Redis does not know of."""
+
+    inside: int = 0
+    alone: int = 0
+    queue: deque[tuple[int, Future[None]]] = field(default_factory=deque)
+
+
+_Leave = Callable[[], None]
+
+
+class Rooms:
+    """Who is inside in this process, by place: also those that Redis let in, so that together they
+    are no more than the limit when it goes down, and when it comes back."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._rooms: dict[Place, _Room] = {}
+
+    def alone(self, place: Place) -> bool:
+        """Whether somebody is inside whom Redis does not know of."""
+        room = self._rooms.get(place)
+        return room is not None and room.alone > 0
+
+    def enter(self, place: Place, alone: bool = False) -> _Leave:
+        """Count one in, whatever the limit. Returns what counts it out again."""
+        with self._lock:
+            self._in(self._rooms.setdefault(place, _Room()), alone)
+        return partial(self._leave, place, alone)
+
+    def ask(self, place: Place, limit: int, most: int) -> _Leave | Future[None] | None:
+        """Get in below the limit, or a place in the queue of up to `most`, or None."""
+        with self._lock:
+            room = self._rooms.setdefault(place, _Room())
+            if room.inside < limit and not room.queue:
+                self._in(room, True)
+                return self.leaver(place)
+            if len(room.queue) >= most:
+                return None
+            turn: Future[None] = Future()
+            room.queue.append((limit, turn))
+            return turn
+
+    def leaver(self, place: Place) -> _Leave:
+        return partial(self._leave, place, True)
+
+    def inside(self, place: Place) -> int:
+        room = self._rooms.get(place)
+        return 0 if room is None else room.inside
+
+    def waiting(self, place: Place) -> int:
+        room = self._rooms.get(place)
+        return 0 if room is None else len(room.queue)
+
+    @staticmethod
+    def _in(room: _Room, alone: bool) -> None:
+        room.inside += 1
+        room.alone += alone
+
+    def _leave(self, place: Place, alone: bool) -> None:
+        with self._lock:
+            room = self._rooms[place]
+            room.inside -= 1
+            room.alone -= alone
+            while room.queue and room.inside < room.queue[0][0]:
+                turn = room.queue.popleft()[1]
+                if turn.set_running_or_notify_cancel():
+                    self._in(room, True)
+                    turn.set_result(None)
+            if not room.inside and not room.queue:
+                del self._rooms[place]
+
+
+_rooms = Rooms()
+
+
+def rooms() -> Rooms:
+    """This process's own: a fork starts with none."""
+    global _rooms
+    if _rooms.pid != os.getpid():
+        _rooms = Rooms()
+    return _rooms
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A step: wait for one's turn. True when it came; else the place in the queue is given up."""
+
+    turn: Future[None]
+    seconds: float
+    leave: _Leave
+
+    def do(self) -> bool:
+        try:
+            self.turn.result(self.seconds)
+        except FutureTimeout:
+            return not self.turn.cancel()  # or it came at the last moment
+        except BaseException:
+            self._give_up()
+            raise
+        return True
+
+    async def ado(self) -> bool:
+        try:
+            await asyncio.wait([asyncio.wrap_future(self.turn)], timeout=self.seconds)
+        except BaseException:
+            self._give_up()
+            raise
+        return not self.turn.cancel()
+
+    def _give_up(self) -> None:
+        if not self.turn.cancel():
+            self.leave()

@@ -1,0 +1,380 @@
+"""A policy: what one semaphore does to requests. Parsed once into a frozen value, then passed.
+
+Where its options come from, the first that has one wins: the decorator or mixin, the entry in
+ENDPOINTS, the entry in SEMAPHORES, REQUESTS.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.http import HttpRequest
+from django.utils.module_loading import import_string
+
+from . import conf
+from .protocol.keys import check_text
+from .protocol.scripts import MOST_PERMITS
+
+ON_OUTAGE = ("local", "open", "closed")
+ON_FULL = ("response", "raise")
+KEYS = ("user", "ip")
+
+
+class _NotGiven:
+    """An option that was left out, where None means something."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Any = _NotGiven()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """At most `limit` requests per `name` (and key) at the same time. Times are in seconds.
+
+    `limit`: an int, or a callable request -> int. `key`: None, "user", "ip" or a callable
+    request -> str: a semaphore for each value. `methods`: those that count, None: all but OPTIONS.
+    `when`: a callable request -> bool; requests that it denies are not limited.
+    `blocking_timeout`: how long a request may wait, `max_waiters`: how many may. `timeout`,
+    `max_hold`, `min_hold`, `fair`, `using`: as for Semaphore. `on_outage`: what holds while Redis
+    can't be reached: local (a semaphore per process), open (no limit) or closed (all refused).
+    `status` of a refusal, None: 503, or 429 with a key. `on_full`: response, or raise NotAcquired.
+    `enforce`: False counts whom it would have refused and refuses nobody.
+    `trusted_proxies`: how many proxies of yours append to X-Forwarded-For.
+    """
+
+    name: str
+    limit: int | Callable[[HttpRequest], Any]
+    key: str | Callable[[HttpRequest], Any] | None = None
+    methods: frozenset[str] | None = None
+    when: Callable[[HttpRequest], Any] | None = None
+    blocking_timeout: float = 0.0
+    max_waiters: int = 100
+    timeout: float | None = None
+    max_hold: float | None = None
+    min_hold: float | None = None
+    fair: bool = True
+    using: str | None = None
+    on_outage: str = "local"
+    status: int | None = None
+    on_full: str = "response"
+    enforce: bool = True
+    trusted_proxies: int = 0
+
+    @property
+    def keyed(self) -> bool:
+        return self.key is not None
+
+    @property
+    def refusal_status(self) -> int:
+        """The status of the response to a request that was refused because it is full."""
+        return self.status or (429 if self.keyed else 503)
+
+    def counts(self, method: str | None) -> bool:
+        """Whether requests with this HTTP method are limited."""
+        return method in self.methods if self.methods is not None else method != "OPTIONS"
+
+
+class Place(NamedTuple):
+    """One semaphore of a policy: the cache alias, its name and key."""
+
+    using: str
+    name: str
+    key: str | None
+
+
+def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
+    """The policy of a name; in `layers` the first that has an option wins.
+
+    TypeError or ValueError for an impossible value, ImproperlyConfigured when nothing says a limit.
+    """
+    config = conf.current()
+    named = config.semaphores.get(name, {})
+    chain = ChainMap(*(dict(layer) for layer in (*layers, named)), dict(config.requests))
+    given = {option: checked(option, value) for option, value in chain.items()}
+    check_text("a name", name)
+    if given.get("limit") is None:
+        raise ImproperlyConfigured(
+            f"The limit of {name!r} is missing: give one where it is used, or set "
+            f"REDIS_SYNC['SEMAPHORES'][{name!r}]['limit']."
+        )
+    for option in ("key", "when"):
+        value = given.get(option)
+        if isinstance(value, str) and value not in KEYS:
+            given[option] = import_string(value)
+    return Policy(name=name, **given)
+
+
+# Options, one by one
+
+
+def checked(option: str, value: Any) -> Any:
+    """An option's value in the form that Policy has. TypeError or ValueError when it has none."""
+    try:
+        check = _CHECKS[option]
+    except KeyError:
+        known = ", ".join(sorted(_CHECKS))
+        raise TypeError(f"{option!r} is not an option of a policy; these are: {known}") from None
+    return check(option, value)
+
+
+def _limit(what: str, value: Any) -> Any:
+    return value if callable(value) or value is None else conf.whole(what, value, MOST_PERMITS)
+
+
+def _key(what: str, value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be None, a str or callable, not {type(value).__name__}")
+    if value not in KEYS and "." not in value:
+        raise ValueError(
+            f"{what} must be None, 'user', 'ip', a callable or its path, not {value!r}"
+        )
+    return value
+
+
+def _when(what: str, value: Any) -> Any:
+    if value is None or callable(value) or (isinstance(value, str) and "." in value):
+        return value
+    raise TypeError(f"{what} must be a callable request -> bool, or its path, not {value!r}")
+
+
+def _methods(what: str, value: Any) -> frozenset[str] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{what} must be a list of HTTP methods, not {value!r}")
+    methods = list(value)
+    if not methods or not all(isinstance(m, str) and m.isalpha() for m in methods):
+        raise ValueError(f"{what} must be HTTP methods, not {value!r}")
+    return frozenset(method.upper() for method in methods)
+
+
+def _seconds(what: str, value: Any) -> float | None:
+    return None if value is None else conf.positive(what, value, infinite=True)
+
+
+def _wait(what: str, value: Any) -> float:
+    seconds = 0.0 if value is None else conf.not_negative(what, value)
+    if seconds == float("inf"):
+        raise ValueError(f"{what} of a request must end some time: it holds a worker")
+    return seconds
+
+
+def _count(what: str, value: Any) -> int:
+    if value == 0 and type(value) is int:
+        return 0
+    return conf.whole(what, value, MOST_PERMITS)
+
+
+def _status(what: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not 400 <= value <= 599:
+        raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {value}")
+    return value
+
+
+def _flag(what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}")
+    return value
+
+
+def _alias(what: str, value: Any) -> str | None:
+    if not isinstance(value, (str, type(None))):
+        raise TypeError(f"{what} must be one cache alias, not {value!r}")
+    return value
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
+    def check(what: str, value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{what} must be one of {', '.join(words)}, not {value!r}")
+        return str(value)
+
+    return check
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "limit": _limit,
+    "key": _key,
+    "methods": _methods,
+    "when": _when,
+    "blocking_timeout": _wait,
+    "max_waiters": _count,
+    "timeout": _seconds,
+    "max_hold": _seconds,
+    "min_hold": _seconds,
+    "fair": _flag,
+    "using": _alias,
+    "on_outage": _one_of(ON_OUTAGE),
+    "status": _status,
+    "on_full": _one_of(ON_FULL),
+    "enforce": _flag,
+    "trusted_proxies": _count,
+}
+#: What can be said of a name, in the settings, a decorator or a mixin.
+OPTIONS = tuple(field.name for field in fields(Policy) if field.name != "name")
+assert set(_CHECKS) == set(OPTIONS)
+
+
+# Endpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of ENDPOINTS: the semaphore's name and the options given there."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+def entry_of(pattern: str, given: Any) -> Entry:
+    """An entry of ENDPOINTS; a policy of its own is named as its "name" says, or as its pattern.
+
+    ImproperlyConfigured when it is neither a name nor a dict, or the pattern no str.
+    """
+    if not isinstance(pattern, str):
+        raise ImproperlyConfigured(
+            f"REDIS_SYNC['ENDPOINTS'] has a key that is no str: {pattern!r}."
+        )
+    if isinstance(given, str):
+        return Entry(given, {})
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(
+            f"REDIS_SYNC['ENDPOINTS'][{pattern!r}] must be the name of a semaphore or a dict."
+        )
+    options = dict(given)
+    return Entry(options.pop("name", pattern), options)
+
+
+class Endpoints:
+    """ENDPOINTS, ready to be asked. An exact match beats the longest glob, and one entry wins."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.entries = {pattern: entry_of(pattern, entry) for pattern, entry in given.items()}
+        self._globs = sorted(filter(is_glob, given), key=lambda glob: (-len(glob), glob))
+
+    def find(self, view_name: str) -> Entry | None:
+        """The entry for a view. Walks the globs: remember the answer."""
+        pattern = self.pattern_of(view_name)
+        return None if pattern is None else self.entries[pattern]
+
+    def pattern_of(self, view_name: str) -> str | None:
+        """Which key of ENDPOINTS is for a view."""
+        if view_name in self.entries:
+            return view_name
+        return next((glob for glob in self._globs if fnmatchcase(view_name, glob)), None)
+
+
+def is_glob(pattern: str) -> bool:
+    return any(char in pattern for char in "*?[")
+
+
+class Declared:
+    """A policy as a decorator gives it: its options, until the settings and the view are known."""
+
+    __slots__ = ("name", "options")
+
+    def __init__(self, name: str | None, options: Mapping[str, Any]) -> None:
+        """TypeError or ValueError for what can be seen to be wrong already."""
+        if name is not None:
+            check_text("a name", name)
+        self.name = name
+        self.options = {option: checked(option, value) for option, value in options.items()}
+
+    def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
+        """Itself: a decorator says the same of all requests."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Declared {self.name!r} {self.options!r}>"
+
+
+#: Policies remembered for one view; a mixin's methods may make up names without end.
+_MOST_DECLARED = 1000
+
+
+class Endpoint:
+    """What the settings say of one view, remembered: nothing is parsed or matched again."""
+
+    __slots__ = ("_declared", "entry", "policy")
+
+    def __init__(self, entry: Entry | None) -> None:
+        self.entry = entry
+        self.policy = None if entry is None else _of_settings(entry)
+        self._declared: dict[tuple[Declared, str], Policy] = {}
+
+    def policy_of(self, declared: Declared, fallback: str) -> Policy:
+        """The policy of a decorator or mixin on this view; `fallback` names one without a name.
+
+        What the entry in ENDPOINTS says counts too where both name the same semaphore, or the
+        decorator none. ImproperlyConfigured when nothing says a limit.
+        """
+        found = self._declared.get((declared, fallback))
+        if found is None:
+            entry = self.entry
+            name = declared.name or (fallback if entry is None else entry.name)
+            shared = entry.options if entry is not None and entry.name == name else {}
+            found = _parsed(name, declared.options, shared)
+            if len(self._declared) >= _MOST_DECLARED:
+                self._declared.clear()
+            self._declared[declared, fallback] = found
+        return found
+
+
+def _of_settings(entry: Entry) -> Policy:
+    return _parsed(entry.name, entry.options)
+
+
+def _parsed(name: str, *layers: Mapping[str, Any]) -> Policy:
+    """As parse, for what stands in the settings: what is wrong there is ImproperlyConfigured."""
+    try:
+        return parse(name, *layers)
+    except (TypeError, ValueError, ImportError) as error:
+        raise ImproperlyConfigured(f"The policy of {name!r}: {error}.") from error
+
+
+@cache
+def endpoints() -> Endpoints:
+    """The setting ENDPOINTS."""
+    return Endpoints(conf.current().endpoints)
+
+
+_found: dict[tuple[Any, str], Endpoint] = {}
+_NOWHERE = "<no view>"
+
+
+def endpoint_of(request: HttpRequest) -> Endpoint:
+    """What the settings say of this request's view: a look-up, once the view was met."""
+    match = request.resolver_match
+    where = getattr(request, "urlconf", None), _NOWHERE if match is None else match.view_name
+    try:
+        return _found[where]
+    except KeyError:
+        entry = None if match is None else endpoints().find(match.view_name)
+        return _found.setdefault(where, Endpoint(entry))
+    except TypeError:  # a urlconf that can't be hashed
+        return Endpoint(None if match is None else endpoints().find(match.view_name))
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting in (conf.SETTING, "ROOT_URLCONF", "CACHES"):
+        endpoints.cache_clear()
+        _found.clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_redis_sync.policy")

@@ -1,0 +1,1 @@
+"""A small site whose views are limited in every way there is."""

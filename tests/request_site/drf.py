@@ -1,0 +1,58 @@
+"""Views of Django REST framework, whose user is only known inside them."""
+
+from django.contrib.auth.models import User
+from django.urls import path
+from django.utils.decorators import method_decorator
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import api_view, authentication_classes
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_redis_sync.decorators import semaphore_required
+from django_redis_sync.holding import note_of
+
+
+class Header(BaseAuthentication):
+    """Believes a header: X-User is a user's name."""
+
+    def authenticate(self, request):
+        name = request.headers.get("X-User")
+        return (User.objects.get(username=name), None) if name else None
+
+
+def held(request) -> Response:
+    """The keys that the request holds."""
+    keys = sorted(str(place.key) for place in note_of(request._request))
+    return Response({"keys": keys, "user": request.user.pk})
+
+
+class Token(APIView):
+    authentication_classes = [Header]
+
+    @method_decorator(semaphore_required("mine", limit=1, key="user"))
+    def get(self, request):
+        return held(request)
+
+    @semaphore_required("mine", limit=1, key="user")
+    def post(self, request):
+        return held(request)
+
+
+class Marked(APIView):
+    @method_decorator(semaphore_required("mine", limit=1, key="ip"))
+    def get(self, request):
+        return held(request)
+
+
+@api_view(["GET"])
+@authentication_classes([Header])
+@semaphore_required("mine", limit=1, key="user")
+def function(request):
+    return held(request)
+
+
+urlpatterns = [
+    path("token/", Token.as_view(), name="token"),
+    path("marked/", Marked.as_view(), name="marked"),
+    path("function/", function, name="function"),
+]

@@ -1,0 +1,74 @@
+"""How a test steers a view in another process: gates that it opens, and a count of who is inside.
+
+Both live in the tests' own Redis, whatever the limits use.
+"""
+
+import asyncio
+import time
+from contextlib import contextmanager
+
+import redis
+from django.conf import settings
+
+#: Seconds after which a gate that nobody opens opens by itself.
+PATIENCE = 15
+TICK = 0.02
+
+
+def witness() -> redis.Redis:
+    return redis.Redis.from_url(settings.CACHES["default"]["LOCATION"], decode_responses=True)
+
+
+def key(what: str, name: str) -> str:
+    return f"{settings.PREFIX}:{what}:{name}"
+
+
+def open_gate(name: str) -> None:
+    with witness() as client:
+        client.set(key("gate", name), 1)
+
+
+def is_open(name: str) -> bool:
+    with witness() as client:
+        return bool(client.exists(key("gate", name)))
+
+
+def wait(name: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_open(name) and time.monotonic() < end:
+        time.sleep(TICK)
+
+
+async def await_(name: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_open(name) and time.monotonic() < end:
+        await asyncio.sleep(TICK)
+
+
+@contextmanager
+def inside(name: str, who: str = ""):
+    """Counts in and out; notes the order of arrival and the most that were inside together."""
+    with witness() as client:
+        number = client.incr(key("inside", name))
+        client.rpush(key("arrived", name), who)
+        client.zadd(key("peak", name), {"peak": number}, gt=True)
+    try:
+        yield
+    finally:
+        with witness() as client:
+            client.decr(key("inside", name))
+
+
+def now_inside(name: str) -> int:
+    with witness() as client:
+        return int(client.get(key("inside", name)) or 0)
+
+
+def arrived(name: str) -> list[str]:
+    with witness() as client:
+        return client.lrange(key("arrived", name), 0, -1)
+
+
+def peak(name: str) -> int:
+    with witness() as client:
+        return int(client.zscore(key("peak", name), "peak") or 0)

@@ -1,0 +1,33 @@
+"""Settings of the site on a real server; `SITE` in the environment varies them."""
+
+import json
+import os
+
+from tests.settings import *  # noqa: F403
+from tests.settings import CACHES, DATABASES, MIDDLEWARE, REDIS_SYNC
+
+SITE = json.loads(os.environ.get("SITE", "{}"))
+
+ROOT_URLCONF = "tests.request_site.urls"
+WSGI_APPLICATION = "tests.request_site.wsgi.application"
+
+CACHES = {**CACHES, "limits": {**CACHES["default"]}}
+if "redis" in SITE:
+    CACHES["limits"]["LOCATION"] = SITE["redis"]
+REDIS_SYNC = {**REDIS_SYNC, "CACHE": "limits", **SITE.get("sync", {})}
+
+MIDDLEWARE = [*MIDDLEWARE, *SITE.get("middleware", [])]
+DATABASES = {
+    "default": {
+        **DATABASES["default"],
+        "ATOMIC_REQUESTS": SITE.get("atomic", False),
+        # Writers that meet wait; they begin as readers do, as on most databases.
+        "OPTIONS": {"timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"},
+    }
+}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": "WARNING"},
+}

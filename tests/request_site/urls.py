@@ -1,0 +1,36 @@
+from django.urls import include, path
+
+from tests.request_site import views
+
+reports = (
+    [
+        path("export/", views.plain, name="export"),
+        path("list/", views.plain, name="list"),
+        path("stream/", views.plain_stream, name="stream"),
+        path("astream/", views.aplain_stream, name="astream"),
+        path("aexport/", views.aplain, name="aexport"),
+    ],
+    "reports",
+)
+
+urlpatterns = [
+    path("reports/", include(reports)),
+    path("free/", views.plain, name="free"),
+    path("quick/", views.quick, name="quick"),
+    path("afree/", views.aplain, name="afree"),
+    path("limited/", views.limited, name="limited"),
+    path("alimited/", views.alimited, name="alimited"),
+    path("stream/", views.stream, name="stream"),
+    path("astream/", views.astream, name="astream"),
+    path("file/", views.file, name="file"),
+    path("template/", views.template, name="template"),
+    path("failing/", views.failing, name="failing"),
+    path("adispatch/", views.AsyncDispatch.as_view(), name="adispatch"),
+    path("onget/", views.OnGet.as_view(), name="onget"),
+    path("mixed/", views.Mixed.as_view(), name="mixed"),
+    path("amixed/", views.AsyncMixed.as_view(), name="amixed"),
+    path("members/", views.members_only, name="members"),
+    path("mine/", views.mine, name="mine"),
+    path("counter/", views.counter, name="counter"),
+    path("line/", views.line, name="line"),
+]

@@ -1,0 +1,162 @@
+"""Views limited by decorator, mixin or, plain, by ENDPOINTS. Gates are named after the query."""
+
+import asyncio
+import io
+import time
+
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import Group
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
+from django.template.response import TemplateResponse
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from django_redis_sync.decorators import semaphore_required
+from django_redis_sync.mixins import SemaphoreRequiredMixin
+from tests.request_site import gate
+
+one = semaphore_required("one", limit=1)
+
+
+def gate_of(request) -> str:
+    return request.GET.get("gate", "")
+
+
+def plain(request):
+    """Waits for the gate in the query, if there is one."""
+    who = request.GET.get("who", "")
+    with gate.inside("plain", who):
+        if gate_of(request):
+            gate.wait(gate_of(request))
+        return HttpResponse(f"{who} of {request.user.pk}")
+
+
+async def aplain(request):
+    with gate.inside("plain", request.GET.get("who", "")):
+        if gate_of(request):
+            await gate.await_(gate_of(request))
+        return HttpResponse("ok")
+
+
+def quick(request):
+    """The least that a limited view may do, and some milliseconds of it."""
+    with gate.inside("quick"):
+        time.sleep(0.005)
+    return HttpResponse("ok")
+
+
+limited = one(plain)
+alimited = one(aplain)
+
+
+def parts(request):
+    yield b"first"
+    name = gate_of(request)
+    end = time.monotonic() + gate.PATIENCE
+    while name and not gate.is_open(name) and time.monotonic() < end:
+        time.sleep(gate.TICK)
+        yield b"." * 1000
+    if "fail" in request.GET:
+        raise OSError("the source of the stream failed")
+    yield b"last"
+
+
+async def aparts(request):
+    yield b"first"
+    name = gate_of(request)
+    end = time.monotonic() + gate.PATIENCE
+    while name and not gate.is_open(name) and time.monotonic() < end:
+        await asyncio.sleep(gate.TICK)
+        yield b"." * 1000
+    if "fail" in request.GET:
+        raise OSError("the source of the stream failed")
+    yield b"last"
+
+
+def plain_stream(request):
+    return StreamingHttpResponse(parts(request))
+
+
+async def aplain_stream(request):
+    return StreamingHttpResponse(aparts(request))
+
+
+stream = one(plain_stream)
+astream = one(aplain_stream)
+
+
+@one
+def file(request):
+    return FileResponse(io.BytesIO(b"x" * 100_000), filename="x.bin")
+
+
+@one
+def template(request):
+    return TemplateResponse(request, "django_redis_sync/refused.html", {"message": "rendered"})
+
+
+@one
+def failing(request):
+    raise ValueError("the view failed")
+
+
+@method_decorator(one, name="dispatch")
+class AsyncDispatch(View):
+    async def get(self, request):
+        return await aplain(request)
+
+
+class OnGet(View):
+    @method_decorator(one)
+    def get(self, request):
+        return plain(request)
+
+    @one
+    def post(self, request):
+        return HttpResponse("posted")
+
+
+class Mixed(SemaphoreRequiredMixin, View):
+    semaphore_name = "one"
+    semaphore_limit = 1
+
+    def get(self, request):
+        return plain(request)
+
+
+class AsyncMixed(SemaphoreRequiredMixin, View):
+    def get_semaphore_name(self):
+        return "one"
+
+    def get_semaphore_limit(self):
+        return 1
+
+    async def get(self, request):
+        return await aplain(request)
+
+
+members_only = login_required(one(plain))
+
+
+@semaphore_required("mine", limit=1, key="user")
+def mine(request):
+    return plain(request)
+
+
+@semaphore_required("counter", limit=1, blocking_timeout=20, max_waiters=1000)
+def counter(request):
+    """Reads, thinks and writes: loses updates when two do it at once."""
+    group = Group.objects.get(name__startswith="count")
+    number = int(group.name.partition(" ")[2])
+    time.sleep(0.001)
+    group.name = f"count {number + 1}"
+    group.save()
+    return HttpResponse("counted")
+
+
+@semaphore_required("line", limit=1, blocking_timeout=20)
+def line(request):
+    with gate.inside("line", request.GET.get("who", "")):
+        if gate_of(request):
+            gate.wait(gate_of(request))
+        return HttpResponse("served")

@@ -1,0 +1,155 @@
+"""The system checks: what each finds, that sound projects are left alone, that none connects."""
+
+import socket
+
+import pytest
+from django.core.checks import run_checks
+from django.db import connections
+
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+
+pytestmark = pytest.mark.urls("tests.request_site.urls")
+
+
+@pytest.fixture(autouse=True)
+def nothing_connects(monkeypatch) -> None:
+    def refuse(*args):
+        raise AssertionError("a check opened a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def given(settings):
+    """Sets REDIS_SYNC, and the middleware unless told otherwise."""
+
+    def give(middleware=MIDDLEWARE, **sync):
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, *([middleware] if middleware else [])]
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, **sync}
+
+    return give
+
+
+def found(deploy: bool = False) -> list[str]:
+    return sorted(message.id.removeprefix("redis_sync.") for message in messages(deploy))
+
+
+def messages(deploy: bool = False) -> list:
+    return run_checks(tags=["redis_sync"], include_deployment_checks=deploy)
+
+
+def test_a_sound_project_is_left_alone(given) -> None:
+    given(
+        SEMAPHORES={"exports": {"limit": 3}, "lock": {"timeout": 60}},
+        ENDPOINTS={"reports:export": "exports", "free": {"limit": 1, "key": "user"}},
+    )
+    assert [] == found(deploy=True)
+
+
+def test_every_message_has_a_hint(given, monkeypatch) -> None:
+    given(None, CACHE="unknown", ENDPOINTS={"nowhere": {"limit": 0}})
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    assert 5 == len(messages())
+    assert all(message.hint for message in messages(deploy=True))
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"CASHE": "default"},
+        {"REQUESTS": {"limits": 3}},
+        {"TIMEOUT": -1},
+        {"ENDPOINTS": {"free": 3}},
+        {"ENDPOINTS": {3: "exports"}},
+    ],
+)
+def test_settings_that_cannot_be_read(given, sync) -> None:
+    given(**sync)
+    assert ["E001"] == found(deploy=True)
+
+
+def test_an_alias_that_is_missing(given) -> None:
+    given(CACHE="unknown", SEMAPHORES={"x": {"limit": 1, "using": "another"}})
+    assert ["E002", "E002"] == found()
+
+
+def test_an_alias_that_is_not_of_django_redis(given, settings) -> None:
+    backend = "django.core.cache.backends.locmem.LocMemCache"
+    settings.CACHES = {**settings.CACHES, "memory": {"BACKEND": backend}}
+    given(CACHE="memory")
+    assert ["E003"] == found()
+
+
+def test_an_alias_that_is_sharded(given, settings) -> None:
+    options = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
+    shards = {**settings.CACHES["default"], "OPTIONS": options}
+    shards["LOCATION"] = ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/1"]
+    settings.CACHES = {**settings.CACHES, "shards": shards}
+    given(CACHE="shards")
+    assert ["E004"] == found()
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        {"ENDPOINTS": {"free": {"limit": 0}}},
+        {"ENDPOINTS": {"free": {"limt": 1}}},
+        {"ENDPOINTS": {"free": "without a limit"}},
+        {"ENDPOINTS": {"free": {"limit": 1, "key": "nowhere.to_be_found"}}},
+        {"SEMAPHORES": {"free": {"limit": -1}}},
+        {"SEMAPHORES": {"free": {"limit": "3"}}},
+        {"SEMAPHORES": {"": {"limit": 1}}},
+        {"SEMAPHORES": {"free": 3}},
+    ],
+)
+def test_an_entry_that_cannot_be_a_policy(given, sync) -> None:
+    given(**sync)
+    assert ["E005"] == found()
+
+
+@pytest.mark.parametrize("pattern", ["fre", "reports:nope", "other:*", "views.free"])
+def test_an_endpoint_that_no_view_has(given, pattern) -> None:
+    given(ENDPOINTS={pattern: {"limit": 1}, "free": {"limit": 1}, "reports:*": {"limit": 1}})
+    assert ["W006"] == found()
+
+
+def test_endpoints_without_the_middleware(given) -> None:
+    given(None, ENDPOINTS={"free": {"limit": 1}})
+    assert ["W007"] == found()
+
+
+def test_atomic_requests_without_the_middleware(given, settings, monkeypatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    given(None)
+    (message,) = messages()
+    assert "redis_sync.W008" == message.id
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, MIDDLEWARE]
+    assert [] == found()
+
+
+def test_the_middleware_before_those_that_turn_requests_away(given, settings) -> None:
+    given()
+    settings.MIDDLEWARE = [MIDDLEWARE, *settings.MIDDLEWARE[:-1]]
+    assert ["W009"] == found()
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE[1:], MIDDLEWARE, MIDDLEWARE]
+    assert ["W009"] == found()
+
+
+@pytest.mark.urls("tests.request_site.drf")
+def test_a_view_of_django_rest_framework_limited_by_user_from_outside(given) -> None:
+    given(ENDPOINTS={"token": {"limit": 1, "key": "user"}, "marked": {"limit": 1}})
+    assert ["W010"] == found()
+
+
+def test_a_cache_that_shares_its_url(given, settings) -> None:
+    settings.CACHES = {**settings.CACHES, "pages": {**settings.CACHES["default"]}}
+    given()
+    assert [] == found()
+    assert ["W011"] == found(deploy=True)
+
+
+def test_a_pool_that_is_too_small(given, settings) -> None:
+    options = {"CONNECTION_POOL_KWARGS": {"max_connections": 1}}
+    settings.CACHES = {"default": {**settings.CACHES["default"], "OPTIONS": options}}
+    given()
+    assert ["W012"] == found()

@@ -1,0 +1,49 @@
+"""Django REST framework: a keyed policy on the handler sees the framework's user."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client
+
+from django_redis_sync import Semaphore
+
+pytestmark = [
+    pytest.mark.usefixtures("clean_redis"),
+    pytest.mark.django_db,
+    pytest.mark.urls("tests.request_site.drf"),
+]
+
+
+@pytest.fixture
+def ann() -> User:
+    return User.objects.create_user("ann")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("get", "/token/"), ("post", "/token/"), ("get", "/function/")]
+)
+def test_a_policy_by_user_sees_the_user_that_the_framework_found(ann, method, path) -> None:
+    ask = getattr(Client(headers={"X-User": "ann"}), method)
+    assert {"keys": [str(ann.pk)], "user": ann.pk} == ask(path).json()
+    with Semaphore("mine", 1, key=str(ann.pk)):
+        refused = ask(path)
+        assert 429 == refused.status_code
+        assert int(refused["Retry-After"]) >= 1
+
+
+def test_somebody_unknown_is_limited_by_address(ann) -> None:
+    answer = Client().get("/token/").json()
+    (key,) = answer["keys"]
+    assert key.startswith("ip-")
+    assert answer["user"] is None
+
+
+@pytest.mark.parametrize("path", ["/token/", "/marked/"])
+def test_with_atomic_requests_the_user_is_still_the_one_that_the_framework_found(
+    ann, path, settings, monkeypatch
+) -> None:
+    middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, middleware]
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    (key,) = Client(headers={"X-User": "ann"}).get(path).json()["keys"]
+    assert key == str(ann.pk) if path == "/token/" else key.startswith("ip-")

@@ -1,0 +1,294 @@
+"""Redis down: what on_outage says holds, no request pays for it, and it ends by itself."""
+
+import asyncio
+import logging
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+from devtools.servers import RedisServer, free_port
+from django_redis_sync import Lease, Semaphore
+from django_redis_sync.decorators import semaphore_required
+from django_redis_sync.outage import Rooms, breaker, rooms
+from django_redis_sync.signals import outage_changed
+from tests.request_site import gate
+from tests.request_site.server import Site
+
+REQUESTS = RequestFactory()
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+
+
+def becomes(what: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 10
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return what()
+
+
+@pytest.fixture
+def server(new_server, settings) -> RedisServer:
+    """A Redis of our own, to stop."""
+    server = new_server()
+    point_at(settings, server.url)
+    return server
+
+
+@pytest.fixture
+def no_server(settings) -> None:
+    """Nobody listens where Redis should be."""
+    point_at(settings, f"redis://127.0.0.1:{free_port()}")
+
+
+def point_at(settings, url: str) -> None:
+    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": url}}
+
+
+class Visit:
+    """A request that stays inside its view until it is told to leave."""
+
+    def __init__(self, asgi: bool = False, **options) -> None:
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self._options, self._asgi = {"limit": 1, **options}, asgi
+        self.status: int | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        @semaphore_required("one", **self._options)
+        def view(request):
+            self.inside.set()
+            self.leave.wait(20)
+            return HttpResponse()
+
+        @semaphore_required("one", **self._options)
+        async def aview(request):
+            self.inside.set()
+            await asyncio.to_thread(self.leave.wait, 20)
+            return HttpResponse()
+
+        if self._asgi:
+            self.status = asyncio.run(aview(REQUESTS.get("/"))).status_code
+        else:
+            self.status = view(REQUESTS.get("/")).status_code
+
+    def end(self) -> int | None:
+        self.leave.set()
+        self.thread.join(20)
+        return self.status
+
+
+def enters(**options) -> bool:
+    """Whether a request gets in now."""
+    visit = Visit(**options)
+    visit.leave.set()
+    visit.thread.join(20)
+    return visit.status == 200
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_local_keeps_the_limit_in_this_process(no_server, asgi: bool) -> None:
+    first, second = Visit(asgi, limit=2), Visit(asgi, limit=2)
+    assert first.inside.wait(10) and second.inside.wait(10)
+    assert not enters(asgi=asgi, limit=2)
+    assert 200 == first.end()
+    assert enters(asgi=asgi, limit=2)
+    assert 200 == second.end()
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_local_lets_wait_in_order_and_no_more_than_may(no_server, asgi: bool) -> None:
+    options = {"asgi": asgi, "blocking_timeout": 15, "max_waiters": 2}
+    visits = [Visit(**options)]
+    assert visits[0].inside.wait(10)
+    (place,) = rooms()._rooms
+    for number in (1, 2):
+        visits.append(Visit(**options))
+        assert becomes(lambda number=number: rooms().waiting(place) == number)
+    assert not enters(**options)
+    for earlier, later in zip(visits, [*visits[1:], None], strict=True):
+        assert 200 == earlier.end()
+        if later is not None:
+            assert later.inside.wait(10)
+    assert {} == rooms()._rooms
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_local_gives_up_a_wait_that_lasts_too_long(no_server, asgi: bool) -> None:
+    holder = Visit()
+    assert holder.inside.wait(10)
+    assert not enters(asgi=asgi, blocking_timeout=0.1)
+    assert 200 == holder.end()
+    assert {} == rooms()._rooms
+
+
+def test_a_task_cancelled_while_it_waits_here_leaves_no_place_taken(no_server) -> None:
+    @semaphore_required("one", limit=1, blocking_timeout=20)
+    async def view(request):
+        return HttpResponse()
+
+    async def main() -> None:
+        waiting = asyncio.create_task(view(REQUESTS.get("/")))
+        while not rooms().waiting(place):
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    holder = Visit()
+    assert holder.inside.wait(10)
+    (place,) = rooms()._rooms
+    asyncio.run(main())
+    assert 200 == holder.end()
+    assert {} == rooms()._rooms
+
+
+def test_open_lets_all_in_and_closed_none(no_server) -> None:
+    visits = [Visit(on_outage="open") for _ in range(3)]
+    assert all(visit.inside.wait(10) for visit in visits)
+    assert [200] * 3 == [visit.end() for visit in visits]
+    for key in (None, "ip"):
+        visit = Visit(on_outage="closed", key=key)
+        assert 503 == visit.end()
+
+
+def test_shadow_mode_lets_all_in(no_server) -> None:
+    visits = [Visit(on_outage="closed", enforce=False) for _ in range(3)]
+    assert all(visit.inside.wait(10) for visit in visits)
+    assert [200] * 3 == [visit.end() for visit in visits]
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(server, caplog) -> None:
+    told = []
+
+    def receiver(**said):
+        told.append((said["alias"], said["down"]))
+
+    outage_changed.connect(receiver)
+    caplog.set_level(logging.WARNING, "django_redis_sync")
+    try:
+        assert enters()
+        server.stop()
+        assert [True] * 5 == [enters() for _ in range(5)]
+        assert becomes(lambda: told == [("default", True)])
+        server.start()
+        assert becomes(lambda: enters() and not breaker("default").down)
+        assert becomes(lambda: told == [("default", True), ("default", False)])
+        assert [True] * 5 == [enters() for _ in range(5)]
+    finally:
+        outage_changed.disconnect(receiver)
+    lines = [r.getMessage() for r in caplog.records if "Redis of the cache" in r.getMessage()]
+    assert 2 == len(lines)
+    assert "is down" in lines[0] and "is back" in lines[1]
+
+
+def test_requests_of_before_and_of_the_outage_are_together_no_more_than_the_limit(server) -> None:
+    before = Visit()
+    assert before.inside.wait(10)
+    server.pause()
+    assert not enters()
+    assert breaker("default").down
+    assert 200 == before.end()
+    during = Visit()
+    assert during.inside.wait(10)
+    server.resume()
+    for _ in range(20):  # the one inside now was let in without Redis, which knows nobody
+        assert not enters()
+        time.sleep(0.1)
+    assert 200 == during.end()
+    assert becomes(lambda: enters() and not breaker("default").down)
+    assert becomes(lambda: Semaphore("one", 1).status().in_use == 0)
+    assert {} == rooms()._rooms
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_no_request_asks_a_server_that_is_known_to_be_down(server, asgi: bool) -> None:
+    assert enters(asgi=asgi)
+    server.pause()
+    assert enters(asgi=asgi)  # the one that notices
+    start = time.monotonic()
+    for _ in range(50):
+        assert enters(asgi=asgi)
+    assert time.monotonic() - start < 5  # 50 attempts would last 25 s at the least
+    server.resume()
+
+
+def test_no_request_waits_to_give_back_what_it_took_before_the_outage(server, monkeypatch) -> None:
+    threads: list[str] = []
+    release = Lease.release
+
+    def told(lease: Lease) -> None:
+        threads.append(threading.current_thread().name)
+        release(lease)
+
+    before = Visit()
+    assert before.inside.wait(10)
+    server.pause()
+    assert not enters()
+    monkeypatch.setattr(Lease, "release", told)
+    assert 200 == before.end()
+    assert becomes(lambda: threads == ["redis-sync-reaper"])
+    server.resume()
+    assert becomes(lambda: Semaphore("one", 1).status().in_use == 0)
+
+
+# On a server, under load
+
+
+@pytest.fixture
+def site(new_server, tmp_path, clean_redis) -> Iterator[tuple[Site, RedisServer]]:
+    server = new_server()
+    endpoints = {
+        "quick": {"limit": 3},
+        "reports:list": {"limit": 1, "on_outage": "closed"},
+    }
+    options = {"redis": server.url, "middleware": [MIDDLEWARE], "sync": {"ENDPOINTS": endpoints}}
+    with Site("gunicorn", tmp_path / "log", threads=8, **options) as site:
+        yield site, server
+
+
+def test_an_outage_under_load_neither_lifts_the_limit_nor_slows_requests_down(site) -> None:
+    site, server = site
+
+    def load(number: int) -> list[float]:
+        """What each of the requests took, refused ones too."""
+
+        def ask(_: int) -> float:
+            start = time.monotonic()
+            assert client.get("/quick/").status_code in (200, 503)
+            return time.monotonic() - start
+
+        with site.client() as client, ThreadPoolExecutor(6) as threads:
+            return list(threads.map(ask, range(number)))
+
+    def p99(took: list[float]) -> float:
+        return statistics.quantiles(took, n=100)[98]
+
+    load(50)
+    normal = load(300)
+    server.pause()
+    load(20)  # some of these notice
+    out = load(600)
+    assert 503 == site.get("/reports/list/").status_code
+    assert 3 >= gate.peak("quick")
+    server.resume()
+    assert becomes(lambda: site.get("/reports/list/").status_code == 200)
+    load(100)
+    assert 3 >= gate.peak("quick")
+    print(f"p99 {p99(normal) * 1000:.1f} ms, in the outage {p99(out) * 1000:.1f} ms")
+    # Far less than the half second that one question to the hung server would take.
+    assert p99(out) < max(2 * p99(normal), 0.25)
+    log = site.log.read_text()
+    assert 1 == log.count("is down") == log.count("is back")
+
+
+def test_rooms_are_forgotten_when_nobody_is_inside() -> None:
+    mine = Rooms()
+    leave = mine.enter(("default", "x", None))
+    assert mine.ask(("default", "x", None), 1, 0) is None
+    leave()
+    assert {} == mine._rooms

@@ -1,0 +1,265 @@
+"""Policies: where options come from, which endpoint a view is, whom a request belongs to."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import ImproperlyConfigured
+from django.test import RequestFactory
+
+from django_redis_sync import identity
+from django_redis_sync.enforcement import Refused, enter, run
+from django_redis_sync.policy import Declared, Endpoints, Policy, endpoint_of, parse
+from django_redis_sync.protocol.plans import Refusal
+from django_redis_sync.responses import LATEST, retry_after
+
+
+def request_of(view_name: str | None = None, user: object = None, **meta):
+    request = RequestFactory().get("/", **meta)
+    if view_name is not None:
+        request.resolver_match = SimpleNamespace(view_name=view_name)
+    request.user = user or AnonymousUser()
+    return request
+
+
+@pytest.fixture
+def given(settings):
+    def give(**sync):
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, **sync}
+
+    return give
+
+
+# Precedence
+
+
+def test_the_decorator_beats_the_endpoint_which_beats_the_semaphore_which_beats_requests(given):
+    given(
+        REQUESTS={"max_hold": 1, "max_waiters": 1, "on_outage": "open", "enforce": False},
+        SEMAPHORES={
+            "exports": {"limit": 2, "max_hold": 2, "max_waiters": 2, "on_outage": "closed"}
+        },
+        ENDPOINTS={"reports:export": {"name": "exports", "max_hold": 3, "max_waiters": 3}},
+    )
+    endpoint = endpoint_of(request_of("reports:export"))
+    policy = endpoint.policy_of(Declared("exports", {"max_hold": 4}), "unused")
+    assert (4, 3, "closed", False, 2) == (
+        policy.max_hold,
+        policy.max_waiters,
+        policy.on_outage,
+        policy.enforce,
+        policy.limit,
+    )
+    assert 3 == endpoint.policy.max_hold
+
+
+def test_an_endpoint_says_nothing_of_another_semaphore_on_its_view(given) -> None:
+    given(ENDPOINTS={"reports:export": {"name": "exports", "limit": 3, "max_waiters": 7}})
+    endpoint = endpoint_of(request_of("reports:export"))
+    other = endpoint.policy_of(Declared("other", {"limit": 1}), "unused")
+    assert ("other", 1, 100) == (other.name, other.limit, other.max_waiters)
+    nameless = endpoint.policy_of(Declared(None, {}), "unused")
+    assert ("exports", 3, 7) == (nameless.name, nameless.limit, nameless.max_waiters)
+
+
+def test_a_policy_is_frozen_and_its_defaults_are_those_of_the_settings() -> None:
+    policy = parse("x", {"limit": 1})
+    assert Policy("x", 1, max_hold=3600) == policy
+    with pytest.raises(AttributeError):
+        policy.limit = 2
+
+
+def test_settings_that_change_are_seen_at_once(given) -> None:
+    for limit in (1, 2):
+        given(ENDPOINTS={"free": {"limit": limit}})
+        assert limit == endpoint_of(request_of("free")).policy.limit
+
+
+@pytest.mark.parametrize(
+    "entry", [{"limit": 0}, {"limt": 1}, {}, "nowhere", {"limit": 1, "key": "no.such.function"}]
+)
+def test_what_is_wrong_in_the_settings_is_a_configuration_error(given, entry) -> None:
+    given(ENDPOINTS={"free": entry})
+    with pytest.raises(ImproperlyConfigured):
+        endpoint_of(request_of("free"))
+
+
+# Endpoints
+
+ENTRIES = {
+    "reports:export": "exact",
+    "reports:*": "reports",
+    "reports:ex*": "longer",
+    "*": "all",
+    "api:v?:list": "api",
+}
+
+
+@pytest.mark.parametrize(
+    ("view", "name"),
+    [
+        ("reports:export", "exact"),
+        ("reports:exports", "longer"),
+        ("reports:list", "reports"),
+        ("api:v1:list", "api"),
+        ("api:v11:list", "all"),
+        ("Reports:export", "all"),
+    ],
+)
+def test_an_exact_match_beats_the_longest_glob_and_one_wins(view: str, name: str) -> None:
+    assert name == Endpoints(ENTRIES).find(view).name
+
+
+def test_a_view_without_an_entry_has_no_policy(given) -> None:
+    given(ENDPOINTS={"reports:*": {"limit": 1}})
+    assert endpoint_of(request_of("free")).policy is None
+    assert endpoint_of(request_of(None)).policy is None
+
+
+def test_a_view_is_matched_once_however_many_entries_there_are(given, monkeypatch) -> None:
+    matched = []
+    find = Endpoints.find
+    monkeypatch.setattr(
+        Endpoints, "find", lambda self, name: matched.append(name) or find(self, name)
+    )
+
+    def cost(entries: int) -> float:
+        given(ENDPOINTS={f"*v{number}": {"limit": 1} for number in range(entries)})
+        matched.clear()
+        request = request_of("unlimited")
+        endpoint_of(request)
+        start = time.perf_counter()
+        for _ in range(2000):
+            endpoint_of(request)
+        taken = time.perf_counter() - start
+        assert ["unlimited"] == matched
+        return taken
+
+    few, many = min(cost(1) for _ in range(5)), min(cost(1000) for _ in range(3))
+    assert many < 5 * few  # walking 1,000 globs would cost a thousand times as much
+
+
+def test_a_urlconf_of_the_requests_own_is_another_endpoint(given) -> None:
+    given(ENDPOINTS={"free": {"limit": 1}})
+    request = request_of("free")
+    request.urlconf = ["unhashable"]
+    assert 1 == endpoint_of(request).policy.limit
+
+
+# Whom a request belongs to
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "address"),
+    [
+        (0, "6.6.6.6", "10.0.0.1"),
+        (0, None, "10.0.0.1"),
+        (1, None, "10.0.0.1"),
+        (1, "1.1.1.1", "1.1.1.1"),
+        (1, "6.6.6.6, 1.1.1.1", "1.1.1.1"),
+        (2, "6.6.6.6, 1.1.1.1, 2.2.2.2", "1.1.1.1"),
+        (2, "1.1.1.1", "10.0.0.1"),
+        (1, "nonsense", "10.0.0.1"),
+        (1, "1.1.1.1:4711", "1.1.1.1"),
+        (1, '"[2001:db8::1]:80"', "2001:db8::1"),
+    ],
+)
+def test_only_what_trusted_proxies_wrote_is_believed(proxies, forwarded, address) -> None:
+    meta = {"REMOTE_ADDR": "10.0.0.1"}
+    if forwarded:
+        meta["HTTP_X_FORWARDED_FOR"] = forwarded
+    assert address == identity.address(request_of(**meta), proxies)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8:0:0:ffff::1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:1.2.3.4", "1.2.3.4", True),
+        ("1.2.3.4", "1.2.3.5", False),
+        ("fe80::1%eth0", "fe80::2", True),
+        ("", "", True),
+    ],
+)
+def test_addresses_are_one_by_their_network_and_never_shown(one, other, same) -> None:
+    keys = [identity.of_address(request_of(REMOTE_ADDR=text), 0) for text in (one, other)]
+    assert same == (keys[0] == keys[1])
+    assert all(key.startswith("ip-") and (not one or one not in key) for key in keys)
+
+
+@pytest.mark.parametrize("pk", [7, "7", "a-uuid-like-pk", "k" * 100])
+def test_a_primary_key_is_plain(pk) -> None:
+    assert str(pk) == identity.of_user(pk)
+
+
+@pytest.mark.parametrize("pk", ["k" * 101, "a\nb", ""])
+def test_a_primary_key_that_cannot_stand_in_a_key_is_digested(pk) -> None:
+    assert identity.of_user(pk).startswith("user-")
+
+
+def test_what_a_callable_returns_is_digested_and_has_to_be_text() -> None:
+    assert identity.of_value("x" * 10_000).startswith("key-")
+    assert identity.of_value("a") != identity.of_value("b")
+    assert identity.digest("key", "a") == identity.of_value("a")
+    for value in (None, True, 1.5, b"x"):
+        with pytest.raises(TypeError, match="must return a str"):
+            identity.of_value(value)
+
+
+def test_a_digest_depends_on_the_secret_key(settings) -> None:
+    before = identity.of_value("a")
+    settings.SECRET_KEY = "another"
+    assert before != identity.of_value("a")
+
+
+def test_a_policy_by_user_without_users_says_what_is_missing() -> None:
+    request = RequestFactory().get("/")
+    with pytest.raises(ImproperlyConfigured, match="AuthenticationMiddleware"):
+        run(enter([parse("x", {"limit": 1, "key": "user"})], request))
+
+
+def test_a_key_may_be_a_dotted_path() -> None:
+    from tests.request_site.views import gate_of
+
+    assert gate_of is parse("x", {"limit": 1, "key": "tests.request_site.views.gate_of"}).key
+
+
+# Retry-After
+
+
+@pytest.mark.parametrize(
+    ("waiting", "mean", "limit", "least", "most"),
+    [
+        (0, None, 1, 2, 3),
+        (0, 0.01, 1, 1, 2),
+        (9, 2.0, 2, 10, 15),
+        (10_000, 60.0, 1, 120, LATEST),
+    ],
+)
+def test_retry_after_follows_the_queue_within_bounds(waiting, mean, limit, least, most) -> None:
+    refusal = Refusal("full", waiting=waiting, mean_hold=mean)
+    refused = Refused(parse("x", {"limit": limit}), limit, refusal)
+    assert all(least <= retry_after(refused) <= most for _ in range(200))
+
+
+def test_retry_after_scatters_those_who_were_refused_together() -> None:
+    refused = Refused(parse("x", {"limit": 1}), 1, Refusal("full", waiting=9, mean_hold=2.0))
+    assert 1 < len({retry_after(refused) for _ in range(200)})
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "status"),
+    [
+        ("full", {}, 503),
+        ("full", {"key": "ip"}, 429),
+        ("full", {"key": "ip", "status": 420}, 420),
+        ("timeout", {"key": "ip"}, 429),
+        ("paused", {"key": "ip"}, 503),
+        ("outage", {"key": "ip"}, 503),
+    ],
+)
+def test_the_status_tells_the_client_who_is_to_blame(reason, options, status) -> None:
+    refused = Refused(parse("x", {"limit": 1, **options}), 1, Refusal(reason))
+    assert status == refused.status

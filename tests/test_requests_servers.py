@@ -1,0 +1,228 @@
+"""Limits on real gunicorn and real uvicorn: streams, clients that leave, queues."""
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from django_redis_sync import Semaphore
+from tests.request_site import gate
+from tests.request_site.server import Site
+
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+SERVERS = ["gunicorn", "uvicorn"]
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory) -> Iterator[dict[str, Site]]:
+    """One site on each server, with the middleware."""
+    folder = tmp_path_factory.mktemp("sites")
+    options = {
+        "middleware": [MIDDLEWARE],
+        "sync": {
+            "ENDPOINTS": {
+                "reports:export": {"name": "one", "limit": 1},
+                "reports:astream": {"name": "one", "limit": 1},
+            }
+        },
+    }
+    with (
+        Site("gunicorn", folder / "gunicorn.log", threads=64, **options) as gunicorn,
+        Site("uvicorn", folder / "uvicorn.log", **options) as uvicorn,
+    ):
+        yield {"gunicorn": gunicorn, "uvicorn": uvicorn}
+
+
+def becomes(what: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not what() and time.monotonic() < end:
+        time.sleep(0.02)
+    return what()
+
+
+def in_use(name: str = "one") -> int:
+    return Semaphore(name, 1).status().in_use
+
+
+def waiting(name: str) -> int:
+    return len(Semaphore(name, 1).status().waiters)
+
+
+# Streams. Under uvicorn Django reads a sync iterator whole before it sends a byte.
+
+STREAMS = [
+    ("gunicorn", "/stream/"),
+    ("uvicorn", "/astream/"),
+    ("uvicorn", "/reports/astream/"),
+    ("gunicorn", "/astream/"),
+    ("uvicorn", "/stream/"),
+]
+
+
+@pytest.mark.parametrize(("server", "path"), STREAMS[:3])
+def test_a_stream_holds_its_permit_until_the_last_byte_left(sites, server, path) -> None:
+    site = sites[server]
+    with site.client() as client, client.stream("GET", f"{path}?gate=last") as response:
+        body = response.iter_bytes()
+        assert next(body).startswith(b"first")
+        for _ in range(3):
+            assert 503 == site.get(path).status_code
+            next(body)
+        gate.open_gate("last")
+        assert b"".join(body).endswith(b"last")
+    assert becomes(lambda: site.get(path).status_code == 200)
+    assert becomes(lambda: in_use() == 0)
+
+
+@pytest.mark.parametrize(("server", "path"), STREAMS[:3])
+def test_a_client_that_left_after_the_first_byte_frees_its_permit(sites, server, path) -> None:
+    site = sites[server]
+    with site.client() as client, client.stream("GET", f"{path}?gate=never") as response:
+        body = response.iter_bytes()  # dropping it would hang up
+        assert next(body).startswith(b"first")
+        assert 503 == site.get(path).status_code
+    assert becomes(lambda: site.get(path).status_code == 200)
+    assert becomes(lambda: in_use() == 0)
+
+
+@pytest.mark.parametrize(("server", "path"), STREAMS)
+def test_a_stream_whose_source_fails_frees_its_permit(sites, server, path) -> None:
+    site = sites[server]
+    with contextlib.suppress(httpx.TransportError):
+        site.get(f"{path}?fail")
+    assert becomes(lambda: in_use() == 0)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_file_frees_its_permit_when_it_was_sent(sites, server) -> None:
+    site = sites[server]
+    for _ in range(3):
+        assert 100_000 == len(site.get("/file/").content)
+        assert becomes(lambda: in_use() == 0)
+
+
+# Clients that leave while the view runs
+
+
+@pytest.mark.parametrize(
+    ("server", "path"),
+    [
+        ("uvicorn", "/alimited/"),
+        ("uvicorn", "/adispatch/"),
+        ("uvicorn", "/amixed/"),
+        ("uvicorn", "/limited/"),
+        ("uvicorn", "/reports/export/"),
+        ("gunicorn", "/limited/"),
+    ],
+)
+def test_a_permit_is_held_exactly_while_the_view_runs_when_the_client_leaves(
+    sites, server, path
+) -> None:
+    site = sites[server]
+    with socket.create_connection(("127.0.0.1", site.port)) as client:
+        client.sendall(f"GET {path}?gate=left HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert becomes(lambda: gate.now_inside("plain") == 1)
+        assert 1 == in_use()
+    # An async view is cancelled; a sync one runs on, in its thread, until the gate opens.
+    if path in ("/alimited/", "/adispatch/", "/amixed/"):
+        assert becomes(lambda: gate.now_inside("plain") == 0)
+    else:
+        assert not becomes(lambda: in_use() == 0, seconds=0.3)
+        assert 1 == gate.now_inside("plain")
+        gate.open_gate("left")
+    assert becomes(lambda: in_use() == 0)
+    assert 0 == gate.now_inside("plain")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_an_async_class_based_view_holds_its_permit_while_its_body_runs(sites, server) -> None:
+    site = sites[server]
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(site.get, "/adispatch/?gate=body")
+        assert becomes(lambda: gate.now_inside("plain") == 1)
+        assert 1 == in_use()
+        assert 503 == site.get("/adispatch/").status_code
+        gate.open_gate("body")
+        assert 200 == first.result().status_code
+    assert 0 == in_use()
+
+
+# Many at once
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_no_more_than_the_limit_are_ever_inside(sites, server) -> None:
+    site = sites[server]
+    path = "/limited/" if server == "gunicorn" else "/alimited/"
+    with site.client() as client, ThreadPoolExecutor(16) as threads:
+        statuses = list(threads.map(lambda _: client.get(path).status_code, range(200)))
+    assert {200, 503} == {*statuses, 200, 503}
+    assert 200 in statuses
+    assert 1 == gate.peak("plain")
+    assert 0 == in_use()
+
+
+def test_a_queue_of_50_requests_is_served_first_come_first_served(sites) -> None:
+    site = sites["gunicorn"]
+    with ThreadPoolExecutor(60) as threads:
+        asked = [threads.submit(site.get, "/line/?gate=line&who=0")]
+        assert becomes(lambda: gate.now_inside("line") == 1)
+        for number in range(1, 51):
+            asked.append(threads.submit(site.get, f"/line/?who={number}"))
+            assert becomes(lambda number=number: waiting("line") == number)
+        gate.open_gate("line")
+        assert {200} == {request.result().status_code for request in asked}
+    assert [str(number) for number in range(51)] == gate.arrived("line")
+    assert 1 == gate.peak("line")
+
+
+# Transactions
+
+
+def increments(site: Site, times: int) -> int:
+    """Ask for so many; how many were counted."""
+    with site.client() as client, ThreadPoolExecutor(8) as threads:
+        asked = list(threads.map(lambda _: client.get("/counter/"), range(times)))
+    assert {200} == {response.status_code for response in asked}
+    return times
+
+
+@pytest.fixture
+def counter(tmp_path, monkeypatch) -> Callable[[], int]:
+    """A database file with one row that counts."""
+    import os
+    import sqlite3
+    import subprocess
+    import sys
+
+    path = tmp_path / "site.sqlite3"
+    monkeypatch.setenv("DJANGO_REDIS_SYNC_TEST_DB", str(path))
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.request_site.settings"}
+    words = [sys.executable, "-m", "django", "migrate", "-v0", "auth"]
+    subprocess.run(words, env=env, check=True, cwd=Path(__file__).parent.parent)
+    with sqlite3.connect(path) as database:
+        database.execute("insert into auth_group (name) values ('count 0')")
+    database.close()
+
+    def read() -> int:
+        database = sqlite3.connect(path)
+        (name,) = database.execute("select name from auth_group").fetchone()
+        database.close()
+        return int(re.search(r"\d+", name)[0])
+
+    return read
+
+
+def test_with_atomic_requests_no_update_is_lost(tmp_path, counter) -> None:
+    options = {"middleware": [MIDDLEWARE], "atomic": True}
+    with Site("gunicorn", tmp_path / "log", workers=2, threads=4, **options) as site:
+        increments(site, 500)
+    assert 500 == counter()

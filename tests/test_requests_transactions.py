@@ -1,0 +1,198 @@
+"""Permits and transactions: given back after COMMIT or rollback, never before."""
+
+import contextlib
+import gc
+import time
+import warnings
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, connections, transaction
+from django.http import HttpResponse
+from django.test import Client, RequestFactory, TestCase
+
+from django_redis_sync import LeaseLost, Lock
+from django_redis_sync.decorators import semaphore_required
+from django_redis_sync.transactions import TransactionRace, locked_atomic, release_when_over
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+in_transactions = pytest.mark.django_db(transaction=True)
+
+
+def lock() -> Lock:
+    return Lock("stock", blocking=False)
+
+
+class Failed(Exception):
+    pass
+
+
+@pytest.fixture
+def committed(monkeypatch) -> list[bool]:
+    """Whether the lock was held, at each COMMIT and rollback."""
+    held = []
+    for name in ("_commit", "_rollback"):
+        method = getattr(connection, name)
+
+        def told(method=method):
+            method()
+            held.append(lock().locked())
+
+        monkeypatch.setattr(connection, name, told)
+    return held
+
+
+# lock.atomic()
+
+
+@in_transactions
+def test_locked_atomic_gives_back_after_commit(committed) -> None:
+    with locked_atomic(lock()) as lease:
+        assert connection.in_atomic_block
+        assert lease.held
+        Group.objects.create(name="a")
+    assert [True] == committed
+    assert not lock().locked()
+    assert 1 == Group.objects.count()
+
+
+@in_transactions
+def test_locked_atomic_gives_back_after_rollback(committed) -> None:
+    with pytest.raises(Failed), locked_atomic(lock()):
+        Group.objects.create(name="a")
+        raise Failed
+    assert [True] == committed
+    assert not lock().locked()
+    assert 0 == Group.objects.count()
+
+
+@in_transactions
+def test_locked_atomic_rolls_back_when_the_lease_was_lost(raw) -> None:
+    with pytest.raises(LeaseLost), locked_atomic(lock()) as lease:
+        Group.objects.create(name="a")
+        raw.flushdb()
+        with contextlib.suppress(LeaseLost):
+            lease.renew()
+    assert 0 == Group.objects.count()
+
+
+@in_transactions
+def test_locked_atomic_inside_a_transaction_is_an_error_and_holds_nothing() -> None:
+    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"), locked_atomic(lock()):
+        pass
+    assert not lock().locked()
+
+
+# Inside an open transaction
+
+
+@in_transactions
+def test_a_release_waits_for_the_commit(committed) -> None:
+    with transaction.atomic():
+        lease = lock().take()
+        release_when_over(lease)
+        assert lock().locked()
+    assert [True] == committed
+    assert not lock().locked()
+
+
+@in_transactions
+def test_a_release_waits_for_the_rollback(committed) -> None:
+    with pytest.raises(Failed), transaction.atomic():
+        release_when_over(lock().take())
+        assert lock().locked()
+        raise Failed
+    assert [True] == committed
+    assert not lock().locked()
+
+
+@in_transactions
+def test_a_release_comes_with_the_rollback_of_its_savepoint() -> None:
+    with transaction.atomic():
+        with pytest.raises(Failed), transaction.atomic():
+            release_when_over(lock().take())
+            raise Failed
+        assert not lock().locked()
+
+
+@in_transactions
+def test_a_release_outside_a_transaction_is_made_at_once() -> None:
+    release_when_over(lock().take())
+    assert not lock().locked()
+
+
+@in_transactions
+def test_a_lease_that_waits_for_a_commit_is_kept_alive() -> None:
+    with transaction.atomic():
+        release_when_over(Lock("stock", timeout=0.3, renew=True).take())
+        gc.collect()
+        time.sleep(0.6)
+        assert lock().locked()
+    assert not lock().locked()
+
+
+class InATestCase(TestCase):
+    def test_a_release_comes_with_the_end_of_the_test(self) -> None:
+        type(self).lease = lock().take()
+        release_when_over(self.lease)
+        assert self.lease.held
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        super().tearDownClass()
+        assert cls.lease.ended
+
+    def test_no_race_is_told_of(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert 200 == answer().status_code
+
+
+# The warning
+
+
+def answer() -> HttpResponse:
+    view = semaphore_required("one", limit=1)(lambda request: HttpResponse())
+    return view(RequestFactory().get("/"))
+
+
+@in_transactions
+def test_a_permit_that_is_given_back_before_commit_is_warned_of_while_debugging(settings) -> None:
+    settings.DEBUG = True
+    with transaction.atomic(), pytest.warns(TransactionRace, match="ConcurrencyLimitMiddleware"):
+        answer()
+    answer()
+    settings.DEBUG = False
+    with transaction.atomic():
+        answer()
+
+
+# ATOMIC_REQUESTS
+
+
+@in_transactions
+@pytest.mark.urls("tests.request_site.urls")
+@pytest.mark.parametrize("path", ["/limited/", "/mixed/", "/onget/"])
+def test_with_the_middleware_a_permit_outlives_the_transaction_of_the_request(
+    path, settings, monkeypatch
+) -> None:
+    settings.DEBUG = True  # so that a race would be warned of
+    settings.MIDDLEWARE = [
+        *settings.MIDDLEWARE,
+        "django_redis_sync.middleware.ConcurrencyLimitMiddleware",
+    ]
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    held = []
+    commit = connection._commit
+
+    def told() -> None:
+        commit()
+        held.append(Lock("one").locked())
+
+    monkeypatch.setattr(connection, "_commit", told)
+    assert 200 == Client().get(path).status_code
+    assert [True] == held
+    assert not Lock("one").locked()
+    with Lock("one"):
+        assert 503 == Client().get(path).status_code
+    assert [True] == held  # no transaction was begun for the one that was refused

@@ -1,0 +1,837 @@
+"""Decorator, mixin and middleware on views of every kind, by way of Django's test clients."""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.http import HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from django_redis_sync import NotAcquired, Semaphore, enforcement
+from django_redis_sync.decorators import semaphore_required
+from django_redis_sync.holding import note_of
+from django_redis_sync.mixins import SemaphoreRequiredMixin
+from django_redis_sync.signals import acquire_rejected, lease_lost
+
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+REQUESTS = RequestFactory()
+
+pytestmark = [
+    pytest.mark.usefixtures("clean_redis"),
+    pytest.mark.django_db,
+    pytest.mark.urls("tests.request_site.urls"),
+]
+
+
+@pytest.fixture
+def with_middleware(settings):
+    """Adds the middleware, and these to REDIS_SYNC."""
+
+    def add(**sync):
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, MIDDLEWARE]
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, **sync}
+
+    return add
+
+
+@pytest.fixture(autouse=True)
+def no_memory(monkeypatch) -> None:
+    """Nobody remembers who waited in vain in an earlier test."""
+    monkeypatch.setattr(enforcement.pressure, "_until", {})
+
+
+def one() -> Semaphore:
+    return Semaphore("one", 1, blocking=False)
+
+
+def in_use(semaphore: Semaphore | None = None) -> int:
+    return (semaphore or one()).status().in_use
+
+
+def becomes(what: Callable[[], bool]) -> bool:
+    """Whether it becomes true in good time."""
+    end = time.monotonic() + 10
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return what()
+
+
+def get(path: str, asgi: bool = False, **options) -> HttpResponse:
+    if asgi:
+        return async_to_sync(AsyncClient().get)(path, **options)
+    return Client().get(path, **options)
+
+
+# Every kind of view, full and not
+
+LIMITED = ["limited", "alimited", "adispatch", "onget", "mixed", "amixed", "template"]
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("view", LIMITED)
+def test_a_view_answers_refuses_while_full_and_answers_again(view: str, asgi: bool) -> None:
+    assert 200 == get(f"/{view}/", asgi).status_code
+    with one():
+        refused = get(f"/{view}/", asgi)
+    assert 503 == refused.status_code
+    assert 1 <= int(refused["Retry-After"]) <= 120
+    assert 200 == get(f"/{view}/", asgi).status_code
+    assert 0 == in_use()
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_a_failing_view_gives_its_permit_back_and_its_own_exception_out(asgi: bool) -> None:
+    with pytest.raises(ValueError, match="the view failed"):
+        get("/failing/", asgi)
+    assert 0 == in_use()
+
+
+@pytest.mark.parametrize("decorate", [semaphore_required, semaphore_required()])
+def test_without_a_name_the_semaphore_is_named_after_the_view(settings, decorate) -> None:
+    def view(request):
+        return HttpResponse(str(sorted(place.name for place in note_of(request))))
+
+    name = f"{__name__}.{view.__qualname__}"
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {name: {"limit": 1}}}
+    assert f"['{name}']" == decorate(view)(REQUESTS.get("/")).content.decode()
+
+
+def test_without_a_name_the_semaphore_of_a_method_is_named_after_the_class(settings) -> None:
+    @method_decorator(semaphore_required, name="dispatch")
+    class Report(View):
+        def get(self, request):
+            return HttpResponse(str(sorted(place.name for place in note_of(request))))
+
+    class Daily(Report):
+        pass
+
+    names = [f"{__name__}.{view.__qualname__}" for view in (Report, Daily)]
+    semaphores = {name: {"limit": 1} for name in names}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": semaphores}
+    for view, name in zip((Report, Daily), names, strict=True):
+        assert f"['{name}']" == view.as_view()(REQUESTS.get("/")).content.decode()
+
+
+def test_a_view_of_which_nothing_says_a_limit_is_a_configuration_error() -> None:
+    view = semaphore_required("unheard of")(lambda request: HttpResponse())
+    with pytest.raises(ImproperlyConfigured, match="limit of 'unheard of'"):
+        view(REQUESTS.get("/"))
+
+
+class Tenant(SemaphoreRequiredMixin, View):
+    semaphore_limit = staticmethod(lambda request: int(request.GET.get("limit", 1)))
+    semaphore_methods = ["GET"]
+
+    def get_semaphore_name(self) -> str:
+        return f"tenant-{self.kwargs['tenant']}"
+
+    def get(self, request, tenant):
+        return HttpResponse("tenant")
+
+    post = get
+
+
+def test_a_view_with_the_mixin_may_say_its_options_by_attributes_and_methods() -> None:
+    view = Tenant.as_view()
+    with Semaphore("tenant-1", 3, blocking=False):
+        assert 503 == view(REQUESTS.get("/"), tenant=1).status_code
+        assert 200 == view(REQUESTS.get("/?limit=2"), tenant=1).status_code
+        assert 200 == view(REQUESTS.get("/"), tenant=2).status_code
+        assert 200 == view(REQUESTS.post("/"), tenant=1).status_code
+        open_for_two = Tenant.as_view(semaphore_limit=2, semaphore_status=500)
+        assert 200 == open_for_two(REQUESTS.get("/"), tenant=1).status_code
+        with Semaphore("tenant-1", 3, blocking=False):
+            assert 500 == open_for_two(REQUESTS.get("/"), tenant=1).status_code
+
+
+def test_a_view_with_the_mixin_and_wrong_options_is_an_error() -> None:
+    class Wrong(SemaphoreRequiredMixin, View):
+        semaphore_limit = 0
+
+        def get(self, request):
+            return HttpResponse()
+
+    with pytest.raises(ValueError, match="limit"):
+        Wrong.as_view()(REQUESTS.get("/"))
+
+
+def test_what_is_no_view_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="method_decorator"):
+        semaphore_required("x", limit=1)(View)
+    with pytest.raises(TypeError, match="name first"):
+        semaphore_required(3)
+    with pytest.raises(TypeError, match="not for a int"):
+        semaphore_required("x")(3)
+    with pytest.raises(TypeError, match="synchronized"):
+        semaphore_required("x", limit=1)(lambda number: number)(3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"limit": 0}, ValueError),
+        ({"limit": True}, TypeError),
+        ({"limit": "3"}, TypeError),
+        ({"limit": 1.5}, TypeError),
+        ({"limit": float("nan")}, TypeError),
+        ({"key": "users"}, ValueError),
+        ({"key": 3}, TypeError),
+        ({"methods": "POST"}, TypeError),
+        ({"methods": []}, ValueError),
+        ({"blocking_timeout": -1}, ValueError),
+        ({"blocking_timeout": float("inf")}, ValueError),
+        ({"max_waiters": -1}, ValueError),
+        ({"status": 200}, ValueError),
+        ({"on_outage": "panic"}, ValueError),
+        ({"on_full": "skip"}, ValueError),
+        ({"enforce": 1}, TypeError),
+        ({"when": 3}, TypeError),
+        ({"using": ["a", "b"]}, TypeError),
+        ({"timeout": 0}, ValueError),
+    ],
+)
+def test_wrong_options_are_refused_where_the_view_is_decorated(options, error) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        semaphore_required("x", **options)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+def test_wrong_names_are_refused_where_the_view_is_decorated(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        semaphore_required(name, limit=1)
+
+
+def test_a_plain_function_that_returns_a_coroutine_holds_its_permit_until_that_is_over() -> None:
+    async def body() -> HttpResponse:
+        return HttpResponse(str((await one().astatus()).in_use))
+
+    view = semaphore_required("one", limit=1)(lambda request: body())
+    assert b"1" == asyncio.run(view(REQUESTS.get("/"))).content
+    assert 0 == in_use()
+
+
+# Refusals
+
+
+def test_a_keyed_refusal_is_429_and_a_status_given_wins() -> None:
+    for options, status in [
+        ({}, 503),
+        ({"key": lambda request: "k"}, 429),
+        ({"status": 420}, 420),
+        ({"key": "ip", "status": 503}, 503),
+    ]:
+        inner: list[HttpResponse] = []
+
+        @semaphore_required("nested", limit=1, **options)
+        def view(request, inner=inner):
+            if not inner:
+                inner.append(HttpResponse())
+                inner[0] = view(REQUESTS.get("/"))
+            return HttpResponse()
+
+        assert 200 == view(REQUESTS.get("/")).status_code
+        assert status == inner[0].status_code
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/json", "application/json"),
+        ("text/html, application/json;q=0.9", "text/html; charset=utf-8"),
+        ("application/json, text/html;q=0.9", "application/json"),
+        ("*/*", "text/html; charset=utf-8"),
+        ("image/png", "text/html; charset=utf-8"),
+    ],
+)
+def test_a_refusal_comes_as_the_client_prefers(accept: str, kind: str) -> None:
+    with one():
+        refused = get("/limited/", headers={"accept": accept})
+    assert kind == refused["Content-Type"]
+    assert "Accept" in refused["Vary"]
+    assert "no-store" == refused["Cache-Control"]
+
+
+def test_a_refusal_tells_nothing_of_holders_hosts_or_tokens() -> None:
+    import socket
+
+    with one() as lease:
+        for accept in ("text/html", "application/json"):
+            refused = get("/limited/", headers={"accept": accept})
+            shown = refused.content.decode() + str(refused.headers)
+            for secret in (lease.token[:8], socket.gethostname(), str(lease.fence)):
+                assert secret not in shown
+
+
+def test_a_project_can_give_its_own_template(settings, tmp_path) -> None:
+    folder = tmp_path / "django_redis_sync"
+    folder.mkdir()
+    (folder / "503.html").write_text("busy: {{ status }}, {{ retry_after }}")
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    with one():
+        assert get("/limited/").content.decode().startswith("busy: 503, ")
+
+
+def test_on_full_raise_raises_where_the_project_can_catch_it() -> None:
+    view = semaphore_required("one", limit=1, on_full="raise")(lambda request: HttpResponse())
+    with one(), pytest.raises(NotAcquired) as raised:
+        view(REQUESTS.get("/"))
+    assert "full" == raised.value.reason
+
+
+def test_a_refusal_sends_a_signal_and_logs_no_error(caplog) -> None:
+    told = []
+
+    def receiver(**said):
+        told.append((said["policy"].name, said["refusal"].reason, said["enforced"], said["key"]))
+
+    acquire_rejected.connect(receiver)
+    try:
+        with one():
+            get("/limited/")
+            get("/alimited/", asgi=True)
+    finally:
+        acquire_rejected.disconnect(receiver)
+    assert [("one", "full", True, None)] * 2 == told
+    assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+# Who counts
+
+
+def test_options_requests_are_not_limited_and_methods_say_which_are() -> None:
+    posts = semaphore_required("one", limit=1, methods=["post"])(lambda request: HttpResponse())
+    all_but_options = semaphore_required("one", limit=1)(lambda request: HttpResponse())
+    with one():
+        assert 200 == all_but_options(REQUESTS.options("/")).status_code
+        assert 503 == all_but_options(REQUESTS.get("/")).status_code
+        assert 200 == posts(REQUESTS.get("/")).status_code
+        assert 503 == posts(REQUESTS.post("/")).status_code
+
+
+def test_when_says_which_requests_are_limited() -> None:
+    view = semaphore_required("one", limit=1, when=lambda request: "big" in request.GET)(
+        lambda request: HttpResponse()
+    )
+    with one():
+        assert 200 == view(REQUESTS.get("/")).status_code
+        assert 503 == view(REQUESTS.get("/?big")).status_code
+
+
+def test_a_limit_may_depend_on_the_request() -> None:
+    view = semaphore_required("one", limit=lambda request: int(request.GET["limit"]))(
+        lambda request: HttpResponse()
+    )
+    with Semaphore("one", 2):
+        assert 503 == view(REQUESTS.get("/?limit=1")).status_code
+        assert 200 == view(REQUESTS.get("/?limit=2")).status_code
+        with pytest.raises(ValueError, match="limit"):
+            view(REQUESTS.get("/?limit=0"))
+
+
+def test_limits_can_be_switched_off(settings) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENABLED": False}
+    with one():
+        assert 200 == get("/limited/").status_code
+
+
+def test_a_visitor_sent_to_the_login_takes_no_permit(raw) -> None:
+    before = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert 302 == get("/members/").status_code
+    assert before == raw.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_a_policy_by_user_limits_each_user_alone(asgi: bool) -> None:
+    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+    clients = []
+    for user in (ann, bob):
+        client = AsyncClient() if asgi else Client()
+        if asgi:
+            async_to_sync(client.aforce_login)(user)
+            client = Both(client)
+        else:
+            client.force_login(user)
+        clients.append(client)
+    with Semaphore("mine", 1, key=str(ann.pk)):
+        assert 429 == clients[0].get("/mine/").status_code
+        assert 200 == clients[1].get("/mine/").status_code
+
+
+class Both:
+    def __init__(self, client: AsyncClient) -> None:
+        self.get = async_to_sync(client.get)
+
+
+# Streams
+
+
+def test_a_streaming_response_holds_its_permit_until_it_is_closed() -> None:
+    for path in ("/stream/", "/file/"):
+        response = get(path)
+        assert 1 == in_use()
+        assert 503 == get(path).status_code
+        body = iter(response.streaming_content)
+        next(body)
+        assert 1 == in_use()
+        list(body)
+        assert 0 == in_use()
+
+
+def test_a_stream_that_fails_gives_its_permit_back() -> None:
+    response = get("/stream/?fail")
+    with pytest.raises(OSError, match="the source"):
+        list(response.streaming_content)
+    assert 0 == in_use()
+
+
+def test_a_response_that_nobody_will_close_gives_its_permit_back() -> None:
+    response = get("/stream/")
+    assert 1 == in_use()
+    del response
+    gc.collect()
+    assert becomes(lambda: in_use() == 0)
+
+
+def test_a_stream_that_goes_on_in_another_response_keeps_its_permit() -> None:
+    @semaphore_required("one", limit=1)
+    def view(request):
+        return StreamingHttpResponse(iter([b"a", b"b"]))
+
+    replaced = StreamingHttpResponse(view(REQUESTS.get("/")).streaming_content)
+    gc.collect()
+    assert 1 == in_use()
+    assert b"ab" == b"".join(replaced)
+    del replaced
+    gc.collect()
+    assert becomes(lambda: in_use() == 0)
+
+
+# Other middleware
+
+
+@pytest.mark.parametrize("path", ["/limited/", "/stream/", "/reports/export/", "/reports/stream/"])
+@pytest.mark.parametrize("ours", ["inside", "outside"])
+@pytest.mark.parametrize("other", ["failing", "replacing"])
+def test_a_response_that_another_middleware_drops_gives_its_permit_back(
+    other: str, ours: str, path: str, settings
+) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "ENDPOINTS": {"reports:*": {"name": "one", "limit": 1}},
+    }
+    pair = [f"tests.request_site.middleware.{other}", MIDDLEWARE]
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, *(pair if ours == "inside" else pair[::-1])]
+    status = {"failing": 500, "replacing": 304}[other]
+    assert status == Client(raise_request_exception=False).get(path).status_code
+    gc.collect()  # a traceback may be part of a cycle
+    assert becomes(lambda: in_use() == 0)
+
+
+@pytest.mark.parametrize("path", ["/astream/", "/reports/astream/", "/alimited/"])
+def test_a_request_cancelled_after_its_view_gives_its_permit_back(path: str, settings) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "ENDPOINTS": {"reports:*": {"name": "one", "limit": 1}},
+    }
+    settings.MIDDLEWARE = ["tests.request_site.middleware.lingering", MIDDLEWARE]
+
+    async def main() -> None:
+        request = asyncio.create_task(AsyncClient().get(path))
+        while not granted():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+
+    def granted() -> bool:
+        return one().status().fence > 0
+
+    asyncio.run(main())
+    gc.collect()
+    assert becomes(lambda: in_use() == 0)
+
+
+@pytest.mark.parametrize("path", ["/stream/", "/reports/stream/"])
+def test_a_stream_that_another_middleware_wraps_keeps_its_permit(path: str, settings) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "ENDPOINTS": {"reports:*": {"name": "one", "limit": 1}},
+    }
+    wrapping = "tests.request_site.middleware.wrapping"
+    settings.MIDDLEWARE = [wrapping, *settings.MIDDLEWARE, MIDDLEWARE]
+    response = get(path)
+    gc.collect()
+    body = iter(response.streaming_content)
+    assert b"FIRST" == next(body)
+    assert 1 == in_use()
+    assert [b"LAST"] == list(body)
+    assert 0 == in_use()
+
+
+# Permits that are lost
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_a_lease_lost_in_mid_request_is_told_and_the_response_stands(asgi, raw, caplog) -> None:
+    told = []
+
+    def receiver(**said):
+        told.append(said["lease"].name)
+
+    def body():
+        raw.flushdb()
+        return HttpResponse("done")
+
+    @semaphore_required("one", limit=1)
+    def view(request):
+        return body()
+
+    @semaphore_required("one", limit=1)
+    async def aview(request):
+        return body()
+
+    lease_lost.connect(receiver)
+    try:
+        answer = asyncio.run(aview(REQUESTS.get("/"))) if asgi else view(REQUESTS.get("/"))
+        assert b"done" == answer.content
+        assert becomes(lambda: told == ["one"])
+    finally:
+        lease_lost.disconnect(receiver)
+    assert [r for r in caplog.records if "lost" in r.getMessage()]
+
+
+def test_a_lost_lease_does_not_mask_the_exception_of_the_view(raw) -> None:
+    @semaphore_required("one", limit=1)
+    def view(request):
+        raw.flushdb()
+        raise KeyError("the view's own")
+
+    with pytest.raises(KeyError, match="the view's own"):
+        view(REQUESTS.get("/"))
+
+
+# Shadow
+
+
+def shadowed(body) -> Callable:
+    return semaphore_required("one", limit=1, enforce=False, blocking_timeout=30)(body)
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_shadow_mode_refuses_nobody_and_tells_whom_it_would_have(asgi: bool) -> None:
+    told = []
+
+    def receiver(**said):
+        told.append((said["refusal"].reason, said["enforced"]))
+
+    def ask() -> HttpResponse:
+        if asgi:
+            return asyncio.run(shadowed(arespond_ok)(REQUESTS.get("/")))
+        return shadowed(lambda request: HttpResponse())(REQUESTS.get("/"))
+
+    acquire_rejected.connect(receiver)
+    try:
+        assert 200 == ask().status_code
+        assert [] == told
+        with one():
+            assert 200 == ask().status_code
+    finally:
+        acquire_rejected.disconnect(receiver)
+    assert [("full", False)] == told
+    assert 0 == in_use()
+
+
+def test_shadow_mode_counts_all_who_are_inside() -> None:
+    seen = []
+
+    @shadowed
+    def view(request) -> HttpResponse:
+        seen.append(in_use())
+        return view(REQUESTS.get("/")) if len(seen) < 3 else HttpResponse()
+
+    assert 200 == view(REQUESTS.get("/")).status_code
+    assert [1, 2, 3] == seen
+    assert 0 == in_use()
+
+
+# Waiting
+
+
+class Visit:
+    """A request in a thread of its own, inside until it is told to leave."""
+
+    def __init__(self, asgi: bool = False, **options) -> None:
+        self.inside, self.leave = threading.Event(), threading.Event()
+        decorate = semaphore_required("one", limit=1, **options)
+
+        def body(request) -> HttpResponse:
+            self.inside.set()
+            self.leave.wait(20)
+            return HttpResponse()
+
+        async def abody(request) -> HttpResponse:
+            return await asyncio.to_thread(body, request)
+
+        self.view = async_to_sync(decorate(abody)) if asgi else decorate(body)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.status = self.view(REQUESTS.get("/")).status_code
+
+    def end(self) -> int:
+        self.leave.set()
+        self.thread.join(20)
+        return self.status
+
+
+@pytest.fixture
+def rejected():
+    """Why requests were refused, in order."""
+    reasons = []
+
+    def receiver(**said):
+        reasons.append(said["refusal"].reason)
+
+    acquire_rejected.connect(receiver)
+    yield reasons
+    acquire_rejected.disconnect(receiver)
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_a_request_waits_its_turn_but_no_longer_than_it_may(asgi: bool, rejected) -> None:
+    first = Visit(asgi)
+    assert first.inside.wait(10)
+    second = Visit(asgi, blocking_timeout=15)
+    assert becomes(lambda: one().status().waiting == 1)
+    assert 503 == Visit(asgi, blocking_timeout=0.1).end()
+    assert 200 == first.end()
+    assert second.inside.wait(10)
+    assert 200 == second.end()
+    assert ["timeout"] == rejected
+    assert 0 == in_use()
+
+
+def test_no_more_wait_than_may(rejected) -> None:
+    options = {"blocking_timeout": 15, "max_waiters": 1}
+    visits = [Visit(**options)]
+    assert visits[0].inside.wait(10)
+    visits.append(Visit(**options))
+    assert becomes(lambda: one().status().waiting == 1)
+    assert 503 == Visit(**options).end()
+    assert ["full"] == rejected
+    assert [200, 200] == [visit.end() for visit in visits]
+
+
+def test_a_wait_that_cannot_succeed_is_refused_at_once_after_the_first_in_vain(rejected) -> None:
+    with one():
+        time.sleep(0.3)  # what a hold lasts, as far as the server knows
+    visits = [Visit(blocking_timeout=15)]
+    assert visits[0].inside.wait(10)
+    for number in range(1, 4):
+        visits.append(Visit(blocking_timeout=15))
+        assert becomes(lambda number=number: one().status().waiting == number)
+    for _ in range(2):
+        assert 503 == Visit(blocking_timeout=0.5).end()
+    assert ["timeout", "full"] == rejected
+    assert [200] * 4 == [visit.end() for visit in visits]
+
+
+def test_a_request_cancelled_while_it_waits_leaves_the_queue() -> None:
+    view = semaphore_required("one", limit=1, blocking_timeout=15)(arespond_ok)
+
+    async def main() -> None:
+        waiting = asyncio.create_task(view(REQUESTS.get("/")))
+        while not (await one().astatus()).waiting:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert 0 == (await one().astatus()).waiting
+
+    with one():
+        asyncio.run(main())
+    assert 0 == in_use()
+
+
+async def arespond_ok(request) -> HttpResponse:
+    return HttpResponse()
+
+
+# The middleware
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("view", ["export", "aexport"])
+def test_the_middleware_limits_by_view_name(with_middleware, view: str, asgi: bool) -> None:
+    with_middleware(
+        SEMAPHORES={"one": {"limit": 1}},
+        ENDPOINTS={f"reports:{view}": "one", "reports:*": {"limit": 5}},
+    )
+    assert 200 == get(f"/reports/{view}/", asgi).status_code
+    with one():
+        assert 503 == get(f"/reports/{view}/", asgi).status_code
+        assert 200 == get("/reports/list/", asgi).status_code
+        assert 200 == get("/free/", asgi).status_code
+    assert 0 == in_use()
+
+
+def test_an_entry_of_its_own_is_named_as_it_says_or_after_its_pattern(with_middleware) -> None:
+    with_middleware(
+        ENDPOINTS={"reports:export": {"name": "one", "limit": 1}, "reports:*": {"limit": 1}}
+    )
+    with one():
+        assert 503 == get("/reports/export/").status_code
+    with Semaphore("reports:*", 1):
+        assert 200 == get("/reports/export/").status_code
+        assert 503 == get("/reports/list/").status_code
+
+
+@pytest.mark.parametrize("view", ["stream", "astream"])
+def test_the_middleware_holds_a_stream_until_it_is_closed(with_middleware, view: str) -> None:
+    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+
+    async def read() -> None:
+        response = await AsyncClient().get(f"/reports/{view}/")
+        assert 1 == (await one().astatus()).in_use
+        if view == "astream":
+            assert b"firstlast" == b"".join([part async for part in response])
+        else:
+            response.close()
+
+    asyncio.run(read())
+    assert becomes(lambda: in_use() == 0)
+
+
+def test_one_permit_per_request_however_many_places_name_it(with_middleware) -> None:
+    with_middleware(SEMAPHORES={"one": {"limit": 1}}, ENDPOINTS={"*": "one"})
+    for view in ("limited", "alimited", "adispatch", "mixed", "onget"):
+        assert 200 == get(f"/{view}/").status_code
+    twice = semaphore_required("one", limit=1)(
+        semaphore_required("one", limit=1)(lambda request: HttpResponse())
+    )
+    assert 200 == twice(REQUESTS.get("/")).status_code
+    assert 0 == in_use()
+
+
+def test_a_request_that_is_refused_one_name_gives_the_others_back() -> None:
+    view = semaphore_required("another", limit=1)(
+        semaphore_required("one", limit=1)(lambda request: HttpResponse())
+    )
+    with one():
+        assert 503 == view(REQUESTS.get("/")).status_code
+    assert 0 == in_use(Semaphore("another", 1))
+
+
+def test_the_middleware_gives_back_what_it_took_before_a_refusal(
+    with_middleware, monkeypatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    with_middleware(ENDPOINTS={"limited": {"name": "another", "limit": 1}})
+    with one():
+        assert 503 == get("/limited/").status_code
+        gc.disable()
+        try:
+            assert 0 == in_use(Semaphore("another", 1))
+        finally:
+            gc.enable()
+    assert 200 == get("/limited/").status_code
+
+
+def test_the_middleware_passes_a_visitor_on_to_the_login_without_a_permit(with_middleware) -> None:
+    with_middleware(ENDPOINTS={"members": {"name": "one", "limit": 1}})
+    with one():
+        assert 302 == get("/members/").status_code
+
+
+def test_an_unlimited_request_sends_no_command_and_a_limited_one_two(with_middleware, raw) -> None:
+    with_middleware(ENDPOINTS={"reports:export": {"name": "one", "limit": 1}})
+
+    def commands() -> int:
+        return sum(v["calls"] for k, v in raw.info("commandstats").items() if "evalsha" in k)
+
+    for asgi in (False, True):
+        for path, most in (("/free/", 0), ("/reports/export/", 2)):
+            get(path, asgi)
+            before = commands()
+            get(path, asgi)
+            assert most == commands() - before
+
+
+def test_the_middleware_is_asynchronous_under_asgi() -> None:
+    from asgiref.sync import iscoroutinefunction
+
+    from django_redis_sync.middleware import ConcurrencyLimitMiddleware
+
+    async def get_response(request):
+        return HttpResponse()
+
+    under_asgi = ConcurrencyLimitMiddleware(get_response)
+    assert iscoroutinefunction(under_asgi)
+    assert iscoroutinefunction(under_asgi.process_view)
+    under_wsgi = ConcurrencyLimitMiddleware(lambda request: HttpResponse())
+    assert not iscoroutinefunction(under_wsgi)
+    assert not iscoroutinefunction(under_wsgi.process_view)
+
+
+# Cancelled requests
+
+
+@pytest.mark.parametrize("path", ["/alimited/", "/adispatch/", "/amixed/", "/reports/aexport/"])
+def test_a_request_cancelled_at_any_await_leaves_no_permit(with_middleware, path: str) -> None:
+    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+
+    async def cancel_after(steps: int) -> bool:
+        """Whether the request was over before it was cancelled."""
+        request = asyncio.create_task(AsyncClient().get(path))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+            if request.done():
+                break
+        over = request.done()
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        assert 0 == (await one().astatus()).in_use
+        return over
+
+    async def main() -> None:
+        await AsyncClient().get(path)
+        for steps in range(0, 400, 3):
+            if await cancel_after(steps):
+                return
+        await AsyncClient().get(path)
+
+    asyncio.run(main())
+
+
+def test_a_sync_view_that_runs_on_after_its_request_was_cancelled_keeps_its_permit(
+    with_middleware, redis_url
+) -> None:
+    from tests.request_site import gate
+
+    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+
+    async def main() -> None:
+        request = asyncio.create_task(AsyncClient().get("/reports/export/?gate=sync"))
+        while not gate.now_inside("plain"):
+            await asyncio.sleep(0.01)
+        request.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert 1 == gate.now_inside("plain")
+        assert 1 == (await one().astatus()).in_use
+        gate.open_gate("sync")
+        await asyncio.gather(request, return_exceptions=True)
+
+    asyncio.run(main())
+    assert 0 == gate.now_inside("plain")
+    assert becomes(lambda: in_use() == 0)

@@ -1,0 +1,183 @@
+"""What projects are given for their own tests."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.test import Client
+
+from django_redis_sync import LeaseLost, Lock, ReadWriteLock, RLock, Semaphore
+from django_redis_sync.testing import filled, limits_disabled, without_redis
+from tests.request_site import gate  # noqa: F401 - the site's views import it
+
+site = pytest.mark.urls("tests.request_site.urls")
+
+
+@pytest.fixture
+def no_redis(settings, monkeypatch):
+    """Whoever asks a Redis fails."""
+    from django_redis_sync.engine import connections
+
+    def refuse(*args):
+        raise AssertionError("Redis was asked")
+
+    for kind in (connections.Server, connections.AsyncServer):
+        monkeypatch.setattr(kind, "__init__", refuse)
+    monkeypatch.setattr(connections, "_servers", {})
+    with without_redis():
+        yield
+
+
+@site
+@pytest.mark.django_db
+def test_filled_makes_a_view_refuse(clean_redis) -> None:
+    with filled("one", 1):
+        assert 503 == Client().get("/limited/").status_code
+    assert 200 == Client().get("/limited/").status_code
+
+
+@site
+@pytest.mark.django_db
+def test_filled_takes_the_limit_from_the_settings(settings, clean_redis) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "SEMAPHORES": {"exports": {"limit": 3}},
+        "ENDPOINTS": {"free": {"limit": 2}},
+    }
+    settings.MIDDLEWARE = [
+        *settings.MIDDLEWARE,
+        "django_redis_sync.middleware.ConcurrencyLimitMiddleware",
+    ]
+    with filled("exports") as lease:
+        assert 3 == lease.permits
+    with filled("free") as lease:
+        assert 2 == lease.permits
+        assert 503 == Client().get("/free/").status_code
+    with pytest.raises(ImproperlyConfigured), filled("unknown"):
+        pass
+
+
+@site
+@pytest.mark.django_db
+def test_filled_for_a_user_leaves_others_alone(clean_redis) -> None:
+    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+    client = Client()
+    with filled("mine", 1, user=ann):
+        client.force_login(ann)
+        assert 429 == client.get("/mine/").status_code
+        client.force_login(bob)
+        assert 200 == client.get("/mine/").status_code
+
+
+def test_filled_says_when_it_cannot(clean_redis) -> None:
+    with Lock("one"), pytest.raises(AssertionError, match="full"), filled("one", 1):
+        pass
+
+
+@site
+@pytest.mark.django_db
+def test_limits_disabled_lets_all_in(clean_redis) -> None:
+    with filled("one", 1):
+        with limits_disabled():
+            assert 200 == Client().get("/limited/").status_code
+        assert 503 == Client().get("/limited/").status_code
+
+
+# Without Redis
+
+
+@site
+@pytest.mark.django_db
+def test_views_are_limited_without_redis(no_redis) -> None:
+    assert 200 == Client().get("/limited/").status_code
+    with filled("one", 1):
+        assert 503 == Client().get("/limited/").status_code
+        assert 503 == Client().get("/alimited/").status_code
+    assert 0 == Semaphore("one", 1).status().in_use
+
+
+def test_a_lock_excludes_waits_and_grows_its_fence_without_redis(no_redis) -> None:
+    fences, inside = [], []
+
+    def work() -> None:
+        with Lock("x", blocking_timeout=10) as lease:
+            inside.append(1)
+            assert 1 == sum(inside)
+            fences.append(lease.fence)
+            time.sleep(0.002)
+            inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(set(fences)) == fences and 20 == len(fences)
+
+
+def test_tasks_share_permits_with_threads_without_redis(no_redis) -> None:
+    peak = []
+    inside = 0
+
+    async def work() -> None:
+        nonlocal inside
+        async with Semaphore("x", 2, blocking_timeout=10):
+            inside += 1
+            peak.append(inside)
+            await asyncio.sleep(0.001)
+            inside -= 1
+
+    async def main() -> None:
+        await asyncio.gather(*(work() for _ in range(20)))
+
+    with Lock("y"):
+        asyncio.run(main())
+    assert 2 == max(peak)
+
+
+def test_leases_expire_and_are_renewed_without_redis(no_redis) -> None:
+    hard = Lock("x", timeout=0.2).acquire()
+    assert Lock("x", blocking_timeout=5).acquire()
+    with pytest.raises(LeaseLost):
+        hard.renew()
+    with Lock("y", timeout=0.3, renew=True) as kept:
+        time.sleep(0.6)
+        assert kept.held
+
+
+def elsewhere(call):
+    """What a call returns in another thread."""
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(call).result()
+
+
+def test_the_other_faces_work_without_redis(no_redis) -> None:
+    lock = RLock("r")
+    with lock, lock:
+        assert lock.locked()
+    both = ReadWriteLock("rw", blocking=False)
+
+    def read() -> None:
+        with both.read:
+            pass
+
+    with both.read, both.read:
+        assert elsewhere(both.write.acquire) is None
+        elsewhere(read)
+    with both.write:
+        assert elsewhere(both.read.acquire) is None
+    with pytest.raises(TypeError), Lock("x"), ReadWriteLock("x").read:
+        pass
+    status = Semaphore("s", 3).status()
+    with Semaphore("s", 3) as lease:
+        status = Semaphore("s", 3).status()
+        assert (1, 3, lease.fence) == (status.in_use, status.limit, status.holders[0].fence)
+
+
+def test_each_block_without_redis_starts_empty(no_redis) -> None:
+    with Lock("x"), without_redis():
+        assert not Lock("x").locked()
