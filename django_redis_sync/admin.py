@@ -11,7 +11,7 @@ from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import URLPattern, path
 
-from . import views
+from .console import views
 from .models import Name
 
 if TYPE_CHECKING:

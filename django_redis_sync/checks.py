@@ -17,8 +17,8 @@ from django.utils.module_loading import import_string
 from . import conf
 from .decorators import MARK
 from .engine.connections import backend_of
+from .limits.policy import Endpoint, checked, endpoints
 from .middleware import ConcurrencyLimitMiddleware, is_atomic, is_drf
-from .policy import Endpoint, checked, endpoints
 from .protocol.keys import check_text
 
 TAG = "redis_sync"

@@ -10,10 +10,10 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
-from .enforcement import Refused, arun, enter, run
-from .holding import Hold
-from .policy import NOT_GIVEN, Declared, endpoint_of
-from .responses import answer
+from .limits.enforcement import Refused, arun, enter, run
+from .limits.holding import Hold
+from .limits.policy import NOT_GIVEN, Declared, endpoint_of
+from .limits.responses import answer
 from .transactions import warn_if_racing
 
 View = Callable[..., Any]

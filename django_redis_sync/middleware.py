@@ -11,10 +11,10 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
 from .decorators import MARK, name_of, name_of_class
-from .enforcement import Refused, arun, enter, run
-from .holding import Hold
-from .policy import Policy, endpoint_of
-from .responses import answer
+from .limits.enforcement import Refused, arun, enter, run
+from .limits.holding import Hold
+from .limits.policy import Policy, endpoint_of
+from .limits.responses import answer
 
 #: The attributes of a request: what the middleware took for it, and whether its view is async.
 _HOLD = "_redis_sync_hold"

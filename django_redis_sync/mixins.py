@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
 from .decorators import MARK, arespond, respond
-from .policy import NOT_GIVEN, OPTIONS, Declared
+from .limits.policy import NOT_GIVEN, OPTIONS, Declared
 
 
 class SemaphoreRequiredMixin:

@@ -16,11 +16,12 @@ from unittest import mock
 from django.conf import settings
 from django.test import override_settings
 
-from . import conf, identity
+from . import conf
 from .engine import connections
 from .lease import Lease
+from .limits import identity
+from .limits.policy import endpoints
 from .memory import MemoryServer
-from .policy import endpoints
 from .primitives import Semaphore
 
 

@@ -13,8 +13,9 @@ from django.contrib.messages import get_messages
 from django.test import Client, override_settings
 
 from devtools.servers import free_port
-from django_redis_sync import Lease, LeaseLost, Semaphore, inspection, pages
-from django_redis_sync.acting import VERBS
+from django_redis_sync import Lease, LeaseLost, Semaphore, inspection
+from django_redis_sync.console import pages
+from django_redis_sync.console.acting import VERBS
 from django_redis_sync.engine.keeper import NOTED_AFTER
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]

@@ -13,7 +13,8 @@ from django.utils.translation import override
 from django.utils.translation.template import templatize
 
 import django_redis_sync
-from django_redis_sync import Semaphore, pages
+from django_redis_sync import Semaphore
+from django_redis_sync.console import pages
 
 PACKAGE = Path(django_redis_sync.__file__).parent
 FOLDER = PACKAGE / "locale/zh_Hans/LC_MESSAGES"

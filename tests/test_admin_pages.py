@@ -12,8 +12,9 @@ from django.test import Client, override_settings
 from django.urls import path, reverse
 
 from devtools.servers import free_port
-from django_redis_sync import Lock, ReadWriteLock, Semaphore, charts, operations, pages
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, operations
 from django_redis_sync.admin import NameAdmin
+from django_redis_sync.console import charts, pages
 from django_redis_sync.engine.keeper import NOTED_AFTER
 from django_redis_sync.history import Counters
 from django_redis_sync.models import Name

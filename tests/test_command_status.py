@@ -24,7 +24,8 @@ import redis
 from django.core.management import CommandError, call_command
 from django.core.management.color import no_style
 
-from django_redis_sync import Lock, ReadWriteLock, Semaphore, identity, inspection, operations
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, inspection, operations
+from django_redis_sync.limits import identity
 from django_redis_sync.management import display, terminal
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture

@@ -112,12 +112,12 @@ LAYERS = [
     # what Python code uses
     {"lease", "primitives", "locks", "calls", "transactions", "asking", "inspection", "history"},
     # what requests meet
-    {"policy", "identity", "holding", "outage", "enforcement", "responses"},
+    {"limits"},
     {"decorators", "mixins", "middleware"},
     # what operators use
     {"operations", "doctor", "permissions", "metrics", "memory"},
-    {"admin", "views", "pages", "acting", "charts", "models", "migrations"},
-    {"checks", "management", "testing"},
+    {"console", "models", "migrations"},
+    {"admin", "checks", "management", "testing"},
     {"__init__", "apps"},  # wiring: the public names, and what happens when Django starts
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

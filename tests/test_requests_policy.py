@@ -8,11 +8,11 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import ImproperlyConfigured
 from django.test import RequestFactory
 
-from django_redis_sync import identity
-from django_redis_sync.enforcement import Refused, enter, run
-from django_redis_sync.policy import Declared, Endpoints, Policy, endpoint_of, parse
+from django_redis_sync.limits import identity
+from django_redis_sync.limits.enforcement import Refused, enter, run
+from django_redis_sync.limits.policy import Declared, Endpoints, Policy, endpoint_of, parse
+from django_redis_sync.limits.responses import LATEST, retry_after
 from django_redis_sync.protocol.plans import Refusal
-from django_redis_sync.responses import LATEST, retry_after
 
 
 def request_of(view_name: str | None = None, user: object = None, **meta):

@@ -6,8 +6,9 @@ import re
 
 from django.utils.translation import gettext as _
 
-from .. import identity, inspection
+from .. import inspection
 from ..exceptions import Unavailable
+from ..limits import identity
 from ..protocol.keys import check_text
 
 Name = tuple[str, str | None]

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_redis_sync.decorators import semaphore_required
-from django_redis_sync.holding import note_of
+from django_redis_sync.limits.holding import note_of
 
 
 class Header(BaseAuthentication):

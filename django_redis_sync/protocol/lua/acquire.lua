@@ -9,14 +9,14 @@
 -- @include state stats finish grant
 local how, mine = ARGV[6], {state = 'n', fence = '0', lease = tonumber(ARGV[2]),
   permits = tonumber(ARGV[3]), limit = tonumber(ARGV[4]), channel = ARGV[9], label = ARGV[10]}
-local wants, waiting = ARGV[5] .. ' ' .. ARGV[4], call('ZCARD', QUEUE)
+local wants, waiting, got = ARGV[5] .. ' ' .. ARGV[4], call('ZCARD', QUEUE), nil
 if not record and how ~= 'again' and card + waiting == 0 and fits(mine) then -- nobody is there
   if seen ~= wants then put('#seen', wants) end
   return finish(give(token, mine, false))
 end
 
 -- @include record sweep hand queue refuse
-local was, got = parse(record), nil
+local was = parse(record)
 if record and was.state ~= 'w' then
   local ends = tonumber(call('ZSCORE', LEASES, token) or 0)
   if was.state == 'x' then return {'dead'} end

@@ -18,9 +18,9 @@ from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
-from . import conf
-from .protocol.keys import check_text
-from .protocol.scripts import MOST_PERMITS
+from .. import conf
+from ..protocol.keys import check_text
+from ..protocol.scripts import MOST_PERMITS
 
 ON_OUTAGE = ("local", "open", "closed")
 ON_FULL = ("response", "raise")
@@ -377,4 +377,4 @@ def _forget(*, setting: str, **_: Any) -> None:
         _found.clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_redis_sync.policy")
+setting_changed.connect(_forget, dispatch_uid="django_redis_sync.limits.policy")

@@ -10,9 +10,10 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from . import conf, inspection, operations, pages
-from .inspection import Holder, Status
-from .protocol.scripts import MOST_PERMITS
+from .. import conf, inspection, operations
+from ..inspection import Holder, Status
+from ..protocol.scripts import MOST_PERMITS
+from . import pages
 
 #: The level of a message, and its text.
 Outcome = tuple[int, str]

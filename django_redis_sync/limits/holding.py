@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 
-from .exceptions import LeaseLost, Unavailable
-from .lease import Lease
+from ..exceptions import LeaseLost, Unavailable
+from ..lease import Lease
 from .outage import Breaker
 from .policy import Place
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from django.core.signals import setting_changed
 
-from . import conf
-from .engine import connections
-from .engine.keeper import tell
+from .. import conf
+from ..engine import connections
+from ..engine.keeper import tell
+from ..protocol.plans import Failure
+from ..signals import outage_changed
 from .policy import Place
-from .protocol.plans import Failure
-from .signals import outage_changed
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -124,7 +124,7 @@ def _forget(*, setting: str, **_: Any) -> None:
             _breakers.popitem()[1].retire()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_redis_sync.outage")
+setting_changed.connect(_forget, dispatch_uid="django_redis_sync.limits.outage")
 
 
 # The limit of one process

@@ -12,10 +12,11 @@ from django.core import signing
 from django.core.paginator import Page, Paginator
 from django.utils.translation import gettext as _
 
-from . import charts, conf, inspection
-from .history import Counters, History, add
-from .inspection import Group, Holder, Status, Waiter, grouped
-from .models import Name
+from .. import conf, inspection
+from ..history import Counters, History, add
+from ..inspection import Group, Holder, Status, Waiter, grouped
+from ..models import Name
+from . import charts
 
 PER_PAGE = 50
 #: Children of a policy that the list shows below it; the policy's own page has them all.

@@ -9,9 +9,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.utils.crypto import salted_hmac
 
-from .protocol.keys import check_text
+from ..protocol.keys import check_text
 
-_SALT = "django_redis_sync.identity"
+_SALT = "django_redis_sync.limits.identity"
 #: Bytes of a primary key that stands in a key as it is.
 MOST_PLAIN = 100
 

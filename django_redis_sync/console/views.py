@@ -27,11 +27,12 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
-from . import acting, conf, doctor, inspection, pages
-from .engine import connections
-from .exceptions import SyncError
-from .inspection import Status
-from .models import Name
+from .. import conf, doctor, inspection
+from ..engine import connections
+from ..exceptions import SyncError
+from ..inspection import Status
+from ..models import Name
+from . import acting, pages
 
 #: Minutes of history that a visitor can choose from; the longest is what is kept.
 SHORT = 60

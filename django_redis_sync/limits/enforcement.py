@@ -16,17 +16,18 @@ from typing import Any, Protocol
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 
-from . import conf, identity, labels
-from .engine.wire import clock
-from .exceptions import NotAcquired, Unavailable
+from .. import conf, labels
+from ..engine.wire import clock
+from ..exceptions import NotAcquired, Unavailable
+from ..lease import Lease, Terms
+from ..primitives import Semaphore
+from ..protocol.plans import Ask, Grant, Refusal
+from ..protocol.scripts import MOST_PERMITS
+from ..signals import acquire_rejected
+from . import identity
 from .holding import Hold, Permit, note_of
-from .lease import Lease, Terms
 from .outage import Turn, breaker, rooms
 from .policy import Place, Policy
-from .primitives import Semaphore
-from .protocol.plans import Ask, Grant, Refusal
-from .protocol.scripts import MOST_PERMITS
-from .signals import acquire_rejected
 
 logger = logging.getLogger("django_redis_sync")
 
