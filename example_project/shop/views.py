@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from django_redis_sync import NotAcquired, semaphore_required
 from example_project.shop import sales
+from example_project.shop.asked import seconds_of
 from example_project.shop.middleware import ARRIVED
 from example_project.shop.models import Sale, Ticket
 from example_project.shop.witness import Visit, Witness
@@ -22,7 +23,6 @@ EXPORT_LIMIT = 3
 EXPORT_SECONDS = 0.15
 PATIENCE = 15.0  # seconds that a request waits in line for an export
 SLOW_SECONDS = 15.0  # how long a slow export takes unless the query says otherwise
-SLOWEST = 60.0
 
 
 @require_GET
@@ -147,7 +147,7 @@ async def _aexport(request: HttpRequest) -> HttpResponse:
 def slow_export(request: HttpRequest) -> HttpResponse:
     """Hold the one permit for some seconds: `?seconds=30`."""
     with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
-        time.sleep(_seconds(request))
+        time.sleep(seconds_of(request.GET, SLOW_SECONDS))
         return _export_page(request, visit)
 
 
@@ -156,17 +156,8 @@ def slow_export(request: HttpRequest) -> HttpResponse:
 async def async_slow_export(request: HttpRequest) -> HttpResponse:
     """The same in async code."""
     with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
-        await asyncio.sleep(_seconds(request))
+        await asyncio.sleep(seconds_of(request.GET, SLOW_SECONDS))
         return await sync_to_async(_export_page)(request, visit)
-
-
-def _seconds(request: HttpRequest) -> float:
-    """What the query asks for, within reason; anything odd is the usual time."""
-    try:
-        asked = float(request.GET.get("seconds", ""))
-    except ValueError:
-        return SLOW_SECONDS
-    return asked if 0 <= asked <= SLOWEST else SLOW_SECONDS
 
 
 def _export_page(request: HttpRequest, visit: Visit) -> HttpResponse:

@@ -1,0 +1,265 @@
+"""The example site's pages, one for each family: each works, and holds with many visitors at once.
+
+`python -m tests.test_articles_pages PREFIX ROLES` visits them with Django's test client, in a
+process of its own that has the example site's settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+#: The same pages in sync and in async code.
+PREFIXES = pytest.mark.parametrize("prefix", ["/", "/async/"], ids=["sync", "async"])
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Any:
+    """Plays roles in a process, and returns what each saw; the same ones once."""
+
+    @functools.cache
+    def run(prefix: str, *roles: str, **environment: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, prefix, *roles],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "example_project.settings",
+                "DEMO_DIR": str(tmp_path_factory.mktemp("demo")),
+                "REDIS_URL": redis_url,
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+@PREFIXES
+def test_every_page_can_be_looked_at(played, prefix: str) -> None:
+    seen = played(prefix, *ROLES)["look"]
+    assert {200} == set(seen["status"].values())
+    assert 6 <= len(seen["status"])
+    assert set() == set(seen["status"]) - set(seen["linked"]) - {"/"}
+
+
+@PREFIXES
+def test_the_queue_serves_in_the_order_of_arrival(played, prefix: str) -> None:
+    seen = played(prefix, *ROLES)["stand_in_line"]
+    assert [200] * 8 == seen["status"]
+    assert seen["arrived"] == seen["served"]
+    assert {f"customer {number}" for number in range(8)} == set(seen["served"])
+    assert 2 == seen["most"]
+    assert seen["shown"]  # looked at meanwhile: somebody stands in line, by name
+    assert "Thank you, customer 7" in seen["answers"][7]
+
+
+@PREFIXES
+def test_readers_of_the_price_list_never_see_half_a_change(played, prefix: str) -> None:
+    seen = played(prefix, *ROLES)["read_prices"]
+    assert {200} == set(seen["status"])
+    assert 1 + seen["changes"] == seen["edition"]
+    assert 2 <= seen["together"]  # readers do not wait for each other
+
+
+@PREFIXES
+def test_without_locks_the_price_list_is_torn(played, prefix: str) -> None:
+    """The page can tell: its readers do see half a change when nothing protects it."""
+    assert 500 in played(prefix, "read_prices", DEMO_WITHOUT_LOCKS="1")["read_prices"]["status"]
+
+
+@PREFIXES
+def test_a_stream_holds_its_permit_until_its_body_has_left(played, prefix: str) -> None:
+    seen = played(prefix, *ROLES)["stream"]
+    assert [200, 200, 503] == seen["opened"]
+    assert seen["retry_after"]
+    assert [20, 20] == seen["lines"]
+    assert 200 == seen["afterwards"]
+
+
+# Roles
+
+
+def client() -> Any:
+    from django.test import Client
+
+    return Client()
+
+
+def aclient() -> Any:
+    from django.test import AsyncClient
+
+    return AsyncClient()
+
+
+class Visitors:
+    """Test clients, for sync pages in threads and for async ones in tasks."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def at_once(self, *requests: tuple[float, str, str, dict[str, Any]]) -> list[Any]:
+        """(delay, method, page, data) each; their responses."""
+        if self.prefix == "/":
+            with ThreadPoolExecutor(len(requests)) as pool:
+                return list(pool.map(lambda request: self._visit(*request), requests))
+
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*[self._avisit(*request) for request in requests])
+
+        return asyncio.run(all_of_them())
+
+    def _visit(self, delay: float, method: str, page: str, data: dict[str, Any]) -> Any:
+        time.sleep(delay)
+        return getattr(client(), method)(self.prefix + page, data)
+
+    async def _avisit(self, delay: float, method: str, page: str, data: dict[str, Any]) -> Any:
+        await asyncio.sleep(delay)
+        return await getattr(aclient(), method)(self.prefix + page, data)
+
+
+def look(prefix: str) -> dict[str, Any]:
+    pages = [f"{prefix}{page}" for page in ("sale/", "queue/", "prices/", "stream/?seconds=0")]
+    pages += [f"{prefix}exports/{page}" for page in ("now/", "in-line/", "slow/?seconds=0")]
+    status = {}
+    for page in ["/", *pages]:
+        response = client().get(page)
+        if response.streaming:
+            _sync_parts(response)
+        status[page.partition("?")[0]] = response.status_code
+    index = client().get("/").content.decode()
+    return {"status": status, "linked": [page for page in status if f'href="{page}"' in index]}
+
+
+def _sync_parts(response: Any) -> list[bytes]:
+    return asyncio.run(_async_parts(response)) if response.is_async else [*response]
+
+
+async def _async_parts(response: Any) -> list[bytes]:
+    return [part async for part in response]
+
+
+def stand_in_line(prefix: str) -> dict[str, Any]:
+    from example_project.shop.tills import AT_THE_TILLS
+
+    def customer(number: int) -> tuple[float, str, str, dict[str, Any]]:
+        data = {"customer": f"customer {number}", "seconds": "0.6"}
+        return 0.12 * number, "post", "queue/", data
+
+    look_around = (1.1, "get", "queue/", {})
+    *responses, page = Visitors(prefix).at_once(*map(customer, range(8)), look_around)
+    visits, text = AT_THE_TILLS.visits(), page.content.decode()
+    return {
+        "status": [response.status_code for response in responses],
+        "answers": [response.content.decode() for response in responses],
+        "served": [visit.who for visit in visits],
+        "arrived": [visit.who for visit in sorted(visits, key=lambda visit: visit.arrived)],
+        "most": max(visit.inside for visit in visits),
+        "shown": "In line" in text and "customer" in text.partition("In line")[2],
+    }
+
+
+def read_prices(prefix: str) -> dict[str, Any]:
+    from example_project.shop import prices
+
+    reading, most, changes, guard = [0], [0], 3, threading.Lock()
+    look, alook = prices._look, prices._alook
+
+    def count(step: int) -> None:
+        with guard:
+            reading[0] += step
+            most[0] = max(most[0], reading[0])
+
+    def looking(half: float) -> Any:
+        count(1)
+        try:
+            return look(half)
+        finally:
+            count(-1)
+
+    async def alooking(half: float) -> Any:
+        count(1)
+        try:
+            return await alook(half)
+        finally:
+            count(-1)
+
+    prices._look, prices._alook = looking, alooking
+    data = {"read": {"action": "read", "seconds": "0.1"}}
+    data |= {word: {"action": word, "seconds": "0.1"} for word in ("change", "downgrade")}
+    crowd = [(0.03 * n, "post", "prices/", data["read"]) for n in range(10)]
+    crowd += [(0.05 + 0.1 * n, "post", "prices/", data["change"]) for n in range(changes - 1)]
+    crowd += [(0.2, "post", "prices/", data["downgrade"])]
+    responses = Visitors(prefix).at_once(*crowd)
+    return {
+        "status": [response.status_code for response in responses],
+        "changes": changes,
+        "edition": prices.read_one("dollar"),
+        "together": most[0],
+    }
+
+
+def stream(prefix: str) -> dict[str, Any]:
+    """Three opened, none of them read yet; then two of them read."""
+    page = f"{prefix}stream/?seconds=0.1"
+    return asyncio.run(_astream(page)) if prefix != "/" else _stream(page)
+
+
+def _stream(page: str) -> dict[str, Any]:
+    responses = [client().get(page) for _ in range(3)]
+    lines = [len(_sync_parts(response)) for response in responses[:2]]
+    last = client().get(page)
+    _sync_parts(last)
+    return _said(responses, lines, last)
+
+
+async def _astream(page: str) -> dict[str, Any]:
+    responses = [await aclient().get(page) for _ in range(3)]
+    lines = [len(await _async_parts(response)) for response in responses[:2]]
+    last = await aclient().get(page)
+    await _async_parts(last)
+    return _said(responses, lines, last)
+
+
+def _said(responses: list[Any], lines: list[int], last: Any) -> dict[str, Any]:
+    return {
+        "opened": [response.status_code for response in responses],
+        "retry_after": responses[2].headers.get("Retry-After"),
+        "lines": lines,
+        "afterwards": last.status_code,
+    }
+
+
+ROLES = {role.__name__: role for role in (look, stand_in_line, read_prices, stream)}
+
+
+def main() -> None:
+    import django
+    from django.core.management import call_command
+    from django.test.utils import setup_test_environment
+
+    django.setup()
+    setup_test_environment()  # the test client's host is allowed
+    call_command("migrate", verbosity=0, interactive=False)
+    prefix, *roles = sys.argv[1:]
+    print(json.dumps({role: ROLES[role](prefix) for role in roles}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""Rows of the founding articles that only real processes show.
+
+`python -m tests.test_articles_processes ROLE ARGS` is one of those processes: roles stand below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .behaviour import child
+from .behaviour.child import Child, forked, reap, say
+
+ROOT = Path(__file__).resolve().parent.parent
+MODES = pytest.mark.parametrize("mode", ["sync", "async"])
+BUYERS, PROCESSES, TICKETS = 50, 5, 10
+
+
+class Other(Child):
+    """Another process, in a role of this module."""
+
+    def __init__(self, role: str, *args: object, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", __name__, role, *map(str, args)],
+            cwd=ROOT,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+# Tests
+
+
+@MODES
+def test_fifty_buyers_in_several_processes_buy_ten_tickets_once_each(raw, mode: str) -> None:
+    from .behaviour.watching import View
+
+    stock = "test-sync-stock"
+    raw.set(stock, TICKETS)
+    try:
+        with Other("sell", "tickets", mode, stock, PROCESSES, BUYERS // PROCESSES) as shop:
+            said = shop.ended()
+        left = int(raw.get(stock))
+    finally:
+        raw.delete(stock)
+    sold = [int(number) for word, number in said if word == "sold"]
+    assert list(range(1, TICKETS + 1)) == sold  # in order, each once
+    assert 0 == left
+    words = [word for word, _ in said]
+    assert words.count("left") > 0  # somebody gave up waiting, somebody changed their mind
+    assert BUYERS == len(words)
+    assert View(raw, "tickets").empty
+
+
+@MODES
+def test_optimistic_locking_a_paused_holder_cannot_write(
+    raw, tmp_path, redis_url, mode: str
+) -> None:
+    """Its lease ran out while it was stopped: the one UPDATE refuses its older fence."""
+    database = tmp_path / "accounts.sqlite3"
+    environment = {"DJANGO_REDIS_SYNC_TEST_DB": str(database)}
+    with (
+        Other("account", "paused", mode, 0.5, "a", "prepare", **environment) as first,
+        Other("account", "paused", mode, 60, "b", "-", **environment) as second,
+    ):
+        assert ["ready"] == first.line() == second.line()
+        first.tell()
+        fence = int(first.line()[1])
+        os.kill(first.process.pid, signal.SIGSTOP)
+        second.tell()
+        newer = int(second.line()[1])
+        assert newer > fence
+        second.tell()
+        assert [["wrote", "1"], ["left", "well"]] == [second.line(), second.line()]
+        os.kill(first.process.pid, signal.SIGCONT)
+        first.tell()
+        assert [["wrote", "0"], ["left", "LeaseLost"]] == [first.line(), first.line()]
+    with sqlite3.connect(database) as file:
+        assert [(newer, "b")] == file.execute("SELECT fence, owner FROM account").fetchall()
+
+
+@MODES
+def test_a_permit_taken_here_is_given_back_in_another_process(raw, mode: str) -> None:
+    """As a request does with a Celery task."""
+    from django_redis_sync import LeaseLost, Semaphore
+
+    from .behaviour.watching import View
+
+    sem, view = Semaphore("handed", 1, blocking=False), View(raw, "handed")
+    with Other("finish", mode) as worker:
+        with sem as lease:
+            handle = lease.detach(timeout=60)
+        assert 30 < view.ends_in <= 60
+        assert sem.acquire() is None
+        worker.tell(handle)
+        assert ["adopted", str(lease.fence)] == worker.line()
+        with pytest.raises(LeaseLost):
+            lease.renew()
+        assert sem.acquire() is None
+        worker.tell()
+        assert ["released"] == worker.line()
+        worker.tell(handle)  # delivered twice, as queues do
+        assert ["refused", "LeaseLost"] == worker.line()
+    assert sem.acquire()
+
+
+@MODES
+def test_a_handle_that_nobody_adopts_frees_its_permit(raw, mode: str) -> None:
+    from django_redis_sync import Lock
+
+    from .behaviour.both import Async, Sync
+
+    async def work(io: Any) -> None:
+        await io.do(await io.do(Lock("dropped"), "acquire"), "detach", timeout=0.3)
+        assert await io.do(Lock("dropped"), "acquire", blocking_timeout=20)
+
+    io = Sync() if mode == "sync" else Async()
+    io.run(work(io))
+
+
+@MODES
+def test_once_per_period_of_ten_processes_one_runs(raw, mode: str) -> None:
+    from .behaviour.watching import View
+
+    with Other("nightly", "nightly", mode, 10) as fleet:
+        said = fleet.ended()
+    assert ["None"] * 9 + ["ran"] == sorted(word for (word,) in said)
+    assert 30 < View(raw, "nightly").ends_in <= 60  # its run is long over
+
+
+@MODES
+def test_a_crashed_holder_of_a_permanent_lease_stays_until_it_is_cleared(raw, mode: str) -> None:
+    """As with sets, counters and keys per permit; but here it is seen, and can be cleared."""
+    import io
+
+    from django.core.management import call_command
+
+    from django_redis_sync import Lock, doctor
+
+    with Other("hold_for_ever", "crashed", mode) as holder:
+        assert ["held"] == holder.line()
+    lock = Lock("crashed", blocking=False)
+    assert lock.acquire() is None
+    (row,) = lock.status().holders
+    assert row.stuck
+    shown = io.StringIO()
+    call_command("locks", "status", "crashed", stdout=shown, no_color=True)
+    assert "permanent" in shown.getvalue()
+    found = [finding for finding in doctor.examine() if finding.id == "permanent"]
+    assert [True] == ["crashed" in str(finding) for finding in found]
+    call_command("locks", "clear", "crashed", "--no-input", stdout=io.StringIO())
+    assert lock.acquire()
+
+
+def test_a_forked_child_is_another_owner_of_a_reentrant_lock(raw) -> None:
+    with Other("fork_inside") as child_and_parent:
+        assert [["child", "None"], ["parent", "True"]] == child_and_parent.ended()
+
+
+# Roles
+
+
+def _threads(count: int, work: Callable[[int], Any]) -> None:
+    crowd = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for one in crowd:
+        one.start()
+    for one in crowd:
+        one.join()
+
+
+def _run(mode: str, count: int, work: Callable[[Any, int], Awaitable[None]]) -> None:
+    """`work(io, number)` in so many threads, or tasks."""
+    from .behaviour.both import Async, Sync
+
+    if mode == "sync":
+        _threads(count, lambda number: Sync().run(work(Sync(), number)))
+        return
+
+    async def tasks() -> None:
+        await asyncio.gather(*[work(Async(), number) for number in range(count)])
+
+    asyncio.run(tasks())
+
+
+def sell(name: str, mode: str, stock: str, processes: int, buyers: int) -> None:
+    """Reads the stock, thinks, writes the stock. Some leave early: out of patience, or by error."""
+    import redis
+
+    from django_redis_sync import Lock
+
+    url = os.environ["DJANGO_REDIS_SYNC_TEST_URL"]
+
+    def process(mine: int) -> None:
+        shop = redis.Redis.from_url(url)
+
+        async def buyer(io: Any, number: int) -> None:
+            chance = random.Random(mine * 100 + number)
+            lock = Lock(name, timeout=5, renew=True)
+            if number % 5 == 0 and await io.do(lock, "acquire", blocking_timeout=0.001) is None:
+                return say("left", number)
+            if number % 5 != 0:
+                await io.do(lock, "acquire")
+            try:
+                if number % 5 == 1:
+                    raise LookupError("no money")
+                left = int(shop.get(stock))
+                await io.sleep(chance.random() / 200)
+                if left > 0:
+                    shop.set(stock, left - 1)
+                    return say("sold", 11 - left)
+                say("late", number)
+            except LookupError:
+                say("left", number)
+            finally:
+                await io.do(lock, "release")
+
+        _run(mode, buyers, buyer)
+
+    reap(forked(processes, process))
+
+
+def account(name: str, mode: str, timeout: float, who: str, prepare: str) -> None:
+    """Takes the lock when told, and writes under its fence when told again."""
+    from django.db import connection, models
+
+    from django_redis_sync import LeaseLost, Lock
+
+    from .behaviour.both import Async, Sync
+
+    class Account(models.Model):
+        owner = models.CharField(max_length=9)
+        fence = models.BigIntegerField(default=0)
+
+        class Meta:
+            app_label, db_table = "articles", "account"
+
+    if prepare == "prepare":
+        with connection.schema_editor() as editor:
+            editor.create_model(Account)
+        Account.objects.create(pk=1, owner="nobody")
+    connection.close()
+    say("ready")
+    sys.stdin.readline()
+
+    def write(fence: int) -> int:
+        return Account.objects.filter(pk=1, fence__lte=fence).update(owner=who, fence=fence)
+
+    async def work(io: Any) -> None:
+        lock = Lock(name, timeout=timeout)
+        try:
+            async with io.entered(lock) as lease:
+                say("fence", lease.fence)
+                sys.stdin.readline()
+                say(
+                    "wrote",
+                    await asyncio.to_thread(write, lease.fence)
+                    if mode == "async"
+                    else write(lease.fence),
+                )
+        except LeaseLost as lost:
+            say("left", type(lost).__name__)
+        else:
+            say("left", "well")
+
+    io = Sync() if mode == "sync" else Async()
+    io.run(work(io))
+
+
+def finish(mode: str) -> None:
+    """A worker that takes a permit over and gives it back."""
+    from django_redis_sync import Lease, LeaseLost
+
+    from .behaviour.both import Async, Sync
+
+    async def work(io: Any) -> None:
+        lease = await io.do(Lease, "from_handle", sys.stdin.readline().strip())
+        async with io.entered(lease):
+            say("adopted", lease.fence)
+            sys.stdin.readline()
+        say("released")
+        try:
+            await io.do(Lease, "from_handle", sys.stdin.readline().strip())
+        except LeaseLost:
+            say("refused", "LeaseLost")
+
+    io = Sync() if mode == "sync" else Async()
+    io.run(work(io))
+
+
+def nightly(name: str, mode: str, hosts: int) -> None:
+    """A periodic job as every host runs it."""
+    from django_redis_sync import synchronized
+
+    @synchronized(name, on_full="skip", min_hold=60)
+    def job() -> str:
+        return "ran"
+
+    @synchronized(name, on_full="skip", min_hold=60)
+    async def ajob() -> str:
+        return "ran"
+
+    reap(forked(hosts, lambda _: say(job() if mode == "sync" else asyncio.run(ajob()))))
+
+
+def hold_for_ever(name: str, mode: str) -> None:
+    """Holds permanently, and is killed."""
+    import math
+
+    from django_redis_sync import Lock
+
+    lock = Lock(name, timeout=math.inf)
+    lease = lock.acquire() if mode == "sync" else asyncio.run(lock.aacquire())
+    time.sleep(0.5)  # by then the name is listed
+    say("held" if lease else "refused")
+    time.sleep(60)
+
+
+def fork_inside() -> None:
+    """Takes a reentrant lock and forks: its child has not got it."""
+    from django_redis_sync import RLock
+
+    with RLock("forked") as lease:
+        pid = os.fork()
+        if pid == 0:
+            say("child", RLock("forked").acquire(blocking_timeout=0.2))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        say("parent", lease.owned() and RLock("forked").acquire() is lease)
+
+
+if __name__ == "__main__":
+    roles = (sell, account, finish, nightly, hold_for_ever, fork_inside)
+    child.ROLES = {role.__name__: role for role in roles}
+    child.main()

@@ -1,0 +1,189 @@
+"""The pages in docs/ and the README do what they say: every Python block runs.
+
+The blocks of a page run in order and share a namespace. A block in a comment (`<!-- python`) sets
+the scene or checks what came out. A comment `<!-- needs: module -->` before a block: where the
+module is not installed the page runs without it, and a test of its own is skipped.
+Blocks may `await`. A `REDIS_SYNC` that a block assigns is in force from there on.
+
+Shell blocks are not run here: each of their commands stands in SHELL with the test that runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.db import connection
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Pages that a test of their own follows to the letter.
+ELSEWHERE = {"tutorial": "test_tutorial.py"}
+FRONT = [ROOT / name for name in ("README.md", "README.zh-Hans.md", "CONTRIBUTING.md")]
+PAGES = {
+    page.stem: page
+    for page in [*sorted((ROOT / "docs").glob("**/*.md")), *FRONT]
+    if page.stem not in ELSEWHERE
+}
+
+#: Commands that pages show, and what runs them.
+SHELL = {
+    r"make (demo|test|lint|bench|docs|matrix)\b.*": "the Makefile: test_frame.py, test_demo.py",
+    r"python -m pip install .*": "a wheel is built and installed by test_frame.py",
+    r"python manage\.py locks status.*": "test_command_status.py, test_articles_processes.py",
+    r"python manage\.py locks clear .*": "test_command_act.py, test_articles_processes.py",
+    r"python manage\.py locks (pause|resume|resize) .*": "test_command_act.py",
+    r"python manage\.py locks doctor.*": "test_command_act.py, test_articles_rows.py",
+    r"python manage\.py locks run .*": "test_command_run.py",
+}
+
+BLOCK = re.compile(
+    r"(?:^<!-- needs: (?P<needs>[\w.]+) -->\n)?"
+    r"(?:^```(?P<language>\w*)\n(?P<shown>.*?)^```$|^<!-- python\n(?P<hidden>.*?)^-->$)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int  # where its text starts
+    needs: str | None
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in BLOCK.finditer(text):
+        part = "hidden" if match["shown"] is None else "shown"
+        line = text.count("\n", 0, match.start(part)) + 1
+        language = "python" if part == "hidden" else match["language"]
+        found.append(Block(language, match[part], line, match["needs"]))
+    return found
+
+
+def installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.fixture
+def run(clean_redis: None, transactional_db: None, settings: Any) -> Iterator[Any]:
+    """Runs a page, with the blocks that need some module or without."""
+    made: list[Any] = []
+
+    def create_table(model: Any) -> None:
+        with connection.schema_editor() as editor:
+            editor.create_model(model)
+        made.append(model)
+
+    def run_page(name: str, *optional: str) -> None:
+        module = ModuleType(f"docs_{name.replace('-', '_')}")
+        module.__dict__["create_table"] = create_table
+        sys.modules[module.__name__] = module  # for those who look a function's module up
+        try:
+            for block in blocks(PAGES[name]):
+                if block.language == "python" and (not block.needs or block.needs in optional):
+                    _execute(block, PAGES[name], module.__dict__)
+                    _apply(module.__dict__.pop("REDIS_SYNC", None))
+        finally:
+            del sys.modules[module.__name__]
+
+    def _apply(redis_sync: dict[str, Any] | None) -> None:
+        if redis_sync is not None:
+            ours = {"KEY_PREFIX": django_settings.PREFIX, "CACHE": "default"}
+            settings.REDIS_SYNC = {**redis_sync, **ours}
+
+    if installed("django.tasks"):
+        immediate = "django.tasks.backends.immediate.ImmediateBackend"
+        settings.TASKS = {"default": {"BACKEND": immediate}}
+    yield run_page
+    for model in made:
+        with connection.schema_editor() as editor:
+            editor.delete_model(model)
+        apps.all_models[model._meta.app_label].pop(model._meta.model_name)
+    apps.clear_cache()
+
+
+def _execute(block: Block, page: Path, namespace: dict[str, Any]) -> None:
+    filename = str(page.relative_to(ROOT))
+    tree = ast.parse(block.text, filename)
+    ast.increment_lineno(tree, block.line - 1)  # so that tracebacks show the page's lines
+    code = compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    result = eval(code, namespace)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_python_block_of_a_page_runs(name: str, run: Any) -> None:
+    run(name)
+
+
+OPTIONAL = sorted(
+    {(name, block.needs) for name, page in PAGES.items() for block in blocks(page) if block.needs}
+)
+
+
+@pytest.mark.filterwarnings(
+    "default::DeprecationWarning:celery", "default::DeprecationWarning:kombu"
+)
+@pytest.mark.parametrize(("name", "module"), OPTIONAL)
+def test_blocks_that_need_a_library_run_where_it_is(name: str, module: str, run: Any) -> None:
+    if not installed(module):
+        pytest.skip(f"{module} is not installed")
+    run(name, module)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_shell_command_of_a_page_is_run_somewhere(name: str) -> None:
+    unknown = []
+    for block in blocks(PAGES[name]):
+        if block.language in ("console", "sh", "shell", "bash"):
+            for line in block.text.splitlines():
+                command = line.removeprefix("$ ").partition("  #")[0].strip()
+                prompted = line.startswith("$ ") or block.language != "console"
+                if prompted and command and not _is_known(command):
+                    unknown.append(command)
+    assert [] == unknown
+
+
+def _is_known(command: str) -> bool:
+    return any(re.fullmatch(known, command) for known in SHELL)
+
+
+def test_every_test_that_is_named_here_is_there() -> None:
+    places = [*SHELL.values(), *ELSEWHERE.values()]
+    named = {file for where in places for file in re.findall(r"test_\w+\.py", where)}
+    assert [] == [file for file in sorted(named) if not (ROOT / "tests" / file).exists()]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_no_block_of_an_unknown_language(name: str) -> None:
+    known = {"python", "console", "sh", "shell", "bash", "text", "json", "ini", "lua", "nginx"}
+    assert set() == {block.language for block in blocks(PAGES[name])} - known
+    fences = len(re.findall(r"^```", PAGES[name].read_text(encoding="utf-8"), re.MULTILINE))
+    shown = [block for block in blocks(PAGES[name]) if block.language]
+    hidden = len(
+        re.findall(r"^<!-- python$", PAGES[name].read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert fences == 2 * (len(shown) - hidden)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_between_pages_lead_somewhere(name: str) -> None:
+    text = PAGES[name].read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert [] == [target for target in targets if not (PAGES[name].parent / target).exists()]

@@ -1,0 +1,208 @@
+"""acquire_all: several names at once, all or nothing, in one order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from django_redis_sync import (
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    acquire_all,
+)
+from django_redis_sync.exceptions import WrongKind
+
+from .behaviour.both import both, until
+from .behaviour.watching import View, counted
+from .support.journal import journalling
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+
+@pytest.fixture
+def view(raw: Any) -> Any:
+    return lambda name: View(raw, name)
+
+
+@both
+async def test_the_leases_come_in_the_order_given(io, view) -> None:
+    names = ["c", "a", "b"]
+    async with io.entered(acquire_all([Lock(name) for name in names])) as leases:
+        assert names == [lease.name for lease in leases]
+        # Taken in one order, whatever the order given.
+        assert ["a", "b", "c"] == [x.name for x in sorted(leases, key=lambda x: x.fence)]
+        assert all(lease.held for lease in leases)
+    assert all(view(name).empty for name in names)
+
+
+@both
+async def test_permits_can_be_asked_for_each(io, view) -> None:
+    pool, lock = Semaphore("pool", 5), Lock("single")
+    async with io.entered(acquire_all([(pool, 4), lock])) as (four, one):
+        assert (4, 1) == (four.permits, one.permits)
+        assert await io.do(pool, "acquire", blocking=False, permits=2) is None
+
+
+@both
+async def test_acquire_and_release_go_without_a_block(io, view) -> None:
+    several = acquire_all([Lock("one"), Lock("two")])
+    leases = await io.do(several, "acquire")
+    assert len(leases) == 2 and all(lease.held for lease in leases)
+    assert await io.do(acquire_all([Lock("two")], blocking=False), "acquire") is None
+    await io.do(several, "release")
+    assert view("one").empty and view("two").empty
+    with pytest.raises(NotAcquired):
+        await io.do(several, "release")
+
+
+@both
+async def test_it_is_all_or_nothing(io, view) -> None:
+    async with io.entered(Lock("m")):
+        for options in ({"blocking": False}, {"blocking_timeout": 0.1}, {"blocking_timeout": 0}):
+            several = acquire_all([Lock("z"), Lock("m"), Lock("a")], **options)
+            assert await io.do(several, "acquire") is None
+            with pytest.raises(NotAcquired, match="'m'") as caught:
+                async with io.entered(several):
+                    pytest.fail("not all are free")
+            assert NotAcquired is type(caught.value)
+            assert view("a").empty and view("z").empty and view("m").waiting == 0
+
+
+@both
+async def test_the_time_is_for_all_together(io) -> None:
+    held = [await io.do(Lock(name), "acquire") for name in "abcd"]
+    several = acquire_all([Lock(name) for name in "abcd"], blocking_timeout=0.6)
+    trying = io.start(io.do(several, "acquire"))
+    for lease in held[:2]:
+        await io.sleep(0.2)
+        await io.do(lease, "release")
+    assert await io.result(trying) is None
+
+
+@both
+async def test_what_went_wrong_undoes_the_others(io, view) -> None:
+    async with io.entered(ReadWriteLock("rw").read):
+        with pytest.raises(WrongKind):
+            await io.do(acquire_all([Lock("a"), Lock("b"), Lock("rw")]), "acquire")
+    assert view("a").empty and view("b").empty
+
+
+@both
+async def test_a_lease_that_ran_out_meanwhile_is_told(io, view) -> None:
+    await io.do(Lock("slow", timeout=0.4), "acquire")
+    several = acquire_all([Lock("quick", timeout=0.1), Lock("slow")])
+    with pytest.raises(LeaseLost, match="'quick'"):
+        await io.do(several, "acquire")
+    assert view("slow").empty
+
+
+@both
+async def test_the_bodys_own_exception_comes_through(io, view) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with io.entered(acquire_all([Lock("a"), Lock("b")])):
+            view("a").clear()
+            raise ZeroDivisionError
+    assert view("b").empty
+
+
+@both
+async def test_losing_one_of_them_is_told_at_the_end(io, view) -> None:
+    with pytest.raises(LeaseLost, match="'a'"):
+        async with io.entered(acquire_all([Lock("a"), Lock("b")])):
+            view("a").clear()
+    assert view("b").empty
+    async with io.entered(acquire_all([Lock("a", raise_on_release_error=False), Lock("b")])):
+        view("a").clear()
+
+
+@both
+async def test_wrong_arguments_are_refused_before_anything_is_sent(io, raw) -> None:
+    with counted(raw) as seen:
+        for nothing in ([], ["name"], [(Lock("a"), 1), None], [ReadWriteLock("a")]):
+            with pytest.raises(TypeError, match="semaphores and locks"):
+                acquire_all(nothing)
+        with pytest.raises(ValueError, match="each name once"):
+            acquire_all([Lock("a"), Semaphore("a", 3)])
+        with pytest.raises(ValueError, match="blocking_timeout"):
+            acquire_all([Lock("a")], blocking_timeout=-1)
+        with pytest.raises(ValueError, match="never fit"):
+            await io.do(acquire_all([Lock("a"), (Semaphore("b", 3), 4)]), "acquire")
+    assert 0 == seen["eval"] + seen["evalsha"]
+
+
+def test_a_task_cancelled_while_it_waits_gives_back_what_it_has(view) -> None:
+    async def main() -> None:
+        held = await Lock("b").aacquire()
+        waiting = asyncio.create_task(acquire_all([Lock("b"), Lock("a")]).aacquire())
+        while not view("b").waiting:
+            await asyncio.sleep(0.01)
+        assert view("a").holding == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert view("a").empty and view("b").waiting == 0
+        await held.arelease()
+
+    asyncio.run(main())
+
+
+@both
+async def test_opposite_orders_do_not_deadlock(io, redis_url, view) -> None:
+    """Every pair of names, in both orders, and a reentrant one among them, all at once."""
+    names = ["left", "middle", "right"]
+    done = []
+
+    async def caller(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(5):
+            wanted = chance.sample(names, chance.choice([2, 2, 3]))
+            kinds = [RLock(name) if name == "middle" else Lock(name) for name in wanted]
+            async with io.entered(acquire_all(kinds)) as leases:
+                assert wanted == [lease.name for lease in leases]
+                await io.sleep(chance.random() / 2000)
+        done.append(number)
+
+    with journalling(redis_url) as journal:
+        await io.result(io.start(_all(io, [caller(number) for number in range(16)])))
+        journal.check()
+    assert 16 == len(done)
+    assert all(view(name).empty for name in names)
+
+
+async def _all(io: Any, bodies: list[Any]) -> None:
+    await io.gather(*bodies)
+
+
+@both
+async def test_a_table_is_read_while_a_row_of_it_is_locked(io, view) -> None:
+    """Row, table and page locks: shared above, exclusive below."""
+
+    def change(row: int) -> acquire_all:
+        return acquire_all([ReadWriteLock("accounts").read, Lock(f"accounts:{row}")])
+
+    async def other(names: acquire_all) -> bool:
+        got = await io.do(names, "acquire")
+        if got:
+            await io.do(names, "release")
+        return got is not None
+
+    def tried(*semaphores: Semaphore) -> Any:
+        return io.result(io.start(other(acquire_all(semaphores, blocking=False))))
+
+    table = ReadWriteLock("accounts")
+    async with io.entered(change(1)):
+        assert await tried(table.read, Lock("accounts:2"))  # another row
+        assert not await tried(table.read, Lock("accounts:1"))  # the same row
+        assert not await tried(table.write)  # the whole table
+    async with io.entered(table.write):
+        assert not await tried(table.read, Lock("accounts:2"))
+        waiting = io.start(other(change(3)))
+        await until(io, lambda: view("accounts").waiting == 1)
+    assert await io.result(waiting)

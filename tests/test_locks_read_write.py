@@ -1,0 +1,244 @@
+"""ReadWriteLock: many readers or one writer, in the order of asking."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from django_redis_sync import (
+    Lease,
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    Semaphore,
+    acquire_all,
+)
+from django_redis_sync.exceptions import UpgradeRefused, WrongKind
+
+from .behaviour.both import both, until
+from .behaviour.watching import View
+from .support.journal import journalling
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+
+@pytest.fixture
+def view(raw: Any) -> Any:
+    return lambda name: View(raw, name)
+
+
+class Line:
+    """Callers that come one after the other, and the order in which they get in."""
+
+    def __init__(self, io: Any, view: View, name: str) -> None:
+        self.io, self.view, self.name = io, view, name
+        self.entered: list[str] = []
+        self.started: list[Any] = []
+        self.may_leave: set[str] = set()
+
+    async def joins(self, who: str) -> None:
+        """`who` starts with r or w: its side."""
+        here = len(self.entered) + self.view.waiting
+        self.started.append(self.io.start(self._visit(who)))
+        await until(self.io, lambda: len(self.entered) + self.view.waiting > here)
+
+    async def _visit(self, who: str) -> None:
+        lock = ReadWriteLock(self.name)
+        async with self.io.entered(lock.read if who.startswith("r") else lock.write):
+            self.entered.append(who)
+            await until(self.io, lambda: who in self.may_leave)
+
+    async def inside(self, *who: str) -> None:
+        await until(self.io, lambda: set(who) <= set(self.entered))
+        assert sorted(who) == sorted(set(self.entered) - self.may_leave)
+
+    def leave(self, *who: str) -> None:
+        self.may_leave |= set(who)
+
+    async def end(self) -> None:
+        for one in self.started:
+            await self.io.result(one)
+
+
+@both
+async def test_many_read_and_one_writes(io, view) -> None:
+    lock = ReadWriteLock("many")
+    readers = [await io.do(ReadWriteLock("many").read, "acquire") for _ in range(20)]
+    assert view("many").holding == 20
+    assert [1] * 20 == [lease.permits for lease in readers]
+
+    async def try_(side: Any) -> Lease | None:
+        return await io.result(io.start(io.do(side, "acquire", blocking=False)))
+
+    assert await try_(lock.write) is None
+    for lease in readers:
+        await io.do(lease, "release")
+    async with io.entered(lock.write) as writer:
+        assert view("many").holding == 1 and writer.permits == 0
+        assert await try_(lock.read) is None
+        assert await try_(lock.write) is None
+    assert view("many").empty
+
+
+@both
+async def test_a_waiting_writer_goes_before_later_readers(io, view) -> None:
+    line = Line(io, view("first"), "first")
+    for who in ("r1", "r2", "w1", "r3", "r4", "w2", "r5"):
+        await line.joins(who)
+    await line.inside("r1", "r2")
+    line.leave("r1")
+    assert ["r1", "r2"] == sorted(line.entered)
+    line.leave("r2")
+    await line.inside("w1")
+    line.leave("w1")
+    await line.inside("r3", "r4")  # together, and before the second writer
+    line.leave("r3", "r4")
+    await line.inside("w2")
+    line.leave("w2", "r5")
+    await line.end()
+    assert ["w1", "w2", "r5"] == [who for who in line.entered if who in ("w1", "w2", "r5")]
+    assert view("first").empty
+
+
+@both
+async def test_a_reader_that_asks_to_write_is_refused(io, view) -> None:
+    lock = ReadWriteLock("upgrade")
+    async with io.entered(lock.read) as lease:
+        for writers in (lock.write, ReadWriteLock("upgrade").write):
+            for options in ({}, {"blocking": False}, {"blocking_timeout": 5}):
+                with pytest.raises(UpgradeRefused, match="it must release before") as caught:
+                    await io.do(writers, "acquire", **options)
+        assert UpgradeRefused is type(caught.value) and isinstance(caught.value, RuntimeError)
+        with pytest.raises(UpgradeRefused):
+            await io.do(acquire_all([Lock("row"), ReadWriteLock("upgrade").write]), "acquire")
+        assert lease.held and view("upgrade").waiting == 0 and view("row").empty
+        async with io.entered(ReadWriteLock("another").write):
+            pass
+    async with io.entered(lock.write):
+        pass
+
+
+@both
+async def test_a_writer_that_asks_to_read_is_told_to_downgrade(io) -> None:
+    async with io.entered(ReadWriteLock("down").write):
+        with pytest.raises(UpgradeRefused, match="downgrade"):
+            await io.do(ReadWriteLock("down").read, "acquire")
+
+
+@both
+async def test_only_the_reader_itself_is_refused(io, view) -> None:
+    """Another thread or task waits for it, as it should."""
+    lock = ReadWriteLock("others")
+    lease = await io.do(lock.read, "acquire")
+    waiting = io.start(io.do(lock.write, "acquire"))
+    await until(io, lambda: view("others").waiting == 1)
+    await io.do(lease, "release")
+    writer = await io.result(waiting)
+    assert writer.permits == 0
+    await io.do(writer, "release")
+
+
+@both
+async def test_what_several_at_once_read_counts_as_reading(io) -> None:
+    async with io.entered(acquire_all([ReadWriteLock("table").read, Lock("row:1")])):
+        with pytest.raises(UpgradeRefused):
+            await io.do(ReadWriteLock("table").write, "acquire")
+
+
+@both
+async def test_who_lost_the_read_lease_reads_no_more(io, view) -> None:
+    lock = ReadWriteLock("gone", timeout=0.1)
+    await io.do(lock.read, "acquire")
+    await io.sleep(0.2)
+    assert await io.do(lock.write, "acquire", blocking=False)
+
+
+@both
+async def test_a_writer_downgrades_without_a_gap(io, view) -> None:
+    line = Line(io, view("gap"), "gap")
+    lock = ReadWriteLock("gap")
+    async with io.entered(lock.write) as lease:
+        for who in ("r1", "r2", "w1", "r3"):
+            await line.joins(who)
+        assert [] == line.entered
+        assert await io.do(lock, "downgrade") is lease
+        await line.inside("r1", "r2")  # and not the writer, nor who came after it
+        assert lease.held and lease.permits == 1 and await io.do(lease, "owned")
+        assert await io.do(lock.read, "owned") and not await io.do(lock.write, "owned")
+        with pytest.raises(UpgradeRefused):
+            await io.do(lock.write, "acquire")
+        line.leave("r1", "r2")
+        await io.sleep(0.05)
+        assert sorted(line.entered) == ["r1", "r2"]
+    await line.inside("w1")
+    line.leave("w1", "r3")
+    await line.end()
+    assert not lease.held and view("gap").empty
+
+
+@both
+async def test_who_does_not_write_has_nothing_to_downgrade(io, view) -> None:
+    lock = ReadWriteLock("nothing")
+    with pytest.raises(NotAcquired):
+        await io.do(lock, "downgrade")
+    async with io.entered(lock.read) as lease:
+        with pytest.raises(NotAcquired):
+            await io.do(lock, "downgrade")
+        with pytest.raises(TypeError, match="only a writer's lease"):
+            await io.do(lease, "downgrade")
+    await io.do(lock.write, "acquire")
+    view("nothing").clear()
+    with pytest.raises(LeaseLost):
+        await io.do(lock, "downgrade")
+
+
+@both
+async def test_a_name_is_a_read_write_lock_or_a_plain_one(io) -> None:
+    async with io.entered(ReadWriteLock("kind").read):
+        for other in (Lock("kind"), Semaphore("kind", 3)):
+            with pytest.raises(WrongKind, match="read/write") as caught:
+                await io.do(other, "acquire", blocking=False)
+            assert WrongKind is type(caught.value) and isinstance(caught.value, TypeError)
+    async with io.entered(Semaphore("plain", 3)):
+        for side in (ReadWriteLock("plain").read, ReadWriteLock("plain").write):
+            with pytest.raises(WrongKind, match="plain"):
+                await io.do(side, "acquire", blocking=False)
+
+
+@both
+async def test_it_has_no_permits_to_count(io) -> None:
+    for side in (ReadWriteLock("counted").read, ReadWriteLock("counted").write):
+        with pytest.raises(ValueError, match="no permits to count"):
+            await io.do(side, "acquire", permits=2)
+    assert "ReadWriteLock('counted').read" == repr(ReadWriteLock("counted").read)
+
+
+@both
+async def test_a_storm_of_readers_and_writers_keeps_the_rules(io, redis_url, view) -> None:
+    reading, writing, seen, guard = [0], [0], {"r": 0, "w": 0}, threading.Lock()
+
+    async def caller(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(6):
+            lock, side = ReadWriteLock("storm"), chance.choice("rrrw")
+            counter = reading if side == "r" else writing
+            async with io.entered(lock.read if side == "r" else lock.write):
+                with guard:
+                    counter[0] += 1
+                    seen[side] += 1
+                    assert (writing[0], reading[0]) == ((1, 0) if side == "w" else (0, reading[0]))
+                await io.sleep(chance.random() / 1000)
+                with guard:
+                    counter[0] -= 1
+                if side == "w" and chance.random() < 0.5:
+                    await io.do(lock, "downgrade")
+
+    with journalling(redis_url) as journal:
+        await io.gather(*[caller(number) for number in range(24)])
+        journal.check()
+    assert seen["r"] > 40 and seen["w"] > 10
+    assert view("storm").empty

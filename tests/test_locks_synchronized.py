@@ -1,0 +1,458 @@
+"""synchronized: a limit on the calls of any function, by its arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import functools
+import inspect
+import threading
+from datetime import date, datetime
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+
+from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore, synchronized
+
+from .behaviour.both import both, until
+from .behaviour.watching import View, counted
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+
+@pytest.fixture
+def view(raw: Any) -> Any:
+    return lambda name: View(raw, name)
+
+
+class Colour(enum.Enum):
+    RED = "#f00"
+
+
+def function_of(io: Any, body: Any, **options: Any) -> Any:
+    """`body(*args)` guarded, as a sync or as an async function."""
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return io.run(body(*args, **kwargs))
+
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        return await body(*args, **kwargs)
+
+    return functools.wraps(body)(plain if repr(io) == "sync" else coroutine)
+
+
+async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+    result = function(*args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
+
+
+def guarded(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
+    """A decorator for coroutine functions that makes of them what the test's `io` wants."""
+    return lambda body: synchronized(name, limit, **options)(function_of(io, body))
+
+
+@both
+async def test_at_most_so_many_calls_are_inside(io, view) -> None:
+    inside, most = [0], [0]
+
+    @guarded(io, "few", 3)
+    async def work(number: int) -> int:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        await io.sleep(0.005)
+        inside[0] -= 1
+        return number
+
+    async def one(number: int) -> int:
+        return await call(work, number)
+
+    assert list(range(12)) == await io.gather(*[one(number) for number in range(12)])
+    assert 2 <= most[0] <= 3
+    assert view("few").empty
+
+
+@both
+async def test_calls_with_other_arguments_do_not_meet(io) -> None:
+    seen = []
+
+    @guarded(io, "invoice:{pk}", on_full="skip")
+    async def pay(pk: int, again: tuple[int, ...] = ()) -> str:
+        for other in again:
+            seen.append(await call(pay, other))
+        return f"paid {pk}"
+
+    assert "paid 1" == await call(pay, 1, again=(1, 2))
+    assert [None, "paid 2"] == seen
+
+
+@both
+async def test_a_full_one_raises_or_is_skipped(io) -> None:
+    @guarded(io, "full", blocking=False)
+    async def raises() -> str:
+        return "ran"
+
+    @guarded(io, "full", on_full="skip")
+    async def skips() -> str:
+        return "ran"
+
+    async with io.entered(Lock("full")):
+        with pytest.raises(NotAcquired, match="'full'") as caught:
+            await call(raises)
+        assert "full" == caught.value.reason
+        assert await call(skips) is None
+    assert ["ran", "ran"] == [await call(raises), await call(skips)]
+
+
+@both
+async def test_skip_waits_only_when_told_how_long(io, view) -> None:
+    @guarded(io, "later", on_full="skip", blocking_timeout=20)
+    async def later() -> str:
+        return "ran"
+
+    lease = await io.do(Lock("later"), "acquire")
+
+    async def one() -> Any:
+        return await call(later)
+
+    waiting = io.start(one())
+    await until(io, lambda: view("later").waiting == 1)
+    await io.do(lease, "release")
+    assert "ran" == await io.result(waiting)
+
+
+NAMES = [
+    ("{x}", "a b", "a b"),
+    ("{x}", 7, "7"),
+    ("{x}", "7", "7"),
+    ("{x}", UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+    ("{x}", date(2026, 1, 2), "2026-01-02"),
+    ("{x}", datetime(2026, 1, 2, 3, 4), "2026-01-02 03%3A04%3A00"),
+    ("{x:%Y-%m}", date(2026, 1, 2), "2026-01"),
+    ("{x:05d}", 7, "00007"),
+    ("{x}", Colour.RED, "RED"),
+    ("{x.pk}", SimpleNamespace(pk=3), "3"),
+    ("{x[1]}", ["a", "b"], "b"),
+    ("{x}", "1:2%", "1%3A2%25"),
+    ("a{{b}}:{x}", "c", "a{b}:c"),
+]
+
+
+@pytest.mark.parametrize(("template", "value", "name"), NAMES)
+@both
+async def test_the_name_is_made_of_the_arguments(io, view, template, value, name) -> None:
+    @guarded(io, template)
+    async def work(x: Any) -> int:
+        return view(name).holding
+
+    assert 1 == await call(work, value) == await call(work, x=value)
+
+
+@both
+async def test_a_name_without_arguments_reads_braces_alike(io, view) -> None:
+    @guarded(io, "a{{b}}")
+    async def work() -> int:
+        return view("a{b}").holding
+
+    assert 1 == await call(work)
+
+
+PAIRS = [
+    ("{a}:{b}", ("1:2", "3"), ("1", "2:3")),
+    ("{a}-{b}", ("1-2", "3"), ("1", "2-3")),
+    ("{a} to {b}", ("1 to 2", "3"), ("1", "2 to 3")),
+    ("{a}/{b}", ("1%2F2", "3"), ("1/2", "3")),
+    ("{a}→{b}", ("1→2", "3"), ("1", "2→3")),
+]
+
+
+@pytest.mark.parametrize(("template", "one", "other"), PAIRS)
+def test_two_calls_never_meet_by_accident(template: str, one: Any, other: Any) -> None:
+    @synchronized(template, blocking=False)
+    def work(a: str, b: str, then: Any = None) -> Any:
+        return work(*then) if then else "ran"
+
+    assert "ran" == work(*one, then=other)
+    with pytest.raises(NotAcquired):
+        work(*one, then=one)
+
+
+@pytest.mark.parametrize("template", ["{a}{b}", "{a}x{b}", "x:{a}%{b}"])
+def test_arguments_that_could_run_together_are_refused(template: str) -> None:
+    with pytest.raises(ValueError, match="put a ':' between"):
+        synchronized(template)
+
+
+BAD_VALUES = [None, 1.5, b"bytes", object(), ["a"], ("a",), SimpleNamespace(pk=1)]
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=lambda value: type(value).__name__)
+@both
+async def test_a_value_that_names_nothing_is_refused(io, raw, value: Any) -> None:
+    @guarded(io, "account:{account}")
+    async def work(account: Any) -> None:
+        pytest.fail("it ran")
+
+    refused = pytest.raises(TypeError, match=r"use str, int, UUID, .*{account\.pk}")
+    with counted(raw) as seen, refused as caught:
+        await call(work, value)
+    assert type(value).__name__ in str(caught.value)
+    assert 0 == seen["eval"] + seen["evalsha"]
+
+
+def some(pk: int) -> None: ...
+
+
+WRONG = [
+    ("x:{other}", {}, ValueError, "has no argument other"),
+    ("x:{}", {}, ValueError, "name the arguments"),
+    ("x:{0}", {}, ValueError, "name the arguments"),
+    ("x:{pk!r}", {}, ValueError, "no conversions"),
+    ("x:{pk:{pk}}", {}, ValueError, "no fields in formats"),
+    ("x:{pk", {}, ValueError, "expected '}'"),
+    ("", {}, ValueError, "empty"),
+    ("x", {"limit": 0}, ValueError, "limit"),
+    ("x", {"timeout": "5"}, TypeError, "timeout"),
+    ("x", {"on_full": "wait"}, ValueError, "on_full"),
+    ("x", {"unknown": 1}, TypeError, "unknown"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "error", "said"), WRONG)
+def test_what_is_wrong_is_told_where_it_is_written(name, options, error, said) -> None:
+    with pytest.raises(error, match=said):
+        synchronized(name, **options)(some)
+
+
+def test_what_it_is_not_for_is_refused() -> None:
+    def generator() -> Any:
+        yield 1
+
+    async def asyncgen() -> Any:
+        yield 1
+
+    class Klass:
+        pass
+
+    for thing, said in (
+        (generator, "generator"),
+        (asyncgen, "generator"),
+        (Klass, "functions and methods"),
+        (7, "functions and methods"),
+        (classmethod(some), "below @staticmethod and @classmethod"),
+        (staticmethod(some), "below @staticmethod and @classmethod"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            synchronized("x")(thing)
+    with pytest.raises(TypeError, match="must be a str, not function"):
+        synchronized(some)  # without parentheses
+
+
+@both
+async def test_methods_class_methods_and_static_methods(io, view) -> None:
+    class Account:
+        pk = 9
+
+        @synchronized("method:{self.pk}")
+        def sync_method(self) -> int:
+            return view("method:9").holding
+
+        @synchronized("method:{self.pk}")
+        async def async_method(self) -> int:
+            return view("method:9").holding
+
+        @classmethod
+        @synchronized("class:{cls.pk}")
+        def of_class(cls) -> int:
+            return view("class:9").holding
+
+        @staticmethod
+        @synchronized("static:{pk}")
+        def of_none(pk: int) -> int:
+            return view(f"static:{pk}").holding
+
+    account = Account()
+    method = account.sync_method if repr(io) == "sync" else account.async_method
+    assert [1, 1, 1] == [await call(method), Account.of_class(), account.of_none(3)]
+
+
+@both
+async def test_any_callable_will_do(io, view) -> None:
+    class Job:
+        def __call__(self, pk: int) -> int:
+            return view(f"job:{pk}").holding
+
+    class AsyncJob:
+        async def __call__(self, pk: int) -> int:
+            await asyncio.sleep(0)
+            return view(f"job:{pk}").holding
+
+    async def later(pk: int) -> int:
+        await asyncio.sleep(0)
+        return view(f"job:{pk}").holding
+
+    if repr(io) == "sync":
+        jobs: list[Any] = [Job(), functools.partial(Job()), functools.partial(Job(), pk=4)]
+    else:
+        # Also what looks like sync code and returns something to be awaited.
+        jobs = [AsyncJob(), functools.partial(later), lambda pk: later(pk)]
+    for job in jobs:
+        assert 1 == await call(synchronized("job:{pk}")(job), pk=4)
+        assert view("job:4").empty
+
+
+@both
+async def test_keyword_arguments_can_name_too(io, view) -> None:
+    @guarded(io, "kw:{tenant}:{pk}")
+    async def work(pk: int = 1, **kwargs: Any) -> int:
+        return view(f"kw:{kwargs['tenant']}:{pk}").holding
+
+    assert 1 == await call(work, tenant="t") == await call(work, 2, tenant="t")
+    with pytest.raises(TypeError, match="this call has no argument tenant"):
+        await call(work)
+
+
+@both
+async def test_a_wrong_call_is_the_functions_own_error(io) -> None:
+    @guarded(io, "x:{pk}")
+    async def work(pk: int) -> None: ...
+
+    with pytest.raises(TypeError, match="pk"):
+        await call(work)
+
+
+def test_it_is_a_real_function_of_the_same_name() -> None:
+    """Django's task decorator wants one, at the top of a module."""
+    decorated = synchronized("x:{pk}")(some)
+    assert inspect.isfunction(decorated)
+    assert (some.__module__, "some") == (decorated.__module__, decorated.__qualname__)
+    assert inspect.signature(some) == inspect.signature(decorated)
+    assert decorated.__wrapped__ is some
+
+
+@synchronized("task:{pk}", on_full="skip")
+def a_task(pk: int) -> str:
+    return f"did {pk}"
+
+
+@synchronized("task:{pk}", on_full="skip")
+async def an_async_task(pk: int) -> str:
+    return f"did {pk}"
+
+
+@both
+async def test_djangos_task_decorator_takes_it(io, settings) -> None:
+    tasks = pytest.importorskip("django.tasks", reason="Django 6 has the task framework")
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    task = tasks.task(a_task if repr(io) == "sync" else an_async_task)
+    result = await (task.aenqueue(3) if repr(io) == "async" else _now(task.enqueue, 3))
+    assert "did 3" == result.return_value
+
+
+async def _now(function: Any, *args: Any) -> Any:
+    return function(*args)
+
+
+@both
+async def test_the_functions_own_exception_comes_through(io, view) -> None:
+    @guarded(io, "fails")
+    async def fails() -> None:
+        view("fails").clear()  # which alone would be LeaseLost
+        raise ZeroDivisionError
+
+    @guarded(io, "loses")
+    async def loses() -> None:
+        view("loses").clear()
+
+    with pytest.raises(ZeroDivisionError):
+        await call(fails)
+    with pytest.raises(LeaseLost):
+        await call(loses)
+
+
+@both
+async def test_options_are_the_semaphores(io, view) -> None:
+    @guarded(io, "options", raise_on_release_error=False, timeout=20)
+    async def work() -> float:
+        left = view("options").ends_in
+        view("options").clear()
+        return left
+
+    assert 15 < await call(work) <= 20
+
+
+def test_it_can_give_back_when_the_transaction_ends(view, transactional_db) -> None:
+    @synchronized("commit", release_on_commit=True)
+    def work() -> int:
+        return view("commit").holding
+
+    with transaction.atomic():
+        assert 1 == work() == view("commit").holding
+    assert view("commit").empty
+
+
+def test_one_decorator_serves_several_functions(view) -> None:
+    decorator = synchronized("several", 3)
+
+    @decorator
+    def one() -> str:
+        return Semaphore("several", 3).status().holders[0].label["label"]
+
+    @decorator
+    def two() -> str:
+        return Semaphore("several", 3).status().holders[0].label["label"]
+
+    assert [f"{__name__}.{f.__qualname__}" for f in (one, two)] == [one(), two()]
+
+
+@both
+async def test_a_cancelled_or_abandoned_call_leaves_nothing(io, view) -> None:
+    """Many at once, each of which raises: every permit comes back."""
+
+    @guarded(io, "raising", 2)
+    async def work() -> None:
+        raise ZeroDivisionError
+
+    async def one() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await call(work)
+
+    await io.gather(*[one() for _ in range(10)])
+    assert view("raising").empty
+
+
+def test_a_cancelled_call_gives_back(view) -> None:
+    @synchronized("cancelled")
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        while not view("cancelled").holding:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert view("cancelled").empty
+
+    asyncio.run(main())
+
+
+@both
+async def test_once_per_period_in_one_process_too(io, view) -> None:
+    runs = []
+
+    @guarded(io, "nightly", on_full="skip", min_hold=60)
+    async def nightly() -> bool:
+        runs.append(threading.get_ident())
+        return True
+
+    async def one() -> Any:
+        return await call(nightly)
+
+    said = await io.gather(*[one() for _ in range(10)])
+    assert 1 == len(runs) == said.count(True)
+    assert 9 == said.count(None)
+    assert 30 < view("nightly").ends_in <= 60
