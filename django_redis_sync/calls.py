@@ -6,10 +6,10 @@ import enum
 import functools
 import inspect
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from datetime import date
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import iscoroutinefunction
@@ -20,6 +20,20 @@ from .protocol.keys import check_text
 from .protocol.plans import Refusal
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Skipping(Protocol):
+    """What `on_full="skip"` makes of a function: None is one more answer."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
 
 _ALLOWED = (str, int, UUID, date, enum.Enum)
 
@@ -92,13 +106,21 @@ def _quoted(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode())
 
 
+@overload
+def synchronized(
+    name: str, limit: int = 1, *, on_full: Literal["raise"] = "raise", **options: Any
+) -> Callable[[Function], Function]: ...
+@overload
+def synchronized(
+    name: str, limit: int = 1, *, on_full: Literal["skip"], **options: Any
+) -> _Skipping: ...
 def synchronized(
     name: str,
     limit: int = 1,
     *,
     on_full: Literal["raise", "skip"] = "raise",
     **options: Any,
-) -> Callable[[Function], Function]:
+) -> Any:
     """At most `limit` calls at a time, of all calls with the same name.
 
     `name` is a str.format template over the call's arguments: "invoice:{pk}". `on_full`: what a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, wraps
 from inspect import isawaitable, isclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
@@ -17,6 +17,7 @@ from .limits.responses import answer
 from .transactions import warn_if_racing
 
 View = Callable[..., Any]
+Function = TypeVar("Function", bound=View)
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
 
@@ -25,6 +26,29 @@ MARK = "_redis_sync_policies"
 _BARE = Declared(None, {})
 
 
+@overload
+def semaphore_required(name: Function) -> Function: ...
+@overload
+def semaphore_required(
+    name: str | None = None,
+    limit: Any = ...,
+    *,
+    key: Any = ...,
+    methods: Any = ...,
+    when: Any = ...,
+    blocking_timeout: Any = ...,
+    max_waiters: Any = ...,
+    timeout: Any = ...,
+    max_hold: Any = ...,
+    min_hold: Any = ...,
+    fair: Any = ...,
+    using: Any = ...,
+    on_outage: Any = ...,
+    status: Any = ...,
+    on_full: Any = ...,
+    enforce: Any = ...,
+    trusted_proxies: Any = ...,
+) -> Callable[[Function], Function]: ...
 def semaphore_required(
     name: str | View | None = None,
     limit: Any = NOT_GIVEN,

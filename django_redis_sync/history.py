@@ -127,9 +127,9 @@ def _history(keys: Keys, reply: Mapping[str, str], last: int, minutes: int) -> H
     for label, value in reply.items():
         when, _, what = label.partition(":")
         if when == "total":
-            folded[what] = int(value)
-        elif when.isdigit():
-            by_minute.setdefault(int(when), {})[what] = int(value)
+            folded[what] = whole(value)
+        elif when.isascii() and when.isdigit():
+            by_minute.setdefault(whole(when), {})[what] = whole(value)
     parsed = {m: _counters(values) for m, values in by_minute.items()}
     rows = [(m, parsed.get(m, _NOTHING)) for m in range(last - minutes + 1, last + 1)]
     counters = [row for _, row in rows]
@@ -137,6 +137,15 @@ def _history(keys: Keys, reply: Mapping[str, str], last: int, minutes: int) -> H
     name, key = split(keys.quoted)
     dated = tuple((datetime.fromtimestamp(m * 60, tz=timezone.utc), row) for m, row in rows)
     return History(name, key, dated, add(counters), ever, suggest(counters))
+
+
+def whole(text: str, other: int = 0) -> int:
+    """The integer that a script wrote; `other` for what can't be one of ours."""
+    try:
+        value = int(text)
+    except ValueError:
+        return other
+    return value if abs(value) < 2**63 else other
 
 
 def _counters(values: Mapping[str, int]) -> Counters:

@@ -19,9 +19,9 @@ from .engine import connections
 from .engine.drivers import adrive, error_of
 from .engine.keeper import marked_key, names_key
 from .engine.wire import clock
-from .history import Counters, History, history
+from .history import Counters, History, history, whole
 from .protocol import plans
-from .protocol.keys import Keys, keys_of, split
+from .protocol.keys import Keys, check_text, keys_of, split
 from .protocol.plans import Answer, Failure, Run
 from .protocol.scripts import CONSTANTS
 
@@ -48,6 +48,8 @@ MOST_ROWS = 200
 #: Characters of a token that people see.
 SHOWN = 8
 _BATCH = 500
+# The last moment of year 9999: there is no datetime after it.
+_LAST_MS = 253_402_300_799_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class Group:
 
 
 def _moment(ms: float) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
+    return datetime.fromtimestamp(max(0.0, min(ms, _LAST_MS)) / 1000, tz=timezone.utc)
 
 
 def _record(text: str) -> tuple[str, int, str, int, int, Mapping[str, Any]]:
@@ -176,9 +178,9 @@ def _record(text: str) -> tuple[str, int, str, int, int, Mapping[str, Any]]:
     parts = text.split(" ", 6)
     try:
         state, fence, lease, permits, limit, _, label = parts
-        return state[:1], int(fence), lease, int(permits), int(limit), labels.read(label)
     except ValueError:
         return "", 0, "", 1, 0, {}
+    return state[:1], whole(fence), lease, whole(permits, 1), whole(limit), labels.read(label)
 
 
 def _status(keys: Keys, reply: Sequence[Any]) -> Status:
@@ -203,12 +205,13 @@ def _status(keys: Keys, reply: Sequence[Any]) -> Status:
             Waiter(token[:SHOWN], position, since, permits, own_limit, alive, label, token)
         )
     kind, _, said = seen.partition(" ")
-    callers = int(said) if said else None
-    exclusive = int(used) >= CONSTANTS["EXCLUSIVE"]
-    limit = int(override) if override else callers
+    callers = whole(said) or None
+    exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
+    limit = whole(override) or callers
     if kind == "w" and not override:
         limit = None
     when, _, before = clash.partition(" ")
+    former = whole(before.partition(" ")[2])
     name, key = split(keys.quoted)
     return Status(
         name=name,
@@ -216,16 +219,16 @@ def _status(keys: Keys, reply: Sequence[Any]) -> Status:
         kind="read/write" if kind == "w" else "plain",
         limit=limit,
         callers_limit=callers if kind != "w" else None,
-        override=int(override) if override else None,
-        paused_since=_moment(int(paused)) if paused else None,
-        in_use=sum(h.permits or 1 for h in holders) if exclusive else int(used),
+        override=whole(override) or None,
+        paused_since=_moment(whole(paused)) if paused else None,
+        in_use=sum(h.permits or 1 for h in holders) if exclusive else whole(used),
         exclusive=exclusive,
         holding=int(holding),
         waiting=int(waiting),
         holders=tuple(holders),
         waiters=tuple(waiters),
-        clash=(int(before.split(" ")[1]), _moment(int(when))) if when else None,
-        fence=int(fence),
+        clash=(former, _moment(whole(when))) if former else None,
+        fence=whole(fence),
         at=_moment(now),
     )
 
@@ -278,10 +281,20 @@ def names(*, using: str | None = None, pattern: str | None = None) -> list[tuple
     prefix = config.prefix(alias)
     recent = command(alias, "ZREVRANGE", names_key(prefix), 0, -1)
     marked = command(alias, "ZRANGE", marked_key(prefix), 0, -1)
-    found = [split(quoted) for quoted in dict.fromkeys([*recent, *marked])]
+    found = [split(quoted) for quoted in dict.fromkeys([*recent, *marked]) if _is_ours(quoted)]
     if pattern is None:
         return found
     return [(name, key) for name, key in found if fnmatchcase(display(name, key), pattern)]
+
+
+def _is_ours(quoted: str) -> bool:
+    """Whether an entry of the registry can be a name: one that can't must not hide the others."""
+    name, key = split(quoted)
+    try:
+        check_text("a name", name)
+        return key is None or bool(check_text("a key", key))
+    except ValueError:
+        return False
 
 
 def display(name: str, key: str | None) -> str:

@@ -35,7 +35,7 @@ def read(text: str) -> dict[str, Any]:
     """The fields, str or int, of what `write` made; empty for anything else."""
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(values, dict):
         return {}

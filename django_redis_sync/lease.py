@@ -17,6 +17,7 @@ from typing import Any
 from . import conf
 from .engine import connections, drivers
 from .engine.keeper import keeper, tell
+from .engine.quorum import Quorum
 from .engine.wire import clock
 from .exceptions import LeaseLost, NotAcquired
 from .protocol import plans
@@ -29,7 +30,6 @@ logger = logging.getLogger("django_redis_sync")
 #: Part of a lease that the keeper leaves when it calls a lease lost that it could not renew.
 _MARGIN = 0.05
 _HANDLE_MOST = 4096
-_ENDED = ("released", "detached")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,25 @@ class Lease:
     """
 
     # Invariants: _until never lies behind the server's end of this lease;
-    # _over is empty while it is ours to lose, else says why it is not;
+    # _over is empty while it is ours to lose, else says why it is not; _closed is what this side
+    # did last, released or detached;
     # due is when the keeper has to look, and only the keeper or a renewal moves it.
-    __slots__ = ("__weakref__", "_grant", "_nth", "_over", "_pid", "_terms", "_until", "due")
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_grant",
+        "_nth",
+        "_over",
+        "_pid",
+        "_terms",
+        "_until",
+        "due",
+    )
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
         self._terms, self._grant, self._pid = terms, grant, os.getpid()
         self._nth = itertools.count(renewals + 1)
-        self._over = ""
+        self._over = self._closed = ""
         self._until, self.due = grant.until, math.inf
         self._schedule(clock())
         keeper(terms.alias).watch(self, grant.token, terms.keys)
@@ -107,8 +118,8 @@ class Lease:
 
     @property
     def ended(self) -> bool:
-        """Whether this side gave it back or let it go. A lost lease has not ended so."""
-        return self._over in _ENDED
+        """Whether this side gave it back, or let it go; a lost lease only when it was released."""
+        return bool(self._closed)
 
     def __bool__(self) -> bool:
         return self.held
@@ -202,13 +213,15 @@ class Lease:
         """A handle, for another process to adopt. This side lets go: no renewal, no release.
 
         The lease lives `timeout` seconds more (default: its own). The handle holds the token: keep
-        it as secret as a session key.
+        it as secret as a session key. NotImplementedError for a lease of several servers.
         """
+        self._check_handle()
         self.renew(timeout)
         return self._handle()
 
     async def adetach(self, timeout: float | None = None) -> str:
         """As detach."""
+        self._check_handle()
         await self.arenew(timeout)
         return self._handle()
 
@@ -381,8 +394,9 @@ class Lease:
         """Nothing renews it from here on. Raises when there is nothing to give back."""
         if self._pid != os.getpid():
             raise self._lost_error()
-        if self._over in _ENDED:
-            raise NotAcquired(f"{self.name!r} was {self._over} already", name=self.name)
+        if self._closed:
+            raise NotAcquired(f"{self.name!r} was {self._closed} already", name=self.name)
+        self._closed = "released"
         keeper(self._terms.alias).forget(self.token)
         if not self._over:
             self._over, self.due = "released", math.inf
@@ -416,10 +430,17 @@ class Lease:
     def _looking(self) -> plans.Plan:
         return plans.run_once("inspect", self._terms.keys, ("", 1), self._terms.attempt, clock())
 
+    def _check_handle(self) -> None:
+        if isinstance(self._terms.alias, Quorum):
+            raise NotImplementedError(
+                "a lease of several servers can't be detached: each has a fence of its own for it"
+            )
+
     def _handle(self) -> str:
         terms, grant = self._terms, self._grant
         keeper(terms.alias).forget(self.token)
-        self._over, self.due = "detached", math.inf
+        self._over = self._closed = "detached"
+        self.due = math.inf
         values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
         values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered]
         values += [next(self._nth)]
@@ -433,7 +454,7 @@ class Lease:
 
     def _leaving(self) -> bool:
         """Whether leaving a `with` has to release: not in a forked child, not twice."""
-        return self._pid == os.getpid() and self._over not in _ENDED
+        return self._pid == os.getpid() and not self._closed
 
     def _settle_exit(self, body: type[BaseException] | None, own: Exception) -> None:
         """The body's own exception is never masked by ours."""
@@ -482,5 +503,5 @@ def _parse_handle(handle: str, on_lost: Callable[[Lease], Any] | None) -> tuple[
         ):
             raise ValueError("no token")
         return terms, Grant(token, int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), nth
-    except (ValueError, TypeError, binascii.Error) as error:
+    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
         raise ValueError("this is not the handle of a lease") from error

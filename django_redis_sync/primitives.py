@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
+import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from . import conf, inspection, labels, transactions
 from .engine import connections, drivers
 from .engine.keeper import keeper
+from .engine.quorum import Quorum, quorum_of
 from .engine.wire import clock
 from .exceptions import LeaseLost, NotAcquired, WrongKind
 from .lease import Lease, Terms
@@ -46,7 +47,7 @@ _WHY_NOT = {
 
 
 def _token() -> str:
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 class Semaphore:
@@ -58,7 +59,9 @@ class Semaphore:
     `fair`: first come, first served. `max_hold`: seconds after which it is renewed no more.
     `min_hold`: seconds for which the permits stay taken, however early they are released.
     `release_on_commit`: inside a transaction, what `release` and leaving the `with` give back is
-    given back when the transaction ends. `using`: a cache alias. `label`: shown to operators.
+    given back when the transaction ends. `using`: a cache alias; of a Lock also a list of them, a
+    quorum: a majority of those servers grants, first come is not first served. `label`: shown to
+    operators.
     `on_lost(lease)` runs when a lease is lost, on a thread of its own. `thread_local`,
     `raise_on_release_error`: as in redis-py. `sleep` is accepted for redis-py's sake: waiting takes
     no polling.
@@ -86,7 +89,7 @@ class Semaphore:
         fair: bool = True,
         max_hold: float | None = None,
         min_hold: float | None = None,
-        using: str | None = None,
+        using: str | Sequence[str] | None = None,
         label: str | None = None,
         on_lost: Callable[[Lease], Any] | None = None,
         thread_local: bool = True,
@@ -109,9 +112,7 @@ class Semaphore:
         if label is not None and not isinstance(label, str):
             raise TypeError(f"label must be a str, not {type(label).__name__}")
         if not isinstance(using, (str, type(None))):
-            raise ImproperlyConfigured(
-                "using takes one cache alias: over several servers only a Lock can be safe."
-            )
+            using = self._quorum(name, using, limit, timeout)
         self.name, self.key, self.limit = name, key, limit
         self.timeout, self.renew, self.fair = timeout, renew, fair
         self.blocking, self.blocking_timeout = bool(blocking), blocking_timeout
@@ -255,6 +256,20 @@ class Semaphore:
         got = await drivers.adrive(plans.acquire(ask, clock()), server)
         return self._settle(terms, ask, got)
 
+    def _quorum(self, name: str, using: Any, limit: int | None, timeout: float | None) -> Quorum:
+        """What several aliases are. ImproperlyConfigured where a majority would not be safe."""
+        if self._kind != "p" or limit != 1:
+            raise ImproperlyConfigured(
+                f"{name!r} can't have several servers in using, only a Lock can: by majorities of "
+                "three servers, 3 holders would share a limit of 2, and readers pass a writer."
+            )
+        if timeout == math.inf:
+            raise ImproperlyConfigured(
+                "A permanent lease can't have several servers in using: one that lost it would "
+                "never get it back, until no majority has it."
+            )
+        return quorum_of(using)
+
     def _before(self) -> None:
         """Called before anything is asked for; a face refuses here what it can't allow."""
 
@@ -277,14 +292,18 @@ class Semaphore:
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[Terms, Ask]:
         """What to keep and what to ask for, as the settings are now."""
-        config = conf.current()
+        config, label = conf.current(), self._write_label()
         if blocking is None and blocking_timeout is None and type(permits) is int and permits == 1:
             if self._usual is None or self._usual[0] is not config:
                 self._usual = (config, *self._build(config, None, None, 1))
             _, terms, ask, seconds = self._usual
-        else:
-            terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
-        return terms, ask._replace(give_up_at=clock() + seconds, label=self._write_label())
+            if seconds == math.inf and ask.label == label:
+                return terms, ask
+            ask = ask._replace(give_up_at=clock() + seconds, label=label)
+            self._usual = config, terms, ask, seconds
+            return terms, ask
+        terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
+        return terms, ask._replace(give_up_at=clock() + seconds, label=label)
 
     def _build(
         self,
@@ -401,14 +420,12 @@ class Semaphore:
         return lease
 
     def _newest(self, keep: bool = False) -> Lease:
-        lease = self._held.newest()
+        lease = self._held.newest(take=not keep)
         if lease is None:
             raise NotAcquired(
                 f"{self.name!r}: this thread or task holds nothing through this object",
                 name=self.name,
             )
-        if not keep:
-            self._held.discard(lease)
         return lease
 
     def _exit(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
@@ -452,6 +469,10 @@ class Lock(Semaphore):
     """A semaphore of one permit. Arguments as Semaphore's, without the limit."""
 
     def __init__(self, name: str, **options: Any) -> None:
+        if options.get("fair") and isinstance(options.get("using"), (list, tuple)):
+            raise ImproperlyConfigured(
+                "A lock on several servers can't be fair: their queues would disagree for ever."
+            )
         super().__init__(name, 1, **options)
 
     def __repr__(self) -> str:
@@ -468,10 +489,8 @@ class PerCaller:
         )
 
     def _lists(self) -> tuple[list[Lease], list[Any]]:
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            task = None
+        loop = asyncio._get_running_loop()  # current_task() would raise where there is none
+        task = None if loop is None else asyncio.current_task(loop)
         if task is not None:
             return self._tasks.setdefault(task, ([], []))
         try:
@@ -481,7 +500,10 @@ class PerCaller:
         return lists
 
     def add(self, lease: Lease) -> None:
-        self._lists()[0].append(lease)
+        taken = self._lists()[0]
+        while taken and taken[-1].ended:  # by the lease's own release: else they would pile up
+            taken.pop()
+        taken.append(lease)
 
     def has(self, lease: Lease) -> bool:
         return lease in self._lists()[0]
@@ -493,12 +515,14 @@ class PerCaller:
                 del taken[i]
                 return
 
-    def newest(self) -> Lease | None:
+    def newest(self, take: bool = False) -> Lease | None:
         """The newest that was neither released nor detached."""
         taken = self._lists()[0]
         while taken and taken[-1].ended:
             taken.pop()
-        return taken[-1] if taken else None
+        if not taken:
+            return None
+        return taken.pop() if take else taken[-1]
 
     def entered(self) -> list[Any]:
         """What the open `with` blocks entered, innermost last."""

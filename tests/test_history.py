@@ -68,8 +68,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"fence", "limit"},
     ),
     "a hand-over that is lost": (
-        "if call('ZCARD', QUEUE) > 0 then\n  sweep()\n  hand()\nend\nreturn finish({live",
-        "return finish({live",
+        "  sweep()\n  hand()\nend\nreturn finish({live",
+        "end\nreturn finish({live",
         {"handover"},
     ),
     "a hand-over that tells nobody": (

@@ -289,7 +289,7 @@ class ClusterServer(connections.Server):
         if any(_is_silence(answer) for answer in answers):
             self.topology.lost(address)
         return [
-            self._again(step, answer) if _points_elsewhere(answer) else answer
+            self._again(step, answer) if _points_elsewhere(answer) else _partly(answer)
             for step, answer in zip(steps, answers, strict=True)
         ]
 
@@ -343,13 +343,21 @@ class ClusterServer(connections.Server):
                 else:
                     if _is_silence(failure):
                         self.topology.lost(address)
-                    raise
+                    raise _partly(failure) from cause
                 last = failure
         raise Failure(last.cause, clock(), "busy")
 
 
 def _is_silence(answer: Any) -> bool:
     return isinstance(answer, Failure) and answer.why in ("unreachable", "unanswered")
+
+
+def _partly(answer: Any) -> Any:
+    """A script that met another waiter's key, which its half moved slot has not: it broke off, and
+    what it had done is done. So it counts as unanswered, and is sent again."""
+    if isinstance(answer, Failure) and "non local key" in str(answer.cause):
+        return Failure(answer.cause, answer.at, "unanswered")
+    return answer
 
 
 def _points_elsewhere(answer: Any) -> bool:
@@ -453,7 +461,7 @@ class AsyncClusterServer(connections.AsyncServer):
             elif _is_silence(error):
                 self._start(self._lost(address, error), done)
             else:
-                done.set_exception(error)
+                done.set_exception(_partly(error))
 
         self.node(address).batcher.submit(step).add_done_callback(answered)
 

@@ -6,6 +6,7 @@ The only module that imports django_redis and redis.asyncio.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import threading
@@ -25,18 +26,22 @@ from django_redis.client import ShardClient
 from django_redis.pool import ConnectionFactory as ConnectionFactory
 from django_redis.pool import SentinelConnectionFactory
 from redis import exceptions as errors
+from redis.sentinel import SentinelConnectionPool
 
 from .. import conf
 from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
 from .hub import Hub
-from .wire import REDIS_ERRORS, clock, command, is_busy, pack, text, why
+from .wire import REDIS_ERRORS, clock, command, is_busy, pack, pack_step, text, why
 
 #: Seconds that one answer may take, unless the project's socket_timeout is shorter.
 ATTEMPT = 5.0
+#: Connections of the project's pool that one process keeps borrowed between two commands, and the
+#: seconds for which one of them is believed to be open.
+MOST_AT_HAND, FRESH = 8, 1.0
 #: Connections of one process and server that may be blocked by waiters; the others poll.
 MOST_WAITING = 256
-_IDLE_WAITING = 8
+_MOST_IDLE = 8
 _POLL = 0.05
 _BLPOP_MARGIN = 1.0
 
@@ -71,15 +76,39 @@ def _check_backend(alias: str, backend: Any) -> None:
         )
 
 
+#: The project's pools that were used here.
+_pools: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _free_pools() -> None:
+    """In a forked child: locks of redis-py's pools that another thread held are held by nobody now,
+    and the pool would wait for them before it resets itself."""
+    for pool in _pools:
+        for lock in ("_lock", "_fork_lock"):
+            if hasattr(pool, lock):
+                setattr(pool, lock, threading.RLock())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_pools)
+
+
 class Server:
     """The sync side of one cache alias. Holds no connection: it asks the project's pool."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self._waiting: weakref.WeakKeyDictionary[Any, _Waiting] = weakref.WeakKeyDictionary()
+        self._own: weakref.WeakKeyDictionary[Any, _Own] = weakref.WeakKeyDictionary()
+        self._at_hand = _AtHand()
+        self._pool: Any = None
 
     def pool(self) -> Any:
-        return backend_of(self.alias).get_client(write=True).connection_pool
+        pool = backend_of(self.alias).get_client(write=True).connection_pool
+        if pool is not self._pool:
+            self._pool = pool
+            _pools.add(pool)
+        return pool
 
     def perform(self, step: Step) -> Answer:
         """Carry out one step. Failure when no useful answer came."""
@@ -94,9 +123,10 @@ class Server:
 
     def run(self, step: Run) -> Answer:
         """The answer of a verb; its source is sent along when the server does not know it yet."""
-        with _Borrowed(self.pool()) as borrowed:
+        at_hand = self._connections()
+        with _Borrowed(at_hand.pool, at_hand) as borrowed:
             sent = clock()
-            borrowed.send(pack(command(step)))
+            borrowed.send(pack_step(step))
             try:
                 reply = _read(borrowed.connection, step.timeout)
             except errors.NoScriptError:
@@ -106,14 +136,18 @@ class Server:
             return Answer(text(reply), sent, clock())
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """Several steps in one round trip; what failed stands in its place."""
+        """Several steps in one round trip; what failed stands in its place.
+
+        Over a connection of our own: the keeper must get through when the project's pool is
+        exhausted, and a fork must not find the pool's lock held by the keeper's thread.
+        """
         if not steps:
             return []
         try:
-            with _Borrowed(self.pool()) as borrowed:
+            with _Borrowed(self._own_of(self.pool())) as borrowed:
                 sent = clock()
                 replies: list[Any] = []
-                borrowed.send(*[pack(command(step)) for step in steps])
+                borrowed.send(*map(pack_step, steps))
                 for step in steps:
                     try:
                         reply = text(_read(borrowed.connection, step.timeout))
@@ -135,16 +169,25 @@ class Server:
         return Failure(reply, clock(), why(reply, True))
 
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
-        """Any other command of Redis, its reply with str for bytes. Failure as above."""
-        with _Borrowed(self.pool()) as borrowed:
+        """Any other command of Redis, its reply with str for bytes. Failure as above; over a
+        connection of our own as well."""
+        with _Borrowed(self._own_of(self.pool())) as borrowed:
             borrowed.send(pack(args))
             return text(_read(borrowed.connection, timeout))
 
+    def _connections(self) -> _AtHand:
+        if self._at_hand.is_old():
+            self._at_hand.belong_to(self.pool())
+        return self._at_hand
+
+    def _own_of(self, pool: Any) -> _Own:
+        return self._own.get(pool) or self._own.setdefault(pool, _Own(pool))
+
     def _wait(self, step: Wait) -> Answer:
-        pool, sent = self.pool(), clock()
+        pool, sent = self._connections().pool, clock()
         waiting = self._waiting.get(pool)
         if waiting is None:
-            waiting = self._waiting.setdefault(pool, _Waiting(pool))
+            waiting = self._waiting.setdefault(pool, _Waiting(self._own_of(pool)))
         key = step.keys.wake + step.token
         try:
             reply = waiting.pop(key, step.seconds)
@@ -159,14 +202,14 @@ class Server:
 class _Borrowed:
     """A connection of the project's pool for a `with`. Redis's errors become Failures."""
 
-    __slots__ = ("_pool", "_sent", "connection")
+    __slots__ = ("_at_hand", "_pool", "_sent", "connection")
 
-    def __init__(self, pool: Any) -> None:
-        self._pool, self._sent = pool, False
+    def __init__(self, pool: Any, at_hand: _AtHand | None = None) -> None:
+        self._pool, self._at_hand, self._sent = pool, at_hand, False
 
     def __enter__(self) -> _Borrowed:
         try:
-            self.connection = self._pool.get_connection()
+            self.connection = (self._at_hand or self._pool).get_connection()
         except REDIS_ERRORS as error:
             raise Failure(error, clock(), why(error, False)) from error
         return self
@@ -176,36 +219,118 @@ class _Borrowed:
         self._sent = True
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and (not isinstance(error, errors.ResponseError) or is_busy(error)):
+        if error is None or (isinstance(error, errors.ResponseError) and not is_busy(error)):
+            (self._at_hand or self._pool).release(self.connection)
+        else:
             # An unread reply would be taken for the next command's; and where the primary was
             # demoted, Sentinel is asked anew.
             self.connection.disconnect()
-        self._pool.release(self.connection)
+            self._pool.release(self.connection)
+            if self._at_hand is not None:
+                self._at_hand.give_back()
         if isinstance(error, REDIS_ERRORS):
             raise Failure(error, clock(), why(error, self._sent)) from error
+
+
+class _AtHand:
+    """Connections of a pool that stay borrowed from one command to the next.
+
+    Getting one from the pool and giving it back costs a quarter of a command. They are few: a small
+    pool gets each back at once, and so does Sentinel's, which looks at what it gets back. One that
+    lay for longer than FRESH goes back to be looked at as well; when one breaks before that, the
+    plan asks again.
+    """
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+        self._pid, self._until, self._most = 0, 0.0, 0
+        self._idle: list[tuple[Any, float]] = []
+
+    def is_old(self) -> bool:
+        """Whether to ask anew which pool the project has."""
+        return clock() > self._until or self._pid != os.getpid()
+
+    def belong_to(self, pool: Any) -> None:
+        if self._pid != os.getpid():
+            self._idle = []  # after a fork, these are the parent's
+        elif self.pool is not pool:
+            self.give_back()
+        self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
+        most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
+        self._most = min(MOST_AT_HAND, most)
+
+    def get_connection(self) -> Any:
+        try:
+            connection, since = self._idle.pop()
+        except IndexError:
+            return self.pool.get_connection()
+        if clock() - since < FRESH:
+            return connection
+        self.give_back()
+        self.pool.release(connection)
+        return self.pool.get_connection()
+
+    def release(self, connection: Any) -> None:
+        if len(self._idle) < self._most:
+            self._idle.append((connection, clock()))
+        else:
+            self.pool.release(connection)
+
+    def give_back(self) -> None:
+        """All that are idle, to the pool."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self.pool.release(self._idle.pop()[0])
 
 
 class _Exhausted(Exception):
     pass
 
 
-class _Waiting:
-    """Connections of our own for blocked waiters, made as the pool makes its own.
-
-    A waiter must never take the connection that the holder needs for its release.
-    """
+class _Own:
+    """Connections of our own, made as a pool makes its own."""
 
     def __init__(self, pool: Any) -> None:
         # Not the pool itself: what is kept by pool must not keep the pool.
         self._make: Callable[[], Any] = partial(pool.connection_class, **pool.connection_kwargs)
-        self._idle: list[Any] = []
+        self._idle: list[tuple[Any, float]] = []
+        self._pid = os.getpid()
+
+    def get_connection(self) -> Any:
+        if self._pid != os.getpid():
+            self._idle, self._pid = [], os.getpid()
+        try:
+            connection, since = self._idle.pop()
+        except IndexError:
+            connection, since = self._make(), 0.0
+        try:
+            connection.connect()
+            if clock() - since > FRESH and connection.can_read():  # closed while it lay idle
+                connection.disconnect()
+                connection.connect()
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
+
+    def release(self, connection: Any) -> None:
+        if len(self._idle) < _MOST_IDLE:
+            self._idle.append((connection, clock()))
+        else:
+            connection.disconnect()
+
+
+class _Waiting:
+    """Blocked waiters. One must never take the connection that the holder needs for its release."""
+
+    def __init__(self, own: _Own) -> None:
+        self._own = own
         self._room = threading.BoundedSemaphore(MOST_WAITING)
         self._pid = os.getpid()
 
     def pop(self, key: str, seconds: float) -> Any:
         if self._pid != os.getpid():
-            self._idle, self._pid = [], os.getpid()
-            self._room = threading.BoundedSemaphore(MOST_WAITING)
+            self._room, self._pid = threading.BoundedSemaphore(MOST_WAITING), os.getpid()
         if not self._room.acquire(blocking=False):
             raise _Exhausted
         try:
@@ -215,27 +340,21 @@ class _Waiting:
 
     def _pop(self, key: str, seconds: float) -> Any:
         try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._make()
+            connection = self._own.get_connection()
+        except errors.MaxConnectionsError as error:
+            raise _Exhausted from error
         try:
             limit = getattr(connection, "socket_timeout", None) or ATTEMPT
             seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
-            connection.connect()
-            if connection.can_read():  # closed by the server while it lay idle
-                connection.disconnect()
-                connection.connect()
             connection.send_packed_command([pack(("BLPOP", key, f"{seconds:.3f}"))])
             reply = _read(connection, seconds + _BLPOP_MARGIN)
         except errors.MaxConnectionsError as error:
+            connection.disconnect()
             raise _Exhausted from error
         except BaseException:
             connection.disconnect()
             raise
-        if len(self._idle) < _IDLE_WAITING:
-            self._idle.append(connection)
-        else:
-            connection.disconnect()
+        self._own.release(connection)
         return reply
 
 
@@ -278,6 +397,7 @@ class AsyncServer:
             await loop.create_future()
         finally:
             await asyncio.sleep(0)
+            await _ended(self.hub._reader)
             await self._close()
             # All that is in here knows its loop: left where it is, neither would ever go.
             _living.discard(self)
@@ -301,6 +421,14 @@ class AsyncServer:
         done = loop.create_future()
         loop.call_later(step.seconds, _resolve, done, Answer(None, clock(), clock() + step.seconds))
         return done
+
+
+async def _ended(task: asyncio.Task[Any] | None) -> None:
+    """Cancel it until it is done: redis-py may swallow a cancellation while it connects, and then
+    the loop would never end."""
+    while task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
 
 
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:
@@ -399,9 +527,9 @@ def _async_one(alias: str) -> AsyncServer:
 
 
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """What a connection factory of several servers makes itself, as the Cluster's; else `one`."""
-    factory = getattr(backend_of(alias), "connection_factory", None)
-    make: Callable[[str], Any] = getattr(factory, f"{kind}_server", one)
+    """What several servers make themselves: a quorum, a factory as the Cluster's; else `one`."""
+    makes = alias if type(alias) is not str else backend_of(alias).connection_factory
+    make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
     return make(alias)
 
 

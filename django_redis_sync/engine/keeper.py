@@ -14,6 +14,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -32,6 +33,7 @@ logger = logging.getLogger("django_redis_sync")
 ROUND = 1.0
 #: Seconds between two tries of what failed, and after which it is given up: its lease is over then.
 RETRY, GIVE_UP = 1.0, 120.0
+_PAUSE = 0.05
 
 #: Seconds after which a name in use is written to the registry again, and between two writes of new
 #: ones; days without use after which a name is dropped; names at the most, newest first.
@@ -71,6 +73,7 @@ class Keeper:
         self._later: deque[tuple[Run, float]] = deque()
         # Invariant: the thread looks no later than _looks_at.
         self._wake, self._looks_at = threading.Event(), math.inf
+        # None when there is none, or it ended: looked at by every acquire, so no is_alive().
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._names = _Names()
@@ -89,8 +92,7 @@ class Keeper:
 
     def _expect(self, due: float) -> None:
         """Have the thread look at `due`. It is roused only when it would sleep for longer."""
-        thread = self._thread
-        if due < self._looks_at or thread is None or not thread.is_alive():
+        if due < self._looks_at or self._thread is None:
             self._looks_at = min(due, self._looks_at)
             self._rouse()
 
@@ -103,9 +105,9 @@ class Keeper:
         self._rouse()
 
     def _rouse(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None:
             with self._lock:
-                if self._thread is None or not self._thread.is_alive():
+                if self._thread is None:
                     warn_about_uwsgi()
                     name = f"redis-sync-keeper-{self._alias}"
                     self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -113,26 +115,34 @@ class Keeper:
         self._wake.set()
 
     def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            try:
-                due = self._round()
-            except ImproperlyConfigured as error:
-                # The alias is gone, as after a test's override_settings: nothing can be kept there.
-                logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
-                self._kept.clear()
-                self._later.clear()
-                self._names = _Names()
-                due = math.inf
-            except Exception:
-                logger.exception("the keeper of %r met an error and goes on", self._alias)
-                due = clock() + RETRY
-            # Kept even when its lease is gone: else every short lease would rouse the thread.
-            if self._looks_at > clock():
-                due = min(due, self._looks_at)
-            self._looks_at = due
-            if self._earliest() >= due:
-                self._wake.wait(None if due == math.inf else max(0.0, due - clock()))
+        try:
+            while True:
+                self._wake.clear()
+                due = self._look()
+                # Kept even when its lease is gone: else every short lease would rouse the thread.
+                if self._looks_at > clock():
+                    due = min(due, self._looks_at)
+                self._looks_at = due
+                if self._earliest() >= due:
+                    self._wake.wait(None if due == math.inf else max(0.0, due - clock()))
+        finally:
+            self._thread = None  # whoever needs one next starts another
+
+    def _look(self) -> float:
+        """Tend what is due, whatever happens; when to look again."""
+        try:
+            return self._round()
+        except ImproperlyConfigured as error:
+            # The alias is gone, as after a test's override_settings: nothing can be kept there.
+            logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
+            self._kept.clear()
+            self._later.clear()
+            self._names = _Names()
+            return math.inf
+        except Exception:
+            logger.exception("the keeper of %r met an error and goes on", self._alias)
+            time.sleep(_PAUSE)  # what is overdue would have it try again at once
+            return clock() + RETRY
 
     def _round(self) -> float:
         """Tend what is due; when the next one will be."""

@@ -73,7 +73,7 @@ DEFECTS = [
         "a release hands nothing over",
         "permits are free, and release left b1 waiting",
         (_NOW, _SOON),
-        {"if call('ZCARD', QUEUE) > 0 then\n  sweep()\n  hand()\nend": ""},
+        {"  sweep()\n  hand()\nend": "end"},
     ),
     Defect(
         "a heartbeat does not give what has become free",
@@ -152,7 +152,7 @@ DEFECTS = [
         "an operator's clear does not bury",
         "was cleared and came back",
         (_NOW, _SOON),
-        {"drop(token, record)\nbury(token)\nsweep()": "drop(token, record)\nsweep()"},
+        {"drop(token)\nbury(token)\nsweep()": "drop(token)\nsweep()"},
         kinds="delay",
         operations=(("clear", ""),),
     ),

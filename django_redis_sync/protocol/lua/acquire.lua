@@ -15,7 +15,7 @@ if not record and how ~= 'again' and card + waiting == 0 and fits(mine) then -- 
   return finish(give(token, mine, false))
 end
 
--- @include record sweep hand queue refuse
+-- @include record sweep
 local was = parse(record)
 if record and was.state ~= 'w' then
   local ends = tonumber(call('ZSCORE', LEASES, token) or 0)
@@ -24,12 +24,18 @@ if record and was.state ~= 'w' then
   return claim(was, ends)
 end
 if how == 'again' and not record then return {'gone'} end
-
 if card > 0 or waiting > 0 then sweep(token) end
-if record then
+if not record and waiting == 0 and seen == wants and fits(mine) then -- nobody waits
+  return finish(give(token, mine, false))
+end
+
+if record or (waiting > 0 and dropped) then
+-- @include hand
   got = hand(token)
-else
-  if waiting > 0 then hand(); waiting = call('ZCARD', QUEUE) end
+  waiting = call('ZCARD', QUEUE)
+end
+-- @include queue refuse
+if not record then
   if mine.permits > limit_of(mine) then return finish({'large', whole(limit_of(mine))}) end
   local other = disagrees(wants, card + waiting > 0)
   if other then return finish({'kind', other}) end

@@ -15,8 +15,10 @@ end
 
 -- Removing: always everything that a token has, so that nothing of it can be believed later.
 -- `r`, `ends`: its record and the score of its lease, where they are known. Returns whether a
--- holder lost its lease by this.
+-- holder lost its lease by this. `dropped`: whether anything was removed in this run.
+local dropped = false
 local function drop(t, r, ends)
+  dropped = true
   r = r or parse(call('HGET', INFO, t))
   if ends == nil then ends = call('ZSCORE', LEASES, t) end
   if ends then

@@ -24,7 +24,7 @@ local function put(field, value) puts[#puts + 1] = field; puts[#puts + 1] = valu
 local function weight(permits) return permits == 0 and EXCLUSIVE or permits end
 
 local function place(key, score, member)
-  call('ZADD', key, whole(score), member)
+  call('ZADD', key, score, member)
   fresh[key] = true
   latest = math.max(latest, score)
 end

@@ -7,7 +7,7 @@ local minute = math.floor(now / 60000)
 local function count(what, n)
   if KEEP == 0 then return end
   -- pcall: with the memory full nothing can be counted, and a release has to go on.
-  if redis.pcall('HINCRBY', STATS, minute .. ':' .. what, whole(n)) ~= n then return end
+  if redis.pcall('HINCRBY', STATS, minute .. ':' .. what, n) ~= n then return end
   local last = tonumber(call('HGET', STATS, 'tidied') or minute) -- the first of its minute: tidy up
   if last == minute and call('HEXISTS', STATS, 'tidied') == 1 then return end
   call('HSET', STATS, 'tidied', minute)

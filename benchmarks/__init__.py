@@ -1,0 +1,1 @@
+"""Benchmarks: this project and its peers, side by side. `python -m benchmarks --help`."""

@@ -1,0 +1,75 @@
+"""`python -m benchmarks`: everything in one go, alternating, as ratios within one run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from devtools.servers import NoServer, RedisServer
+
+from . import (
+    contenders,
+    crowds,
+    cycles,
+    handover,
+    plots,
+    process,
+    project,
+    report,
+    requests,
+    server,
+)
+
+BENCHMARKS = {
+    "uncontended": cycles.uncontended,
+    "statistics": server.statistics,
+    "limit-1": crowds.limit_1,
+    "limit-4": crowds.limit_4,
+    "threads": crowds.threads,
+    "tasks": crowds.tasks,
+    "waiting-tasks": crowds.waiting_tasks,
+    "holders": server.by_holders,
+    "waiters": server.by_waiters,
+    "handover": handover.handover,
+    "wsgi": requests.wsgi,
+    "asgi": requests.asgi,
+    "process": process.process,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="about a minute, and less exact")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), metavar="FILE")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw SVGs, too")
+    options = parser.parse_args()
+    try:
+        # Never somebody else's: its database is emptied between the benchmarks.
+        with RedisServer(config={"maxclients": 20_000}) as server:
+            tables = run(server.url, options.only or list(BENCHMARKS), options.quick)
+            where = report.machine(contenders.client(server.url).info("server")["redis_version"])
+    except NoServer as error:
+        print(error, file=sys.stderr)
+        return 1
+    report.write(options.json, where, tables)
+    drawn = plots.draw(options.plots, tables) if options.plots else []
+    print(*(f"{path} written" for path in [options.json, *drawn]), sep="\n")
+    return 0
+
+
+def run(url: str, names: list[str], quick: bool) -> dict[str, report.Table]:
+    project.setup(url)
+    tables = {}
+    for name in names:
+        start = time.monotonic()
+        tables[name] = BENCHMARKS[name](url, quick)
+        contenders.client(url).flushdb()
+        print(f"{tables[name]}\n  ({name}, {time.monotonic() - start:.0f} s)\n", flush=True)
+    return tables
+
+
+if __name__ == "__main__":
+    sys.exit(main())

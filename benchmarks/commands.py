@@ -1,0 +1,44 @@
+"""Which commands clients send, as MONITOR on the server sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+
+#: Connections greet the server with these; they are no part of a cycle.
+_GREETINGS = {"CLIENT", "HELLO", "SELECT", "AUTH", "PING", "INFO", "SUBSCRIBE", "CLUSTER"}
+
+
+@contextlib.contextmanager
+def counted(url: str) -> Iterator[dict[str, int]]:
+    """Counts per command in the block, without those that scripts call. Full after the block."""
+    counts: dict[str, int] = {}
+    client = redis.Redis.from_url(url)
+    marker = b"the end of this count"
+    with redis.Redis.from_url(url) as listener, listener.monitor() as monitor:
+        connection: Any = monitor.connection
+
+        def listen() -> None:
+            while True:
+                line = connection.read_response(disconnect_on_error=False)
+                line = line.decode(errors="replace") if isinstance(line, bytes) else line
+                if marker.decode() in line:
+                    return
+                found = re.match(r'\S+ \[\d+ (\S+)\] "([^"]*)"', line)
+                if found and found[1] != "lua" and found[2].upper() not in _GREETINGS:
+                    word = found[2].upper()
+                    counts[word] = counts.get(word, 0) + 1
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        try:
+            yield counts
+        finally:
+            client.echo(marker)
+            thread.join(10)
+            client.close()

@@ -1,0 +1,142 @@
+"""This project and its peers behind one interface.
+
+A sync contender is a function (url, name, limit) -> () -> context manager, called once per thread;
+an async one returns async context managers and is called once per process. What is not installed is
+left out. Each is used in the way that its own documentation shows first, with one client per
+process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import cache
+from typing import Any
+
+OURS = "django_redis_sync"
+REDIS_PY = "redis-py Lock"
+
+Sync = Callable[[str, str, int], Callable[[], AbstractContextManager[Any]]]
+Async = Callable[[str, str, int], Callable[[], AbstractAsyncContextManager[Any]]]
+
+#: Seconds of a lease, for those that have one.
+LEASE = 30
+
+
+def project_client() -> Any:
+    """The client that the project's cache has: ours and redis-py's Lock share it."""
+    from django.core.cache import caches
+
+    return caches["default"].client.get_client(write=True)
+
+
+@cache
+def client(url: str) -> Any:
+    import redis
+
+    return redis.Redis.from_url(url, max_connections=10_000)
+
+
+def ours(url: str, name: str, limit: int) -> Callable[[], Any]:
+    from django_redis_sync import Semaphore
+
+    semaphore = Semaphore(name, limit)
+    return lambda: semaphore
+
+
+def redis_py(url: str, name: str, limit: int) -> Callable[[], Any]:
+    lock = project_client().lock(name, timeout=LEASE)
+    return lambda: lock
+
+
+def redis_py_fast(url: str, name: str, limit: int) -> Callable[[], Any]:
+    lock = project_client().lock(name, timeout=LEASE, sleep=0.001)
+    return lambda: lock
+
+
+def python_redis_lock(url: str, name: str, limit: int) -> Callable[[], Any]:
+    import redis_lock
+
+    lock = redis_lock.Lock(client(url), name, expire=LEASE)
+    return lambda: lock
+
+
+def pottery(url: str, name: str, limit: int) -> Callable[[], Any]:
+    from pottery import Redlock
+
+    lock = Redlock(key=name, masters={client(url)}, auto_release_time=LEASE)
+    return lambda: lock
+
+
+def redis_semaphore(url: str, name: str, limit: int) -> Callable[[], Any]:
+    import redis_semaphore as bluele
+
+    semaphore = bluele.Semaphore(client(url), limit, namespace=name)
+    return lambda: semaphore
+
+
+def steindamm(url: str, name: str, limit: int) -> Callable[[], Any]:
+    from steindamm import SyncSemaphore
+
+    semaphore = SyncSemaphore.create(
+        connection=client(url), name=name, capacity=limit, expiry=LEASE, max_sleep=0
+    )
+    return lambda: semaphore
+
+
+def ours_async(url: str, name: str, limit: int) -> Callable[[], Any]:
+    return ours(url, name, limit)
+
+
+def async_redis_rate_limiters(url: str, name: str, limit: int) -> Callable[[], Any]:
+    from async_redis_rate_limiters import DistributedSemaphoreManager
+
+    manager = DistributedSemaphoreManager(redis_url=url, redis_ttl=LEASE)
+    return lambda: manager.get_semaphore(name, limit)
+
+
+def steindamm_async(url: str, name: str, limit: int) -> Callable[[], Any]:
+    from redis.asyncio import Redis
+    from steindamm import AsyncSemaphore
+
+    connection = Redis.from_url(url, max_connections=10_000)
+    return lambda: AsyncSemaphore.create(
+        connection=connection, name=name, capacity=limit, expiry=LEASE, max_sleep=0
+    )
+
+
+def redis_py_async(url: str, name: str, limit: int) -> Callable[[], Any]:
+    from redis.asyncio import Redis
+
+    connection = Redis.from_url(url)
+    return lambda: connection.lock(name, timeout=LEASE)
+
+
+#: name -> (function, module that it needs, whether it has limits other than 1)
+SYNC: dict[str, tuple[Sync, str, bool]] = {
+    OURS: (ours, "django_redis_sync", True),
+    REDIS_PY: (redis_py, "redis", False),
+    "redis-py Lock, sleep 0.001": (redis_py_fast, "redis", False),
+    "python-redis-lock": (python_redis_lock, "redis_lock", False),
+    "pottery": (pottery, "pottery", False),
+    "redis-semaphore": (redis_semaphore, "redis_semaphore", True),
+    "steindamm": (steindamm, "steindamm", True),
+}
+ASYNC: dict[str, tuple[Async, str, bool]] = {
+    OURS: (ours_async, "django_redis_sync", True),
+    "async-redis-rate-limiters": (async_redis_rate_limiters, "async_redis_rate_limiters", True),
+    "steindamm": (steindamm_async, "steindamm", True),
+    "redis-py Lock": (redis_py_async, "redis", False),
+}
+
+
+def installed(kind: dict[str, Any], limit: int, *without: str) -> list[str]:
+    """The contenders for a limit, ours first."""
+    return [
+        name
+        for name, (_, module, any_limit) in kind.items()
+        if name not in without
+        and (any_limit or limit == 1)
+        and importlib.util.find_spec(module) is not None
+    ]

@@ -1,0 +1,181 @@
+"""Many threads or tasks at one limit, in processes of their own, and what they make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import multiprocessing
+import os
+import queue
+import resource
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import contenders, project
+from .report import median
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """`workers` threads (or tasks) in each of `processes`, for `seconds`, holding for `hold`."""
+
+    limit: int
+    hold: float
+    processes: int
+    workers: int
+    seconds: float
+    asynchronous: bool = False
+
+
+@dataclass
+class Seen:
+    """What one process saw. A visit is (asked, got, gave back), by the machine's clock."""
+
+    visits: list[list[tuple[float, float, float]]]
+    cpu: float
+    connections: int
+
+
+@dataclass
+class Outcome:
+    """What came of a run. `most`: the most that were inside at once."""
+
+    rate: float
+    jain: float
+    spread: float
+    cpu: float
+    connections: int
+    most: int
+
+
+class Failed(Exception):
+    """A contender raised or hung."""
+
+
+def run(name: str, crowd: Crowd, url: str) -> Outcome:
+    """Let a contender run in fresh processes that start together."""
+    ready = _SPAWN.Barrier(crowd.processes + 1)
+    results = _SPAWN.Queue()
+    key = f"crowd-{os.getpid()}-{time.monotonic_ns()}"
+    processes = [
+        _SPAWN.Process(target=_process, args=(name, crowd, url, key, ready, results), daemon=True)
+        for _ in range(crowd.processes)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        ready.wait(30)
+        seen: list[Seen] = [results.get(timeout=crowd.seconds + 30) for _ in processes]
+    except (threading.BrokenBarrierError, queue.Empty):
+        raise Failed(f"{name} did not come to an end") from None
+    finally:
+        for process in processes:
+            process.join(5)
+            process.kill()
+    return _outcome(seen, crowd.seconds)
+
+
+def _outcome(seen: list[Seen], seconds: float) -> Outcome:
+    workers = [visits for process in seen for visits in process.visits]
+    visits = [visit for own in workers for visit in own]
+    counts = [len(own) for own in workers]
+    waits = sorted(got - asked for asked, got, _ in visits)
+    return Outcome(
+        rate=len(visits) / seconds,
+        jain=sum(counts) ** 2 / (len(counts) * sum(n * n for n in counts)) if visits else 0.0,
+        spread=waits[int(len(waits) * 0.99)] / median(waits) if visits else 0.0,
+        cpu=sum(process.cpu for process in seen) / max(1, len(visits)),
+        connections=max(process.connections for process in seen),
+        most=_most_inside(visits),
+    )
+
+
+def _most_inside(visits: Sequence[tuple[float, float, float]]) -> int:
+    """The most visits that overlap: more than the limit is a limit that was broken."""
+    leaving: list[float] = []
+    most = 0
+    for _, got, gave in sorted(visits, key=lambda visit: visit[1]):
+        while leaving and leaving[0] <= got:
+            heapq.heappop(leaving)
+        heapq.heappush(leaving, gave)
+        most = max(most, len(leaving))
+    return most
+
+
+def _process(name: str, crowd: Crowd, url: str, key: str, ready: Any, results: Any) -> None:
+    project.setup(url)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    results.put((_tasks if crowd.asynchronous else _threads)(name, crowd, url, key, ready))
+
+
+def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
+    make = contenders.SYNC[name][0]
+    visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
+    gate = threading.Barrier(crowd.workers + 1)
+    ends: list[float] = []
+
+    def work(own: list[tuple[float, float, float]]) -> None:
+        enter = make(url, key, crowd.limit)
+        clock, hold = time.monotonic, crowd.hold
+        gate.wait()
+        gate.wait()
+        while (asked := clock()) < ends[0]:
+            with enter():
+                got = clock()
+                if hold:
+                    time.sleep(hold)
+                gave = clock()
+            own.append((asked, got, gave))
+
+    threads = [threading.Thread(target=work, args=(own,), daemon=True) for own in visits]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    ready.wait()
+    cpu = time.process_time()
+    ends.append(time.monotonic() + crowd.seconds)
+    gate.wait()
+    connections = _watch_connections(url, crowd.seconds)
+    for thread in threads:
+        thread.join(60)
+    return Seen(visits, time.process_time() - cpu, connections)
+
+
+def _watch_connections(url: str, seconds: float) -> int:
+    """Connections of everybody but the asking one, in the middle of the run."""
+    time.sleep(seconds / 2)
+    found = int(contenders.client(url).info("clients")["connected_clients"]) - 1
+    time.sleep(seconds / 4)
+    return found
+
+
+def _tasks(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
+    make = contenders.ASYNC[name][0]
+
+    async def work(enter: Callable[[], Any], own: list[Any], end: float) -> None:
+        clock, hold = time.monotonic, crowd.hold
+        while (asked := clock()) < end:
+            async with enter():
+                got = clock()
+                if hold:
+                    await asyncio.sleep(hold)
+                gave = clock()
+            own.append((asked, got, gave))
+
+    async def everybody() -> Seen:
+        visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
+        enter = make(url, key, crowd.limit)
+        async with enter():
+            pass
+        await asyncio.to_thread(ready.wait)
+        cpu, end = time.process_time(), time.monotonic() + crowd.seconds
+        connections = asyncio.create_task(asyncio.to_thread(_watch_connections, url, crowd.seconds))
+        await asyncio.gather(*(work(enter, own, end) for own in visits))
+        return Seen(visits, time.process_time() - cpu, await connections)
+
+    return asyncio.run(everybody())

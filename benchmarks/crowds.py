@@ -1,0 +1,118 @@
+"""Contended and crowded: the tables made of `crowd`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import contenders, crowd
+from .commands import counted
+from .contenders import OURS
+from .crowd import Crowd, Failed, Outcome
+from .report import Row, Table, median, ratios
+
+
+def limit_1(url: str, quick: bool) -> Table:
+    """Nobody holds for long: what handing over costs."""
+    return _race(
+        Table(
+            "Limit 1, hold 0, 2 processes × 8 threads",
+            "≥ 1.5 × python-redis-lock; Jain ≥ 0.999; p99 ≤ 2 × p50; ≤ 3 commands a cycle",
+        ),
+        Crowd(limit=1, hold=0, processes=2, workers=8, seconds=0.7 if quick else 1.5),
+        url,
+        rounds=1 if quick else 5,
+        base="python-redis-lock",
+        without=("pottery",),
+    )
+
+
+def limit_4(url: str, quick: bool) -> Table:
+    return _race(
+        Table("Limit 4, hold 2 ms, 2 processes × 50 threads", "≥ 1.15 × the best peer"),
+        Crowd(limit=4, hold=0.002, processes=2, workers=50, seconds=0.7 if quick else 1.5),
+        url,
+        rounds=1 if quick else 5,
+    )
+
+
+def threads(url: str, quick: bool) -> Table:
+    """Never full: how threads of one process get along with each other."""
+    return _race(
+        Table("Never full, 1 process × 32 threads", ""),
+        Crowd(limit=1000, hold=0, processes=1, workers=32, seconds=0.7 if quick else 1.5),
+        url,
+        rounds=1 if quick else 3,
+    )
+
+
+def tasks(url: str, quick: bool) -> Table:
+    return _race(
+        Table(
+            "Async, 200 tasks, never full",
+            "≥ 8 × the best peer; client CPU ≤ 0.35 ×; ≤ 4 connections",
+        ),
+        Crowd(1000, 0, processes=1, workers=200, seconds=0.7 if quick else 2, asynchronous=True),
+        url,
+        rounds=1 if quick else 5,
+    )
+
+
+def waiting_tasks(url: str, quick: bool) -> Table:
+    return _race(
+        Table(
+            "Async, 1,000 tasks, limit 100, hold 10 ms",
+            "≥ 2 × the best peer; client CPU ≤ 0.35 ×; ≤ 4 connections",
+        ),
+        Crowd(100, 0.01, processes=1, workers=1000, seconds=1 if quick else 2, asynchronous=True),
+        url,
+        rounds=1 if quick else 5,
+    )
+
+
+def _race(
+    table: Table,
+    of: Crowd,
+    url: str,
+    rounds: int,
+    base: str | None = None,
+    without: tuple[str, ...] = (),
+) -> Table:
+    """Rounds in which each contender has its turn; ratios to `base`, or to the best peer."""
+    kind = contenders.ASYNC if of.asynchronous else contenders.SYNC
+    names = contenders.installed(kind, of.limit, *without)
+    found: dict[str, list[Outcome]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in list(names):
+            try:
+                found[name].append(crowd.run(name, of, url))
+            except Failed as error:
+                table.notes.append(str(error))
+                names.remove(name)
+    rates = {name: [outcome.rate for outcome in found[name]] for name in names}
+    peers = [name for name in names if name != OURS]
+    if base not in names:
+        base = max(peers, key=lambda name: median(rates[name]), default=OURS)
+    to_base = ratios(rates, base)
+    cpu = ratios({name: [outcome.cpu for outcome in found[name]] for name in names}, base)
+    for name in names:
+        outcomes = found[name]
+        row: Row = {"": name, "cycles/s": median(rates[name]), f"× {base}": to_base[name]}
+        row["Jain"] = median([outcome.jain for outcome in outcomes])
+        row["p99/p50"] = median([outcome.spread for outcome in outcomes])
+        row["CPU µs"] = median([outcome.cpu for outcome in outcomes]) * 1e6
+        row["CPU ×"] = cpu[name]
+        row["connections"] = max(outcome.connections for outcome in outcomes)
+        row["commands"] = _commands(name, of, url)
+        table.rows.append(row)
+        most = max(outcome.most for outcome in outcomes)
+        if most > of.limit:
+            table.notes.append(f"{name} broke its limit: {most} inside at once")
+    return table
+
+
+def _commands(name: str, of: Crowd, url: str) -> float:
+    """Commands per cycle, in a short run of their own: MONITOR is not free."""
+    short = replace(of, seconds=0.3)
+    with counted(url) as counts:
+        outcome = crowd.run(name, short, url)
+    return sum(counts.values()) / max(1.0, outcome.rate * short.seconds)

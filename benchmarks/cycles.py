@@ -1,0 +1,82 @@
+"""One thread that meets nobody: what an acquire and a release cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import contenders
+from .commands import counted
+from .contenders import OURS, REDIS_PY
+from .report import Row, Table, median, ratios
+
+FLOOR = "two minimal EVALSHA"
+
+
+def uncontended(url: str, quick: bool) -> Table:
+    table = Table(
+        "Acquire + release, one thread, uncontended",
+        f"{OURS} ≤ 0.95 × {REDIS_PY} and ≤ 1.1 × {FLOOR} through execute_command; 2 commands",
+    )
+    cycles = {FLOOR: _minimal()}
+    for name in contenders.installed(contenders.SYNC, 1, "redis-py Lock, sleep 0.001"):
+        cycles[name] = _cycle(name, url)
+    seconds = alternate(cycles, rounds=10 if quick else 60, repeat=50)
+    to_redis_py, to_floor = ratios(seconds, REDIS_PY), ratios(seconds, FLOOR)
+    for name in sorted(cycles, key=to_redis_py.__getitem__):
+        row: Row = {"": name, "µs": median(seconds[name]) * 1e6}
+        row[f"× {REDIS_PY}"], row["× floor"] = to_redis_py[name], to_floor[name]
+        with counted(url) as counts:
+            for _ in range(10):
+                cycles[name]()
+        row["commands"] = sum(counts.values()) / 10
+        table.rows.append(row)
+    return table
+
+
+def alternate(
+    cycles: dict[str, Callable[[], Any]], rounds: int, repeat: int
+) -> dict[str, list[float]]:
+    """Seconds per cycle of each, by round: all take turns, so that noise meets all alike."""
+    found: dict[str, list[float]] = {name: [] for name in cycles}
+    for cycle in cycles.values():
+        for _ in range(20):
+            cycle()
+    for _ in range(rounds):
+        for name, cycle in cycles.items():
+            start = time.perf_counter()
+            for _ in range(repeat):
+                cycle()
+            found[name].append((time.perf_counter() - start) / repeat)
+    return found
+
+
+def _minimal() -> Callable[[], Any]:
+    """Two scripts that do nothing, with as many keys and arguments as a lock needs."""
+    client = contenders.project_client()
+    sha = client.script_load("return 1")
+
+    def cycle() -> None:
+        client.execute_command("EVALSHA", sha, 1, "bench:minimal", "token", 30000)
+        client.execute_command("EVALSHA", sha, 1, "bench:minimal", "token")
+
+    return cycle
+
+
+def _cycle(name: str, url: str) -> Callable[[], Any]:
+    enter = contenders.SYNC[name][0](url, f"cycle-{name.replace(' ', '-')}", 1)
+    if name in (OURS, REDIS_PY):
+        lock: Any = enter()
+
+        def acquire_and_release() -> None:
+            lock.acquire()
+            lock.release()
+
+        return acquire_and_release
+
+    def with_it() -> None:
+        with enter():
+            pass
+
+    return with_it

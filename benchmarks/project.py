@@ -1,0 +1,38 @@
+"""The smallest Django project that this app can run in, for the processes of a benchmark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+
+LIMITED = {"limited": {"limit": 100}}
+
+
+def setup(url: str, **sync: Any) -> None:
+    """Configure Django with the Redis server at `url`; `sync` is added to REDIS_SYNC."""
+    import django
+    from django.conf import settings
+
+    if settings.configured:
+        return
+    settings.configure(
+        SECRET_KEY="only for benchmarks",
+        ALLOWED_HOSTS=["*"],
+        ROOT_URLCONF=__name__,
+        USE_TZ=True,
+        CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
+        INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_redis_sync"],
+        REDIS_SYNC={"KEY_PREFIX": "bench", "ENDPOINTS": LIMITED, **sync},
+        RATELIMIT_BACKEND="redis",
+        RATELIMIT_REDIS={"url": url},
+    )
+    django.setup()
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(b"")
+
+
+urlpatterns = [path("unlimited", plain, name="unlimited"), path("limited", plain, name="limited")]

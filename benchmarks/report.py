@@ -1,0 +1,104 @@
+"""What a benchmark found: rows of figures, a table for people and JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+_PACKAGES = [
+    "django-redis-sync",
+    "django",
+    "django-redis",
+    "redis",
+    "hiredis",
+    "python-redis-lock",
+    "pottery",
+    "Redis-Semaphore",
+    "steindamm",
+    "async-redis-rate-limiters",
+    "django-smart-ratelimit",
+]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else float("nan")
+
+
+def ratios(values: Mapping[str, Sequence[float]], base: str) -> dict[str, float]:
+    """The median over the rounds of each one's figure to that of `base` in the same round."""
+    return {
+        name: median([own / other for own, other in zip(mine, values[base], strict=False) if other])
+        for name, mine in values.items()
+    }
+
+
+@dataclass
+class Table:
+    """One benchmark. `goal`: what it should show; `rows`: first the names of who was measured."""
+
+    title: str
+    goal: str = ""
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        columns = list(dict.fromkeys(column for row in self.rows for column in row))
+        cells = [[_shown(row.get(column, "")) for column in columns] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+        lines = [
+            "  ".join(_aligned(cell, width, i) for i, (cell, width) in enumerate(pairs)).rstrip()
+            for pairs in (list(zip(line, widths, strict=True)) for line in [columns, *cells])
+        ]
+        head = [self.title, *([f"goal: {self.goal}"] if self.goal else [])]
+        return "\n".join(
+            [*head, *(f"  {line}" for line in lines), *map("  ! {}".format, self.notes)]
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _aligned(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column else cell.ljust(width)
+
+
+def machine(redis_version: str) -> dict[str, Any]:
+    """Where it ran; nothing that tells whose machine it is."""
+    import os
+
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "cpus": os.cpu_count(),
+        "cpu": _cpu(),
+        "python": platform.python_version(),
+        "redis-server": redis_version,
+        "packages": packages,
+    }
+
+
+def _cpu() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return found[0] if found else platform.machine()
+
+
+def write(path: Path, where: dict[str, Any], tables: Mapping[str, Table]) -> None:
+    found = {name: vars(table) for name, table in tables.items()}
+    path.write_text(json.dumps({"machine": where, "benchmarks": found}, indent=1) + "\n")

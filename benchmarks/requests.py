@@ -1,0 +1,139 @@
+"""What the middleware adds to a request, through Django's own handlers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, HttpResponse
+from django.test import override_settings
+from django.urls import path
+
+from . import project
+from .cycles import alternate
+from .report import Table, median
+
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+
+
+def wsgi(url: str, quick: bool) -> Table:
+    table = Table(
+        "Requests through the WSGI handler, one after the other",
+        "unlimited ≤ 5 µs more than without; limited: 2 commands and ≤ 60 µs beyond them",
+    )
+    with override_settings(MIDDLEWARE=[]):
+        bare = _wsgi_handler()
+    with override_settings(MIDDLEWARE=[MIDDLEWARE]):
+        ours = _wsgi_handler()
+    cycles = {
+        "no middleware": lambda: bare("/unlimited"),
+        "middleware, unlimited": lambda: ours("/unlimited"),
+        "middleware, limited": lambda: ours("/limited"),
+        "no middleware, two bare commands": lambda: (bare("/unlimited"), _two_commands()),
+    }
+    if importlib.util.find_spec("django_smart_ratelimit"):
+        project.urlpatterns.append(path("peer", _peer_view(), name="peer"))
+        cycles["django-smart-ratelimit's decorator"] = lambda: bare("/peer")
+    seconds = alternate(cycles, rounds=20 if quick else 80, repeat=50)
+    base = seconds["no middleware"]
+    for name, own in seconds.items():
+        more = median([a - b for a, b in zip(own, base, strict=True)])
+        table.rows.append({"": name, "µs": median(own) * 1e6, "more µs": more * 1e6})
+    return table
+
+
+def asgi(url: str, quick: bool) -> Table:
+    table = Table("An unlimited request through the ASGI handler", "≤ 5 µs more than without")
+    with override_settings(MIDDLEWARE=[]):
+        bare = ASGIHandler()
+    with override_settings(MIDDLEWARE=[MIDDLEWARE]):
+        ours = ASGIHandler()
+
+    async def measure() -> dict[str, list[float]]:
+        loop = asyncio.get_running_loop()
+        found: dict[str, list[float]] = {"no middleware": [], "middleware, unlimited": []}
+        for _ in range(20 if quick else 80):
+            for name, handler in zip(found, (bare, ours), strict=True):
+                start = loop.time()
+                for _ in range(30):
+                    await _asgi_request(handler, "/aunlimited")
+                found[name].append((loop.time() - start) / 30)
+        return found
+
+    project.urlpatterns.append(path("aunlimited", _async_view, name="aunlimited"))
+    seconds = asyncio.run(measure())
+    base = seconds["no middleware"]
+    for name, own in seconds.items():
+        more = median([a - b for a, b in zip(own, base, strict=True)])
+        table.rows.append({"": name, "µs": median(own) * 1e6, "more µs": more * 1e6})
+    return table
+
+
+async def _async_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(b"")
+
+
+async def _asgi_request(handler: Any, where: str) -> None:
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "path": where,
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "server": ("localhost", 80),
+    }
+    asked: list[bool] = []
+
+    async def receive() -> dict[str, Any]:
+        if asked:
+            await asyncio.sleep(60)  # nobody hangs up
+        asked.append(True)
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        pass
+
+    await handler(scope, receive, send)
+
+
+def _wsgi_handler() -> Callable[[str], Any]:
+    handler = WSGIHandler()
+
+    def request(where: str) -> None:
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": where,
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "80",
+            "wsgi.input": BytesIO(b""),
+            "wsgi.url_scheme": "http",
+        }
+        handler(environ, lambda status, headers: None).close()
+
+    return request
+
+
+def _two_commands() -> None:
+    """What the limited request sends, without anything around it."""
+    from django_redis_sync.engine import connections
+    from django_redis_sync.protocol.keys import keys_of
+    from django_redis_sync.protocol.plans import Run
+
+    server, keys, token = connections.server("default"), keys_of("bench", "bare", None, 360), "t"
+    argv = (token, 30000, 1, 100, "p", "try", 100, 1, "-", "{}", 360)
+    got = server.run(Run("acquire", keys.of(token), argv, 0.5)).reply
+    release = (token, got[1], "release", 0, 0, 360)
+    server.run(Run("release", keys.of(token), release, 0.5))
+
+
+def _peer_view() -> Any:
+    from django_smart_ratelimit import concurrency_limit
+
+    return concurrency_limit(key=lambda *_: "peer", max_concurrent=100)(project.plain)

@@ -1,0 +1,261 @@
+"""Measures what docs/scaling.md says: `python -m devtools.scaling`. Needs no REDIS_URL: it starts
+servers of its own.
+
+A server's ceiling is counted in its own CPU seconds (INFO cpu), so that slow clients and busy
+neighbours do not lower it: a Redis server runs scripts on one core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import redis
+
+from devtools.servers import RedisServer
+from devtools.topologies import Cluster, client
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+
+CYCLES, BATCH = 20_000, 200
+NAMES = 10_000
+SECONDS = 4.0
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    print("| what | measured |")
+    print("|---|---:|")
+    with RedisServer() as server, client(server) as mine:
+        version = mine.info("server")["redis_version"]
+        one_core(mine)
+        memory(mine)
+    with Cluster() as cluster:
+        shards(cluster)
+    split()
+    print(f"\nRedis {version}, {os.cpu_count()} cores for servers and clients together.")
+
+
+# A limit split over names, on paper
+
+
+def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
+    """What becomes of callers who try once, when one limit is `limit / n` on each of n names.
+
+    Simulated: they come by chance, hold for a chance time, `load` of them at once on average, and
+    pick a name by chance; the second column is of callers who try a second name before they give
+    up.
+    """
+    for parts in (1, 4, 10):
+        once, twice = (_refused(limit, parts, load, arrivals, tries) for tries in (1, 2))
+        row(
+            f"refused though the whole was not full, limit {limit} as {parts} x {limit // parts}, "
+            f"{load:.0f} wanted",
+            f"{once:.1%} after one try, {twice:.1%} after two",
+        )
+
+
+def _refused(limit: int, parts: int, load: float, arrivals: int, tries: int) -> float:
+    chance, now, refused = random.Random(7), 0.0, 0
+    ends: list[tuple[float, int]] = []
+    used = [0] * parts
+    for _ in range(arrivals):
+        now += chance.expovariate(load)
+        while ends and ends[0][0] <= now:
+            used[heapq.heappop(ends)[1]] -= 1
+        for mine in chance.sample(range(parts), min(tries, parts)):
+            if used[mine] < limit // parts:
+                used[mine] += 1
+                heapq.heappush(ends, (now + chance.expovariate(1), mine))
+                break
+        else:
+            refused += sum(used) < limit
+    return refused / arrivals
+
+
+def row(what: str, value: str) -> None:
+    print(f"| {what} | {value} |", flush=True)
+
+
+# One server core
+
+
+def one_core(mine: redis.Redis) -> None:
+    run = Scripts(mine)
+    with cpu_of(mine) as spent:
+        for _ in range(CYCLES // BATCH):
+            tokens = [secrets.token_hex(16) for _ in range(BATCH)]
+            for token in tokens:
+                run.acquire("hot", token, limit=1)
+                run.release("hot", token)
+            run.send()
+    row("grants/s of one hot name, nobody waiting, per server core", f"{CYCLES / spent():,.0f}")
+    with cpu_of(mine) as spent:
+        for _ in range(CYCLES // BATCH):
+            tokens = [secrets.token_hex(16) for _ in range(BATCH)]
+            for token in tokens:
+                run.acquire("queue", token, limit=1, how="wait")
+            for token in tokens:
+                run.undo("queue", token)
+            run.send()
+    row("the same when every grant is handed to a waiter", f"{CYCLES / spent():,.0f}")
+    with cpu_of(mine) as spent:
+        for _ in range(CYCLES // BATCH):
+            for number in range(BATCH):
+                token = secrets.token_hex(16)
+                run.acquire(f"many-{number}", token, limit=1)
+                run.release(f"many-{number}", token)
+            run.send()
+    row(f"grants/s over {BATCH} names, per server core", f"{CYCLES / spent():,.0f}")
+    mine.flushall()
+
+
+class Scripts:
+    """Verbs in one pipeline, sent as the library sends them."""
+
+    def __init__(self, mine: redis.Redis) -> None:
+        from django_redis_sync.protocol import scripts
+
+        for verb in scripts.VERBS:
+            mine.script_load(scripts.script(verb).source)
+        self._pipe = mine.pipeline(transaction=False)
+        self._fences: dict[str, str] = {}
+
+    def acquire(self, name: str, token: str, limit: int, how: str = "try", lease: int = 60) -> None:
+        argv = (token, lease * 1000, 1, limit, "p", how, 10**9, 1, "-", "", 360)
+        self._run("acquire", name, token, argv)
+
+    def release(self, name: str, token: str) -> None:
+        # Undo asks for no fence, and costs what a release costs.
+        self.undo(name, token)
+
+    def undo(self, name: str, token: str) -> None:
+        self._run("release", name, token, (token, "0", "undo", 0, 0, 360))
+
+    def send(self) -> list[Any]:
+        return self._pipe.execute()
+
+    def _run(self, verb: str, name: str, token: str, argv: tuple[Any, ...]) -> None:
+        from django_redis_sync.engine import wire
+        from django_redis_sync.protocol.keys import keys_of
+        from django_redis_sync.protocol.plans import Run
+
+        step = Run(verb, keys_of("scaling", name).of(token), argv, 5.0)
+        self._pipe.execute_command(*wire.command(step))
+
+
+@contextlib.contextmanager
+def cpu_of(mine: redis.Redis) -> Iterator[Callable[[], float]]:
+    """Seconds of CPU that the server spent in the block."""
+
+    def used() -> float:
+        info = mine.info("cpu")
+        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+    before, after = used(), [0.0]
+    yield lambda: after[0] - before
+    after[0] = used()
+
+
+# Memory
+
+
+def memory(mine: redis.Redis) -> None:
+    run = Scripts(mine)
+
+    def grown(fill: Callable[[], None]) -> float:
+        mine.flushall()
+        run.acquire("warm", "w" * 32, limit=1)
+        run.send()
+        before = mine.info("memory")["used_memory"]
+        fill()
+        run.send()
+        return (mine.info("memory")["used_memory"] - before) / NAMES
+
+    def names() -> None:
+        for number in range(NAMES):
+            run.acquire(f"name-{number}", secrets.token_hex(16), limit=1)
+
+    def idle() -> None:
+        for number in range(NAMES):
+            token = secrets.token_hex(16)
+            run.acquire(f"name-{number}", token, limit=1)
+            run.undo(f"name-{number}", token)
+
+    def holders() -> None:
+        for _ in range(NAMES):
+            run.acquire("one", secrets.token_hex(16), limit=NAMES)
+
+    def waiters() -> None:
+        for _ in range(NAMES):
+            run.acquire("one", secrets.token_hex(16), limit=1, how="wait")
+
+    row("bytes of a name with one holder, its statistics included", f"{grown(names):,.0f}")
+    row("bytes that stay of a name for some seconds after it", f"{grown(idle):,.0f}")
+    row(f"bytes of one more holder, of {NAMES:,}", f"{grown(holders):,.0f}")
+    row(f"bytes of one more waiter, of {NAMES:,}", f"{grown(waiters):,.0f}")
+    mine.flushall()
+
+
+# Shards
+
+
+def shards(cluster: Cluster) -> None:
+    from django.conf import settings
+    from django.test import override_settings
+
+    from django_redis_sync.protocol.keys import keys_of
+
+    prefix = settings.PREFIX
+    by_shard: list[list[str]] = [[] for _ in cluster.primaries]
+    for number in range(3000):
+        name = f"spread-{number}"
+        owner = cluster.primaries.index(cluster.owner(keys_of(prefix, name).leases))
+        if len(by_shard[owner]) < 100:
+            by_shard[owner].append(name)
+        if all(len(names) == 100 for names in by_shard):
+            break
+    with override_settings(CACHES={**settings.CACHES, "cluster": cluster.cache()}):
+        for count in (1, 2, 3):
+            names = [name for some in by_shard[:count] for name in some[: 100 // count]]
+            done, used, own = asyncio.run(_load(cluster, names))
+            share = ", ".join(f"{one / SECONDS:.0%}" for one in used[:count])
+            row(
+                f"cycles/s of one process, 100 tasks on names of {count} shard(s)",
+                f"{done / SECONDS:,.0f} (servers busy {share}; the process {own / SECONDS:.0%})",
+            )
+
+
+async def _load(cluster: Cluster, names: list[str]) -> tuple[int, list[float], float]:
+    from django_redis_sync import Lock
+
+    done, end = 0, time.monotonic() + SECONDS
+
+    async def work(name: str) -> None:
+        nonlocal done
+        lock = Lock(name, using="cluster")
+        while time.monotonic() < end:
+            async with lock:
+                pass
+            done += 1
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(client(server)) for server in cluster.primaries]
+        spent = [stack.enter_context(cpu_of(mine)) for mine in clients]
+        own = time.process_time()
+        await asyncio.gather(*map(work, names))
+        own = time.process_time() - own
+    return done, [one() for one in spent], own
+
+
+if __name__ == "__main__":
+    main()

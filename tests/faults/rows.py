@@ -1,0 +1,591 @@
+"""The one table of faults and of bad input: what is expected, what is done to cause it, and which
+tests show it. `test_rows.py` checks that it is whole and that the tests exist; `report.py` runs
+them and writes the table into the docs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """`tests`: node ids without parameters. `why_not`: why a part of it can't be shown here."""
+
+    title: str
+    expected: str
+    done: str
+    tests: tuple[str, ...]
+    why_not: str = ""
+
+
+def at(file: str, *names: str) -> tuple[str, ...]:
+    """Node ids of tests in one file below tests/."""
+    return tuple(f"tests/{file}.py::{name}" for name in names)
+
+
+HERE, WAYS, CLOCKS = "faults/test_servers", "faults/test_ways", "faults/test_clocks"
+OLD, PERMITS = "behaviour/test_faults", "behaviour/test_permits"
+SENTINEL, CLUSTER = "topologies/test_sentinel", "topologies/test_cluster"
+OUTAGE, VIEWS, SITES = "test_requests_outage", "test_requests_views", "test_requests_servers"
+
+FAULTS: dict[int, Row] = {
+    1: Row(
+        "reply of acquire lost",
+        "asked again with the same token: one grant, one fence",
+        "a proxy drops the reply, or cuts the connection instead of it",
+        (
+            *at(WAYS, "test_row_01_a_lost_reply_costs_a_retry_and_no_second_grant"),
+            *at(OLD, "test_a_lost_reply_of_acquire_is_asked_for_again"),
+            *at(OLD, "test_a_lost_reply_of_release_is_asked_for_again"),
+            *at(OLD, "test_a_waiters_lost_replies_cost_it_neither_place_nor_grant"),
+        ),
+    ),
+    2: Row(
+        "request delayed past the caller's budget",
+        "Unavailable(maybe_executed=True), and no ghost holder afterwards",
+        "a proxy holds the request back until its undo was done",
+        at(
+            OLD,
+            "test_no_reply_at_all_is_unavailable_and_leaves_no_ghost",
+            "test_a_request_that_arrives_after_its_undo_takes_nothing",
+        ),
+    ),
+    3: Row(
+        "server hangs",
+        "every call ends within its budget",
+        "SIGSTOP",
+        (
+            *at(HERE, "test_row_03_nothing_that_asks_takes_longer_than_its_budget"),
+            *at(OLD, "test_a_server_that_hangs_takes_no_more_than_the_budget"),
+        ),
+    ),
+    4: Row(
+        "connection refused",
+        "Unavailable at once",
+        "a port where nobody listens",
+        at(OLD, "test_nothing_listens"),
+    ),
+    5: Row(
+        "kill -9 without persistence",
+        "leases are gone, their holders learn it, fences grow",
+        "20 leases; SIGKILL, restart",
+        (
+            *at(HERE, "test_row_05_a_kill_without_a_file_loses_leases_and_no_fence"),
+            *at(OLD, "test_a_killed_server_loses_leases_and_fences_grow"),
+        ),
+    ),
+    6: Row(
+        "kill -9 with appendonly, everysec",
+        "leases and fences survive",
+        "20 leases; SIGKILL, restart",
+        at(HERE, "test_row_06_a_kill_with_an_append_only_file_loses_nothing"),
+        "power loss, which also loses what the kernel had not written yet, is row 7",
+    ),
+    7: Row(
+        "end of the append-only file lost",
+        "no fence goes back",
+        "20 leases; SIGKILL, 2 %, half or all of the file cut off, restart",
+        at(HERE, "test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost"),
+    ),
+    8: Row(
+        "failover loses a grant that was not copied",
+        "a documented window: its holder is told, fences grow",
+        "the link to the replica is cut by a proxy, then the primary is stopped",
+        at(SENTINEL, "test_grants_that_were_not_copied_are_lost_and_their_holders_told"),
+    ),
+    9: Row(
+        "Sentinel failover",
+        "works again after down-after and an election; waiters go on",
+        "three sentinels, SIGSTOP of the primary under load",
+        at(SENTINEL, "test_a_failover_under_load_stops_nobody_for_good"),
+    ),
+    10: Row(
+        "old primary comes back",
+        "it is left at once; min-replicas-to-write refuses, fences reject",
+        "SIGCONT after the failover; min-replicas-to-write 1 with no replica",
+        (
+            *at(SENTINEL, "test_a_demoted_primary_is_left_at_once"),
+            *at(
+                HERE,
+                "test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pending",
+            ),
+        ),
+        "a client that sees only the old primary of a split network holds there until its lease "
+        "ends: a storage that looks at fences is what refuses it",
+    ),
+    11: Row(
+        "READONLY",
+        "the new primary is looked for, one grant",
+        "REPLICAOF under a client",
+        at(SENTINEL, "test_a_demoted_primary_is_left_at_once"),
+    ),
+    12: Row(
+        "waiter blocked while its server is demoted",
+        "asks again and keeps its place",
+        "REPLICAOF under a waiter",
+        at(SENTINEL, "test_a_waiter_keeps_its_place_through_a_failover"),
+    ),
+    13: Row(
+        "wake-up lost",
+        "granted within a heartbeat",
+        "a waiter that listens to a list nobody writes to, or delivers no message",
+        (
+            *at(WAYS, "test_row_13_a_lost_wake_up_costs_a_heartbeat"),
+            *at(OLD, "test_a_lost_wake_up_costs_a_heartbeat"),
+        ),
+    ),
+    14: Row(
+        "Pub/Sub connection killed",
+        "subscribed anew, and all its waiters ask first",
+        "CLIENT KILL TYPE pubsub under five waiters",
+        (
+            *at(WAYS, "test_row_14_a_killed_subscription_is_made_again"),
+            *at(OLD, "test_a_killed_subscription_is_made_again_and_its_waiters_ask"),
+            *at(OLD, "test_a_waiter_rides_out_a_restart_of_its_connections"),
+        ),
+    ),
+    15: Row(
+        "500 waiters",
+        "as many are woken as permits come free",
+        "the server's commandstats around one release of five permits",
+        (
+            *at(HERE, "test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free"),
+            *at("behaviour/test_storms", "test_a_release_wakes_as_many_as_it_frees"),
+        ),
+    ),
+    16: Row(
+        "Cluster slot migrates",
+        "MOVED and ASK are followed",
+        "SETSLOT and MIGRATE on three primaries under load",
+        at(
+            CLUSTER,
+            "test_slots_migrate_under_load_without_an_error",
+            "test_a_waiter_is_granted_after_its_slot_has_moved",
+            "test_a_half_moved_slot_is_waited_for",
+        ),
+    ),
+    17: Row(
+        "Cluster shard down",
+        "its names are unavailable, the others work",
+        "SIGSTOP of one of three",
+        at(
+            CLUSTER,
+            "test_one_stopped_shard_is_unavailable_and_the_others_go_on",
+            "test_a_stopped_shard_does_not_cost_the_others_their_leases",
+        ),
+    ),
+    18: Row(
+        "CROSSSLOT",
+        "can't be: all keys of a name share a slot",
+        "names and prefixes with braces, made at random",
+        (
+            *at("test_protocol_keys", "test_the_keys_of_a_name_are_in_one_slot"),
+            *at("test_protocol_keys", "test_braces_in_a_prefix_do_not_move_the_slot"),
+        ),
+    ),
+    19: Row(
+        "NOSCRIPT",
+        "loaded again, no error seen",
+        "SCRIPT FLUSH before each ask, and in a loop beside pipelines",
+        (
+            *at(WAYS, "test_row_19_scripts_that_were_flushed_cost_one_more_round_trip"),
+            *at(OLD, "test_scripts_that_were_flushed_are_loaded_again"),
+        ),
+    ),
+    20: Row(
+        "BUSY",
+        "asked again for as long as the budget lasts, then Unavailable",
+        "an endless script",
+        at(OLD, "test_an_endless_script_makes_it_unavailable_for_as_long"),
+    ),
+    21: Row(
+        "LOADING",
+        "Unavailable within the budget; works when it is loaded",
+        "a file that is loaded slowly (key-load-delay)",
+        at(HERE, "test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget"),
+    ),
+    22: Row(
+        "memory full, noeviction",
+        "acquire is refused, release works",
+        "maxmemory 1",
+        (
+            *at(HERE, "test_row_22_a_full_memory_refuses_to_take_and_still_releases"),
+            *at(OLD, "test_a_full_memory_refuses_to_take_and_still_releases"),
+        ),
+    ),
+    23: Row(
+        "evicting policy",
+        "the doctor says so",
+        "allkeys-random, and memory filled until leases vanish",
+        (
+            *at(HERE, "test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict"),
+            *at("test_doctor", "test_an_evicting_policy_is_an_error_when_memory_is_limited"),
+        ),
+        "no system check says so: checks never open a connection",
+    ),
+    24: Row(
+        "cache.clear()",
+        "holders learn LeaseLost, fences grow",
+        "ten renewed leases; clear, FLUSHDB",
+        (
+            *at(HERE, "test_row_24_a_cleared_cache_is_learnt_of"),
+            *at(OLD, "test_a_cleared_cache_is_learnt_of_and_fences_go_on"),
+        ),
+    ),
+    25: Row(
+        "NOPERM",
+        "the error names the command",
+        "ACL SETUSER without it, outside and inside a script",
+        (
+            *at(
+                OLD,
+                "test_a_refused_command_is_named",
+                "test_a_refused_command_in_a_script_is_named",
+            ),
+            *at("test_doctor", "test_a_command_that_is_not_allowed_is_named"),
+        ),
+    ),
+    26: Row(
+        "NOREPLICAS",
+        "refused; a release stays pending and is done later",
+        "min-replicas-to-write 1 with no replica",
+        at(HERE, "test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pending"),
+    ),
+    27: Row(
+        "server's clock jumps ahead by 60 s",
+        "who renews learns of it; fences grow",
+        "a shim in the server's process",
+        at(CLOCKS, "test_row_27_the_servers_clock_jumps_ahead"),
+    ),
+    28: Row(
+        "server's clock jumps back by 60 s",
+        "held over for a lease at the most, not for the jump; fences grow",
+        "a shim in the server's process",
+        at(
+            CLOCKS,
+            "test_row_28_the_servers_clock_jumps_back",
+            "test_row_28_permits_are_never_given_twice_when_the_clock_goes_to_and_fro",
+        ),
+    ),
+    29: Row(
+        "client's clock is off by an hour",
+        "no effect",
+        "time.time patched",
+        at(OLD, "test_the_clients_wall_clock_has_no_say"),
+    ),
+    30: Row(
+        "holder paused past its lease",
+        "the next one gets in with a larger fence; the paused one learns it",
+        "SIGSTOP of the holder's process",
+        at("behaviour/test_processes", "test_a_paused_holder_learns_that_its_time_went_by"),
+    ),
+    31: Row(
+        "holder killed",
+        "its permit is back within its lease and one check",
+        "SIGKILL of the holder's process",
+        (
+            *at(WAYS, "test_row_31_a_killed_holders_permit_comes_back_with_its_lease"),
+            *at(OLD, "test_a_killed_holders_permit_is_back_within_its_lease"),
+        ),
+    ),
+    32: Row(
+        "fork while holding",
+        "the child neither renews nor releases",
+        "os.fork inside the block, and while another thread uses the pool",
+        (
+            *at(
+                "behaviour/test_processes",
+                "test_a_forked_child_neither_renews_nor_releases_its_parents_leases",
+            ),
+            *at(WAYS, "test_row_32_a_child_forked_while_another_thread_uses_the_pool_goes_on"),
+        ),
+    ),
+    33: Row(
+        "keeper dies, or can't renew",
+        "lost before the server's expiry; never renewed past max_hold",
+        "the thread taken away; every request refused by a proxy",
+        (
+            *at(
+                WAYS,
+                "test_row_33_a_lease_that_cannot_be_renewed_is_called_lost_before_the_server_ends_it",
+            ),
+            *at(
+                OLD,
+                "test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_away",
+                "test_a_keeper_that_died_is_replaced",
+            ),
+            *at(PERMITS, "test_renew_can_be_had_with_a_timeout_and_stops_at_max_hold"),
+        ),
+    ),
+    34: Row(
+        "asyncio task cancelled at every await",
+        "no holder and no waiter left",
+        "cancelled at the k-th await, once and repeatedly, for all k",
+        at("behaviour/test_cancellation", "test_cancelled_at_any_await_nothing_is_left"),
+    ),
+    35: Row(
+        "many tasks on one thread",
+        "a lease each",
+        "gather",
+        (
+            *at(PERMITS, "test_one_object_serves_many_at_once"),
+            *at("behaviour/test_storms", "test_500_tasks_on_one_loop_never_exceed_the_limit"),
+        ),
+        "greenlets are not run: gevent is no dependency of the tests",
+    ),
+    36: Row(
+        "heads of the queue die or are paused in their wait",
+        "the others are delayed once, not for each",
+        "SIGKILL and SIGSTOP of several heads",
+        at(
+            "behaviour/test_queue_deaths",
+            "test_the_dead_and_the_paused_hold_up_the_others_for_seconds",
+        ),
+    ),
+    37: Row(
+        "quorum: a node down or slow, its clock jumps",
+        "elapsed time and drift are deducted; failure is undone on all",
+        "five servers: killed, stopped, one's clock moved",
+        at(
+            "topologies/test_quorum",
+            "test_two_of_five_killed_do_not_matter_and_three_do",
+            "test_two_that_hang_cost_little_and_keep_nothing",
+            "test_safe_while_servers_come_and_go",
+            "test_one_servers_clock_jumps_by_a_minute",
+            "test_what_is_believed_is_less_than_what_was_asked_for_by_the_drift",
+        ),
+    ),
+    38: Row(
+        "pool or maxclients exhausted",
+        "waiters never starve the releasers",
+        "max_connections=1 with 20 workers; maxclients 4",
+        at(
+            OLD,
+            "test_waiters_never_starve_the_releaser_of_connections",
+            "test_a_full_server_says_so_in_time",
+        ),
+    ),
+    39: Row(
+        "Redis down under a request limit",
+        "open, closed or local holds; one probe at a time, so that requests stay fast",
+        "SIGSTOP and kill under load",
+        at(
+            OUTAGE,
+            "test_an_outage_under_load_neither_lifts_the_limit_nor_slows_requests_down",
+            "test_no_request_asks_a_server_that_is_known_to_be_down",
+            "test_open_lets_all_in_and_closed_none",
+            "test_local_keeps_the_limit_in_this_process",
+        ),
+    ),
+    40: Row(
+        "stream, disconnect, exception in an outer middleware",
+        "exactly one release, none early",
+        "sockets aborted under gunicorn and uvicorn; a middleware that raises",
+        (
+            *at(SITES, "test_a_stream_holds_its_permit_until_the_last_byte_left"),
+            *at(SITES, "test_a_client_that_left_after_the_first_byte_frees_its_permit"),
+            *at(VIEWS, "test_a_response_that_another_middleware_drops_gives_its_permit_back"),
+            *at(VIEWS, "test_a_response_that_nobody_will_close_gives_its_permit_back"),
+        ),
+    ),
+}
+
+MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"
+PARSING, GARBAGE, THREATS = "fuzz/test_parsing", "fuzz/test_garbage", "faults/test_threats"
+POLICY, ACTIONS, ACT = "test_requests_policy", "test_admin_actions", "test_command_act"
+
+INPUT: dict[str, Row] = {
+    "name that is empty or unprintable": Row(
+        "name empty, no str, NUL, newline, ANSI codes, lone surrogate",
+        "ValueError or TypeError before anything is sent; shown escaped",
+        "such names, and any at random",
+        (
+            *at(MISUSE, "test_a_name_that_cannot_be_shown_or_stored"),
+            *at(PARSING, "test_a_name_is_usable_or_refused"),
+            *at("test_command_status", "test_control_characters_are_shown_and_not_sent"),
+            *at(THREATS, "test_nobody_writes_lines_into_the_log"),
+        ),
+    ),
+    "name with any other character": Row(
+        "name with braces, colon, spaces, unicode; over-long",
+        "works, one slot, meets no other; over-long: ValueError, request keys digested",
+        "such names, and any at random",
+        (
+            *at(MISUSE, "test_names_of_all_sorts_work_and_do_not_meet"),
+            *at(KEYS, "test_two_names_share_no_key", "test_the_keys_of_a_name_are_in_one_slot"),
+            *at(POLICY, "test_a_primary_key_that_cannot_stand_in_a_key_is_digested"),
+        ),
+    ),
+    "NFC and NFD": Row(
+        "two forms of one letter",
+        "two names",
+        "both forms",
+        at(MISUSE, "test_forms_of_one_letter_are_two_names"),
+    ),
+    "limit": Row(
+        "limit 0, negative, float, NaN, bool, str",
+        "ValueError or TypeError",
+        "each, and any JSON at random",
+        (
+            *at(MISUSE, "test_a_limit_that_is_no_count"),
+            *at(PARSING, "test_options_are_taken_or_refused_before_anything_is_sent"),
+        ),
+    ),
+    "timeout and blocking_timeout": Row(
+        "0, negative, NaN, 1e30, str",
+        "0 waits not at all; else ValueError or TypeError",
+        "each, and any JSON at random",
+        at(
+            MISUSE,
+            "test_seconds_that_are_none",
+            "test_a_wait_of_no_seconds",
+            "test_a_wait_of_zero_tries_once",
+            "test_an_endless_wait_can_be_said",
+        ),
+    ),
+    "decorators": Row(
+        "without parentheses, on async, class, method, helper",
+        "works, or one clear error",
+        "each",
+        (
+            *at("test_locks_synchronized", "test_what_it_is_not_for_is_refused"),
+            *at("test_locks_synchronized", "test_methods_class_methods_and_static_methods"),
+            *at(VIEWS, "test_what_is_no_view_is_a_type_error"),
+            *at(VIEWS, "test_without_a_name_the_semaphore_is_named_after_the_view"),
+        ),
+    ),
+    "limits that disagree": Row(
+        "limit lowered while held; callers that disagree",
+        "nobody is thrown out; the caller's rules unless an operator set one; told",
+        "both",
+        (
+            *at(PERMITS, "test_the_callers_limit_rules_and_nobody_is_thrown_out"),
+            *at(SCRIPTS, "test_callers_that_disagree_on_the_limit_are_noted"),
+            *at("test_operations", "test_resize_rules_above_the_callers_and_throws_nobody_out"),
+        ),
+    ),
+    "foreign value": Row(
+        "another program's value under our key",
+        "an error that names the key; left alone",
+        "values of each kind under each key; garbage in our own",
+        (
+            *at(OLD, "test_another_programs_value_is_named_and_left_alone"),
+            *at(SCRIPTS, "test_a_foreign_value_is_neither_used_nor_deleted"),
+            *at(GARBAGE, "test_keys_of_another_kind_are_named_and_left_alone"),
+            *at(GARBAGE, "test_inspection_of_garbage", "test_a_registry_of_garbage"),
+        ),
+    ),
+    "token": Row(
+        "token guessed, replayed, used after release",
+        "refused; never shown whole",
+        "forged handles; logs, errors, pages and repr searched for tokens",
+        (
+            *at(MISUSE, "test_a_forged_handle_gets_nothing"),
+            *at("behaviour/test_processes", "test_a_handle_works_once_it_is_released_no_more"),
+            *at(PERMITS, "test_a_lease_is_given_back_once"),
+            *at(THREATS, "test_a_token_is_never_shown_whole", "test_a_token_cannot_be_guessed"),
+            *at(ACTIONS, "test_the_forms_hold_no_token"),
+        ),
+    ),
+    "HTML in the admin": Row(
+        "name, label, user agent with HTML",
+        "escaped",
+        "each, on every page",
+        at("test_admin_pages", "test_html_in_names_and_labels_is_text"),
+    ),
+    "admin actions": Row(
+        "by GET, without CSRF, by view-only staff, outside our prefix",
+        "405, 403, 403, refused; every action has a LogEntry",
+        "each",
+        at(
+            ACTIONS,
+            "test_an_action_by_get_is_refused",
+            "test_an_action_without_csrf_is_refused",
+            "test_who_may_only_view_may_not_act",
+            "test_an_action_on_a_name_that_is_not_ours_is_refused",
+            "test_every_action_leaves_an_entry_in_the_log",
+        ),
+    ),
+    "patterns": Row(
+        "locks clear 'x[1]' or '*'",
+        "literal unless --pattern; asks first, --dry-run shows",
+        "each",
+        at(
+            ACT,
+            "test_a_name_is_literal_unless_it_is_said_to_be_a_pattern",
+            "test_clear_shows_whom_and_asks_first",
+            "test_dry_run_only_shows",
+        ),
+    ),
+    "clear races a new holder": Row(
+        "clear while the holder changes",
+        "acts on the one that was shown",
+        "the holder changes in between",
+        (
+            *at(ACT, "test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place"),
+            *at("test_operations", "test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer"),
+            *at(ACTIONS, "test_a_newcomer_is_left_alone"),
+        ),
+    ),
+    "keys without bound": Row(
+        "names made of what users send",
+        "all expire, the registry is trimmed, refusals leave nothing",
+        "many names, and refusals",
+        (
+            *at(SCRIPTS, "test_rejected_requests_leave_nothing", "test_statistics_expire"),
+            *at(SCRIPTS, "test_nothing_is_left_when_everything_has_ended"),
+            *at("test_inspection", "test_names_of_yesterday_and_too_many_are_dropped"),
+        ),
+    ),
+    "X-Forwarded-For": Row(
+        "forged",
+        "REMOTE_ADDR unless proxies are trusted; IPv6 by /64",
+        "forged headers, and any at random",
+        (
+            *at(POLICY, "test_only_what_trusted_proxies_wrote_is_believed"),
+            *at(POLICY, "test_addresses_are_one_by_their_network_and_never_shown"),
+            *at(PARSING, "test_whatever_is_forwarded_becomes_one_key"),
+            *at(PARSING, "test_what_lies_left_of_the_trusted_proxies_changes_nothing"),
+        ),
+    ),
+    "user ids and addresses in keys": Row(
+        "ids, addresses and free-form keys in key names",
+        "addresses and free-form keys digested with the secret key, user pk plain",
+        "each",
+        (
+            *at(POLICY, "test_a_primary_key_is_plain"),
+            *at(POLICY, "test_a_digest_depends_on_the_secret_key"),
+            *at("test_command_status", "test_an_address_is_digested_as_request_policies_do"),
+        ),
+    ),
+    "refusals": Row(
+        "body of a 503 or 429",
+        "no names of holders, hosts or tokens",
+        "both, in each form",
+        at(VIEWS, "test_a_refusal_tells_nothing_of_holders_hosts_or_tokens"),
+    ),
+    "password": Row(
+        "password in a Redis URL",
+        "in no error, status or log",
+        "a wrong one, and a server that is down",
+        (
+            *at(OLD, "test_a_wrong_password_is_no_secret_told"),
+            *at("test_inspection", "test_redis_down_is_unavailable_and_shows_no_password"),
+        ),
+    ),
+    "metadata": Row(
+        "labels",
+        "bounded JSON, never pickle",
+        "any text at random; the package's imports",
+        (
+            *at(PARSING, "test_any_text_as_a_label", "test_a_label_that_is_deep"),
+            *at(PARSING, "test_a_label_comes_back_bounded_and_on_one_line"),
+            *at(THREATS, "test_nothing_is_unpickled_or_evaluated"),
+        ),
+    ),
+}
+
+
+def every() -> dict[str, Row]:
+    """All rows by what the docs call them."""
+    return {**{str(number): row for number, row in FAULTS.items()}, **INPUT}

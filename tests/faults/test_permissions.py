@@ -1,0 +1,145 @@
+"""The least that a Redis user must be allowed, and that all of it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+
+from devtools.servers import RedisServer
+from django_redis_sync import (
+    Lease,
+    Lock,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    Unavailable,
+    inspection,
+    operations,
+    permissions,
+)
+from tests.behaviour.both import eventually
+
+#: Allowed for what this core does not do. INFO is the doctor's (without it, it says what it can not
+#: see); PING a health check's; SELECT chooses a database other than 0; EXISTS asks after a winner
+#: that never came; redis-py may UNSUBSCRIBE; the others trim the list of names once a minute.
+BESIDE = {"EXISTS", "INFO", "PING", "SELECT", "UNSUBSCRIBE"}
+BESIDE |= {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "PEXPIRE"}
+
+
+@pytest.fixture
+def limited(private: RedisServer, alias: Any) -> Iterator[Callable[[str], str]]:
+    """The alias of a user `app` with an ACL."""
+    with redis.Redis.from_url(private.url) as client:
+
+        def make(rules: str) -> str:
+            client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">word", *rules.split())
+            return alias(private.url.replace("redis://", "redis://app:word@"))
+
+        yield make
+
+
+def core(using: str) -> None:
+    """What the behaviour suite is about, once: in sync and in async code."""
+    with Semaphore("core", 2, using=using) as lease:
+        lease.renew()
+        assert lease.owned()
+        first = Lock("wait", using=using).acquire()
+        got: list[Lease | None] = []
+        waiting = threading.Thread(
+            target=lambda: got.append(Lock("wait", using=using).acquire(blocking_timeout=20))
+        )
+        waiting.start()
+        eventually(lambda: inspection.status("wait", using=using).waiting == 1)
+        assert first
+        first.release()
+        waiting.join(20)
+        assert got[0]
+        got[0].release()
+    assert Lock("wait", using=using, blocking=False, min_hold=0.1).acquire()
+    assert Lock("wait", using=using).acquire(blocking_timeout=0.05) is None
+    with RLock("reentrant", using=using) as outer, RLock("reentrant", using=using) as inner:
+        assert outer is inner
+    both = ReadWriteLock("both", using=using)
+    with both.write:
+        both.downgrade()
+    adopted = Lease.from_handle(Lock("handle", using=using, timeout=5).acquire().detach())  # type: ignore[union-attr]
+    adopted.release()
+    asyncio.run(acore(using))
+    held = Semaphore("policy", 2, key="42", using=using).acquire()
+    assert held
+    eventually(lambda: ("policy", "42") in inspection.names(using=using))
+    operations.pause("policy", using=using)
+    operations.resume("policy", using=using)
+    operations.resize("policy", "42", 3, using=using)
+    operations.reset("policy", "42", using=using)
+    shown = inspection.status("policy", "42", using=using)
+    assert [True] == [c.done for c in operations.clear(shown, [held.token], using=using)]
+    assert inspection.history([("core", None)], using=using)[0].total.granted
+
+
+async def acore(using: str) -> None:
+    lock = Lock("awaited", using=using)
+    first = await lock.aacquire()
+    assert first
+    waiting = asyncio.create_task(Lock("awaited", using=using).aacquire(blocking_timeout=20))
+    while not (await lock.astatus()).waiting:
+        await asyncio.sleep(0.01)
+    await first.arelease()
+    second = await waiting
+    assert second
+    await second.arelease()
+
+
+def used(client: redis.Redis) -> dict[str, int]:
+    rows: dict[str, Any] = client.info("commandstats")
+    return {name.removeprefix("cmdstat_").upper(): row["calls"] for name, row in rows.items()}
+
+
+def test_the_core_works_with_the_least_acl_and_needs_all_of_it(
+    private: RedisServer, limited: Callable[[str], str]
+) -> None:
+    rules = permissions.rules(settings.PREFIX)
+    assert f"~{settings.PREFIX}:*" in rules and f"&{settings.PREFIX}:*" in rules
+    using = limited(rules)
+    with redis.Redis.from_url(private.url) as client:
+        client.config_resetstat()
+        core(using)
+        seen = used(client)
+        denied = {row["object"].upper() for row in client.acl_log() if row["reason"] != "auth"}
+    # What a client says about itself when it connects may be refused: nothing depends on it.
+    assert denied <= {"CLIENT", "CLIENT|SETINFO", "CLIENT|MAINT_NOTIFICATIONS"}
+    assert set(permissions.needed()) - set(seen) <= BESIDE
+
+
+@pytest.mark.parametrize(
+    ("taken", "given"),
+    [
+        pytest.param("keys", ["~other:*", "&{p}:*"], id="keys"),
+        pytest.param("channels", ["~{p}:*", "&other:*"], id="channels"),
+    ],
+)
+def test_the_least_acl_gives_no_more_keys_and_channels_than_ours(
+    private: RedisServer, limited: Callable[[str], str], taken: str, given: list[str]
+) -> None:
+    """Neither pattern can be left out, and what is outside them is out of reach."""
+    commands = permissions.rules(settings.PREFIX).split()[2:]
+    using = limited(" ".join([*[w.format(p=settings.PREFIX) for w in given], *commands]))
+    with pytest.raises(Unavailable, match=r"(?i)perm|acl|can't"):
+        core(using)
+    limited(permissions.rules(settings.PREFIX))
+    url = private.url.replace("redis://", "redis://app:word@")
+    with redis.Redis.from_url(url) as app:
+        for words in (("ZADD", "other", 1, "x"), ("DEL", "session"), ("PUBLISH", "other", "x")):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                app.execute_command(*words)
+        for words in (("FLUSHDB",), ("KEYS", "*"), ("CONFIG", "GET", "*"), ("ACL", "LIST")):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                app.execute_command(*words)
+        with pytest.raises(redis.ResponseError):
+            app.eval("return redis.call('FLUSHALL')", 1, f"{settings.PREFIX}:x")

@@ -1,0 +1,69 @@
+"""The table of faults is whole, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from .rows import FAULTS, INPUT, Row, every
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Of the specification: faults, and rows of bad input.
+FAULT_ROWS, INPUT_ROWS = 40, 19
+
+
+def test_every_row_is_in_the_table() -> None:
+    assert list(range(1, FAULT_ROWS + 1)) == sorted(FAULTS)
+    assert INPUT_ROWS == len(INPUT)
+
+
+@pytest.mark.parametrize("name", every())
+def test_a_row_says_what_is_done_and_names_tests_or_a_reason(name: str) -> None:
+    row = every()[name]
+    assert row.title and row.expected and row.done
+    assert row.tests or row.why_not
+    assert sorted(set(row.tests)) == sorted(row.tests)
+
+
+@cache
+def names_in(path: str) -> set[str]:
+    """What pytest collects of a file: functions, and methods of classes, named test."""
+    file = ROOT / path
+    if not file.exists():
+        return set()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    found = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in tree.body if isinstance(node, found)}
+
+
+@pytest.mark.parametrize("name", every())
+def test_the_tests_of_a_row_exist(name: str) -> None:
+    row: Row = every()[name]
+    named = [node.split("::") for node in row.tests]
+    assert [] == [f"{file}::{test}" for file, test in named if test not in names_in(file)]
+
+
+def test_every_test_of_a_row_here_is_in_the_table() -> None:
+    """A test named after a row is listed there, in this and in every other folder."""
+    for path in sorted((ROOT / "tests").glob("**/test_*.py")):
+        file = str(path.relative_to(ROOT))
+        for name in names_in(file):
+            if name.startswith("test_row_") and name[9:11].isdigit() and name[11] == "_":
+                assert f"{file}::{name}" in FAULTS[int(name[9:11])].tests, name
+
+
+def test_what_is_named_is_collected() -> None:
+    """By pytest itself, in this very folder; the others' names are checked above."""
+    here = sorted({t for row in every().values() for t in row.tests if "tests/faults/" in t})
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*words, *here], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert set(here) == {line.partition("[")[0] for line in lines if "::" in line}

@@ -1,0 +1,349 @@
+"""What servers do and how they are set up: files that survive or don't, replicas, memory, load."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.servers import RedisServer, find_server
+from django_redis_sync import LeaseLost, Lock, Semaphore, Unavailable, doctor, inspection
+from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.keys import keys_of
+from tests.behaviour.both import eventually
+from tests.behaviour.watching import View, counted
+from tests.support.workload import call
+
+from .conftest import Figure, Watch, retried
+
+Alias = Callable[..., str]
+
+
+class Impatient(Lock):
+    """Seconds that one answer may take; the budget of an ask is twice that."""
+
+    _attempt = 0.5
+
+
+def names_of(count: int) -> list[str]:
+    return [f"name-{number}" for number in range(count)]
+
+
+# Kills
+
+
+def test_row_05_a_kill_without_a_file_loses_leases_and_no_fence(
+    private: RedisServer, alias: Alias, figure: Figure
+) -> None:
+    using, count = alias(private.url), 20
+    told: list[str] = []
+    options: dict[str, Any] = {"using": using, "timeout": 2, "renew": True}
+    old = [
+        Lock(name, on_lost=lambda lease: told.append(lease.name), **options).acquire()
+        for name in names_of(count)
+    ]
+    private.kill()
+    private.restart()
+    watch = Watch()
+    new = [retried(Lock(name, using=using, blocking=False).acquire) for name in names_of(count)]
+    again = watch.seconds
+    for before, after in zip(old, new, strict=True):
+        assert before and after and after.fence > before.fence
+    eventually(lambda: len(told) == count, 15)
+    assert not any(lease.held for lease in old if lease)
+    figure(recover=again, lost=count, said=f"the last holder knew after {watch.seconds:.1f} s")
+    for lease in new:
+        lease.release()
+
+
+def test_row_06_a_kill_with_an_append_only_file_loses_nothing(
+    new_server: Any, alias: Alias, figure: Figure
+) -> None:
+    server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
+    using, count = alias(server.url), 20
+    old = [Lock(name, using=using, timeout=60).acquire() for name in names_of(count)]
+    rest = Semaphore("three", 3, using=using, timeout=60).acquire(permits=2)
+    assert rest
+    server.kill()
+    watch = Watch()
+    server.restart()
+    kept = [retried(lease.owned) for lease in old if lease]
+    again = watch.seconds
+    assert [True] * count == kept
+    assert retried(Lock(names_of(1)[0], using=using, blocking=False).acquire) is None
+    assert Semaphore("three", 3, using=using).acquire(blocking=False, permits=2) is None
+    # Fences go on where they were, and what was held can be given back and taken again.
+    for lease in old:
+        assert lease
+        lease.release()
+        after = Lock(lease.name, using=using, blocking=False).acquire()
+        assert after and after.fence > lease.fence
+        after.release()
+    rest.release()
+    figure(recover=again, lost=0)
+
+
+@pytest.mark.parametrize("part", [0.02, 0.5, 1.0], ids=["some bytes", "half", "all"])
+def test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost(
+    new_server: Any, alias: Alias, figure: Figure, part: float
+) -> None:
+    server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
+    using, count = alias(server.url), 20
+    # Some were held and given back before, so that fences lie in the file in plenty.
+    for name in names_of(count):
+        with Lock(name, using=using):
+            pass
+    old = [Lock(name, using=using, timeout=60).acquire() for name in names_of(count)]
+    assert all(old)
+    server.kill()
+    path = log_of(server)
+    size = path.stat().st_size
+    os.truncate(path, size - int(size * part))
+    watch = Watch()
+    server.restart()
+    kept = [retried(lease.owned) for lease in old if lease]
+    again = watch.seconds
+    lost = kept.count(False)
+    assert 0 < lost
+    assert (lost == count) == (part == 1.0) or part == 0.5
+    for lease, ours in zip(old, kept, strict=True):
+        assert lease
+        if ours:
+            lease.release()
+        else:
+            with pytest.raises(LeaseLost):
+                lease.release()
+        after = Lock(lease.name, using=using, blocking=False).acquire()
+        assert after and after.fence > lease.fence
+        after.release()
+    figure(recover=again, lost=lost)
+
+
+def log_of(server: RedisServer) -> Path:
+    """The append-only file that grows."""
+    assert server.directory is not None
+    found = [*server.directory.glob("appendonlydir/*.incr.aof"), *server.directory.glob("*.aof")]
+    assert found, "there is no append-only file"
+    return max(found, key=lambda path: path.stat().st_size)
+
+
+# Loading
+
+
+def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
+    new_server: Any, alias: Alias, figure: Figure
+) -> None:
+    """Its data, written as a snapshot, is read as slowly as a large one would be."""
+    keys, delay = 4000, 500  # µs each
+    server: RedisServer = new_server(config={"appendonly": True})
+    using = alias(server.url)
+    held = Lock("held", using=using, timeout=60).acquire()
+    assert held
+    with redis.Redis.from_url(server.url) as client:
+        with client.pipeline(transaction=False) as pipeline:
+            for number in range(keys):
+                pipeline.set(f"ballast:{number}", "x" * 20)
+            pipeline.execute()
+        client.bgrewriteaof()
+        eventually(lambda: is_rewritten(client))
+        if not client.config_get("key-load-delay"):
+            pytest.skip("this server has no key-load-delay to make loading last")
+    server.kill()
+    server.config |= {"key-load-delay": delay, "loading-process-events-interval-bytes": 1024}
+    binary = find_server()
+    assert binary is not None
+    server._launch(binary)  # and not wait until it is ready
+    watch = Watch()
+    eventually(lambda: "LOADING" in answer_of(server), 10)
+    asked = Watch()
+    with pytest.raises(Unavailable) as caught:
+        Impatient("x", using=using).acquire(False)
+    spent = asked.seconds
+    assert spent < 5
+    assert not caught.value.maybe_executed
+    lease = retried(Lock("x", using=using, blocking=False).acquire)
+    again = watch.seconds
+    assert lease and retried(held.owned)
+    lease.release()
+    held.release()
+    figure(recover=again, lost=0, said=f"Unavailable after {spent:.1f} s")
+
+
+def is_rewritten(client: redis.Redis) -> bool:
+    info: dict[str, Any] = client.info("persistence")
+    return not info["aof_rewrite_in_progress"] and not info["aof_rewrite_scheduled"]
+
+
+def answer_of(server: RedisServer) -> str:
+    """What it says to a ping, or what went wrong."""
+    try:
+        with redis.Redis.from_url(server.url, socket_timeout=1) as client:
+            return str(client.execute_command("PING"))
+    except redis.exceptions.BusyLoadingError:
+        return "LOADING"
+    except (redis.RedisError, OSError) as error:
+        return str(error)
+
+
+# How it is set up
+
+
+def test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free(
+    private: RedisServer, admin: redis.Redis, figure: Figure, settings: Any
+) -> None:
+    """The server's own counts: what wakes is one RPUSH each."""
+    keys, limit, crowd = keys_of(settings.PREFIX, "herd"), 5, 500
+    script = scripts.script("acquire").source
+
+    def ask(number: int, **said: Any) -> Any:
+        one = call("acquire", keys, f"{number:032x}", lease=60_000, limit=limit, **said)
+        return admin.eval(script, len(one.keys), *one.keys, *one.argv)
+
+    fence = ask(0, permits=limit, how="try")[1]
+    for number in range(1, crowd + 1):
+        assert b"wait" == ask(number, how="wait")[0]
+    one = call("release", keys, f"{0:032x}", fence=fence, how="release")
+    source = scripts.script("release").source
+    with counted(admin) as seen:
+        assert [b"ok"] == admin.eval(source, len(one.keys), *one.keys, *one.argv)
+    assert limit == seen["rpush"]
+    assert limit == admin.zcard(keys.leases) and crowd - limit == admin.zcard(keys.queue)
+    figure(said=f"{seen['rpush']} of {crowd} woken for {limit} permits")
+
+
+def test_row_22_a_full_memory_refuses_to_take_and_still_releases(
+    private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
+) -> None:
+    using = alias(private.url)
+    held = Semaphore("held", 3, using=using).acquire(permits=2)
+    assert held
+    admin.config_set("maxmemory", 1)
+    with pytest.raises(Unavailable, match="memory"):
+        Impatient("x", using=using).acquire(False)
+    held.release()
+    assert look("held").empty and look("x").empty
+    admin.config_set("maxmemory", 0)
+    watch = Watch()
+    with Lock("x", using=using):
+        figure(recover=watch.seconds, lost=0)
+
+
+def test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict(
+    private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
+) -> None:
+    using = alias(private.url)
+    admin.config_set("maxmemory-policy", "allkeys-random")
+    admin.config_set("maxmemory", int(admin.info("memory")["used_memory"]) + 3_000_000)
+    (finding,) = [f for f in doctor.examine(using=using) if f.id == "eviction"]
+    assert "error" == finding.level and "noeviction" in finding.remedy
+    # Why it matters: leases vanish, and nobody says so.
+    leases = [Lock(name, using=using, timeout=60).acquire() for name in names_of(20)]
+    assert all(leases)
+    for number in range(2000):
+        admin.set(f"ballast:{number}", "x" * 100_000)
+        if sum(look(name).holding for name in names_of(20)) <= 10:
+            break
+    taken = [Lock(name, using=using, blocking=False).acquire() for name in names_of(20)]
+    lost = sum(lease is not None for lease in taken)
+    assert 0 < lost
+    figure(lost=lost, said="the doctor calls it an error")
+    for old, new in zip(leases, taken, strict=True):
+        assert new is None or (old and new.fence > old.fence)
+
+
+def test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pending(
+    private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
+) -> None:
+    using = alias(private.url)
+    held = Lock("held", using=using).acquire()
+    assert held
+    admin.config_set("min-replicas-to-write", 1)
+    watch = Watch()
+    with pytest.raises(Unavailable, match=r"(?i)noreplicas|not enough good replicas"):
+        Lock("x", using=using).acquire(False)
+    with pytest.raises(Unavailable):
+        held.release()
+    assert watch.seconds < 10
+    assert not held.held and 1 == look("held").holding  # given up here, there still pending
+    admin.config_set("min-replicas-to-write", 0)
+    watch = Watch()
+    eventually(lambda: look("held").empty, 10)
+    figure(recover=watch.seconds, lost=0)
+    with Lock("x", using=using):
+        assert look("x").holding == 1
+
+
+# What the library shows while a server is away
+
+
+def test_row_03_nothing_that_asks_takes_longer_than_its_budget(
+    private: RedisServer, alias: Alias, figure: Figure
+) -> None:
+    using = alias(private.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
+    held = Impatient("held", using=using, timeout=60).acquire()
+    assert held
+    asks: list[Callable[[], Any]] = [
+        lambda: Impatient("x", using=using).acquire(False),
+        lambda: Impatient("x", using=using).acquire(blocking_timeout=1),
+        lambda: inspection.status("x", using=using),
+        held.renew,
+        held.owned,
+        held.release,
+    ]
+    slowest = 0.0
+    private.pause()
+    try:
+        for ask in asks:
+            watch = Watch()
+            with pytest.raises(Unavailable):
+                ask()
+            slowest = max(slowest, watch.seconds)
+    finally:
+        private.resume()
+    assert slowest < 5
+    # What the server had been sent is done now, and undone by the keeper: whoever waits gets in.
+    watch = Watch()
+    lease = retried(Lock("x", using=using, blocking_timeout=10).acquire, 10)
+    again = watch.seconds
+    assert lease
+    lease.release()
+    figure(recover=again, lost=0, said=f"Unavailable after {slowest:.1f} s at the most")
+
+
+def test_row_24_a_cleared_cache_is_learnt_of(
+    private: RedisServer, admin: redis.Redis, alias: Alias, figure: Figure
+) -> None:
+    from django.core.cache import caches
+
+    using, count = alias(private.url), 10
+    told: list[float] = []
+    watch = Watch()
+    old = [
+        Lock(
+            name, using=using, timeout=2, renew=True, on_lost=lambda _: told.append(watch.seconds)
+        ).acquire()
+        for name in names_of(count)
+    ]
+    watch.start = time.monotonic()
+    caches[using].clear()
+    admin.flushdb()  # a cache with a prefix of its own may clear no more than that
+    for lease in old:
+        after = Lock(lease.name, using=using, blocking=False).acquire() if lease else None
+        assert lease and after and after.fence > lease.fence
+        after.release()
+    eventually(lambda: len(told) == count, 15)
+    assert not any(lease.held for lease in old if lease)
+    figure(recover=max(told), lost=count)
+
+
+def test_a_view_past_the_library_agrees(private: RedisServer, alias: Alias, look: Any) -> None:
+    """The helper that the rows trust sees what there is."""
+    view: View = look("seen")
+    with Lock("seen", using=alias(private.url), timeout=60):
+        assert 1 == view.holding and 50 < view.ends_in <= 60
+    assert view.empty

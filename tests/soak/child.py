@@ -1,0 +1,38 @@
+"""A process of workers, to be killed or paused: `python -m tests.soak.child SEED SECONDS LOG`.
+
+The server at the other end is reached without a proxy. It says what it counted, as JSON, when its
+time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    logging.disable(logging.CRITICAL)
+
+    from tests.support import journal
+
+    from .work import Log, Threads
+
+    journal.install_from_env()
+    seed, seconds, path = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+    parent, log = os.getppid(), Log(path)
+    threads = Threads(seed, 6, ["kept", "forgetful"], True, log)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and os.getppid() == parent:
+        time.sleep(0.05)
+    threads.join(20)
+    print(json.dumps({"counts": log.counts, "unexpected": log.unexpected}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The tests' settings, with one cache alias for each of the soak's servers."""
+
+import os
+
+from tests.settings import *  # noqa: F403
+from tests.settings import CACHES, PREFIX
+
+#: Alias -> the variable of its URL. Children go straight to a server, the parent by a proxy.
+SERVERS = {"kept": "SOAK_KEPT_URL", "forgetful": "SOAK_FORGETFUL_URL"}
+
+CACHES = {
+    alias: {
+        **CACHES["default"],
+        "LOCATION": os.environ[variable],
+        "OPTIONS": {"SOCKET_TIMEOUT": 2.5, "SOCKET_CONNECT_TIMEOUT": 1.0},
+    }
+    for alias, variable in SERVERS.items()
+}
+CACHES["default"] = CACHES["kept"]
+
+REDIS_SYNC = {"KEY_PREFIX": PREFIX, "TIMEOUT": 2}

@@ -1,0 +1,100 @@
+"""The benchmarks run, and a cycle sends as many commands as it should. No timings here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks import contenders, crowd, report
+from benchmarks.commands import counted
+from devtools.servers import find_server
+from django_redis_sync import Lock, Semaphore
+
+ROOT = Path(__file__).resolve().parent.parent
+ALONE = pytest.mark.skipif(
+    "REDIS_URL" in os.environ, reason="MONITOR shows what others send to the server, too"
+)
+
+
+@pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
+def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "statistics"]
+    done = subprocess.run(
+        [*command, "--json", str(found)],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Server µs with statistics and without" in done.stdout
+    said = json.loads(found.read_text())
+    assert [row[""] for row in said["benchmarks"]["statistics"]["rows"]][1:] == ["off", "on"]
+    assert said["machine"]["redis-server"]
+
+
+@ALONE
+def test_an_uncontended_cycle_is_two_commands(redis_url: str, clean_redis: None) -> None:
+    lock = Lock("bench")
+    with lock:
+        pass
+    with counted(redis_url) as counts:
+        for _ in range(10):
+            with lock:
+                pass
+    assert counts["EVALSHA"] == 20
+    # The keeper lists the name once a minute, whatever the cycles.
+    assert set(counts) <= {
+        "EVALSHA",
+        "TIME",
+        "ZADD",
+        "ZREMRANGEBYSCORE",
+        "ZREMRANGEBYRANK",
+        "PEXPIRE",
+    }
+
+
+@ALONE
+def test_a_contended_cycle_is_three_commands_at_the_most(redis_url: str, clean_redis: None) -> None:
+    lock, cycles = Semaphore("bench", 1), 30
+
+    def work() -> None:
+        for _ in range(cycles):
+            with lock:
+                pass
+
+    with lock:
+        pass
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    with counted(redis_url) as counts:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    commands = counts["EVALSHA"] + counts.get("BLPOP", 0)
+    # One more where a waiter asked again: a second went by, on a machine with much else to do.
+    assert 2 * 4 * cycles <= commands <= 3 * 4 * cycles + 8
+
+
+def test_ratios_are_medians_of_ratios_within_a_round() -> None:
+    found = report.ratios({"ours": [1.0, 4.0, 9.0], "base": [2.0, 4.0, 1.0]}, "base")
+    assert found == {"ours": 1.0, "base": 1.0}
+
+
+def test_a_limit_that_was_broken_is_seen() -> None:
+    visits = [(0.0, 0.0, 2.0), (0.0, 1.0, 3.0), (0.0, 3.0, 4.0)]
+    assert crowd._most_inside(visits) == 2
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_we_come_first_and_locks_have_no_other_limit(limit: int) -> None:
+    names = contenders.installed(contenders.SYNC, limit)
+    assert names[0] == contenders.OURS
+    assert (contenders.REDIS_PY in names) == (limit == 1)

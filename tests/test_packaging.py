@@ -1,0 +1,154 @@
+"""What is given to others: the sdist, the wheel, and the types in it."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import re
+import shutil
+import site
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from devtools import settings_page
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "django_redis_sync"
+IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite3*")
+
+
+def run(*words: object, cwd: Path) -> str:
+    done = subprocess.run([str(w) for w in words], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist of a copy of the checkout and the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("packaging")
+    source = folder / "source"
+    source.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, source)
+    for name in (PACKAGE, "devtools", "example_project", "tests", "docs"):
+        shutil.copytree(ROOT / name, source / name, ignore=IGNORED)
+    dist = folder / "dist"
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source, cwd=folder)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def sdist(built: Path) -> Path:
+    (found,) = built.glob("*.tar.gz")
+    return found
+
+
+def configuration() -> configparser.ConfigParser:
+    found = configparser.ConfigParser()
+    found.read(ROOT / "setup.cfg", encoding="utf-8")
+    return found
+
+
+def test_the_index_would_take_both(built: Path) -> None:
+    pytest.importorskip("twine")
+    said = run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
+    assert 2 == said.count("PASSED")
+
+
+def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {PACKAGE} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert [] == [name for name in names if re.search(r"test_|conftest|\.po$|\.pyc$", name)]
+    package = [name.removeprefix(f"{PACKAGE}/") for name in names]
+    for needed in (
+        "py.typed",
+        "protocol/lua/acquire.lua",
+        "locale/zh_Hans/LC_MESSAGES/django.mo",
+        "management/commands/locks.py",
+        "migrations/0001_initial.py",
+    ):
+        assert needed in package
+    assert any(name.startswith("static/") for name in package)
+    assert any(name.startswith("templates/") for name in package)
+
+
+def test_the_wheel_is_for_every_python_3(wheel: Path) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_the_wheel_says_its_license_and_extras(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+    lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
+    assert {"License: MIT", "License-Expression: MIT"} & set(lines)
+    assert "Provides-Extra: prometheus" in lines
+    assert any(path.endswith("/LICENSE") for path in archive.namelist())
+
+
+def test_the_sdist_holds_what_tests_and_builds_it(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    for needed in ("setup.cfg", "pyproject.toml", "LICENSE", "CHANGELOG.md", "Makefile"):
+        assert needed in names
+    for needed in ("tests/conftest.py", "devtools/servers.py", "example_project/settings.py"):
+        assert needed in names
+    assert [] == [name for name in names if name.endswith((".pyc", ".sqlite3"))]
+
+
+def test_the_version_is_the_newest_of_the_changelog() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)
+    version = configuration()["metadata"]["version"]
+    assert version == versions[0]
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version)
+
+
+def test_the_settings_page_says_what_the_defaults_say() -> None:
+    page = settings_page.PAGE.read_text(encoding="utf-8")
+    assert settings_page.page() == page, "python -m devtools.settings_page writes it anew"
+
+
+# Types
+
+
+@pytest.fixture(scope="module")
+def complaints(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What mypy says, strictly, of a project that installed the wheel."""
+    for module in ("mypy", "mypy_django_plugin"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"no {module}: make lint installs it")
+    folder = tmp_path_factory.mktemp("typed")
+    environment = folder / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
+    (target,) = environment.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(target)
+    # What the wheel depends on; not the checkout, which only the folder itself would name.
+    (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    project = folder / "project"
+    shutil.copytree(ROOT / "tests" / "typed_use", project / "typed_use", ignore=IGNORED)
+    command = [sys.executable, "-m", "mypy", "--config-file", "typed_use/mypy.ini"]
+    command += ["--python-executable", str(environment / "bin" / "python"), "typed_use"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout.splitlines()[:-1]
+
+
+def test_a_project_that_checks_its_types_strictly_finds_them(complaints: list[str]) -> None:
+    assert [] == [line for line in complaints if "decorated.py" not in line]
+
+
+def test_what_is_decorated_keeps_its_type(complaints: list[str]) -> None:
+    assert [] == [line for line in complaints if "decorated.py" in line]

@@ -1,0 +1,393 @@
+"""A Cluster that changes under its users: slots move, shards stop, replicas take over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.cache import caches
+from redis.crc import key_slot
+
+from devtools.servers import HOST
+from devtools.topologies import Cluster, client, wait_for
+from django_redis_sync import Lock, Semaphore, Unavailable, inspection, operations
+from django_redis_sync.engine import cluster, connections, keeper
+from django_redis_sync.protocol.keys import keys_of
+from tests.behaviour.both import both, eventually, until
+
+from .crowd import Crowd
+from .everywhere import Everywhere
+
+ATTEMPT = 0.5
+PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
+
+
+class Impatient(Lock):
+    _attempt = ATTEMPT
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Cluster]:
+    """Three shards, that the tests of this module leave as they are."""
+    from .conftest import _need_servers
+
+    _need_servers()
+    with Cluster() as started:
+        yield started
+
+
+@pytest.fixture
+def name(shared: Cluster, alias: Any) -> str:
+    with Everywhere(shared) as everywhere:
+        everywhere.flushdb()
+    return alias(shared, **PATIENT)
+
+
+def prefix() -> str:
+    from django.conf import settings
+
+    return settings.PREFIX
+
+
+def slot_of(name: str) -> int:
+    return key_slot(keys_of(prefix(), name).leases.encode())
+
+
+def spread(topology: Cluster, each: int = 1) -> list[list[str]]:
+    """Names on each of the shards."""
+    found: list[list[str]] = [[] for _ in topology.primaries]
+    for number in range(1000):
+        one = f"name-{number}"
+        mine = found[topology.primaries.index(topology.owner(slot_of(one)))]
+        if len(mine) < each:
+            mine.append(one)
+        if all(len(some) == each for some in found):
+            return found
+    raise AssertionError("no names for all shards")
+
+
+# Where things are
+
+
+def test_names_spread_over_the_shards_and_each_stays_on_one(shared, name) -> None:
+    leases = [Lock(f"spread-{n}", using=name).acquire() for n in range(60)]
+    waiting = threading.Thread(target=Lock("spread-0", using=name).acquire, args=(True, 2))
+    waiting.start()
+    counts = []
+    for server in shared.primaries:
+        with client(server) as mine:
+            counts.append(mine.dbsize())
+    assert all(counts), counts
+    # The stats are there as well, and the wake list of the one that waits: all in the name's slot.
+    for one in ("leases", "queue", "waiters", "info", "stats"):
+        assert key_slot(getattr(keys_of(prefix(), "spread-0"), one).encode()) == slot_of("spread-0")
+    for lease in leases:
+        lease.release()
+    waiting.join()
+
+
+@both
+async def test_status_and_operators_see_all_shards(io, shared, name, settings) -> None:
+    names = [one for some in spread(shared, 2) for one in some]
+    leases = [await io.do(Lock(one, using=name), "acquire") for one in names]
+    await until(io, lambda: {one for one, _ in inspection.names(using=name)} == set(names), 10)
+    found = inspection.statuses([(one, None) for one in names], using=name)
+    assert [status.holding for status in found] == [1] * len(names)
+    assert (await io.do(Lock(names[0], using=name), "status")).holding == 1
+    assert len(inspection.history([(one, None) for one in names], using=name)) >= len(names)
+    for one in names:
+        operations.pause(one, using=name)
+    assert await io.do(Lock(names[3], using=name), "acquire", False) is None
+    assert {one for one, _ in inspection.names(using=name)} == set(names)
+    for one in names:
+        operations.resume(one, using=name)
+    for lease in leases:
+        await io.do(lease, "release")
+
+
+def test_the_command_lists_all_shards(shared, name, settings, capsys) -> None:
+    from django.core.management import call_command
+
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": name}
+    names = [one for some in spread(shared) for one in some]
+    leases = [Lock(one).acquire() for one in names]
+    eventually(lambda: len(inspection.names()) == len(names), 10)
+    call_command("locks", "status", "--format", "json")
+    said = capsys.readouterr().out
+    assert all(one in said for one in names)
+    for lease in leases:
+        lease.release()
+
+
+def test_the_cache_works_with_our_factory(shared, name) -> None:
+    cache = caches[name]
+    cache.set_many({f"key-{n}": n for n in range(20)})
+    assert [cache.get(f"key-{n}") for n in range(20)] == list(range(20))
+    assert cache.incr("key-1") == 2
+    cache.clear()
+    assert cache.get("key-5") is None
+
+
+def test_renewals_of_all_shards_go_in_one_round(shared, name) -> None:
+    leases = [
+        Lock(one, using=name, timeout=1, renew=True).acquire()
+        for some in spread(shared, 3)
+        for one in some
+    ]
+    time.sleep(1.5)
+    assert all(lease.held and lease.owned() for lease in leases)
+    for lease in leases:
+        lease.release()
+
+
+@both
+async def test_scripts_flushed_on_every_node_are_loaded_again(io, shared, name) -> None:
+    names = [one for some in spread(shared) for one in some]
+    for _ in range(5):
+        with Everywhere(shared) as everywhere:
+            for one in everywhere._all:
+                one.script_flush()
+        for one in names:
+            async with io.entered(Lock(one, using=name)) as lease:
+                assert lease.held
+
+    async def waits() -> Any:
+        return await io.do(Lock(names[0], using=name), "acquire")
+
+    first = await io.do(Lock(names[0], using=name), "acquire")
+    waiting = io.start(waits())
+    await io.sleep(0.2)
+    await io.do(first, "release")
+    await io.do(await io.result(waiting), "release")
+
+
+def test_a_wake_up_reaches_a_listener_on_another_node(shared, name) -> None:
+    """Without the published message the waiter would ask again after a second."""
+
+    async def main() -> list[float]:
+        took = []
+        for one in [one for some in spread(shared, 3) for one in some]:
+            first = await Lock(one, using=name).aacquire()
+            waiting = asyncio.create_task(Lock(one, using=name).aacquire())
+            await asyncio.sleep(0.1)
+            start = time.monotonic()
+            await first.arelease()
+            second = await waiting
+            took.append(time.monotonic() - start)
+            await second.arelease()
+        return took
+
+    took = sorted(asyncio.run(main()))
+    assert took[len(took) // 2] < 0.3, took
+
+
+# Slots that move
+
+
+def test_slots_migrate_under_load_without_an_error(shared, name) -> None:
+    names = [one for some in spread(shared, 2) for one in some]
+    moves = 0
+    with Crowd(name, names, 2) as crowd:
+        eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
+        for turn in range(2):
+            for one in names:
+                here = shared.owner(slot_of(one))
+                there = shared.primaries[(shared.primaries.index(here) + 1) % 3]
+                shared.migrate(slot_of(one), there, pause=0.1 * turn)
+                moves += 1
+        moved = time.monotonic()
+        eventually(lambda: len(crowd.since(moved)) == len(names))
+    print(f"{moves} slots moved under {sum(map(len, crowd.grants.values()))} grants")
+    assert crowd.errors == {}, crowd.said
+    assert crowd.over == 0
+    for one in names:
+        assert inspection.status(one, using=name).holding == 0
+
+
+@both
+async def test_a_waiter_is_granted_after_its_slot_has_moved(io, shared, name) -> None:
+    first = await io.do(Lock("moving", using=name), "acquire")
+    waiting = io.start(io.do(Lock("moving", using=name), "acquire"))
+    with Everywhere(shared) as everywhere:
+        await until(io, lambda: everywhere.zcard(keys_of(prefix(), "moving").queue) == 1)
+        here = shared.owner(slot_of("moving"))
+        shared.migrate(slot_of("moving"), next(s for s in shared.primaries if s is not here))
+    await io.do(first, "release")
+    second = await io.result(waiting)
+    assert second.held and second.fence > first.fence and await io.do(second, "owned")
+    await io.do(second, "release")
+
+
+@both
+async def test_a_half_moved_slot_is_waited_for(io, shared, name) -> None:
+    """TRYAGAIN and ASK for as long as the slot stands half moved; then it goes on."""
+    lease = await io.do(Lock("half", using=name), "acquire")
+    here = shared.owner(slot_of("half"))
+    there = next(server for server in shared.primaries if server is not here)
+    moving = threading.Thread(target=shared.migrate, args=(slot_of("half"), there, 0.7))
+    moving.start()
+    await io.sleep(0.2)
+    await io.do(lease, "renew")
+    await io.do(lease, "release")
+    async with io.entered(Lock("half", using=name)) as again:
+        assert again.fence > lease.fence
+    moving.join()
+
+
+def test_the_registry_is_found_where_its_slot_went(shared, name) -> None:
+    slot = key_slot(keeper.names_key(prefix()).encode())
+    here = shared.owner(slot)
+    shared.migrate(slot, next(server for server in shared.primaries if server is not here))
+    with Lock("listed", using=name):
+        eventually(lambda: ("listed", None) in inspection.names(using=name), 10)
+
+
+# Shards that stop
+
+
+@both
+async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(io, start, alias) -> None:
+    own = start(Cluster, node_timeout=1.5)
+    name = alias(own, **PATIENT)
+    (gone, *_), *others = spread(own)
+    for (one,) in others:
+        async with io.entered(Impatient(one, using=name)):
+            pass
+    held = await io.do(Impatient(gone, using=name), "acquire")
+    own.primaries[0].pause()
+    took = []
+    try:
+        for _ in range(3):
+            start_at = time.monotonic()
+            with pytest.raises(Unavailable):
+                await io.do(Impatient(gone, using=name), "acquire", False)
+            took.append(time.monotonic() - start_at)
+            for (one,) in others:
+                start_at = time.monotonic()
+                async with io.entered(Impatient(one, using=name)) as lease:
+                    assert lease.held
+                assert time.monotonic() - start_at < 2
+        # Waiters on the living shards are woken as ever.
+        first = await io.do(Impatient(others[0][0], using=name), "acquire")
+        waiting = io.start(io.do(Impatient(others[0][0], using=name), "acquire"))
+        await io.sleep(0.2)
+        await io.do(first, "release")
+        await io.do(await io.result(waiting), "release")
+    finally:
+        own.primaries[0].resume()
+    print("Unavailable after", [round(seconds, 2) for seconds in took])
+    assert max(took) < 6 * ATTEMPT + 2 * cluster.LOOK
+    await until(io, lambda: _is_back(gone, name), 20)
+    await io.do(held, "release")
+
+
+def _is_back(name: str, alias: str) -> bool:
+    try:
+        return inspection.status(name, using=alias).holding == 1
+    except Unavailable:
+        return False
+
+
+def test_a_stopped_shard_does_not_cost_the_others_their_leases(start, alias) -> None:
+    own = start(Cluster, node_timeout=1.5)
+    name = alias(own, **PATIENT)
+    (gone, *_), *others = spread(own)
+    options = {"using": name, "timeout": 4, "renew": True}
+    lost = Lock(gone, **options).acquire()
+    kept = [Lock(one, **options).acquire() for (one,) in others]
+    own.primaries[0].pause()
+    try:
+        eventually(lambda: not lost.held, 10)
+        time.sleep(3)
+        assert all(lease.held and lease.owned() for lease in kept)
+    finally:
+        own.primaries[0].resume()
+
+
+@pytest.mark.parametrize("how", ["pause", "kill"])
+def test_a_replica_takes_over_under_load(start, alias, how) -> None:
+    own = start(Cluster, replicas=1, node_timeout=1.0)
+    name = alias(own, **PATIENT)
+    names = [one for some in spread(own) for one in some]
+    (victim, *_), *_ = spread(own)
+    old = own.primaries[0]
+    with Crowd(name, names, 2) as crowd:
+        eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
+        broken = time.monotonic()
+        getattr(old, how)()
+        wait_for(lambda: _owner_seen_by(own.primaries[1], slot_of(victim)) != old.port, "takeover")
+        promoted = time.monotonic() - broken
+        eventually(lambda: len(crowd.since(broken + promoted)) == len(names))
+    back = crowd.since(broken + promoted)[victim] + promoted
+    others = max(crowd.since(broken)[one] for one in names if one != victim)
+    print(
+        f"{how}: replica promoted after {promoted:.2f} s, back after {back:.2f} s, {crowd.errors}"
+    )
+    print(f"the others were granted again {others:.2f} s after the {how}")
+    assert back < promoted + 8
+    assert set(crowd.errors) <= {"Unavailable", "LeaseLost"}, crowd.said
+    if how == "pause":
+        old.resume()
+
+
+def _owner_seen_by(server: Any, slot: int) -> int:
+    with client(server) as mine:
+        rows = mine.execute_command("CLUSTER", "SLOTS")
+    return next(primary[1] for start, end, primary, *_ in rows if start <= slot <= end)
+
+
+# The map
+
+
+def test_no_node_that_answers_is_unavailable(alias, shared) -> None:
+    from devtools.servers import free_port
+
+    class Nowhere:
+        def cache(self, **options: Any) -> dict[str, Any]:
+            url = f"redis://{HOST}:{free_port()}/0"
+            return {**shared.cache(**options), "LOCATION": [url, url.replace("/0", "/0?x=1")]}
+
+    name = alias(Nowhere())
+    with pytest.raises(Unavailable):
+        Lock("x", using=name).acquire()
+    with pytest.raises(Unavailable):
+        asyncio.run(Lock("x", using=name).aacquire())
+
+
+def test_a_node_that_says_no_address_of_its_own_is_where_it_was_asked() -> None:
+    asked = cluster.Address("example.org", 7000)
+    rows = [[0, 99, ["", 7000, "id"], ["10.0.0.9", 7001, "x"]], [200, 300, [None, 7002, "id"]]]
+    found = cluster._read_map(rows, asked)
+    assert asked == found.of(0) == found.of(99)
+    assert found.of(150) is None and found.of(301) is None
+    assert cluster.Address("example.org", 7002) == found.of(200)
+
+
+def test_urls_of_nodes_keep_the_login_and_the_options() -> None:
+    there = cluster.Address("::1", 7001)
+    assert "rediss://:s%40cret@[::1]:7001/0?ssl_cert_reqs=none" == cluster._url(
+        "rediss://:s%40cret@seed:7000/0?ssl_cert_reqs=none", there
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("TIME",), None),
+        (("config", "GET", "x"), None),
+        (("ZADD", "names", 1, "a"), "names"),
+        (("EVAL", "return 1", 1, "k"), "k"),
+        (("EVAL", "return 1", 0), None),
+    ],
+)
+def test_commands_are_routed_by_their_key(words: Any, key: str | None) -> None:
+    assert key == cluster._key_of(words)
+
+
+def test_permits_are_counted_on_a_cluster_too(shared, name) -> None:
+    with Semaphore("weigh", 5, using=name) as lease:
+        assert connections.server(name).pool() is not None and lease.permits == 1

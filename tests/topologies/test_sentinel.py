@@ -1,0 +1,170 @@
+"""Failovers that Sentinel makes, under load: who goes on, what is lost, who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from devtools.topologies import Sentinels, client, wait_for
+from django_redis_sync import LeaseLost, Lock
+from django_redis_sync.protocol.keys import keys_of
+from tests.behaviour.both import both, eventually, until
+from tests.support.journal import journalling
+
+from .crowd import Crowd
+
+#: What the election and the margin may take on a busy machine, over down-after and one timeout.
+ELECTION = 8.0
+#: As the page on guarantees advises: how long a call stands at a primary that hangs.
+PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
+
+
+@pytest.fixture
+def sentinels(start: Any) -> Sentinels:
+    return start(Sentinels)
+
+
+@pytest.mark.parametrize("how", ["pause", "kill"])
+def test_a_failover_under_load_stops_nobody_for_good(
+    sentinels, alias, record_property, how
+) -> None:
+    old = sentinels.primary
+    name = alias(sentinels, **PATIENT)
+    with journalling(old.url) as journal:
+        with Crowd(name, ["a", "b", "c"], 2) as crowd:
+            eventually(lambda: sum(map(len, crowd.grants.values())) > 60)
+            broken = time.monotonic()
+            getattr(old, how)()
+            wait_for(lambda: sentinels.current() is not old, "a new primary")
+            promoted = time.monotonic() - broken
+            eventually(lambda: len(crowd.since(broken + promoted)) == 3)
+            settled = time.monotonic()
+            eventually(lambda: all(len(g) > 20 for g in _after(crowd, settled).values()))
+        back = max(crowd.since(broken + promoted).values()) + promoted
+        record_property("seconds until the sentinels agreed", promoted)
+        record_property("seconds until every name was granted again", back)
+        print(f"{how}: promoted after {promoted:.2f} s, back after {back:.2f} s, {crowd.errors}")
+        assert back < sentinels.down_after + ELECTION
+        # A lease that the failover lost is told to its holder; nothing else goes wrong.
+        assert set(crowd.errors) <= {"LeaseLost", "Unavailable"}, crowd.said
+        with client(sentinels.current()) as new:
+            own, journal.client = journal.client, new
+            history = journal.check()
+            journal.client = own
+        assert history.epochs == 2
+        if how == "pause":
+            old.resume()
+
+
+def _after(crowd: Crowd, moment: float) -> dict[str, list[float]]:
+    return {name: [at for at in crowd.grants[name] if at > moment] for name in crowd.names}
+
+
+@both
+async def test_a_waiter_keeps_its_place_through_a_failover(io, sentinels, alias) -> None:
+    name = alias(sentinels, **PATIENT)
+    first = await io.do(Lock("place", using=name), "acquire")
+    waiting = io.start(io.do(Lock("place", using=name), "acquire"))
+    keys = keys_of(_prefix(), "place")
+    with client(sentinels.replicas[0]) as replica:
+        await until(io, lambda: replica.zcard(keys.queue) == 1)
+        (before,) = replica.zrange(keys.queue, 0, -1, withscores=True)
+        sentinels.primary.kill()
+        await until(io, lambda: sentinels.current() is not sentinels.primary)
+        assert [before] == replica.zrange(keys.queue, 0, -1, withscores=True)
+        assert first.held and await _soon(io, lambda: io.do(first, "owned"))
+        await _soon(io, lambda: io.do(first, "renew"))
+        await io.do(first, "release")
+        lease = await io.result(waiting)
+    assert lease.held and lease.fence > first.fence
+    await io.do(lease, "release")
+
+
+async def _soon(io: Any, ask: Any) -> Any:
+    """Asked again while the new primary is not found yet."""
+    from django_redis_sync import Unavailable
+
+    end = time.monotonic() + 15
+    while True:
+        try:
+            return await ask()
+        except Unavailable:
+            assert time.monotonic() < end
+            await io.sleep(0.1)
+
+
+def test_grants_that_were_not_copied_are_lost_and_their_holders_told(sentinels, alias) -> None:
+    """The window of every asynchronous copy: what the old primary granted and the new never saw."""
+    old, replica = sentinels.primary, sentinels.replicas[0]
+    name = alias(sentinels, **PATIENT)
+    lost: list[Any] = []
+    options = {"using": name, "timeout": 12, "renew": True, "on_lost": lost.append}
+    safe = [Lock(f"copied-{n}", **options).acquire() for n in range(3)]
+    with client(replica) as mine, client(old) as primary:
+        wait_for(lambda: mine.zcard(keys_of(_prefix(), "copied-2").leases) == 1, "the copy")
+        mine.config_set("masteruser", "nobody")
+        mine.config_set("masterauth", "wrong")
+        primary.execute_command("CLIENT", "KILL", "TYPE", "replica")
+        unsafe = [Lock(f"lost-{n}", **options).acquire() for n in range(4)]
+        old.kill()
+        killed = time.monotonic()
+        wait_for(lambda: sentinels.current() is replica, "a new primary")
+        eventually(lambda: len(lost) == len(unsafe), 20)
+        told = time.monotonic() - killed
+    print(f"{len(lost)} grants lost, their holders told {told:.2f} s after the kill")
+    assert {lease.token for lease in lost} == {lease.token for lease in unsafe}
+    assert not any(lease.held for lease in unsafe)
+    # The others go on, and a lost name goes to somebody else, with a later fence.
+    assert all(lease.held and lease.owned() for lease in safe)
+    for lease in unsafe:
+        with pytest.raises(LeaseLost):
+            lease.release()
+        again = Lock(lease.name, using=name).acquire(blocking_timeout=10)
+        assert again and again.fence > lease.fence
+        again.release()
+
+
+@both
+async def test_a_demoted_primary_is_left_at_once(io, sentinels, alias) -> None:
+    """READONLY: the connection goes, Sentinel is asked, the request is sent again: one grant."""
+    name = alias(sentinels, **PATIENT)
+    async with io.entered(Lock("warm", using=name)):
+        pass
+    first = await io.do(Lock("role", using=name), "acquire")
+    waiting = io.start(io.do(Lock("role", using=name), "acquire"))
+    with client(sentinels.primary) as old:
+        await until(io, lambda: old.zcard(keys_of(_prefix(), "role").queue) == 1)
+    with client(sentinels.sentinels[0]) as one:
+        # NOGOODSLAVE until the sentinel has looked at the replica again.
+        wait_for(lambda: one.execute_command("SENTINEL", "FAILOVER", sentinels.service), "it")
+    await until(io, lambda: sentinels.current() is not sentinels.primary)
+    # Until then it goes on granting, and what it grants is lost.
+    with client(sentinels.primary) as old:
+        await until(io, lambda: old.info("replication")["role"] == "slave")
+    await _soon(io, lambda: io.do(first, "renew"))
+    await io.do(first, "release")
+    second = await io.result(waiting)
+    assert second.held and second.fence > first.fence
+    with client(sentinels.current()) as new:
+        assert new.zcard(keys_of(_prefix(), "role").leases) == 1
+    await io.do(second, "release")
+
+
+def test_the_replica_is_never_asked(sentinels, alias) -> None:
+    """Status pages read the primary: a copy may be late."""
+    name = alias(sentinels, **PATIENT)
+    with Lock("asked", using=name) as lease:
+        assert lease.owned() and Lock("asked", using=name).status().holding == 1
+        asyncio.run(Lock("asked", using=name).alocked())
+    with client(sentinels.replicas[0]) as replica:
+        stats = replica.info("commandstats")
+    assert not {"cmdstat_evalsha", "cmdstat_blpop"} & set(stats)
+
+
+def _prefix() -> str:
+    from django.conf import settings
+
+    return settings.PREFIX
