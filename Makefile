@@ -8,7 +8,7 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs matrix server clean
+.PHONY: help demo test deep lint docs matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -18,6 +18,9 @@ demo: $(VENV)/.installed server  ## the example site under real traffic (ARGS=--
 
 test: $(VENV)/.installed server  ## the tests (ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+deep: $(VENV)/.installed server  ## the tests that take many servers or minutes, one after the other
+	@$(BIN)/python -m pytest -m deep $(ARGS)
 
 lint: $(VENV)/.installed  ## ruff and mypy
 	@$(BIN)/python -m ruff check .

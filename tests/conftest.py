@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
@@ -27,6 +28,17 @@ def pytest_configure(config: pytest.Config) -> None:
         stack.callback(_delete_our_keys, url)
     os.environ["DJANGO_REDIS_SYNC_TEST_URL"] = url
     settings.CACHES["default"]["LOCATION"] = url
+
+
+#: What takes many servers, minutes, or a machine that does nothing else: `make deep`.
+DEEP = ("topologies", "faults", "soak", "test_tutorial.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in DEEP:
+            item.add_marker(pytest.mark.deep)
 
 
 @pytest.fixture(scope="session")

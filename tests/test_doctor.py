@@ -142,7 +142,12 @@ def test_keys_that_are_not_allowed_are_noticed(start: Start) -> None:
 def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> None:
     prefix = settings.REDIS_SYNC["KEY_PREFIX"]
     rules = permissions.rules(prefix).split()
-    start(user=["app", "on", "nopass", *rules], login="app:x@", database=3, appendonly=True)
+    start(
+        user=["app", "on", "nopass", "resetchannels", *rules],
+        login="app:x@",
+        database=3,
+        appendonly=True,
+    )
     assert odd() == set()
     with Semaphore("s", 2, using="private"), Semaphore("s", 2, key="k", using="private") as lease:
         eventually(lambda: ("s", "k") in doctor.inspection.names(using="private"))

@@ -14,6 +14,8 @@ from django_redis_sync.engine import keeper
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A keeper that has noted no name yet, and that notes none after the test."""
+    for each in keeper._keepers.values():  # what earlier tests left to write is not this one's
+        each._names = keeper._Names()
     mine: dict[str, keeper.Keeper] = {}
     monkeypatch.setattr(keeper, "_keepers", mine)
     yield
