@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import itertools
-import json
 import logging
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from . import conf
+from . import conf, handles
 from .engine import connections, drivers
 from .engine.keeper import keeper, tell
 from .engine.quorum import Quorum
 from .engine.wire import clock
 from .exceptions import LeaseLost, NotAcquired
+from .handles import Terms
 from .protocol import plans
-from .protocol.keys import Keys, keys_of, split
 from .protocol.plans import Answer, Failure, Grant, Run
 from .signals import lease_lost
 
@@ -29,25 +25,6 @@ logger = logging.getLogger("django_redis_sync")
 
 #: Part of a lease that the keeper leaves when it calls a lease lost that it could not renew.
 _MARGIN = 0.05
-_HANDLE_MOST = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap."""
-
-    keys: Keys
-    alias: str
-    timeout: float
-    renew: bool
-    max_hold: float
-    min_hold: float
-    attempt: float = connections.ATTEMPT
-    on_lost: Callable[[Lease], Any] | None = None
-
-    @property
-    def budget(self) -> float:
-        return 2 * self.attempt
 
 
 class Lease:
@@ -227,21 +204,19 @@ class Lease:
 
     @classmethod
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
-        """Adopt a detached lease: renews it from now on. LeaseLost if it is over, ValueError if
-        the handle is none."""
-        terms, grant, nth = _parse_handle(handle, on_lost)
-        plan = _adoption(terms, grant, nth)
-        return cls._adopt(terms, drivers.drive(plan, connections.server(terms.alias)), nth)
+        """Adopt a detached lease: renews it from now on. LeaseLost if it is over or somebody else
+        adopted it, ValueError if the handle is none."""
+        adoption = handles.Adoption(handle, on_lost)
+        return cls(*drivers.drive(adoption.plan(), connections.server(adoption.terms.alias)))
 
     @classmethod
     async def afrom_handle(
         cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
     ) -> Lease:
         """As from_handle."""
-        terms, grant, nth = _parse_handle(handle, on_lost)
-        plan = _adoption(terms, grant, nth)
-        grant = await drivers.adrive(plan, connections.async_server(terms.alias))
-        return cls._adopt(terms, grant, nth)
+        adoption = handles.Adoption(handle, on_lost)
+        server = connections.async_server(adoption.terms.alias)
+        return cls(*await drivers.adrive(adoption.plan(), server))
 
     def __enter__(self) -> Lease:
         return self
@@ -420,7 +395,7 @@ class Lease:
         raise self._lost_error()
 
     def _asking(self) -> plans.Plan:
-        argv = (self.token, self.fence, "confirm", 0, 0, self._terms.keys.keep)
+        argv = (self.token, self.fence, "confirm", 0, 0, 0, self._terms.keys.keep)
         return plans.run_once("renew", self._terms.keys, argv, self._terms.attempt, clock())
 
     @staticmethod
@@ -437,20 +412,10 @@ class Lease:
             )
 
     def _handle(self) -> str:
-        terms, grant = self._terms, self._grant
-        keeper(terms.alias).forget(self.token)
+        keeper(self._terms.alias).forget(self.token)
         self._over = self._closed = "detached"
         self.due = math.inf
-        values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
-        values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered]
-        values += [next(self._nth)]
-        return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
-
-    @classmethod
-    def _adopt(cls, terms: Terms, grant: Grant | None, nth: int) -> Lease:
-        if grant is None:
-            raise LeaseLost(f"the lease of {terms.keys.display!r} is over", terms.keys.display)
-        return cls(terms, grant, nth)
+        return handles.write(self._terms, self._grant, next(self._nth))
 
     def _leaving(self) -> bool:
         """Whether leaving a `with` has to release: not in a forked child, not twice."""
@@ -461,47 +426,3 @@ class Lease:
         if body is None:
             raise own
         logger.error("leaving %r after an exception: %s", self.name, own)
-
-
-def _adoption(terms: Terms, grant: Grant, nth: int) -> plans.Plan:
-    """The grant as its new owner may believe in it, or None."""
-    start = clock()
-    until = yield from plans.renew(
-        terms.keys, grant, terms.timeout, nth, terms.budget, terms.attempt, start
-    )
-    return None if until is None else grant._replace(began=start, until=until, ends=until)
-
-
-def _parse_handle(handle: str, on_lost: Callable[[Lease], Any] | None) -> tuple[Terms, Grant, int]:
-    if not isinstance(handle, str):
-        raise TypeError(f"a handle is a str, not {type(handle).__name__}")
-    try:
-        if len(handle) > _HANDLE_MOST:
-            raise ValueError("too long")
-        values = json.loads(base64.urlsafe_b64decode(handle.encode("ascii")))
-        version, alias, quoted, token, fence, permits, *rest = values
-        timeout, renew, max_hold, min_hold, unanswered, nth = rest
-        if version != 1 or not all(isinstance(v, str) for v in (alias, quoted, token, fence)):
-            raise ValueError("unknown version")
-        name, key = split(quoted)
-        config = conf.current()
-        keys = keys_of(config.prefix(alias), name, key, config.keep(key))
-        terms = Terms(
-            keys=keys,
-            alias=alias,
-            timeout=conf.positive("timeout", timeout, infinite=True),
-            renew=bool(renew),
-            max_hold=conf.positive("max_hold", max_hold, infinite=True),
-            min_hold=conf.not_negative("min_hold", min_hold),
-            on_lost=on_lost,
-        )
-        if not (
-            token.isalnum()
-            and len(token) <= 64
-            and isinstance(permits, int)
-            and isinstance(nth, int)
-        ):
-            raise ValueError("no token")
-        return terms, Grant(token, int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), nth
-    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
-        raise ValueError("this is not the handle of a lease") from error

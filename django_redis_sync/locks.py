@@ -12,7 +12,8 @@ from typing import Any
 from . import conf
 from .engine.wire import clock
 from .exceptions import NotAcquired, UpgradeRefused
-from .lease import Lease, Terms
+from .handles import Terms
+from .lease import Lease
 from .primitives import Lock, PerCaller, Semaphore
 from .protocol.keys import keys_of
 from .protocol.plans import Ask, Grant, Refusal

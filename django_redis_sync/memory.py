@@ -38,6 +38,7 @@ class _Claim:
     fence: int = 0
     ends: float = 0.0
     ticket: int = 0
+    nth: int = 0
 
     @property
     def weight(self) -> int:
@@ -221,7 +222,11 @@ def _renew(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
     claim = name.held.get(given["token"])
     if claim is None or str(claim.fence) != str(given["fence"]):
         return ["lost"]
-    if given["how"] == "set":
+    nth, known = int(given["nth"]), int(given["known"])
+    if given["how"] == "adopt" and claim.nth > known and claim.nth != nth:
+        return ["adopted"]
+    if given["how"] != "confirm" and nth >= claim.nth:
+        claim.nth = nth
         claim.lease = float(given["ms"])
         claim.ends = now + claim.lease
     return ["ok", _left(claim, now)]

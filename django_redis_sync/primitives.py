@@ -21,7 +21,8 @@ from .engine.keeper import keeper
 from .engine.quorum import Quorum, quorum_of
 from .engine.wire import clock
 from .exceptions import LeaseLost, NotAcquired, WrongKind
-from .lease import Lease, Terms
+from .handles import Terms
+from .lease import Lease
 from .protocol import plans
 from .protocol.keys import keys_of
 from .protocol.plans import Ask, Grant, Refusal

@@ -110,7 +110,17 @@ LAYERS = [
     {"protocol"},
     {"engine"},
     # what Python code uses
-    {"lease", "primitives", "locks", "calls", "transactions", "asking", "inspection", "history"},
+    {
+        "handles",
+        "lease",
+        "primitives",
+        "locks",
+        "calls",
+        "transactions",
+        "asking",
+        "inspection",
+        "history",
+    },
     # what requests meet
     {"limits"},
     {"decorators", "mixins", "middleware"},

@@ -73,8 +73,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"handover"},
     ),
     "a hand-over that tells nobody": (
-        "call('RPUSH', WAKE .. t, element)",
-        "call('DEL', WAKE .. t)",
+        "redis.pcall('RPUSH', WAKE .. t, element)",
+        "redis.pcall('DEL', WAKE .. t)",
         {"silent"},
     ),
     "a hand-over out of order": (
@@ -98,7 +98,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"extended", "answer"},
     ),
     "a late renewal that is heeded": (
-        "if how == 'set' and tonumber(ARGV[5]) >= (tonumber(r.nth) or 0) then",
+        "if how ~= 'confirm' and nth >= newest then",
         "if how == 'set' then",
         {"moved"},
     ),
@@ -127,7 +127,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     "a fence that is only the clock": ("fence = math.max(fence + 1, us)", "fence = us", {"fence"}),
     "nothing buried": ("if ARGV[4] == '1' then bury(token) end", "", {"ended"}),
     "a winner that claimed thrown out": (
-        "local woke = call('ZSCORE', LEASES, t) and call('EXISTS', WAKE .. t) == 0",
+        "local woke = call('ZSCORE', LEASES, t) and redis.pcall('EXISTS', WAKE .. t) ~= 1",
         "local woke = false",
         {"owner"},
     ),

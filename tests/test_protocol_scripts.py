@@ -442,6 +442,23 @@ def test_a_renewal_can_be_for_ever_and_back(x: Name) -> None:
     assert all(1000 < ttl <= 1000 + 2 * C["GRACE"] for ttl in x.ttls().values())
 
 
+def test_one_of_two_adopts(x: Name) -> None:
+    fence = x.hold("a", lease=10_000)
+    x.run("renew", "a", fence=fence, how="set", ms=20_000, nth=4)
+    first = {"fence": fence, "how": "adopt", "ms": 30_000, "nth": 1000, "known": 5}
+    assert ["ok", "30000"] == x.run("renew", "a", **first)
+    assert ["ok", "30000"] == x.run("renew", "a", **first)  # asked again: the answer was lost
+    assert ["adopted"] == x.run("renew", "a", **{**first, "nth": 2000, "ms": 90_000})
+    assert x.left("a") <= 30_000
+    # Its former owner has nothing more to say.
+    x.run("renew", "a", fence=fence, how="set", ms=90_000, nth=5)
+    assert x.left("a") <= 30_000
+    # It can be handed on.
+    x.run("renew", "a", fence=fence, how="set", ms=30_000, nth=1001)
+    again = {"fence": fence, "how": "adopt", "ms": 500, "nth": 5000, "known": 1002}
+    assert ["ok", "500"] == x.run("renew", "a", **again)
+
+
 def test_a_confirmation_does_not_move_the_end(x: Name) -> None:
     """Rule 4."""
     fence = x.hold("a", lease=10_000)
@@ -1180,7 +1197,7 @@ def test_plans_send_what_the_heads_say() -> None:
     steps = sent(plan, ["ok", "123", "5000"], ["ok", "inf"])
     assert [
         {**asking, "lease": "inf", "how": "wait"},
-        {**renewing, "ms": "inf", "nth": 0},
+        {**renewing, "ms": "inf", "nth": 0, "known": 0},
     ] == steps
 
     plan = plans.acquire(an_ask(lease=2.5, give_up_at=100.0), 100.0)
@@ -1197,7 +1214,9 @@ def test_plans_send_what_the_heads_say() -> None:
     (step,) = sent(plans.release(keys, grant, 1.5, 3.0, 1.0, 100.0))
     assert {**leaving, "fence": 123, "how": "release", "bury": 0, "hold": 1500} == step
     (step,) = sent(plans.renew(keys, grant, 4.0, 33, 3.0, 1.0, 100.0))
-    assert {**renewing, "ms": "4000", "nth": 33} == step
+    assert {**renewing, "ms": "4000", "nth": 33, "known": 0} == step
+    (step,) = sent(plans.renew(keys, grant, 4.0, 33, 3.0, 1.0, 100.0, 22))
+    assert {**renewing, "how": "adopt", "ms": "4000", "nth": 33, "known": 22} == step
     (step,) = sent(plans.share(keys, grant, 1.0, 100.0))
     assert {**leaving, "fence": 123, "how": "share", "bury": 0} == step
 

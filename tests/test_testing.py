@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.test import Client
 
-from django_redis_sync import LeaseLost, Lock, ReadWriteLock, RLock, Semaphore
+from django_redis_sync import Lease, LeaseLost, Lock, ReadWriteLock, RLock, Semaphore
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 from tests.request_site import gate  # noqa: F401 - the site's views import it
 
@@ -38,6 +38,16 @@ def test_filled_makes_a_view_refuse(clean_redis) -> None:
     with filled("one", 1):
         assert 503 == Client().get("/limited/").status_code
     assert 200 == Client().get("/limited/").status_code
+
+
+def test_locks_in_memory_are_adopted_once(no_redis) -> None:
+    with Lock("moving") as lease:
+        handle = lease.detach()
+    adopted = Lease.from_handle(handle)
+    with pytest.raises(LeaseLost, match="adopted before"):
+        Lease.from_handle(handle)
+    adopted.release()
+    assert not Lock("moving").locked()
 
 
 @site

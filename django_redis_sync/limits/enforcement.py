@@ -19,7 +19,8 @@ from django.http import HttpRequest
 from .. import conf, labels
 from ..engine.wire import clock
 from ..exceptions import NotAcquired, Unavailable
-from ..lease import Lease, Terms
+from ..handles import Terms
+from ..lease import Lease
 from ..primitives import Semaphore
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS

@@ -280,9 +280,8 @@ def _settled(
     trail.there = True
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
-        step = Run(
-            "renew", ask.keys.of(token), (token, fence, "set", "inf", 0, ask.keys.keep), ask.attempt
-        )
+        argv = (token, fence, "set", "inf", 0, 0, ask.keys.keep)
+        step = Run("renew", ask.keys.of(token), argv, ask.attempt)
         answer = yield from persist(step, began + lease, trail)
         if answer.reply[0] == "lost":
             return None
@@ -332,17 +331,28 @@ def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     return answer.reply[0] == "ok"
 
 
-def renewing(keys: Keys, grant: Grant, lease: float, nth: int, timeout: float) -> Run:
-    """`nth`: which renewal of this lease it is; of two, the server heeds the later one."""
-    argv = (grant.token, grant.fence, "set", milliseconds(lease), nth, keys.keep)
+def renewing(
+    keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
+) -> Run:
+    """`nth`: which renewal of this lease it is; of two, the server heeds the later one. `known`:
+    the lease is adopted, and this is the highest number of its former owner."""
+    how = ("set", 0) if known is None else ("adopt", known)
+    argv = (grant.token, grant.fence, how[0], milliseconds(lease), nth, how[1], keys.keep)
     return Run("renew", keys.of(grant.token), argv, timeout)
 
 
 def renew(
-    keys: Keys, grant: Grant, lease: float, nth: int, budget: float, attempt: float, start: float
+    keys: Keys,
+    grant: Grant,
+    lease: float,
+    nth: int,
+    budget: float,
+    attempt: float,
+    start: float,
+    known: int | None = None,
 ) -> Plan:
     """When the renewed lease ends (believe no longer), or None when it is lost."""
-    step = renewing(keys, grant, lease, nth, attempt)
+    step = renewing(keys, grant, lease, nth, attempt, known)
     return renewed((yield from persist(step, start + budget, _Trail())))
 
 

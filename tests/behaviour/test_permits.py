@@ -463,6 +463,20 @@ async def test_a_handle_of_a_lease_that_is_over_is_lost(io, view) -> None:
 
 
 @both
+async def test_a_handle_has_one_new_owner(io) -> None:
+    handle = await io.do(await io.do(Lock("twice"), "acquire"), "detach")
+    first = await io.do(Lease, "from_handle", handle)
+    with pytest.raises(LeaseLost, match="adopted before"):
+        await io.do(Lease, "from_handle", handle)
+    assert await io.do(first, "owned")
+    # It hands it on, and the first handle opens nothing then either.
+    second = await io.do(Lease, "from_handle", await io.do(first, "detach"))
+    with pytest.raises(LeaseLost):
+        await io.do(Lease, "from_handle", handle)
+    await io.do(second, "release")
+
+
+@both
 async def test_an_adopted_lease_releases_in_a_with_block(io, view) -> None:
     handle = await io.do(await io.do(Semaphore("adopt", 2), "acquire", permits=2), "detach")
     async with io.entered(await io.do(Lease, "from_handle", handle)) as lease:

@@ -145,12 +145,7 @@ def test_bytes_that_are_no_utf8(raw: redis.Redis, look: Any, where: str) -> None
     look(inspection.names)
 
 
-WAITERS = pytest.param(
-    "waiters", marks=pytest.mark.xfail(reason="reported: finish.lua gives it an expiry")
-)
-
-
-@pytest.mark.parametrize("part", ["leases", "queue", WAITERS, "info", "stats"])
+@pytest.mark.parametrize("part", ["leases", "queue", "waiters", "info", "stats"])
 @pytest.mark.parametrize("kind", ["string", "list", "set", "stream"])
 def test_keys_of_another_kind_are_named_and_left_alone(
     raw: redis.Redis, part: str, kind: str

@@ -148,7 +148,8 @@ class SemaphoreMachine(Judged):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def clear(self, data: Any) -> None:
-        token = data.draw(st.sampled_from(sorted(self.held)))
+        # In the order of the grants: that of the tokens differs from run to run.
+        token = data.draw(st.sampled_from(list(self.held)))
         shown = inspection.status(self.name)
         assert [True] == [one.done for one in operations.clear(shown, [token])]
         del self.held[token]

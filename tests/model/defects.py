@@ -93,7 +93,7 @@ DEFECTS = [
         "of two renewals the server heeds the one that comes last",
         "believes in a lease that is over",
         (Spec(lease=2, begins=0, renew=(2, 5)), Spec(wait=False, begins=6)),
-        {" and tonumber(ARGV[5]) >= (tonumber(r.nth) or 0)": ""},
+        {" and nth >= newest": ""},
         kinds="delay",
     ),
     Defect(
@@ -131,7 +131,7 @@ DEFECTS = [
         "the element that wakes a token outlives its lease",
         "left an element to wake it",
         (_NOW, _NOW, Spec(wait=False, begins=3)),
-        {"    call('DEL', WAKE .. t)\n": ""},
+        {"    redis.pcall('DEL', WAKE .. t)": "   "},
         kinds="crash",
     ),
     Defect(

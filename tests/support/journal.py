@@ -52,6 +52,7 @@ end
 local function journal_note(reply, command, key, ...)
   -- Statistics are not for the judge; a key that is not there does not get an expiry.
   if key == KEYS[6] or (command == 'PEXPIREAT' and reply == 0) then return end
+  if type(reply) == 'table' and reply.err then return end
   local note, args = {command}, {...}
   for i = 1, 4 do if key == KEYS[i] then note[2] = i end end
   if not note[2] then
@@ -74,7 +75,7 @@ end
 local function journal_run(how, command, key, ...)
   local wake
   if command == 'ZREM' and key == KEYS[1] then
-    wake = journal_real.call('EXISTS', journal_wake .. (...))
+    wake = journal_real.pcall('EXISTS', journal_wake .. (...))
   end
   local reply = journal_real[how](command, key, ...)
   if command == 'TIME' then journal_time = journal_time or reply end

@@ -50,6 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "fence": 0,
     "ms": 0,
     "nth": 0,
+    "known": 0,
     "value": "",
     "most": 100,
 }

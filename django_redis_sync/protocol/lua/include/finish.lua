@@ -12,7 +12,10 @@ local function finish(reply)
   if later then
     expiry = latest + 2 * GRACE
     put('#expiry', whole(expiry))
-    fresh = {[LEASES] = true, [QUEUE] = true, [WAITERS] = true, [INFO] = true}
+    fresh = {[LEASES] = true, [INFO] = true}
+    for _, key in ipairs({QUEUE, WAITERS}) do
+      fresh[key] = tonumber(redis.pcall('ZCARD', key)) and true -- what is not ours stays as it is
+    end
   end
   if #puts > 0 then call('HSET', INFO, unpack(puts)) end
   for key in pairs(fresh) do

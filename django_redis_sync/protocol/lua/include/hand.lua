@@ -5,9 +5,11 @@ local function hand_to(t, r)
   local _, lease = give(t, r, true)
   local element = table.concat({r.fence, whole(now), whole(lease)}, ' ')
   place(WAITERS, now + math.min(CLAIM, lease), t)
-  call('RPUSH', WAKE .. t, element)
-  call('PEXPIREAT', WAKE .. t, whole(now + lease + GRACE))
-  if r.channel ~= '-' then call('PUBLISH', r.channel, t .. ' ' .. element) end
+  -- pcall: where its slot moves to another node, or an ACL denies the channel, nobody is woken, and
+  -- it learns of its grant when it asks again.
+  redis.pcall('RPUSH', WAKE .. t, element)
+  redis.pcall('PEXPIREAT', WAKE .. t, whole(now + lease + GRACE))
+  if r.channel ~= '-' then redis.pcall('PUBLISH', r.channel, t .. ' ' .. element) end
 end
 
 -- Drops dead heads on the way. Returns what `me` is to be told, if it was among them.

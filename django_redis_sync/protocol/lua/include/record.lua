@@ -30,7 +30,7 @@ local function drop(t, r, ends)
   if r.state ~= 'h' then
     call('ZREM', QUEUE, t)
     call('ZREM', WAITERS, t)
-    call('DEL', WAKE .. t)
+    redis.pcall('DEL', WAKE .. t) -- it may be on another node while its slot moves, and expires
   end
   call('HDEL', INFO, t)
   return ends and r.state ~= 'k'

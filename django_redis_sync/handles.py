@@ -1,0 +1,105 @@
+"""The terms of a lease, and the handle by which another process adopts it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import conf
+from .engine.connections import ATTEMPT
+from .engine.wire import clock
+from .exceptions import LeaseLost
+from .protocol import plans
+from .protocol.keys import Keys, keys_of, split
+from .protocol.plans import Grant
+
+_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap."""
+
+    keys: Keys
+    alias: str
+    timeout: float
+    renew: bool
+    max_hold: float
+    min_hold: float
+    attempt: float = ATTEMPT
+    on_lost: Callable[[Any], Any] | None = None
+
+    @property
+    def budget(self) -> float:
+        return 2 * self.attempt
+
+
+def write(terms: Terms, grant: Grant, known: int) -> str:
+    """A handle. `known`: no renewal of its owner has a higher number."""
+    values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
+    values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered, known]
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
+
+
+class Adoption:
+    """A lease that is about to get a new owner. ValueError if the handle is none."""
+
+    def __init__(self, handle: str, on_lost: Callable[[Any], Any] | None) -> None:
+        if not isinstance(handle, str):
+            raise TypeError(f"a handle is a str, not {type(handle).__name__}")
+        try:
+            self.terms, self.grant, self.known = _parse(handle, on_lost)
+        except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+            raise ValueError("this is not the handle of a lease") from error
+
+    def plan(self) -> plans.Plan:
+        """The terms, the grant as its new owner may believe in it, and the number of the renewal
+        that adopted it. LeaseLost when it is over, or somebody else was faster."""
+        terms, start = self.terms, clock()
+        # So far ahead, and so hard to guess, that of two who adopt it one is refused.
+        nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
+        until = yield from plans.renew(
+            terms.keys,
+            self.grant,
+            terms.timeout,
+            nth,
+            terms.budget,
+            terms.attempt,
+            start,
+            self.known,
+        )
+        if until is None:
+            name = terms.keys.display
+            raise LeaseLost(f"the lease of {name!r} is over, or was adopted before", name)
+        return terms, self.grant._replace(began=start, until=until, ends=until), nth
+
+
+def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Terms, Grant, int]:
+    if len(handle) > _MOST:
+        raise ValueError("too long")
+    values = json.loads(base64.urlsafe_b64decode(handle.encode("ascii")))
+    version, alias, quoted, token, fence, permits, *rest = values
+    timeout, renew, max_hold, min_hold, unanswered, known = rest
+    if version != 1 or not all(isinstance(v, str) for v in (alias, quoted, token, fence)):
+        raise ValueError("unknown version")
+    if not (token.isalnum() and len(token) <= 64):
+        raise ValueError("no token")
+    if not (isinstance(permits, int) and isinstance(known, int)):
+        raise ValueError("no numbers")
+    name, key = split(quoted)
+    config = conf.current()
+    terms = Terms(
+        keys=keys_of(config.prefix(alias), name, key, config.keep(key)),
+        alias=alias,
+        timeout=conf.positive("timeout", timeout, infinite=True),
+        renew=bool(renew),
+        max_hold=conf.positive("max_hold", max_hold, infinite=True),
+        min_hold=conf.not_negative("min_hold", min_hold),
+        on_lost=on_lost,
+    )
+    return terms, Grant(token, int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), known
