@@ -102,6 +102,11 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         "if how == 'set' then",
         {"moved"},
     ),
+    "a handle that two adopt": (
+        "if how == 'adopt' and newest > tonumber(ARGV[6])",
+        "if how == 'adopt' and newest > 2 ^ 53",
+        {"moved"},
+    ),
     "a release of an expired lease": ("live = ends > now\n", "live = ends > 0\n", {"answer"}),
     "the releaser's key expiry": ("and latest + GRACE > expiry", "", {"expiry", "vanished"}),
     "a permanent lease on keys that expire": (

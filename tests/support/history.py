@@ -346,6 +346,8 @@ class _Replay:
         self.owned = self.was_held and not mine.ended
         self.by_owner = self.owned and self.asked_fence == mine.fence
         self.nth = int(argv[where["nth"]]) if "nth" in where else 0
+        known = int(argv[where["known"]]) if "known" in where else 0
+        self.too_late = self.how == "adopt" and known < mine.nth != self.nth
         if self.how == "share" and self.by_owner:
             # The whole name becomes one permit of it.
             mine.permits = 1
@@ -405,8 +407,10 @@ class _Replay:
                 own = token == self.me and self.by_owner
                 if verb == "acquire":
                     self.bad("fence", "an unexpired lease was granted again")
-                elif not own or (verb, self.how) != ("renew", "set"):
+                elif not own or verb != "renew" or self.how not in ("set", "adopt"):
                     self.bad("moved", f"the lease of {token[:8]} was moved to {end:.0f}")
+                elif self.too_late:
+                    self.bad("moved", f"the lease of {token[:8]} was adopted twice")
                 elif self.nth < mine.nth:
                     self.bad("moved", f"renewal {self.nth} comes after renewal {mine.nth}")
                 mine.nth = self.nth
@@ -587,8 +591,12 @@ class _Replay:
             self.bad("answer", "lost, but it holds a lease")
 
     def after_renew(self, word: str, *rest: Any) -> None:
-        self.history.counts["renewed" if word == "ok" else "renewed, but lost"] += 1
-        if (word == "ok") != self.by_owner:
+        done = {"ok": "renewed", "adopted": "refused to a second owner"}
+        self.history.counts[done.get(word, "renewed, but lost")] += 1
+        if word == "adopted":
+            if not (self.by_owner and self.too_late):
+                self.bad("answer", f"{word}, but nobody else did")
+        elif (word == "ok") != self.by_owner:
             self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
         if word == "ok":
             self.claimed(self.asked_fence, rest[0])

@@ -99,6 +99,7 @@ class Client:
     state: str = "idle"  # asking, waiting, holding, ending
     fence: str = "0"
     nth: int = 0
+    known: int | None = None  # what its handle said, when it was adopted
     unanswered: bool = False
     ending: dict[str, Any] = field(default_factory=dict)
 
@@ -115,6 +116,7 @@ class Client:
     def _idle(self) -> Call:
         rng = self.rng
         self.token, self.unanswered, self.fence = f"{rng.getrandbits(128):032x}", False, "0"
+        self.nth, self.known = 0, None
         self.ask = {
             "lease": rng.choice(["inf", 400, 400, *(rng.randint(30, 100) for _ in range(30))]),
             "permits": rng.choice(self.kind.permits),
@@ -145,7 +147,8 @@ class Client:
         return None
 
     def _holding(self) -> Call | None:
-        roll = self.rng.random()
+        rng = self.rng
+        roll = rng.random()
         if roll < 0.25:
             hold = 30 if self.rng.random() < 0.15 else 0
             return self._end("release", hold)
@@ -167,10 +170,19 @@ class Client:
             return self.call("release", fence=self.fence, how="share")
         if roll < 0.65 and self.ask["lease"] != "inf":
             self.state = "idle"  # dead: its lease runs out
+        if roll > 0.97:
+            self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
+            return self._adopt(self.nth)
+        if roll > 0.95 and self.known is not None:
+            return self._adopt(self.known + rng.randint(1, 1000))  # somebody with the same handle
         if roll > 0.93:
             # A copy of the renewal before the last.
             return self.call("renew", fence=self.fence, how="set", ms=90, nth=max(0, self.nth - 1))
         return None
+
+    def _adopt(self, nth: int) -> Call:
+        said = {"how": "adopt", "ms": 90, "nth": nth, "known": self.known}
+        return self.call("renew", fence=self.fence, **said)
 
     def _end(self, how: str, hold: int = 0) -> Call:
         fence = self.fence if how == "release" else "0"
@@ -204,6 +216,8 @@ class Client:
         elif done.verb == "renew":
             if word == "lost" and done.said["fence"] == self.fence:
                 self._end("undo")
+            elif word == "adopted" and done.said["nth"] == self.nth:
+                self.state = "idle"  # somebody else's, who lets it run out
         elif self.state == "ending":
             if done.said["how"] == "giveup" and word == "ok":
                 self.state, self.fence = "holding", reply[1].decode()
