@@ -177,7 +177,8 @@ class Server:
 
     def _connections(self) -> _AtHand:
         if self._at_hand.is_old():
-            self._at_hand.belong_to(self.pool())
+            pool = self.pool()
+            self._at_hand.belong_to(pool, self._own_of(pool))
         return self._at_hand
 
     def _own_of(self, pool: Any) -> _Own:
@@ -225,7 +226,7 @@ class _Borrowed:
             # An unread reply would be taken for the next command's; and where the primary was
             # demoted, Sentinel is asked anew.
             self.connection.disconnect()
-            self._pool.release(self.connection)
+            (self._at_hand or self._pool).release(self.connection)
             if self._at_hand is not None:
                 self._at_hand.give_back()
         if isinstance(error, REDIS_ERRORS):
@@ -243,19 +244,21 @@ class _AtHand:
 
     def __init__(self) -> None:
         self.pool: Any = None
+        self._own: Any = None
         self._pid, self._until, self._most = 0, 0.0, 0
         self._idle: list[tuple[Any, float]] = []
+        self._lent: set[Any] = set()  # of our own, while the pool was exhausted
 
     def is_old(self) -> bool:
         """Whether to ask anew which pool the project has."""
         return clock() > self._until or self._pid != os.getpid()
 
-    def belong_to(self, pool: Any) -> None:
+    def belong_to(self, pool: Any, own: _Own) -> None:
         if self._pid != os.getpid():
-            self._idle = []  # after a fork, these are the parent's
+            self._idle, self._lent = [], set()  # after a fork, these are the parent's
         elif self.pool is not pool:
             self.give_back()
-        self.pool, self._pid, self._until = pool, os.getpid(), clock() + FRESH
+        self.pool, self._own, self._pid, self._until = pool, own, os.getpid(), clock() + FRESH
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
         self._most = min(MOST_AT_HAND, most)
 
@@ -263,15 +266,27 @@ class _AtHand:
         try:
             connection, since = self._idle.pop()
         except IndexError:
-            return self.pool.get_connection()
+            return self._fetch()
         if clock() - since < FRESH:
             return connection
         self.give_back()
         self.pool.release(connection)
-        return self.pool.get_connection()
+        return self._fetch()
+
+    def _fetch(self) -> Any:
+        try:
+            return self.pool.get_connection()
+        except errors.MaxConnectionsError:
+            # Who holds a lease has to be able to give it back.
+            connection = self._own.get_connection()
+            self._lent.add(connection)
+            return connection
 
     def release(self, connection: Any) -> None:
-        if len(self._idle) < self._most:
+        if connection in self._lent:
+            self._lent.discard(connection)
+            self._own.release(connection)
+        elif len(self._idle) < self._most:
             self._idle.append((connection, clock()))
         else:
             self.pool.release(connection)
