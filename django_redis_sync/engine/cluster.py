@@ -23,6 +23,7 @@ from ..protocol.plans import Answer, Failure, Run, Step, Wait
 from . import connections
 from .batching import Batcher
 from .hub import Hub
+from .pools import Borrowed, read
 from .wire import REDIS_ERRORS, clock, command, pack, text, why
 
 Done = TypeVar("Done")
@@ -220,12 +221,12 @@ class _Node(connections.Server):
 
     def asking(self, words: Sequence[Sequence[Any]], timeout: float) -> Any:
         """The first useful reply to one of the commands, each behind ASKING."""
-        with connections._Borrowed(self._pool) as borrowed:
+        with Borrowed(self._pool) as borrowed:
             for nth, args in enumerate(words, 1):
                 borrowed.send(pack(("ASKING",)), pack(args))
-                connections._read(borrowed.connection, timeout)
+                read(borrowed.connection, timeout)
                 try:
-                    return text(connections._read(borrowed.connection, timeout))
+                    return text(read(borrowed.connection, timeout))
                 except errors.NoScriptError:
                     if nth == len(words):
                         raise

@@ -6,14 +6,9 @@ The only module that imports django_redis and redis.asyncio.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
-import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 from urllib.parse import urlparse
 
@@ -26,24 +21,16 @@ from django_redis.client import ShardClient
 from django_redis.pool import ConnectionFactory as ConnectionFactory
 from django_redis.pool import SentinelConnectionFactory
 from redis import exceptions as errors
-from redis.sentinel import SentinelConnectionPool
 
 from .. import conf
 from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
 from .hub import Hub
-from .wire import REDIS_ERRORS, clock, command, is_busy, pack, pack_step, text, why
+from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, read, used_pools
+from .wire import ATTEMPT as ATTEMPT
+from .wire import REDIS_ERRORS, clock, command, pack, pack_step, text, why
 
-#: Seconds that one answer may take, unless the project's socket_timeout is shorter.
-ATTEMPT = 5.0
-#: Connections of the project's pool that one process keeps borrowed between two commands, and the
-#: seconds for which one of them is believed to be open.
-MOST_AT_HAND, FRESH = 8, 1.0
-#: Connections of one process and server that may be blocked by waiters; the others poll.
-MOST_WAITING = 256
-_MOST_IDLE = 8
 _POLL = 0.05
-_BLPOP_MARGIN = 1.0
 
 
 def backend_of(alias: str) -> Any:
@@ -76,38 +63,21 @@ def _check_backend(alias: str, backend: Any) -> None:
         )
 
 
-#: The project's pools that were used here.
-_pools: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _free_pools() -> None:
-    """In a forked child: locks of redis-py's pools that another thread held are held by nobody now,
-    and the pool would wait for them before it resets itself."""
-    for pool in _pools:
-        for lock in ("_lock", "_fork_lock"):
-            if hasattr(pool, lock):
-                setattr(pool, lock, threading.RLock())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_pools)
-
-
 class Server:
     """The sync side of one cache alias. Holds no connection: it asks the project's pool."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self._waiting: weakref.WeakKeyDictionary[Any, _Waiting] = weakref.WeakKeyDictionary()
-        self._own: weakref.WeakKeyDictionary[Any, _Own] = weakref.WeakKeyDictionary()
-        self._at_hand = _AtHand()
+        self._waiting: weakref.WeakKeyDictionary[Any, Waiting] = weakref.WeakKeyDictionary()
+        self._own: weakref.WeakKeyDictionary[Any, Own] = weakref.WeakKeyDictionary()
+        self._at_hand = AtHand()
         self._pool: Any = None
 
     def pool(self) -> Any:
         pool = backend_of(self.alias).get_client(write=True).connection_pool
         if pool is not self._pool:
             self._pool = pool
-            _pools.add(pool)
+            used_pools.add(pool)
         return pool
 
     def perform(self, step: Step) -> Answer:
@@ -124,15 +94,15 @@ class Server:
     def run(self, step: Run) -> Answer:
         """The answer of a verb; its source is sent along when the server does not know it yet."""
         at_hand = self._connections()
-        with _Borrowed(at_hand.pool, at_hand) as borrowed:
+        with Borrowed(at_hand.pool, at_hand) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step))
             try:
-                reply = _read(borrowed.connection, step.timeout)
+                reply = read(borrowed.connection, step.timeout)
             except errors.NoScriptError:
                 sent = clock()
                 borrowed.send(pack(command(step, whole=True)))
-                reply = _read(borrowed.connection, step.timeout)
+                reply = read(borrowed.connection, step.timeout)
             return Answer(text(reply), sent, clock())
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
@@ -144,13 +114,13 @@ class Server:
         if not steps:
             return []
         try:
-            with _Borrowed(self._own_of(self.pool())) as borrowed:
+            with Borrowed(self._own_of(self.pool())) as borrowed:
                 sent = clock()
                 replies: list[Any] = []
                 borrowed.send(*map(pack_step, steps))
                 for step in steps:
                     try:
-                        reply = text(_read(borrowed.connection, step.timeout))
+                        reply = text(read(borrowed.connection, step.timeout))
                         replies.append(Answer(reply, sent, clock()))
                     except errors.ResponseError as error:
                         replies.append(error)
@@ -171,228 +141,33 @@ class Server:
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
         """Any other command of Redis, its reply with str for bytes. Failure as above; over a
         connection of our own as well."""
-        with _Borrowed(self._own_of(self.pool())) as borrowed:
+        with Borrowed(self._own_of(self.pool())) as borrowed:
             borrowed.send(pack(args))
-            return text(_read(borrowed.connection, timeout))
+            return text(read(borrowed.connection, timeout))
 
-    def _connections(self) -> _AtHand:
+    def _connections(self) -> AtHand:
         if self._at_hand.is_old():
             pool = self.pool()
             self._at_hand.belong_to(pool, self._own_of(pool))
         return self._at_hand
 
-    def _own_of(self, pool: Any) -> _Own:
-        return self._own.get(pool) or self._own.setdefault(pool, _Own(pool))
+    def _own_of(self, pool: Any) -> Own:
+        return self._own.get(pool) or self._own.setdefault(pool, Own(pool))
 
     def _wait(self, step: Wait) -> Answer:
         pool, sent = self._connections().pool, clock()
         waiting = self._waiting.get(pool)
         if waiting is None:
-            waiting = self._waiting.setdefault(pool, _Waiting(self._own_of(pool)))
+            waiting = self._waiting.setdefault(pool, Waiting(self._own_of(pool)))
         key = step.keys.wake + step.token
         try:
             reply = waiting.pop(key, step.seconds)
-        except _Exhausted:
+        except Exhausted:
             time.sleep(min(step.seconds, _POLL))
             return Answer(None, sent, clock())
         except REDIS_ERRORS as error:
             raise Failure(error, clock(), why(error, True)) from error
         return Answer(None if reply is None else text(reply)[1], sent, clock())
-
-
-class _Borrowed:
-    """A connection of the project's pool for a `with`. Redis's errors become Failures."""
-
-    __slots__ = ("_at_hand", "_pool", "_sent", "connection")
-
-    def __init__(self, pool: Any, at_hand: _AtHand | None = None) -> None:
-        self._pool, self._at_hand, self._sent = pool, at_hand, False
-
-    def __enter__(self) -> _Borrowed:
-        try:
-            self.connection = (self._at_hand or self._pool).get_connection()
-        except REDIS_ERRORS as error:
-            raise Failure(error, clock(), why(error, False)) from error
-        return self
-
-    def send(self, *packed: bytes) -> None:
-        self.connection.send_packed_command(packed)
-        self._sent = True
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or (isinstance(error, errors.ResponseError) and not is_busy(error)):
-            (self._at_hand or self._pool).release(self.connection)
-        else:
-            # An unread reply would be taken for the next command's; and where the primary was
-            # demoted, Sentinel is asked anew.
-            self.connection.disconnect()
-            (self._at_hand or self._pool).release(self.connection)
-            if self._at_hand is not None:
-                self._at_hand.give_back()
-        if isinstance(error, REDIS_ERRORS):
-            raise Failure(error, clock(), why(error, self._sent)) from error
-
-
-class _AtHand:
-    """Connections of a pool that stay borrowed from one command to the next.
-
-    Getting one from the pool and giving it back costs a quarter of a command. They are few: a small
-    pool gets each back at once, and so does Sentinel's, which looks at what it gets back. One that
-    lay for longer than FRESH goes back to be looked at as well; when one breaks before that, the
-    plan asks again.
-    """
-
-    def __init__(self) -> None:
-        self.pool: Any = None
-        self._own: Any = None
-        self._pid, self._until, self._most = 0, 0.0, 0
-        self._idle: list[tuple[Any, float]] = []
-        self._lent: set[Any] = set()  # of our own, while the pool was exhausted
-
-    def is_old(self) -> bool:
-        """Whether to ask anew which pool the project has."""
-        return clock() > self._until or self._pid != os.getpid()
-
-    def belong_to(self, pool: Any, own: _Own) -> None:
-        if self._pid != os.getpid():
-            self._idle, self._lent = [], set()  # after a fork, these are the parent's
-        elif self.pool is not pool:
-            self.give_back()
-        self.pool, self._own, self._pid, self._until = pool, own, os.getpid(), clock() + FRESH
-        most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
-        self._most = min(MOST_AT_HAND, most)
-
-    def get_connection(self) -> Any:
-        try:
-            connection, since = self._idle.pop()
-        except IndexError:
-            return self._fetch()
-        if clock() - since < FRESH:
-            return connection
-        self.give_back()
-        self.pool.release(connection)
-        return self._fetch()
-
-    def _fetch(self) -> Any:
-        try:
-            return self.pool.get_connection()
-        except errors.MaxConnectionsError:
-            # Who holds a lease has to be able to give it back.
-            connection = self._own.get_connection()
-            self._lent.add(connection)
-            return connection
-
-    def release(self, connection: Any) -> None:
-        if connection in self._lent:
-            self._lent.discard(connection)
-            self._own.release(connection)
-        elif len(self._idle) < self._most:
-            self._idle.append((connection, clock()))
-        else:
-            self.pool.release(connection)
-
-    def give_back(self) -> None:
-        """All that are idle, to the pool."""
-        with contextlib.suppress(IndexError):
-            while True:
-                self.pool.release(self._idle.pop()[0])
-
-
-class _Exhausted(Exception):
-    pass
-
-
-class _Own:
-    """Connections of our own, made as a pool makes its own."""
-
-    def __init__(self, pool: Any) -> None:
-        # Not the pool itself: what is kept by pool must not keep the pool.
-        self._make: Callable[[], Any] = partial(pool.connection_class, **pool.connection_kwargs)
-        self._idle: list[tuple[Any, float]] = []
-        self._pid = os.getpid()
-
-    def get_connection(self) -> Any:
-        if self._pid != os.getpid():
-            self._idle, self._pid = [], os.getpid()
-        try:
-            connection, since = self._idle.pop()
-        except IndexError:
-            connection, since = self._make(), 0.0
-        try:
-            connection.connect()
-            if clock() - since > FRESH and connection.can_read():  # closed while it lay idle
-                connection.disconnect()
-                connection.connect()
-        except BaseException:
-            connection.disconnect()
-            raise
-        return connection
-
-    def release(self, connection: Any) -> None:
-        if len(self._idle) < _MOST_IDLE:
-            self._idle.append((connection, clock()))
-        else:
-            connection.disconnect()
-
-
-class _Waiting:
-    """Blocked waiters. One must never take the connection that the holder needs for its release."""
-
-    def __init__(self, own: _Own) -> None:
-        self._own = own
-        self._room = threading.BoundedSemaphore(MOST_WAITING)
-        self._pid = os.getpid()
-
-    def pop(self, key: str, seconds: float) -> Any:
-        if self._pid != os.getpid():
-            self._room, self._pid = threading.BoundedSemaphore(MOST_WAITING), os.getpid()
-        if not self._room.acquire(blocking=False):
-            raise _Exhausted
-        try:
-            return self._pop(key, seconds)
-        finally:
-            self._room.release()
-
-    def _pop(self, key: str, seconds: float) -> Any:
-        try:
-            connection = self._own.get_connection()
-        except errors.MaxConnectionsError as error:
-            raise _Exhausted from error
-        try:
-            limit = getattr(connection, "socket_timeout", None) or ATTEMPT
-            seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
-            connection.send_packed_command([pack(("BLPOP", key, f"{seconds:.3f}"))])
-            reply = _read(connection, seconds + _BLPOP_MARGIN)
-        except errors.MaxConnectionsError as error:
-            connection.disconnect()
-            raise _Exhausted from error
-        except BaseException:
-            connection.disconnect()
-            raise
-        self._own.release(connection)
-        return reply
-
-
-def _read(connection: Any, timeout: float) -> Any:
-    """The reply, or redis.exceptions.TimeoutError after `timeout` seconds."""
-    own = connection.socket_timeout
-    if own is not None and own <= timeout:
-        return connection.read_response()
-    if _takes_timeout(type(connection)):
-        return connection.read_response(timeout=timeout)
-    if not connection.can_read(timeout=timeout):
-        connection.disconnect()
-        raise errors.TimeoutError(f"no reply within {timeout:.1f} s")
-    return connection.read_response()
-
-
-_TAKES: dict[type, bool] = {}
-
-
-def _takes_timeout(kind: type) -> bool:
-    if kind not in _TAKES:
-        _TAKES[kind] = "timeout" in inspect.signature(kind.read_response).parameters  # type: ignore[attr-defined]
-    return _TAKES[kind]
 
 
 class AsyncServer:

@@ -12,6 +12,9 @@ from redis import exceptions as errors
 from ..protocol import scripts
 from ..protocol.plans import Run, Why
 
+#: Seconds that one answer may take, unless the project's socket_timeout is shorter.
+ATTEMPT = 5.0
+
 REDIS_ERRORS = (errors.RedisError, OSError)
 
 _BUSY = ("BUSY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "UNBLOCKED")
