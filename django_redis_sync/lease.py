@@ -98,6 +98,11 @@ class Lease:
         """Whether this side gave it back, or let it go; a lost lease only when it was released."""
         return bool(self._closed)
 
+    def _is_of(self, terms: Terms) -> bool:
+        """Whether it is a lease of the name and server that `terms` speak of."""
+        mine = self._terms
+        return (mine.keys.leases, mine.alias) == (terms.keys.leases, terms.alias)
+
     def __bool__(self) -> bool:
         return self.held
 

@@ -13,8 +13,9 @@ from . import conf
 from .engine.wire import clock
 from .exceptions import NotAcquired, UpgradeRefused
 from .handles import Terms
+from .held import PerCaller
 from .lease import Lease
-from .primitives import Lock, PerCaller, Semaphore
+from .primitives import Lock, Semaphore
 from .protocol.keys import keys_of
 from .protocol.plans import Ask, Grant, Refusal
 from .protocol.scripts import MOST_PERMITS
@@ -165,6 +166,11 @@ class _Later:
 
     def __init__(self, lease: Lease, counts: weakref.WeakKeyDictionary[Lease, int]) -> None:
         self.name, self._lease, self._counts = lease.name, lease, counts
+        self._is_of = lease._is_of
+
+    @property
+    def held(self) -> bool:
+        return self._lease.held
 
     def release(self) -> None:
         _LATER.discard(self._lease)

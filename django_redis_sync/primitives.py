@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import os
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from . import conf, inspection, labels, transactions
+from . import conf, inspection, transactions
+from .asks import Asking
 from .engine import connections, drivers
-from .engine.keeper import keeper
 from .engine.quorum import Quorum, quorum_of
 from .engine.wire import clock
 from .exceptions import LeaseLost, NotAcquired, WrongKind
 from .handles import Terms
+from .held import PerCaller, Shared
 from .lease import Lease
 from .protocol import plans
 from .protocol.keys import keys_of
@@ -29,14 +25,6 @@ from .protocol.plans import Ask, Grant, Refusal
 from .protocol.scripts import MOST_PERMITS
 
 logger = logging.getLogger("django_redis_sync")
-
-#: What an entry of SEMAPHORES may say in seconds.
-_SECONDS: dict[str, Callable[[str, object], float]] = {
-    "timeout": partial(conf.positive, infinite=True),
-    "blocking_timeout": conf.not_negative,
-    "max_hold": conf.positive,
-    "min_hold": conf.positive,
-}
 
 _WHY_NOT = {
     "full": "all permits are taken",
@@ -47,11 +35,7 @@ _WHY_NOT = {
 }
 
 
-def _token() -> str:
-    return os.urandom(16).hex()
-
-
-class Semaphore:
+class Semaphore(Asking):
     """At most `limit` permits of `name` are held at any time, by all processes together.
 
     `timeout`: seconds of a lease; None: REDIS_SYNC["TIMEOUT"], renewed in the background while the
@@ -72,11 +56,6 @@ class Semaphore:
     ImproperlyConfigured for wrong settings, WrongKind for a name that is a read/write lock,
     Unavailable when Redis can't be reached.
     """
-
-    _kind = "p"
-    #: How many may wait at the most, and seconds that one answer of the server may take.
-    _max_waiters = 10**9
-    _attempt = connections.ATTEMPT
 
     def __init__(
         self,
@@ -121,9 +100,7 @@ class Semaphore:
         self.using, self.label, self.on_lost = using, label, on_lost
         self.raise_on_release_error = raise_on_release_error
         self.release_on_commit = release_on_commit
-        self._held: PerCaller = PerCaller() if thread_local else _Shared()
-        # What acquire() without arguments asks for, for as long as the settings stay.
-        self._usual: tuple[conf.Config, Terms, Ask, float] | None = None
+        self._held: PerCaller = PerCaller() if thread_local else Shared()
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f", {self.limit}"
@@ -136,6 +113,8 @@ class Semaphore:
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
+        *,
+        sleep: float | None = None,
     ) -> Lease | None:
         """A lease, or None when none came in time."""
         got = self.take(blocking, blocking_timeout, permits)
@@ -146,6 +125,8 @@ class Semaphore:
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
+        *,
+        sleep: float | None = None,
     ) -> Lease | None:
         """As acquire."""
         got = await self.atake(blocking, blocking_timeout, permits)
@@ -239,6 +220,8 @@ class Semaphore:
         """A lease that `release` here does not know of, or why there is none."""
         self._before()
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
+        if self.release_on_commit and ask.wait and ask.limit == 1:
+            transactions.refuse_twice(terms)
         got = drivers.drive(plans.acquire(ask, clock()), connections.server(terms.alias))
         return self._settle(terms, ask, got)
 
@@ -273,125 +256,6 @@ class Semaphore:
 
     def _before(self) -> None:
         """Called before anything is asked for; a face refuses here what it can't allow."""
-
-    def _alias(self) -> str:
-        return self.using or conf.current().cache
-
-    def _options(self, config: conf.Config) -> dict[str, Any]:
-        """What REDIS_SYNC["SEMAPHORES"] says of this name."""
-        named = dict(config.semaphores.get(self.name, {}))
-        try:
-            for option, check in _SECONDS.items():
-                if named.get(option) is not None:
-                    named[option] = check(option, named[option])
-        except (TypeError, ValueError) as error:
-            where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
-            raise ImproperlyConfigured(f"{where}: {error}.") from error
-        return named
-
-    def _terms_and_ask(
-        self, blocking: bool | None, blocking_timeout: float | None, permits: int
-    ) -> tuple[Terms, Ask]:
-        """What to keep and what to ask for, as the settings are now."""
-        config, label = conf.current(), self._write_label()
-        if blocking is None and blocking_timeout is None and type(permits) is int and permits == 1:
-            if self._usual is None or self._usual[0] is not config:
-                self._usual = (config, *self._build(config, None, None, 1))
-            _, terms, ask, seconds = self._usual
-            if seconds == math.inf and ask.label == label:
-                return terms, ask
-            ask = ask._replace(give_up_at=clock() + seconds, label=label)
-            self._usual = config, terms, ask, seconds
-            return terms, ask
-        terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
-        return terms, ask._replace(give_up_at=clock() + seconds, label=label)
-
-    def _build(
-        self,
-        config: conf.Config,
-        blocking: bool | None,
-        blocking_timeout: float | None,
-        permits: int,
-    ) -> tuple[Terms, Ask, float]:
-        named = self._options(config)
-        limit, permits = self._limit(named, permits)
-        wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
-        terms = self._terms(config, named, self._alias())
-        hurried = wait and seconds < terms.budget
-        ask = Ask(
-            keys=terms.keys,
-            lease=terms.timeout,
-            permits=permits,
-            limit=limit,
-            wait=wait,
-            give_up_at=math.inf,
-            budget=max(1.0, seconds) if hurried else terms.budget,
-            attempt=min(terms.attempt, max(0.5, seconds / 2)) if wait else terms.attempt,
-            tokens=_token,
-            later=lambda step: keeper(terms.alias).later(step),
-            kind=self._kind,
-            fair=self.fair,
-            max_waiters=self._max_waiters,
-        )
-        return terms, ask, seconds
-
-    def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
-        """The limit in force for this caller, and the permits to ask for."""
-        limit = self.limit if self.limit is not None else named.get("limit")
-        if limit is None:
-            raise ImproperlyConfigured(
-                f"{self!r} has no limit: give one, or REDIS_SYNC['SEMAPHORES'][{self.name!r}]."
-            )
-        try:
-            conf.whole("limit", limit, MOST_PERMITS)
-        except (TypeError, ValueError) as error:
-            raise ImproperlyConfigured(f"REDIS_SYNC['SEMAPHORES']: {error}.") from error
-        conf.whole("permits", permits, MOST_PERMITS)
-        if permits > limit:
-            raise ValueError(f"{permits} permits can never fit a limit of {limit}")
-        return int(limit), permits
-
-    def _waiting(
-        self,
-        config: conf.Config,
-        named: dict[str, Any],
-        blocking: bool | None,
-        blocking_timeout: float | None,
-    ) -> tuple[bool, float]:
-        """Whether to wait, and how many seconds at the most."""
-        wait = self.blocking if blocking is None else bool(blocking)
-        if blocking_timeout is not None:
-            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
-        for value in (
-            blocking_timeout,
-            self.blocking_timeout,
-            named.get("blocking_timeout"),
-            config.blocking_timeout,
-        ):
-            if value is not None:
-                return wait and value > 0, float(value)
-        return wait, math.inf
-
-    def _terms(self, config: conf.Config, named: dict[str, Any], alias: str) -> Terms:
-        timeout = self.timeout if self.timeout is not None else named.get("timeout")
-        max_hold = self.max_hold if self.max_hold is not None else named.get("max_hold")
-        max_hold = config.max_hold if max_hold is None else max_hold
-        cap = math.inf if max_hold is None else float(max_hold)
-        renew = timeout is None if self.renew is None else self.renew
-        lease = config.timeout if timeout is None else timeout
-        return Terms(
-            keys=keys_of(config.prefix(alias), self.name, self.key, config.keep(self.key)),
-            alias=alias,
-            timeout=min(lease, cap),
-            renew=renew and lease < math.inf,
-            max_hold=cap,
-            min_hold=self.min_hold or named.get("min_hold") or 0.0,
-            attempt=self._attempt,
-            on_lost=self.on_lost,
-        )
-
-    def _write_label(self) -> str:
-        return labels.write(self.label or "")
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
         if isinstance(got, Grant):
@@ -478,64 +342,3 @@ class Lock(Semaphore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
-
-
-class PerCaller:
-    """The leases taken through one object, by thread, or by task where one runs."""
-
-    def __init__(self) -> None:
-        self._threads = threading.local()
-        self._tasks: weakref.WeakKeyDictionary[Any, tuple[list[Lease], list[Any]]] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def _lists(self) -> tuple[list[Lease], list[Any]]:
-        loop = asyncio._get_running_loop()  # current_task() would raise where there is none
-        task = None if loop is None else asyncio.current_task(loop)
-        if task is not None:
-            return self._tasks.setdefault(task, ([], []))
-        try:
-            lists: tuple[list[Lease], list[Any]] = self._threads.lists
-        except AttributeError:
-            lists = self._threads.lists = ([], [])
-        return lists
-
-    def add(self, lease: Lease) -> None:
-        taken = self._lists()[0]
-        while taken and taken[-1].ended:  # by the lease's own release: else they would pile up
-            taken.pop()
-        taken.append(lease)
-
-    def has(self, lease: Lease) -> bool:
-        return lease in self._lists()[0]
-
-    def discard(self, lease: Lease) -> None:
-        taken = self._lists()[0]
-        for i in reversed(range(len(taken))):
-            if taken[i] is lease:
-                del taken[i]
-                return
-
-    def newest(self, take: bool = False) -> Lease | None:
-        """The newest that was neither released nor detached."""
-        taken = self._lists()[0]
-        while taken and taken[-1].ended:
-            taken.pop()
-        if not taken:
-            return None
-        return taken.pop() if take else taken[-1]
-
-    def entered(self) -> list[Any]:
-        """What the open `with` blocks entered, innermost last."""
-        return self._lists()[1]
-
-
-class _Shared(PerCaller):
-    """One list for all threads and tasks (thread_local=False)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._all: tuple[list[Lease], list[Any]] = ([], [])
-
-    def _lists(self) -> tuple[list[Lease], list[Any]]:
-        return self._all

@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
+from .handles import Terms
 from .lease import Lease
 
 logger = logging.getLogger("django_redis_sync")
@@ -46,6 +47,27 @@ def release_when_over(lease: Lease, using: str | None = None) -> None:
     # Django forgets its callbacks on rollback, so what counts is the end of the object. A TestCase
     # drops it with its rollback.
     transaction.on_commit(_Releasing(lease), using=alias)
+    _pending.leases.add(lease)
+
+
+class _Pending(threading.local):
+    """The leases that this thread's open transactions give back."""
+
+    def __init__(self) -> None:
+        self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+
+_pending = _Pending()
+
+
+def refuse_twice(terms: Terms) -> None:
+    """RuntimeError where the open transaction holds the only permit: it would wait for itself."""
+    for lease in list(_pending.leases):
+        if lease.held and lease._is_of(terms):
+            raise RuntimeError(
+                f"{lease.name!r} is held until the open transaction ends, so it can't be waited "
+                "for in there: take it once, or use an RLock, which can be taken again."
+            )
 
 
 class _Releasing:

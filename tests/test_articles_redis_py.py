@@ -245,10 +245,8 @@ async def test_a_token_of_ones_own_is_refused(io) -> None:
 
 
 @both
-async def test_sleep_is_for_the_constructor_only(io) -> None:
-    assert await io.do(Lock("name", sleep=5), "acquire")
-    with pytest.raises(TypeError, match="sleep"):
-        await io.do(Lock("name"), "acquire", sleep=0.1)
+async def test_sleep_is_accepted_and_not_needed(io) -> None:
+    assert await io.do(Lock("name", sleep=5), "acquire", sleep=5)
 
 
 @both

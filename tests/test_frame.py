@@ -112,6 +112,8 @@ LAYERS = [
     # what Python code uses
     {
         "handles",
+        "asks",
+        "held",
         "lease",
         "primitives",
         "locks",

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import threading
 import time
 import warnings
 
@@ -196,3 +197,41 @@ def test_with_the_middleware_a_permit_outlives_the_transaction_of_the_request(
     with Lock("one"):
         assert 503 == Client().get(path).status_code
     assert [True] == held  # no transaction was begun for the one that was refused
+
+
+@in_transactions
+def test_a_transaction_that_would_wait_for_itself_is_told() -> None:
+    ours = Lock("stock", release_on_commit=True)
+    with transaction.atomic():
+        with ours:
+            pass
+        with pytest.raises(RuntimeError, match="RLock"):
+            ours.acquire()
+        with pytest.raises(RuntimeError, match="until the open transaction ends"):
+            Lock("stock", release_on_commit=True, blocking_timeout=5).acquire()
+        assert ours.acquire(blocking=False) is None  # who does not wait has an answer
+        with Lock("another", release_on_commit=True):
+            pass
+    with ours:
+        pass
+
+
+@in_transactions
+def test_a_lock_waits_for_another_threads_transaction() -> None:
+    taken, ended = threading.Event(), []
+
+    def other() -> None:
+        with transaction.atomic():
+            with Lock("stock", release_on_commit=True):
+                pass
+            taken.set()
+            time.sleep(0.3)
+            ended.append(True)
+        connection.close()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert taken.wait(30)
+    with transaction.atomic(), Lock("stock", release_on_commit=True):
+        assert ended
+    thread.join(30)

@@ -48,10 +48,12 @@ class Proxy:
     def close(self) -> None:
         async def end() -> None:
             self._listener.close()
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            # What was accepted in the meantime begins only now.
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in others:
+                    task.cancel()
+                await asyncio.wait(others, timeout=0.1)
+                await asyncio.sleep(0)
 
         self._call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)

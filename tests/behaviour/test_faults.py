@@ -19,7 +19,7 @@ import redis
 
 from devtools.servers import HOST, RedisServer, free_port
 from django_redis_sync import LeaseLost, Lock, Semaphore, SyncError, Unavailable
-from django_redis_sync.engine import connections, hub, keeper, wire
+from django_redis_sync.engine import hub, keeper, pools, wire
 from django_redis_sync.exceptions import ForeignValue
 from tests.support.journal import journalling
 
@@ -196,8 +196,7 @@ async def test_a_waiter_rides_out_a_restart_of_its_connections(io, bench) -> Non
 @both
 async def test_a_lost_wake_up_costs_a_heartbeat(io, private, alias, monkeypatch) -> None:
     """A waiter that hears nothing finds out by asking again."""
-    monkeypatch.setattr(connections, "pack", deaf)
-    monkeypatch.setattr(hub.Hub, "_deliver", lambda self, data: None)
+    unheard = deafen(monkeypatch)
     name = alias(private.url)
     first = await io.do(Lock("deaf", using=name), "acquire")
     waiting = io.start(io.do(Lock("deaf", using=name), "acquire"))
@@ -208,13 +207,24 @@ async def test_a_lost_wake_up_costs_a_heartbeat(io, private, alias, monkeypatch)
     start = time.monotonic()
     lease = await io.result(waiting)
     assert time.monotonic() - start < 5
+    assert unheard
     assert lease.held and await io.do(lease, "owned")
     await io.do(lease, "release")
 
 
-def deaf(args: Any) -> bytes:
-    """A BLPOP listens to a list that nobody writes to."""
-    return wire.pack(("BLPOP", args[1] + "-nothing", args[2]) if args[0] == "BLPOP" else args)
+def deafen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """No wake-up arrives any more: a BLPOP listens to a list that nobody writes to, and what is
+    published is dropped. Returns what was not heard, as it comes."""
+    unheard: list[Any] = []
+
+    def pack(args: Any) -> bytes:
+        assert args[0] == "BLPOP"
+        unheard.append(args)
+        return wire.pack(("BLPOP", args[1] + "-nothing", args[2]))
+
+    monkeypatch.setattr(pools, "pack", pack)
+    monkeypatch.setattr(hub.Hub, "_deliver", lambda self, data: unheard.append(data))
+    return unheard
 
 
 def test_a_killed_subscription_is_made_again_and_its_waiters_ask(bench) -> None:

@@ -16,7 +16,7 @@ import redis
 from django.core.management import call_command
 
 import django_redis_sync
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, operations, primitives
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, asks, operations
 from django_redis_sync.inspection import status
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
@@ -36,7 +36,7 @@ def test_a_token_cannot_be_guessed(clean_redis: None) -> None:
     assert 50 == len(tokens)
     for token in tokens:
         assert 128 == 4 * len(token) and int(token, 16) >= 0
-    source = inspect.getsource(primitives._token)
+    source = inspect.getsource(asks._token)
     assert "os.urandom(16)" in source or "secrets.token_hex(16)" in source
 
 

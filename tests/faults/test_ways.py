@@ -19,11 +19,10 @@ import redis
 import django_redis_sync
 from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lease, Lock
-from django_redis_sync.engine import connections
 from tests.behaviour.both import eventually
 from tests.behaviour.child import Child
 from tests.behaviour.proxy import Proxy
-from tests.behaviour.test_faults import deaf
+from tests.behaviour.test_faults import deafen
 from tests.behaviour.watching import View
 from tests.soak.run import Way
 from tests.support.journal import journalling
@@ -75,7 +74,7 @@ def test_row_01_a_lost_reply_costs_a_retry_and_no_second_grant(
 def test_row_13_a_lost_wake_up_costs_a_heartbeat(
     private: RedisServer, using: str, look: Any, figure: Figure, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(connections, "pack", deaf)
+    unheard = deafen(monkeypatch)
     first, got = Lock("x", using=using).acquire(), list[Lease | None]()
     assert first
     thread = threading.Thread(target=lambda: got.append(Lock("x", using=using).acquire()))
@@ -85,7 +84,7 @@ def test_row_13_a_lost_wake_up_costs_a_heartbeat(
     watch = Watch()
     thread.join(20)
     took = watch.seconds
-    assert got[0] and got[0].held and took < 10
+    assert unheard and got[0] and got[0].held and took < 10
     got[0].release()
     figure(recover=took, lost=0)
 

@@ -1,0 +1,177 @@
+"""What a primitive asks the server for: its arguments, and the settings as they are now."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from . import conf, labels
+from .engine import connections
+from .engine.keeper import keeper
+from .engine.wire import clock
+from .handles import Terms
+from .protocol.keys import keys_of
+from .protocol.plans import Ask
+from .protocol.scripts import MOST_PERMITS
+
+#: What an entry of SEMAPHORES may say in seconds.
+_SECONDS: dict[str, Callable[[str, object], float]] = {
+    "timeout": partial(conf.positive, infinite=True),
+    "blocking_timeout": conf.not_negative,
+    "max_hold": conf.positive,
+    "min_hold": conf.positive,
+}
+
+
+def _token() -> str:
+    return os.urandom(16).hex()
+
+
+class Asking:
+    """The arguments of a primitive, and what they come to. Precedence: the argument, then
+    REDIS_SYNC["SEMAPHORES"], then the defaults."""
+
+    _kind = "p"
+    #: How many may wait at the most, and seconds that one answer of the server may take.
+    _max_waiters = 10**9
+    _attempt = connections.ATTEMPT
+
+    name: str
+    key: str | None
+    limit: int | None
+    timeout: float | None
+    renew: bool | None
+    fair: bool
+    blocking: bool
+    blocking_timeout: float | None
+    max_hold: float | None
+    min_hold: float | None
+    using: Any  # an alias, or a quorum of them
+    label: str | None
+    on_lost: Callable[[Any], Any] | None
+    # What acquire() without arguments asks for, for as long as the settings stay.
+    _usual: tuple[conf.Config, Terms, Ask, float] | None = None
+
+    def _alias(self) -> str:
+        return self.using or conf.current().cache
+
+    def _options(self, config: conf.Config) -> dict[str, Any]:
+        """What REDIS_SYNC["SEMAPHORES"] says of this name."""
+        named = dict(config.semaphores.get(self.name, {}))
+        try:
+            for option, check in _SECONDS.items():
+                if named.get(option) is not None:
+                    named[option] = check(option, named[option])
+        except (TypeError, ValueError) as error:
+            where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
+            raise ImproperlyConfigured(f"{where}: {error}.") from error
+        return named
+
+    def _terms_and_ask(
+        self, blocking: bool | None, blocking_timeout: float | None, permits: int
+    ) -> tuple[Terms, Ask]:
+        """What to keep and what to ask for, as the settings are now."""
+        config, label = conf.current(), self._write_label()
+        if blocking is None and blocking_timeout is None and type(permits) is int and permits == 1:
+            if self._usual is None or self._usual[0] is not config:
+                self._usual = (config, *self._build(config, None, None, 1))
+            _, terms, ask, seconds = self._usual
+            if seconds == math.inf and ask.label == label:
+                return terms, ask
+            ask = ask._replace(give_up_at=clock() + seconds, label=label)
+            self._usual = config, terms, ask, seconds
+            return terms, ask
+        terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
+        return terms, ask._replace(give_up_at=clock() + seconds, label=label)
+
+    def _build(
+        self,
+        config: conf.Config,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        permits: int,
+    ) -> tuple[Terms, Ask, float]:
+        named = self._options(config)
+        limit, permits = self._limit(named, permits)
+        wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
+        terms = self._terms(config, named, self._alias())
+        hurried = wait and seconds < terms.budget
+        ask = Ask(
+            keys=terms.keys,
+            lease=terms.timeout,
+            permits=permits,
+            limit=limit,
+            wait=wait,
+            give_up_at=math.inf,
+            budget=max(1.0, seconds) if hurried else terms.budget,
+            attempt=min(terms.attempt, max(0.5, seconds / 2)) if wait else terms.attempt,
+            tokens=_token,
+            later=lambda step: keeper(terms.alias).later(step),
+            kind=self._kind,
+            fair=self.fair,
+            max_waiters=self._max_waiters,
+        )
+        return terms, ask, seconds
+
+    def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
+        """The limit in force for this caller, and the permits to ask for."""
+        limit = self.limit if self.limit is not None else named.get("limit")
+        if limit is None:
+            raise ImproperlyConfigured(
+                f"{self!r} has no limit: give one, or REDIS_SYNC['SEMAPHORES'][{self.name!r}]."
+            )
+        try:
+            conf.whole("limit", limit, MOST_PERMITS)
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(f"REDIS_SYNC['SEMAPHORES']: {error}.") from error
+        conf.whole("permits", permits, MOST_PERMITS)
+        if permits > limit:
+            raise ValueError(f"{permits} permits can never fit a limit of {limit}")
+        return int(limit), permits
+
+    def _waiting(
+        self,
+        config: conf.Config,
+        named: dict[str, Any],
+        blocking: bool | None,
+        blocking_timeout: float | None,
+    ) -> tuple[bool, float]:
+        """Whether to wait, and how many seconds at the most."""
+        wait = self.blocking if blocking is None else bool(blocking)
+        if blocking_timeout is not None:
+            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
+        for value in (
+            blocking_timeout,
+            self.blocking_timeout,
+            named.get("blocking_timeout"),
+            config.blocking_timeout,
+        ):
+            if value is not None:
+                return wait and value > 0, float(value)
+        return wait, math.inf
+
+    def _terms(self, config: conf.Config, named: dict[str, Any], alias: str) -> Terms:
+        timeout = self.timeout if self.timeout is not None else named.get("timeout")
+        max_hold = self.max_hold if self.max_hold is not None else named.get("max_hold")
+        max_hold = config.max_hold if max_hold is None else max_hold
+        cap = math.inf if max_hold is None else float(max_hold)
+        renew = timeout is None if self.renew is None else self.renew
+        lease = config.timeout if timeout is None else timeout
+        return Terms(
+            keys=keys_of(config.prefix(alias), self.name, self.key, config.keep(self.key)),
+            alias=alias,
+            timeout=min(lease, cap),
+            renew=renew and lease < math.inf,
+            max_hold=cap,
+            min_hold=self.min_hold or named.get("min_hold") or 0.0,
+            attempt=self._attempt,
+            on_lost=self.on_lost,
+        )
+
+    def _write_label(self) -> str:
+        return labels.write(self.label or "")
