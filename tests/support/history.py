@@ -331,9 +331,12 @@ class _Replay:
         self.wakes: dict[str, float] = {}
         self.asked_fence = 0
         self.fences: list[str] = []
-        if verb == "acquire" and not mine.known:
-            mine.lease, mine.permits = float(argv[where["lease"]]), int(argv[where["permits"]])
-            mine.limit, mine.known = int(argv[where["limit"]]), True
+        if verb == "acquire":
+            if not mine.known:
+                mine.lease, mine.limit = float(argv[where["lease"]]), int(argv[where["limit"]])
+                mine.known = True
+            if self.me not in at.held:
+                mine.permits = int(argv[where["permits"]])  # a lease that was shared is over
         elif verb in ("renew", "release"):
             self.asked_fence = int(argv[where["fence"]])
         elif verb == "operate" and not self.entry.error:
