@@ -76,7 +76,8 @@ class Borrowed:
 
 
 class AtHand:
-    """Connections of a pool that stay borrowed from one command to the next.
+    """Connections of a pool that stay borrowed from one command to the next. A pool whose
+    connections may hang for ever while they are made is not asked, but our own of its kind.
 
     Getting one from the pool and giving it back costs a quarter of a command. They are few: a small
     pool gets each back at once, and so does Sentinel's, which looks at what it gets back. One that
@@ -89,7 +90,7 @@ class AtHand:
         self._own: Any = None
         self._pid, self._until, self._most = 0, 0.0, 0
         self._idle: list[tuple[Any, float]] = []
-        self._lent: set[Any] = set()  # of our own, while the pool was exhausted
+        self._lent: set[Any] = set()  # of our own
 
     def is_old(self) -> bool:
         """Whether to ask anew which pool the project has."""
@@ -102,7 +103,7 @@ class AtHand:
             self.give_back()
         self.pool, self._own, self._pid, self._until = pool, own, os.getpid(), clock() + FRESH
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
-        self._most = min(MOST_AT_HAND, most)
+        self._most = 0 if own.hurried else min(MOST_AT_HAND, most)
 
     def get_connection(self) -> Any:
         try:
@@ -116,13 +117,13 @@ class AtHand:
         return self._fetch()
 
     def _fetch(self) -> Any:
-        try:
-            return self.pool.get_connection()
-        except errors.MaxConnectionsError:
-            # Who holds a lease has to be able to give it back.
-            connection = self._own.get_connection()
-            self._lent.add(connection)
-            return connection
+        if not self._own.hurried:
+            # Exhausted: who holds a lease has to be able to give it back.
+            with contextlib.suppress(errors.MaxConnectionsError):
+                return self.pool.get_connection()
+        connection = self._own.get_connection()
+        self._lent.add(connection)
+        return connection
 
     def release(self, connection: Any) -> None:
         if connection in self._lent:
@@ -145,11 +146,19 @@ class Exhausted(Exception):
 
 
 class Own:
-    """Connections of our own, made as a pool makes its own."""
+    """Connections of our own, made as a pool makes its own. `hurried`: what the pool would wait for
+    without end, redis-py's default before 8, these wait for ATTEMPT seconds."""
 
     def __init__(self, pool: Any) -> None:
         # Not the pool itself: what is kept by pool must not keep the pool.
-        self._make: Callable[[], Any] = partial(pool.connection_class, **pool.connection_kwargs)
+        given = pool.connection_kwargs
+        endless = {
+            word: ATTEMPT
+            for word in ("socket_timeout", "socket_connect_timeout")
+            if getattr(pool.connection_class(**given), word, 0) is None
+        }
+        self.hurried = bool(endless)
+        self._make: Callable[[], Any] = partial(pool.connection_class, **{**given, **endless})
         self._idle: list[tuple[Any, float]] = []
         self._pid = os.getpid()
 

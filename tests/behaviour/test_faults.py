@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.cache import caches
 
 from devtools.servers import HOST, RedisServer, free_port
 from django_redis_sync import LeaseLost, Lock, Semaphore, SyncError, Unavailable
@@ -455,6 +456,27 @@ async def test_waiters_never_starve_the_releaser_of_connections(io, new_server, 
                 assert lease.held
 
     await io.gather(*[worker() for _ in range(20)])
+
+
+@both
+async def test_a_connection_is_not_waited_for_without_end(io, private, alias, monkeypatch) -> None:
+    """Without timeouts, redis-py's default before 8, the pool waits for a hanging server for ever."""
+    monkeypatch.setattr(pools, "ATTEMPT", 0.5)
+    endless = {"socket_timeout": None, "socket_connect_timeout": None}
+    name = alias(private.url, CONNECTION_POOL_KWARGS=endless)
+    private.pause()
+    try:
+        with pytest.raises(Unavailable):
+            await io.do(Impatient("x", using=name), "acquire")
+    finally:
+        private.resume()
+    # The project's own connections are as it wants them.
+    pool = caches[name].client.get_client().connection_pool
+    theirs = pool.get_connection()
+    assert theirs.socket_timeout is None
+    pool.release(theirs)
+    async with io.entered(Lock("x", using=name)) as lease:
+        assert lease.held
 
 
 @both
