@@ -330,6 +330,14 @@ def test_a_buried_token_is_never_granted(x: Name, state: str) -> None:
     assert ["info", "waiters"] == sorted(x.traces("a"))
 
 
+@pytest.mark.parametrize("how", ["giveup", "undo", "release"])
+def test_a_grave_stays_whatever_comes_late(x: Name, how: str) -> None:
+    fence = x.hold("a")
+    x.undo("a")
+    x.run("release", "a", fence=fence, how=how, bury=0)
+    assert ["dead"] == x.ask("a")
+
+
 def test_a_release_can_bury(x: Name) -> None:
     """Rule 6: an ordinary release, after an acquire that got no answer."""
     fence = x.hold("a")

@@ -30,6 +30,7 @@ class Proxy:
         self._server, self._harms = (host, port), deque[Harm]()
         self.done: list[str] = []
         self._held = 0
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop = asyncio.new_event_loop()
         self._go = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -48,12 +49,14 @@ class Proxy:
     def close(self) -> None:
         async def end() -> None:
             self._listener.close()
-            # What was accepted in the meantime begins only now.
-            while others := asyncio.all_tasks() - {asyncio.current_task()}:
-                for task in others:
-                    task.cancel()
-                await asyncio.wait(others, timeout=0.1)
+            for _ in range(5):  # turns of the loop, after which what was accepted is served
                 await asyncio.sleep(0)
+            serving = dict(self._serving)
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+            for back in serving.values():  # of those too that had not begun
+                await _closed(back)
 
         self._call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -64,11 +67,20 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(body, self._loop).result(10)
 
     async def _listen(self) -> int:
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return int(self._listener.sockets[0].getsockname()[1])
 
+    def _accept(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._serve(client, back))
+        self._serving[task] = back
+        task.add_done_callback(self._serving.pop)
+
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        replies, server = await asyncio.open_connection(*self._server)
+        try:
+            replies, server = await asyncio.open_connection(*self._server)
+        except OSError:  # it is down: so is the way to it
+            await _closed(back)
+            return
         state = {"": True}  # the harm that the next reply meets; "" is none
 
         async def answers() -> None:
@@ -105,9 +117,13 @@ class Proxy:
             for pump in pumps:
                 pump.cancel()
             for writer in (server, back):
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+                await _closed(writer)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 @contextlib.contextmanager

@@ -460,7 +460,7 @@ async def test_waiters_never_starve_the_releaser_of_connections(io, new_server, 
 
 @both
 async def test_a_connection_is_not_waited_for_without_end(io, private, alias, monkeypatch) -> None:
-    """Without timeouts, redis-py's default before 8, the pool waits for a hanging server for ever."""
+    """Without timeouts, redis-py's default before 8, the pool waits for it without end."""
     monkeypatch.setattr(pools, "ATTEMPT", 0.5)
     endless = {"socket_timeout": None, "socket_connect_timeout": None}
     name = alias(private.url, CONNECTION_POOL_KWARGS=endless)

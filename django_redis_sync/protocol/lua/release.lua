@@ -26,7 +26,7 @@ else
   elseif how == 'giveup' then
     count('t', 1)
   end
-  if record then drop(token, r, score) end
+  if record and r.state ~= 'x' then drop(token, r, score) end
   if ARGV[4] == '1' then bury(token) end
   local keep = math.ceil(math.min(tonumber(r.fence or 0) / 1000, now) + tonumber(ARGV[5]))
   if how == 'release' and keep > now then -- under a token of its own, that no late copy knows
