@@ -139,11 +139,14 @@ class Reject:
 
 
 class RequestSemaphore(Semaphore):
-    """A semaphore as a policy wants it for one request."""
+    """A semaphore as a policy wants it, made once; `of` is what one request takes it by."""
 
     _attempt = ATTEMPT
+    _request: HttpRequest
+    #: Why the lease would have been refused, were the policy enforced.
+    refused = ""
 
-    def __init__(self, policy: Policy, place: Place, limit: int, request: HttpRequest) -> None:
+    def __init__(self, policy: Policy, place: Place, limit: int) -> None:
         super().__init__(
             place.name,
             limit,
@@ -157,14 +160,27 @@ class RequestSemaphore(Semaphore):
             using=place.using,
         )
         self._max_waiters = policy.max_waiters
-        self._request, self._shadow = request, not policy.enforce
-        #: Why the lease would have been refused, were the policy enforced.
-        self.refused = ""
+        self._shadow = not policy.enforce
+        # What is asked for without and with waiting, for as long as the settings stay.
+        self._built: dict[bool | None, tuple[conf.Config, Terms, Ask, float]] = {}
 
-    def _terms_and_ask(self, *args: Any) -> tuple[Terms, Ask]:
-        # Asking again would only delay what on_outage decides.
-        terms, ask = super()._terms_and_ask(*args)
-        return terms, ask._replace(budget=self._attempt, shadow=self._shadow)
+    def of(self, request: HttpRequest) -> RequestSemaphore:
+        """The same, with what differs from request to request."""
+        mine = object.__new__(RequestSemaphore)
+        mine.__dict__ = {**self.__dict__, "_request": request}
+        return mine
+
+    def _terms_and_ask(
+        self, blocking: bool | None, blocking_timeout: float | None, permits: int
+    ) -> tuple[Terms, Ask]:
+        config, found = conf.current(), self._built.get(blocking)
+        if found is None or found[0] is not config:
+            terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
+            # Asking again would only delay what on_outage decides.
+            ask = ask._replace(budget=self._attempt, shadow=self._shadow)
+            found = self._built[blocking] = config, terms, ask, seconds
+        _, terms, ask, seconds = found
+        return terms, ask._replace(give_up_at=clock() + seconds, label=self._write_label())
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
         self.refused = got.refused if isinstance(got, Grant) else ""
@@ -177,8 +193,23 @@ class RequestSemaphore(Semaphore):
         return labels.write(
             request.path if match is None else match.view_name,
             "" if user is None or user.pk is None else str(user.pk),
-            request.headers.get("X-Request-ID", ""),
+            request.META.get("HTTP_X_REQUEST_ID", ""),
         )
+
+
+#: By policy, place and limit; the policy is there so that its id stays its own.
+_semaphores: dict[tuple[int, Place, int], tuple[Policy, RequestSemaphore]] = {}
+_MOST_SEMAPHORES = 1000
+
+
+def _semaphore(policy: Policy, place: Place, limit: int) -> RequestSemaphore:
+    found = _semaphores.get((id(policy), place, limit))
+    if found is None:
+        if len(_semaphores) >= _MOST_SEMAPHORES:
+            _semaphores.clear()
+        found = policy, RequestSemaphore(policy, place, limit)
+        _semaphores[id(policy), place, limit] = found
+    return found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +289,7 @@ def _admit(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Pl
     redis = breaker(place.using)
     if not redis.allows():
         return (yield from _without_redis(policy, place, limit, request))
-    leave, semaphore = None, RequestSemaphore(policy, place, limit, request)
+    leave, semaphore = None, _semaphore(policy, place, limit).of(request)
     try:
         if policy.enforce and rooms().alone(place):
             # Let in while Redis was down, and still inside: they count as well.
