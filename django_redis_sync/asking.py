@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
+
+from django.core.cache import caches
 
 from .engine import connections
 from .engine.drivers import error_of
@@ -29,6 +32,15 @@ def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     except REDIS_ERRORS as error:
         raise error_of(Failure(error, clock(), why(error, False))) from error
     return [decoded(reply) for reply in replies]
+
+
+def forget(alias: str) -> None:
+    """Let this thread's cache object go, after no client could be made for it.
+
+    django-redis 6 would try to make one again, to close it, and the end of the request would fail.
+    """
+    with contextlib.suppress(AttributeError):  # it was never made
+        del caches[alias]
 
 
 def decoded(reply: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import accumulate
 from typing import Any
 
 from . import conf
@@ -43,6 +45,11 @@ class Counters:
     reclaimed: int = 0
     lost: int = 0
     peak: int = 0
+
+    @property
+    def turned_away(self) -> int:
+        """Who asked and did not get in: at once, or after waiting in vain."""
+        return self.rejected + self.timed_out
 
 
 # Most minutes of most names: one object, which need not be added up.
@@ -85,6 +92,46 @@ def history(
     return found
 
 
+def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
+    """With use carried on through the minutes in which nobody came, and those who were in stayed.
+
+    `holders`: of each lease that lives, since when it has how many permits. Of those that ended,
+    grants and releases tell, but not their permits: each counts as one. One that expired or was
+    cleared counts in the minute of its grant only. So a peak is never above what really was.
+    """
+    living = sorted(holders)
+    if not living and found.ever == _NOTHING:
+        return found
+    since = [moment for moment, _ in living]
+    held = [0, *accumulate(permits for _, permits in living)]
+    before = [bisect_left(since, start) for start, _ in found.rows]  # the living, at each start
+    # Of those that ended, no more were in at the start of a minute than had come and not left.
+    came = _came(found.ever) - _came(found.total)
+    left = _left(found.ever) - _left(found.total)
+    most = []
+    for (_, row), older in zip(found.rows, before, strict=True):
+        most.append(max(0, came - left - older))
+        came, left = came + _came(row), left + _left(row)
+    # And, from the end back: as many as were released from then on without having come since.
+    ended, after, rows = 0, len(living), []
+    for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
+        ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
+        after = older
+        peak = held[older] + min(ended, limit)
+        rows.append((start, row if row.peak >= peak else replace(row, peak=peak)))
+    counters = [row for _, row in reversed(rows)]
+    suggested = suggest(counters)
+    return replace(found, rows=(*reversed(rows),), total=add(counters), suggested_limit=suggested)
+
+
+def _came(c: Counters) -> int:
+    return c.granted + c.waited
+
+
+def _left(c: Counters) -> int:
+    return c.released + c.reclaimed
+
+
 def suggest(rows: Sequence[Counters]) -> int | None:
     """A limit that would have been large enough for these minutes, or None without evidence.
 
@@ -113,12 +160,12 @@ def add(counters: Iterable[Counters]) -> Counters:
 
 
 def _refused(c: Counters) -> int:
-    return c.rejected + c.shadow_rejected + c.timed_out
+    return c.turned_away + c.shadow_rejected
 
 
 def _asked(c: Counters) -> int:
     # What shadow mode would have refused was granted, and is counted there too.
-    return c.granted + c.waited + c.rejected + c.timed_out
+    return _came(c) + c.turned_away
 
 
 def _history(keys: Keys, reply: Mapping[str, str], last: int, minutes: int) -> History:

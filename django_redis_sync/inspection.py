@@ -13,13 +13,15 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from . import conf, labels
 from .asking import command
 from .engine import connections
 from .engine.drivers import adrive, error_of
 from .engine.keeper import marked_key, names_key
 from .engine.wire import clock
-from .history import Counters, History, history, whole
+from .history import Counters, History, carried, history, whole
 from .protocol import plans
 from .protocol.keys import Keys, check_text, keys_of, split
 from .protocol.plans import Answer, Failure, Run
@@ -33,12 +35,16 @@ __all__ = [
     "Status",
     "Waiter",
     "astatus",
+    "configured",
     "display",
     "family",
     "grouped",
+    "handed_over",
     "history",
+    "known",
     "looking",
     "names",
+    "past",
     "status",
     "statuses",
 ]
@@ -120,6 +126,11 @@ class Status:
     @property
     def paused(self) -> bool:
         return self.paused_since is not None
+
+    @property
+    def used(self) -> bool:
+        """Whether anything of it is in Redis, beside its counters and its place in `names`."""
+        return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
 
     @property
     def everyone(self) -> tuple[Holder | Waiter, ...]:
@@ -287,9 +298,42 @@ def names(*, using: str | None = None, pattern: str | None = None) -> list[tuple
     return [(name, key) for name, key in found if fnmatchcase(display(name, key), pattern)]
 
 
+def configured() -> set[str]:
+    """The names that the setting knows; what can't be one is left to the checks."""
+    config = conf.current()
+    found: list[object] = [*config.semaphores]
+    for endpoint, entry in config.endpoints.items():
+        # A policy of an endpoint's own is named as its "name" says, or as the endpoint is.
+        own = entry.get("name") or endpoint if isinstance(entry, Mapping) else entry
+        found.append(own)
+    return {name for name in found if isinstance(name, str) and _can_be(name, None)}
+
+
+def known(*, using: str | None = None) -> list[tuple[str, str | None]]:
+    """As names, and then those of the setting that nobody used yet."""
+    found = names(using=using)
+    used = {name for name, _key in found}
+    return found + [(name, None) for name in sorted(configured() - used)]
+
+
+def past(
+    statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
+) -> list[History]:
+    """The history of each, with the use of those who are in by now carried on."""
+    histories = history([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
+    # Who is kept was released, and counted so.
+    return [
+        carried(one, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
+        for one, s in zip(histories, statuses, strict=True)
+    ]
+
+
 def _is_ours(quoted: str) -> bool:
     """Whether an entry of the registry can be a name: one that can't must not hide the others."""
-    name, key = split(quoted)
+    return _can_be(*split(quoted))
+
+
+def _can_be(name: str, key: str | None) -> bool:
     try:
         check_text("a name", name)
         return key is None or bool(check_text("a key", key))
@@ -300,6 +344,14 @@ def _is_ours(quoted: str) -> bool:
 def display(name: str, key: str | None) -> str:
     """A name, or a child, as people see it."""
     return name if key is None else f"{name}@{key}"
+
+
+def handed_over() -> str:
+    """What to tell people of holders whose state is "handed"."""
+    return _(
+        "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
+        "permit goes to the next by itself within %d s."
+    ) % (CONSTANTS["FIRST"] // 1000)
 
 
 def family(name: str, *, using: str | None = None) -> list[tuple[str, str | None]]:

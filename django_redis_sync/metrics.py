@@ -25,8 +25,9 @@ REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"] and those that `names` (globs) let in
 most. Children come and go, so what they counted is no counter: it is the gauge of the last minute.
 Every process shows the same numbers, so one scrape target per database is enough.
 
-An alert that has proved useful: `redis_sync_last_minute{event="rejected"} > 0 and on(name)
-redis_sync_in_use >= redis_sync_limit` for five minutes.
+An alert that has proved useful, when it holds for five minutes: `sum by (name)
+(redis_sync_last_minute{event=~"rejected|timed_out"}) > 0 and on (name) redis_sync_in_use >=
+redis_sync_limit`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
-from . import conf, inspection
+from . import inspection
 from .exceptions import SyncError
 from .history import Counters, History, add
 from .inspection import Group
@@ -105,26 +106,13 @@ class SyncCollector(Collector):
             _add_events(families, group.name, histories[group.name])
 
     def _shown(self, known: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-        named = configured()
+        named = inspection.configured()
         by_name: dict[str, list[tuple[str, str | None]]] = {}
         for name, key in known:
             if name in named or any(fnmatchcase(name, glob) for glob in self._globs):
                 by_name.setdefault(name, []).append((name, key))
         chosen = list(by_name.items())[:MOST_LABELS]
         return [one for _, children in chosen for one in children[:MOST_CHILDREN]]
-
-
-def configured() -> set[str]:
-    """The names that the setting knows."""
-    config = conf.current()
-    named = {entry for entry in config.endpoints.values() if isinstance(entry, str)}
-    # A policy of an endpoint's own is named as its "name" says, or as the endpoint is.
-    own = {
-        str(entry.get("name") or endpoint)
-        for endpoint, entry in config.endpoints.items()
-        if not isinstance(entry, str)
-    }
-    return {*config.semaphores, *named, *own}
 
 
 def _families() -> dict[str, Any]:

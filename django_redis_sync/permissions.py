@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from redis.client import PubSub
 from redis.exceptions import NoPermissionError
 
 from .engine import connections
@@ -66,6 +68,8 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
 # Not tried: INFO is the doctor's own, SELECT was done when we connected. Tried as one: the others.
 _APART = ("INFO", "SELECT", "SUBSCRIBE", "UNSUBSCRIBE")
+# Names that are made up until one lies on the node that is asked: enough for one with 20 slots.
+_MOST_TRIES = 5000
 
 
 @cache
@@ -78,12 +82,20 @@ def needed() -> tuple[str, ...]:
 def rules(prefix: str) -> str:
     """The least ACL, as ACL SETUSER takes it."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    return f"~{quote(prefix)}:* &{prefix}:* {commands}"
+    # Before Redis 7, a new user has all channels, and one more is an error.
+    return f"resetchannels ~{quote(prefix)}:* &{prefix}:* {commands}"
 
 
-def denied(server: connections.Server, alias: str, prefix: str) -> list[str]:
-    """The commands that this user may not run on our keys. Failure when Redis can't be reached."""
-    base = f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:"
+def denied(server: connections.Server, prefix: str, has: Callable[[str], bool]) -> list[str]:
+    """The commands that this user may not run on our keys there, of which the server `has` some.
+
+    Failure when Redis can't be reached.
+    """
+    base = _base(prefix)
+    for _try in range(_MOST_TRIES):
+        if has(base):
+            break
+        base = _base(prefix)
     names = {part: base + part for part in "zhl"} | {"channel": f"{prefix}:wake:doctor"}
     found: list[str] = []
     # What cleans up comes first: without it, nothing is made.
@@ -94,9 +106,13 @@ def denied(server: connections.Server, alias: str, prefix: str) -> list[str]:
         if _refused(server, verb, *words):
             found.append(verb)
     _refused(server, "DEL", *(names[part] for part in "zhl"))
-    if _may_not_subscribe(alias, names["channel"]):
+    if _may_not_subscribe(server, names["channel"]):
         found.append("SUBSCRIBE")
     return sorted(found)
+
+
+def _base(prefix: str) -> str:
+    return f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:"
 
 
 def _order(verb: str) -> int:
@@ -115,8 +131,8 @@ def _refused(server: connections.Server, *words: Any) -> bool:
     return False
 
 
-def _may_not_subscribe(alias: str, channel: str) -> bool:
-    pubsub = connections.backend_of(alias).get_client(write=True).pubsub()
+def _may_not_subscribe(server: connections.Server, channel: str) -> bool:
+    pubsub = PubSub(server.pool())
     try:
         pubsub.subscribe(channel)
         pubsub.get_message(timeout=1.0)

@@ -1,7 +1,7 @@
 """Makes the pictures of these pages: `python docs/shots.py [FOLDER]`, with Chromium and selenium.
 
-A site of its own under made-up traffic, seen with the machinery of the browser tests. Reduced to 64
-colours (any tool will do) a picture is 30 kB rather than 100.
+A site of its own under made-up traffic, seen with the machinery of the browser tests. Reduced to
+128 colours (any tool will do) a picture is 40 kB rather than 100.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
         time.sleep(float(os.environ.get("SECONDS_OF_TRAFFIC", "200")))  # the charts are by minute
         for path, name, height in (
             ("", "admin-list", 580),
-            ("exports/change/", "admin-name", 1420),
+            ("exports/change/", "admin-name", 1640),
         ):
             visitor.open(path)
             visitor._show(WIDTH, height, "light")

@@ -12,7 +12,7 @@ from django.test import Client, override_settings
 from django.urls import path, reverse
 
 from devtools.servers import free_port
-from django_redis_sync import Lock, ReadWriteLock, Semaphore, operations
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, inspection, operations
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import charts, pages
 from django_redis_sync.engine.keeper import NOTED_AFTER
@@ -53,8 +53,8 @@ def until_known(names: int) -> None:
     """The registry is written in the background. A process writes each name once a minute, so that
     every test here lists names of its own."""
     end = time.monotonic() + NOTED_AFTER + 5
-    while len(pages.known()) < names:
-        assert time.monotonic() < end, f"only {pages.known()} are known"
+    while len(inspection.known()) < names:
+        assert time.monotonic() < end, f"only {inspection.known()} are known"
         time.sleep(0.02)
 
 
@@ -153,6 +153,33 @@ def test_the_page_of_a_name_shows_holders_whole_but_for_their_tokens(viewer: Cli
     assert "never ends" in shown
     assert lease.token[:8] in shown
     assert lease.token not in shown
+
+
+def test_who_was_turned_away_is_counted_whether_it_waited_or_not(
+    viewer: Client, held: Callable[..., None]
+) -> None:
+    held("too-small", 1)
+    assert Semaphore("too-small", 1).acquire(blocking=False) is None
+    for _ in range(2):
+        assert Semaphore("too-small", 1).acquire(blocking_timeout=0.01) is None
+
+    shown = " ".join(listed(viewer, names=1).split())
+    assert "Rejected or timed out, last hour" in shown
+    _, _, cell = shown.rpartition('data-label="Rejected or timed out, last hour"')
+    assert cell.startswith(' class="sync-number sync-bad-text">3</td>')
+    shown = viewer.get(LIST + "too-small/change/").content.decode()
+    assert "<dt>Rejected</dt><dd>1</dd>" in shown and "<dt>Timed out</dt><dd>2</dd>" in shown
+
+
+def test_a_holder_by_hand_over_is_explained(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = inspection._record
+    monkeypatch.setattr(inspection, "_record", lambda text: ("g", *read(text)[1:]))
+    with Lock("handed"):
+        shown = viewer.get(LIST + "handed/change/").content.decode()
+    assert "just handed over</span>" in shown
+    assert "its process is dead, the permit goes to the next by itself within 5 s" in shown
 
 
 def test_a_writer_and_an_operators_marks_are_shown(viewer: Client) -> None:

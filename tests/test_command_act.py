@@ -81,8 +81,12 @@ def test_a_name_is_literal_unless_it_is_said_to_be_a_pattern() -> None:
     with Lock("x[1]"):
         one, other = Lock("x1").acquire(), Lock("x2").acquire()
         eventually(lambda: listed("x[1]", "x1", "x2"))
-        assert "Nobody holds anything there." in locks("clear", "*", "--no-input")
-        assert "Nobody holds anything there." in locks("clear", "x?", "--no-input")
+        for glob in ("*", "x?"):
+            with pytest.raises(CommandError, match="As a glob it takes --pattern") as caught:
+                locks("clear", glob, "--no-input")
+            assert caught.value.returncode == 3
+        assert locks("clear", "y*", "--pattern", "--no-input") == "No known name matches.\n"
+        assert one.owned() and other.owned() and held("x[1]") == 1
         locks("clear", "x[12]", "--pattern", "--no-input")
         assert not one.owned() and not other.owned()
         assert held("x[1]") == 1
@@ -99,7 +103,7 @@ def test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place(
         return "y"
 
     monkeypatch.setattr("builtins.input", ask)
-    assert locks("clear", "a").endswith("Cleared 0; 1 had ended by themselves.\n")
+    assert locks("clear", "a").endswith("Cleared 0. 1 had ended by itself.\n")
     assert newcomers[0].owned()
     newcomers[0].release()
 
@@ -113,11 +117,32 @@ def test_clear_speaks_of_all_keys_and_of_one_with_key() -> None:
     assert [lease.owned() for lease in leases] == [False] * 3
 
 
+@pytest.mark.parametrize(
+    "words", [["clear", "exprots"], ["resume", "exprots"], ["resize", "exprots", "--reset"]]
+)
+def test_what_is_undone_or_cleared_of_an_unknown_name_is_an_error(words: list[str]) -> None:
+    with Lock("exports"):
+        eventually(lambda: listed("exports"))
+        with pytest.raises(CommandError, match=r"Nothing is known of exprots.*exports\?") as caught:
+            locks(*words)
+    assert caught.value.returncode == 3
+    assert inspection.names() == [("exports", None)]
+
+
+def test_a_name_can_be_paused_before_it_is_used_and_the_operator_is_told() -> None:
+    paused, told = locks("pause", "coming").splitlines()
+    assert paused.startswith("Paused coming:")
+    assert told == "Nothing is known of coming: nobody used it within the last day."
+    assert locks("clear", "coming") == "Nobody holds anything there.\n"
+    assert locks("resume", "coming") == "Resumed coming.\n"
+
+
 def test_pause_resume_and_resize_take_effect_at_once() -> None:
     def tries() -> bool:
         lease = Semaphore("e", 2).acquire(blocking=False)
         return lease is not None and lease.release() is None
 
+    assert tries()
     assert locks("pause", "e") == "Paused e: nobody new gets in until resume.\n"
     assert not tries()
     assert locks("resume", "e") == "Resumed e.\n"

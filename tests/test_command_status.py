@@ -25,6 +25,7 @@ from django.core.management import CommandError, call_command
 from django.core.management.color import no_style
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, inspection, operations
+from django_redis_sync.doctor import Finding
 from django_redis_sync.limits import identity
 from django_redis_sync.management import display, terminal
 from tests.behaviour.both import eventually
@@ -90,7 +91,54 @@ def test_the_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> N
 
 def test_nothing_is_said_in_one_sentence(raw: redis.Redis) -> None:
     assert locks("status") == "No lock or semaphore was used within the last day.\n"
-    assert locks("status", "x").startswith("x: free\n")
+
+
+def unheard_of(*words: str) -> str:
+    """What is said of a name that nobody knows; nothing else is."""
+    out = StringIO()
+    with pytest.raises(CommandError) as caught:
+        call_command("locks", *words, stdout=out)
+    assert caught.value.returncode == 3 and out.getvalue() == ""
+    return str(caught.value)
+
+
+def test_a_name_that_nobody_knows_is_no_free_one(busy: None) -> None:
+    said = "Nothing is known of exprots: nobody used it within the last day. Did you mean exports?"
+    assert unheard_of("status", "exprots") == said
+    assert unheard_of("status", "zzz").endswith("within the last day.")
+    assert "Did you mean api@42, " in unheard_of("status", "api", "--key", "43")
+    assert "Did you mean api@42" in unheard_of("status", "apu@42")
+
+
+def test_a_name_that_is_known_may_be_free(
+    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "SEMAPHORES": {"in-settings": {"limit": 2}},
+        "ENDPOINTS": {"shop:*": {"limit": 3, "name": "shop"}, "r:e": "in-settings"},
+    }
+    operations.pause("paused")
+    operations.resume("paused")
+    with Lock("just-used"):
+        pass
+    with Lock("counted"):
+        assert Lock("counted").acquire(blocking=False) is None
+    eventually(lambda: len(inspection.names()) >= 2)
+    for name in ("in-settings", "shop", "just-used", "counted"):
+        assert locks("status", name).startswith(f"{name}: free")
+    # Dropped from the registry, which holds the newest: the counters are left.
+    raw.delete(f"{settings.PREFIX}:names", *raw.keys("*{counted}:info"))
+    assert locks("status", "counted").startswith("counted: free")
+
+
+def test_json_of_an_unknown_name_is_whole_and_the_code_says_so(busy: None) -> None:
+    out = StringIO()
+    with pytest.raises(CommandError, match="Did you mean exports") as caught:
+        call_command("locks", "status", "exprots", "--format", "json", stdout=out)
+    assert caught.value.returncode == 3
+    (one,) = json.loads(out.getvalue())["names"]
+    assert (one["name"], one["in_use"], one["holders"]) == ("exprots", 0, [])
 
 
 def test_a_page_answers_who_holds_since_when_where_and_whether_it_was_too_small(
@@ -115,6 +163,34 @@ def test_a_page_shows_waiters_in_order(raw: redis.Redis) -> None:
         page = locks("status", "a")
         assert "a: 1 of 1 in use, 1 waits\n" in page
         assert re.search(r"^1  [0-9a-f]{8} +\S+ m?s +1  \S+:\d+ +a waiter", page, re.M)
+
+
+def test_a_holder_by_hand_over_is_explained(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = inspection._record
+    monkeypatch.setattr(inspection, "_record", lambda text: ("g", *read(text)[1:]))
+    with Lock("handed"):
+        page = locks("status", "handed")
+    assert re.search(r"^[0-9a-f]{8} +\S+ m?s +[\d.]+ s\*  ", page, re.M)
+    assert "\n* Just handed over: it waited, and got its permit" in page
+    assert "the permit goes to the next by itself within 5 s.\n" in page
+
+
+def test_one_is_no_plural(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = Finding("x", "warning", "odd", "so it is", "mend it")
+    last = display.findings([finding], None, no_style())[-1]
+    assert last == "0 errors, 1 warning, 0 ok"
+    monkeypatch.setattr(display, "MOST_CHILDREN", 1)
+    with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
+        eventually(lambda: listed("api@1", "api@2"))
+        assert "… and 1 more key: ask with --key\n" in locks("status", "api")
+    stream = StringIO()
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((80, 3)))
+    terminal.Screen(stream).draw(["1", "2", "3"])
+    assert "more line" not in stream.getvalue()
+    terminal.Screen(stream).draw(["1", "2", "3", "4"])
+    assert "… 2 more lines: make the terminal higher" in stream.getvalue()
 
 
 @contextlib.contextmanager
@@ -313,7 +389,7 @@ def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
     raw: redis.Redis, ends: str
 ) -> None:
     with Terminal("status", "watched", "--watch", "0.1") as screen:
-        screen.read_until("watched: free")
+        screen.read_until("Nothing is known of watched")
         with Lock("watched", label="a long label that has to be cut at eighty columns, surely"):
             frames = screen.read_until("1 of 1 in use\x1b")
             frames += screen.read_until("a long label that")

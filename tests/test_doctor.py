@@ -3,7 +3,7 @@
 import math
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
 
@@ -11,9 +11,18 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from devtools.servers import RedisServer
-from django_redis_sync import Lock, Semaphore, Unavailable, doctor, operations, permissions
-from django_redis_sync.doctor import Finding
+from devtools.servers import RedisServer, find_server
+from devtools.topologies import Cluster
+from django_redis_sync import (
+    Lock,
+    Semaphore,
+    Unavailable,
+    doctor,
+    inspection,
+    operations,
+    permissions,
+)
+from django_redis_sync.doctor import Finding, findings, servers
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 
@@ -94,12 +103,12 @@ def test_an_old_server_and_a_replica_are_errors(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start()
-    real = doctor._info
+    real = servers._info
 
     def old(server: Any) -> Any:
         return {**(real(server) or {}), "redis_version": "6.0.16", "role": "slave"}
 
-    monkeypatch.setattr(doctor, "_info", old)
+    monkeypatch.setattr(servers, "_info", old)
     found = examine()
     assert (found["version"].level, found["role"].level) == ("error", "error")
     assert "6.0.16" in found["version"].title
@@ -107,17 +116,17 @@ def test_an_old_server_and_a_replica_are_errors(
 
 def test_a_clock_that_is_off_is_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     start()
-    real = doctor.time.time
-    monkeypatch.setattr(doctor, "time", types.SimpleNamespace(time=lambda: real() - 90))
+    real = servers.time.time
+    monkeypatch.setattr(servers, "time", types.SimpleNamespace(time=lambda: real() - 90))
     found = examine()["clock"]
     assert found.level == "warning" and "+90.0 s" in found.title
 
 
 def test_slow_answers_are_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     start()
-    monkeypatch.setattr(doctor, "SLOW", 0.0)
+    monkeypatch.setattr(servers, "SLOW", 0.0)
     assert examine()["latency"].level == "warning"
-    monkeypatch.setattr(doctor, "TOO_SLOW", 0.0)
+    monkeypatch.setattr(servers, "TOO_SLOW", 0.0)
     assert examine()["latency"].level == "error"
 
 
@@ -150,11 +159,11 @@ def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> 
     )
     assert odd() == set()
     with Semaphore("s", 2, using="private"), Semaphore("s", 2, key="k", using="private") as lease:
-        eventually(lambda: ("s", "k") in doctor.inspection.names(using="private"))
+        eventually(lambda: ("s", "k") in inspection.names(using="private"))
         assert Semaphore("s", 1, using="private").acquire(blocking_timeout=0.2) is None
         operations.pause("s", using="private")
         operations.resume("s", using="private")
-        doctor.inspection.history([("s", None)], using="private")
+        inspection.history([("s", None)], using="private")
         lease.renew()
     import asyncio
 
@@ -204,7 +213,7 @@ def test_names_whose_callers_disagree_and_permanent_holders_are_named(start: Sta
         Semaphore("clash", 4, using="private"),
         Lock("for ever", timeout=math.inf, using="private"),
     ):
-        eventually(lambda: len(doctor.inspection.names(using="private")) == 2)
+        eventually(lambda: len(inspection.names(using="private")) == 2)
         operations.pause("paused", using="private")
         found = examine()
     for id, name in (("limits", "clash"), ("permanent", "for ever"), ("marks", "paused")):
@@ -226,7 +235,128 @@ def test_a_cluster_tells_how_it_is(start: Start) -> None:
     start(cluster_enabled=True)
     found = examine()
     assert (found["cluster"].level, found["cluster"].title) == ("error", "Cluster: fail")
+    assert found["cluster"].detail == "1 node; 16384 slots without a node."
     assert found["names"].level == "error" and "slot" in found["names"].detail
+
+
+# A Cluster of several nodes
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    if find_server() is None:
+        pytest.skip("REDIS_URL is all there is, and this test starts servers of its own")
+    with Cluster(config={"appendonly": True}) as started:
+        yield started
+
+
+@pytest.fixture
+def in_settings(cluster: Cluster, settings: Any) -> Cluster:
+    """The Cluster as the cache alias `cluster`."""
+    settings.CACHES = {**settings.CACHES, "cluster": {**cluster.cache(), "KEY_PREFIX": "doctor"}}
+    return cluster
+
+
+def address(server: RedisServer) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+@pytest.mark.deep
+def test_of_a_sound_cluster_each_thing_is_said_once(in_settings: Cluster) -> None:
+    found = doctor.examine(using="cluster")
+    assert [f for f in found if f.level != "ok"] == []
+    ids = [f.id for f in found if f.id != "latency"]  # each node has its own
+    assert len(ids) == len(set(ids)) and not any(f.nodes for f in found if f.id != "latency")
+    assert {"clock", "acl", "version", "eviction", "persistence", "cluster", "shared"} <= set(ids)
+    (state,) = [f for f in found if f.id == "cluster"]
+    assert (state.title, state.detail) == ("Cluster: ok", "3 nodes; 0 slots without a node.")
+
+
+@pytest.mark.deep
+def test_what_is_wrong_with_one_node_is_said_with_its_address(in_settings: Cluster) -> None:
+    _, odd, other = in_settings.primaries
+    with redis.Redis.from_url(odd.url) as client, redis.Redis.from_url(other.url) as third:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.acl_setuser("default", enabled=True, commands=["-zadd"])
+        for one in (client, third):
+            one.config_set("appendonly", "no")
+        try:
+            wrong = [f for f in doctor.examine(using="cluster") if f.level != "ok"]
+            out = StringIO()
+            with pytest.raises(SystemExit):
+                call_command("locks", "doctor", using="cluster", stdout=out)
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+            client.acl_setuser("default", enabled=True, commands=["+@all"])
+            for one in (client, third):
+                one.config_set("appendonly", "yes")
+    by_id = {f.id: f for f in wrong}
+    assert set(by_id) == {"acl", "eviction", "persistence"}
+    assert by_id["acl"].nodes == by_id["eviction"].nodes == (address(odd),)
+    assert by_id["acl"].detail == "Refused: ZADD."
+    assert by_id["persistence"].nodes == tuple(sorted([address(odd), address(other)]))
+    assert f"    On {address(odd)}.\n" in out.getvalue()
+
+
+@pytest.mark.deep
+def test_a_node_that_is_down_is_a_finding_while_others_answer(
+    in_settings: Cluster, settings: Any
+) -> None:
+    last = in_settings.primaries[-1]
+    doctor.examine(using="cluster")  # so that the nodes are known
+    last.pause()
+    try:
+        found = doctor.examine(using="cluster")
+    finally:
+        last.resume()
+    (silent,) = [f for f in found if f.id == "node"]
+    assert (silent.level, silent.nodes) == ("error", (address(last),))
+    eviction = [f for f in found if f.id == "eviction"]
+    assert [f.level for f in eviction] == ["ok"]
+    assert set(eviction[0].nodes) == {address(s) for s in in_settings.primaries[:2]}
+
+
+@pytest.mark.deep
+def test_two_aliases_of_one_cluster_share_it_and_others_do_not(
+    in_settings: Cluster, settings: Any
+) -> None:
+    locmem = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    settings.CACHES = {**settings.CACHES, "local": locmem}
+    (shared,) = [f for f in doctor.examine(using="cluster") if f.id == "shared"]
+    assert shared.level == "ok"
+    # Another node of it, under another name.
+    again = {
+        **in_settings.cache(),
+        "LOCATION": in_settings.urls[2].replace("127.0.0.1", "localhost"),
+    }
+    settings.CACHES = {**settings.CACHES, "again": again}
+    (shared,) = [f for f in doctor.examine(using="cluster") if f.id == "shared"]
+    assert shared.level == "warning" and "'again'" in shared.detail
+
+
+def test_what_several_nodes_say_is_told_once() -> None:
+    fine = Finding("eviction", "ok", "noeviction", "")
+    full = Finding("eviction", "warning", "nearly full", "", "raise it")
+    clock = Finding("clock", "ok", "agrees", "")
+    said = findings.together([("a", [clock, fine]), ("b", [clock, full]), ("c", [clock, fine])])
+    assert [(f.id, f.level, f.nodes) for f in said] == [
+        ("clock", "ok", ()),
+        ("eviction", "ok", ("a", "c")),
+        ("eviction", "warning", ("b",)),
+    ]
+    assert [f.where for f in said] == ["", "On a, c.", "On b."]
+
+
+def test_a_cache_that_is_no_redis_shares_nothing(start: Start, settings: Any) -> None:
+    start()
+    settings.CACHES = {
+        **settings.CACHES,
+        "local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "broken": {**settings.CACHES["private"], "LOCATION": "nonsense"},
+        "gone": {"BACKEND": "no.such.Backend"},
+    }
+    assert examine()["shared"].level == "ok"
 
 
 def test_redis_down_is_unavailable(settings: Any) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -235,6 +236,78 @@ def test_many_histories_take_a_round_trip_per_batch(
     )
     assert len(inspection.history([(f"n{i}", None) for i in range(1200)], minutes=1)) == 1200
     assert trips == [500, 500, 200]
+
+
+def minutes(
+    *rows: Counters,
+    before: Counters = Counters(),  # noqa: B008 - it is frozen
+) -> history.History:
+    """A history of these minutes, the last of them now; `before`: what was earlier."""
+    dated = tuple((FIRST + timedelta(minutes=i), row) for i, row in enumerate(rows))
+    total = history.add(rows)
+    return history.History("h", None, dated, total, history.add([before, total]), None)
+
+
+def peaks(found: history.History, *holders: tuple[float, int]) -> list[int]:
+    """With use carried on; holders: the minute since when, and the permits."""
+    held = [(FIRST + timedelta(minutes=since), permits) for since, permits in holders]
+    return [row.peak for _, row in history.carried(found, held).rows]
+
+
+NOTHING, FIRST = Counters(), datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def test_who_holds_on_is_in_use_in_minutes_in_which_nobody_comes() -> None:
+    came = Counters(granted=2, peak=5)
+    assert peaks(minutes(NOTHING, came, NOTHING, NOTHING), (1.5, 4), (1.6, 1)) == [0, 5, 5, 5]
+    # Since before the first minute, and with counters off.
+    assert peaks(minutes(NOTHING, NOTHING), (-90, 3)) == [3, 3]
+    assert peaks(minutes(NOTHING, NOTHING)) == [0, 0]
+
+
+def test_who_left_was_in_use_until_then() -> None:
+    came, left = Counters(granted=1, peak=1), Counters(released=1, held_seconds=180)
+    assert peaks(minutes(NOTHING, came, NOTHING, NOTHING, left, NOTHING)) == [0, 1, 1, 1, 1, 0]
+    # It came before the first minute.
+    assert peaks(minutes(NOTHING, left, NOTHING, before=came)) == [1, 1, 0]
+    # One came and one left in the same minute: not the one that lives.
+    both = Counters(granted=1, released=1, peak=2)
+    assert peaks(minutes(came, NOTHING, both, NOTHING), (2.5, 1)) == [1, 1, 2, 1]
+    # By hand-over, counted as waited.
+    waited = Counters(waited=1, released=1, peak=1)
+    assert peaks(minutes(came, waited, NOTHING, left)) == [1, 1, 1, 1]
+
+
+def test_what_is_not_known_of_is_not_drawn() -> None:
+    came = Counters(granted=1, peak=1)
+    # Cleared or expired: nothing says when.
+    assert peaks(minutes(came, NOTHING, NOTHING)) == [1, 0, 0]
+    assert peaks(minutes(came, NOTHING, Counters(reclaimed=1))) == [1, 0, 0]
+    # A release that is counted, of a holder that was still seen: nobody else was there before.
+    assert peaks(minutes(NOTHING, came, Counters(released=1)), (1.5, 1)) == [0, 1, 1]
+    # Released and never granted, as when counters were switched on in between.
+    assert peaks(minutes(NOTHING, Counters(released=1), NOTHING)) == [0, 0, 0]
+
+
+def test_use_that_is_carried_on_counts_as_the_highest() -> None:
+    crowd = Counters(rejected=50, released=1, held_seconds=6, granted=1, peak=1)
+    found = history.carried(minutes(NOTHING, crowd), [(FIRST - timedelta(hours=2), 4)])
+    assert (found.total.peak, found.suggested_limit) == (4, 8)
+
+
+def test_the_past_of_a_name_carries_on_who_is_in(raw: redis.Redis) -> None:
+    with Semaphore("h", 3) as lease, Semaphore("h", 3):
+        minute = raw.time()[0] // 60
+        record = raw.hget(f"{settings.PREFIX}:{{h}}:info", lease.token)
+        assert record is not None
+        earlier = str(lease.fence - 30 * 60 * 10**6).encode()  # as if half an hour ago
+        info = record.replace(str(lease.fence).encode(), earlier)
+        raw.hset(f"{settings.PREFIX}:{{h}}:info", lease.token, info)
+        (found,) = inspection.past([inspection.status("h")])
+        raw.hset(f"{settings.PREFIX}:{{h}}:info", lease.token, record)
+    rows = [row.peak for _, row in found.rows]
+    assert int(found.rows[-1][0].timestamp()) // 60 - minute in (0, 1)
+    assert set(rows[:28]) == {0} and set(rows[32:58]) == {1} and max(rows) == 2
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Step:
     start: datetime
     peak: int = 0
     waited: int = 0
-    rejected: int = 0
+    turned_away: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Chart:
 
     @property
     def eventful(self) -> tuple[Step, ...]:
-        return tuple(step for step in self.steps if step.peak or step.waited or step.rejected)
+        return tuple(step for step in self.steps if step.peak or step.waited or step.turned_away)
 
 
 def number(value: float) -> str:
@@ -95,18 +95,18 @@ def _step(rows: Sequence[tuple[datetime, Counters]]) -> Step:
         rows[0][0],
         max(row.peak for row in counters),
         sum(row.waited for row in counters),
-        sum(row.rejected + row.timed_out for row in counters),
+        sum(row.turned_away for row in counters),
     )
 
 
 def chart(found: Sequence[Step], limit: int | None) -> Chart:
     """The chart of these steps."""
     use_top = max([1, limit or 1, *(step.peak for step in found)])
-    count_top = max([1, *(step.waited + step.rejected for step in found)])
+    count_top = max([1, *(step.waited + step.turned_away for step in found)])
     across = WIDTH / max(1, len(found))
     waits, rejections = [], []
     for position, step in enumerate(found):
-        waited, rejected = (n / count_top * HEIGHT for n in (step.waited, step.rejected))
+        waited, rejected = (n / count_top * HEIGHT for n in (step.waited, step.turned_away))
         x, width = number(position * across), number(across * 0.8)
         if waited:
             waits.append(Column(x, number(HEIGHT - waited), width, number(waited)))

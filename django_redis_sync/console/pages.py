@@ -12,7 +12,7 @@ from django.core import signing
 from django.core.paginator import Page, Paginator
 from django.utils.translation import gettext as _
 
-from .. import conf, inspection
+from .. import inspection
 from ..history import Counters, History, add
 from ..inspection import Group, Holder, Status, Waiter, grouped
 from ..models import Name
@@ -76,6 +76,7 @@ class Row:
     age: str
     paused: bool
     resized: bool
+    stuck: bool
     hour: Counters | None
     spark: str
     children: int = 0
@@ -138,16 +139,9 @@ class Listing:
         return sum(row.waiting for row in self.rows if not row.child)
 
 
-def known() -> list[Pair]:
-    """Every name in Redis, and those of the settings that nobody used yet."""
-    found = inspection.names()
-    used = {name for name, _key in found}
-    return found + [(name, None) for name in conf.current().semaphores if name not in used]
-
-
 def listing(wanted: Wanted) -> Listing:
     """The rows of one page. Unavailable when Redis can't be reached."""
-    pairs = [pair for pair in known() if _matches(pair, wanted)]
+    pairs = [pair for pair in inspection.known() if _matches(pair, wanted)]
     keyed: dict[Any, list[Pair]] = {}
     for pair in sorted(pairs, key=lambda pair: (pair[0].casefold(), pair[0], pair[1] or "")):
         keyed.setdefault(pair if wanted.policy is not None else pair[0], []).append(pair)
@@ -182,8 +176,7 @@ def _groups(blocks: Sequence[Sequence[Pair]]) -> list[Group]:
 def _rows(groups: Sequence[Group], flat: bool) -> Iterable[Row]:
     shown = [(group, _children(group)) for group in groups]
     told = [s for group, children in shown for s in _told(group, children, flat)]
-    pairs = [(status.name, status.key) for status in told]
-    past = dict(zip(pairs, inspection.history(pairs, minutes=HOUR), strict=True))
+    past = {(one.name, one.key): one for one in inspection.past(told, minutes=HOUR)}
     for group, children in shown:
         if flat or not children:
             yield from (_row(status, past) for status in group.all)
@@ -217,6 +210,7 @@ def _row(status: Status, past: dict[Pair, History], child: bool = False) -> Row:
         age=span((status.at - since).total_seconds()) if since else "",
         paused=status.paused,
         resized=status.override is not None,
+        stuck=any(holder.stuck for holder in status.holders),
         hour=found.total,
         spark=charts.sparkline([row.peak for _, row in found.rows], status.limit or 1),
         child=child,
@@ -236,6 +230,7 @@ def _policy_row(group: Group, past: dict[Pair, History]) -> Row:
         age=span((group.all[0].at - since).total_seconds()) if since else "",
         paused=group.paused,
         resized=any(status.override is not None for status in group.all),
+        stuck=any(holder.stuck for status in group.all for holder in status.holders),
         hour=add(hours) if len(hours) == len(group.all) else None,
         spark="",
         children=len(group.children),
@@ -306,6 +301,12 @@ class Detail:
         return max(0, self.status.waiting - len(self.waiters))
 
     @property
+    def handed_over(self) -> str:
+        """What that means, where it is said of a holder."""
+        handed = any(row.holder.state == "handed" for row in self.holders)
+        return inspection.handed_over() if handed else ""
+
+    @property
     def mean_wait(self) -> str:
         total = self.past.total
         return _mean(total.wait_seconds, total.waited)
@@ -332,8 +333,9 @@ def _mean(seconds: float, times: int) -> str:
 def find(name: str, key: str | None, rows: int = inspection.MOST_ROWS) -> Status | None:
     """The status of a name that we know, else None: what was never used has no page."""
     status = inspection.statuses([(name, key)], rows=rows)[0]
-    used = status.fence or status.paused or status.override or status.waiting
-    return status if used or any(_is_of(pair, name, key) for pair in known()) else None
+    if status.used or any(_is_of(pair, name, key) for pair in inspection.known()):
+        return status
+    return None
 
 
 def _is_of(pair: Pair, name: str, key: str | None) -> bool:
@@ -343,7 +345,7 @@ def _is_of(pair: Pair, name: str, key: str | None) -> bool:
 
 def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
     """Everything about a name. Unavailable when Redis can't be reached."""
-    past = inspection.history([(status.name, status.key)], minutes=minutes)[0]
+    past = inspection.past([status], minutes=minutes)[0]
     children = listing(wanted) if status.key is None else None
     return Detail(
         status=status,

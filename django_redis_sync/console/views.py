@@ -28,6 +28,7 @@ from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from .. import conf, doctor, inspection
+from ..asking import forget
 from ..engine import connections
 from ..exceptions import SyncError
 from ..inspection import Status
@@ -85,11 +86,15 @@ class _Unusable(Exception):
 
 
 def _connect() -> None:
+    alias = conf.current().cache
     try:
-        connections.server(conf.current().cache).pool()
-    except (ImproperlyConfigured, RedisError):
+        connections.server(alias).pool()
+    except RedisError:
         raise
     except Exception as error:
+        forget(alias)
+        if isinstance(error, ImproperlyConfigured):
+            raise
         raise _Unusable(type(error).__name__) from None
 
 

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from .. import inspection
 from ..doctor import Finding
 from ..history import Counters, History, add
 from ..inspection import Group, Holder, Status, Waiter
@@ -62,9 +63,12 @@ def page(group: Group, histories: Sequence[History], width: int | None, style: S
         shown = [s for s in group.all if _busy(s) or _marks(s, width, style, told)]
     for one in shown[:MOST_CHILDREN]:
         lines += [*_one(one, width, style, told), ""]
-    if len(shown) > MOST_CHILDREN:
-        lines.append(_("… and %d more keys: ask for one with --key") % (len(shown) - MOST_CHILDREN))
-        lines.append("")
+    more = len(shown) - MOST_CHILDREN
+    if more > 0:
+        text = ngettext(
+            "… and %d more key: ask with --key", "… and %d more keys: ask with --key", more
+        )
+        lines += [text % more, ""]
     return [*lines, *_recently(histories, width, style)]
 
 
@@ -86,11 +90,16 @@ def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[
     lines, room = [], None if width is None else width - 4
     for one in found:
         lines.append(f"{words[one.level]}: {printable(one.title)} [{one.id}]")
+        lines += [f"    {line}" for line in wrap(printable(one.where), room)]
         lines += [f"    {line}" for line in wrap(printable(one.detail), room)]
         lines += [f"    {line}" for line in wrap(printable(one.remedy), room)]
     count = {level: sum(one.level == level for one in found) for level in words}
-    lines += ["", _("%(error)d errors, %(warning)d warnings, %(ok)d ok") % count]
-    return lines
+    said = [
+        ngettext("%d error", "%d errors", count["error"]) % count["error"],
+        ngettext("%d warning", "%d warnings", count["warning"]) % count["warning"],
+        _("%d ok") % count["ok"],
+    ]
+    return [*lines, "", ", ".join(said)]
 
 
 def _one(one: Status, width: int | None, style: Style, told: Status | None) -> list[str]:
@@ -99,6 +108,8 @@ def _one(one: Status, width: int | None, style: Style, told: Status | None) -> l
         rows = [_holder_row(one, h, style) for h in one.holders]
         lines += ["", *table(_HOLDERS(), rows, width)]
         lines += _hidden(one.holding - len(one.holders))
+        if any(h.state == "handed" for h in one.holders):
+            lines += wrap(f"* {inspection.handed_over()}", width)
     if one.waiters:
         lines += ["", *table(_WAITERS(), [_waiter_row(one, w, style) for w in one.waiters], width)]
         lines += _hidden(one.waiting - len(one.waiters))
@@ -164,22 +175,20 @@ def _WAITERS() -> list[Column]:
 def _holder_row(one: Status, h: Holder | Waiter, style: Style) -> list[str | Cell]:
     since = duration((one.at - h.since).total_seconds())
     left: str | Cell
+    state = ""
     if isinstance(h, Waiter):
         left = _("waits, place %d") % h.position
     elif h.stuck:
         left = Cell(_("permanent"), style.WARNING)
     else:
-        left = duration(h.ends_in)
-    note = {"handed": _("(not heard of yet)"), "kept": _("(released, kept by min_hold)")}
-    state = "" if isinstance(h, Waiter) else note.get(h.state, "")
-    who = " ".join(part for part in (_who(h.label), state) if part)
-    return [h.id, since, left, _permits(h.permits), _where(h.label), who]
+        left = duration(h.ends_in) + ("*" if h.state == "handed" else "")
+        state = _("(released, kept by min_hold)") if h.state == "kept" else ""
+    return [h.id, since, left, _permits(h.permits), _where(h.label), _who(h.label, state)]
 
 
 def _waiter_row(one: Status, w: Waiter, style: Style) -> list[str | Cell]:
     waits = duration((one.at - w.since).total_seconds())
-    silent = "" if w.alive else _("(silent)")
-    who = " ".join(part for part in (_who(w.label), silent) if part)
+    who = _who(w.label, "" if w.alive else _("(silent)"))
     return [str(w.position), w.id, waits, _permits(w.permits), _where(w.label), who]
 
 
@@ -192,8 +201,9 @@ def _where(label: Mapping[str, Any]) -> str:
     return ":".join(parts)
 
 
-def _who(label: Mapping[str, Any]) -> str:
-    parts = [str(label["label"])] if "label" in label else []
+def _who(label: Mapping[str, Any], state: str = "") -> str:
+    # What is odd comes first: the end of a line may be cut.
+    parts = [f"{state} {label.get('label', '')}".strip()] if state or "label" in label else []
     if "user" in label:
         parts.append(_("user %s") % label["user"])
     if "request" in label:

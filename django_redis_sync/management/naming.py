@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 
 from django.utils.translation import gettext as _
 
 from .. import inspection
 from ..exceptions import Unavailable
+from ..history import Counters
+from ..inspection import Status
 from ..limits import identity
 from ..protocol.keys import check_text
+from .terminal import printable
 
 Name = tuple[str, str | None]
 
+#: Names that are looked at for ones that are written alike, the most recently used first.
+_MOST_COMPARED = 10_000
 _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
@@ -44,6 +51,28 @@ def keys_for(text: str) -> list[str]:
     is_address = network != text or re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
     others = [text, plain] if plain != text else [plain]
     return [*([address] if is_address else []), *others, identity.of_value(text), address]
+
+
+def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
+    """What to say when of all these nothing is known, as of a name with a typo; None otherwise.
+
+    Known is what holds, waits or is marked; what was used within the last day, or was counted; and
+    what the settings name.
+    """
+    if any(one.used for one in found):
+        return None
+    known, asked = inspection.known(using=using), [(one.name, one.key) for one in found]
+    if not set(asked).isdisjoint(known):
+        return None
+    if any(one.ever != Counters() for one in inspection.history(asked, minutes=1, using=using)):
+        return None
+    said = _("Nothing is known of %s: nobody used it within the last day.")
+    name = found[0].display
+    others = [inspection.display(n, k) for n, k in known[:_MOST_COMPARED]]
+    policies = [n for n, k in known[:_MOST_COMPARED] if k is not None]
+    alike = get_close_matches(name, dict.fromkeys([*policies, *others]))
+    hint = " " + _("Did you mean %s?") % printable(", ".join(alike)) if alike else ""
+    return said % printable(name) + hint
 
 
 def without_secrets(text: str) -> str:

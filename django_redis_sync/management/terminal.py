@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 GAP = "  "
 #: A column is not made narrower than this; what does not fit then is cut at the end of the line.
@@ -191,8 +192,13 @@ class Screen:
     def draw(self, lines: Sequence[str]) -> None:
         width, height = shutil.get_terminal_size()
         if len(lines) > height:
-            more = _("… %d more lines: make the terminal higher") % (len(lines) - height + 1)
-            lines = [*lines[: height - 1], more]
+            more = len(lines) - height + 1
+            text = ngettext(
+                "… %d more line: make the terminal higher",
+                "… %d more lines: make the terminal higher",
+                more,
+            )
+            lines = [*lines[: height - 1], text % more]
         body = "\n".join(clip(line, width) + _CLEAR_LINE for line in lines)
         self._stream.write(_HOME + encodable(body, self._stream) + _CLEAR_REST)
         self._stream.flush()

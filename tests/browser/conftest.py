@@ -163,6 +163,10 @@ class Visitor:
                 height = self.browser.execute_script("return document.documentElement.scrollHeight")
                 self._show(width, max(700, min(height, 4000)), scheme)
                 self.browser.save_screenshot(str(Path(folder, f"{name}-{device}-{scheme}.png")))
+        self.reset()
+
+    def reset(self) -> None:
+        """The browser's own width and colours again."""
         self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 

@@ -248,6 +248,31 @@ def test_all_of_it_works_without_javascript(manager: Visitor) -> None:
     assert not inspection.status("plain").holders
 
 
+WIDTHS = (390, 700, 800, 1024, 1120, 1280, 1920)
+
+
+def test_nothing_is_cut_off_at_any_width(manager: Visitor) -> None:
+    """With Django's sidebar open, which takes 300 pixels of what the window has."""
+    wider = "return [...document.querySelectorAll('.results, html')]"
+    wider += ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.className)"
+    with traffic("shop.views.search"), Lock("nightly report", timeout=math.inf):
+        operations.pause("nightly report")
+        operations.resize("nightly report", None, 3)
+        waiting = Waiting("shop.tasks.bill", 1)
+        held = Waiting("shop.tasks.bill", 1, label="shop.tasks.send_the_bills_of_the_month")
+        queue_of("shop.tasks.bill", 1)
+        manager.open()
+        manager.wait_for(lambda: all(x in manager.text("#sync-live") for x in ("bill", "search")))
+        for path in ("", "shop.tasks.bill/change/"):
+            manager.open(path)
+            for width in WIDTHS:
+                manager._show(width, 900, "light")
+                assert manager.browser.execute_script(wider) == [], (path, width)
+        manager.reset()
+        waiting.end()
+        held.end()
+
+
 def test_redis_goes_down_and_the_page_comes_back_with_it(
     chromium: Any, tmp_path: Path, new_server: Callable[..., RedisServer]
 ) -> None:

@@ -33,9 +33,12 @@ exit codes:
   0  done; `status` and `doctor`: Redis answered, and doctor found no error
   1  Redis can't be reached, or nothing was done; doctor: an error was found
   2  wrong usage; doctor: Redis can't be reached
+  3  nothing is known of that name (`status`, `clear`, `resume`, `resize --reset`)
   `run`: the command's own code; 128 + n when it was ended by signal n; 69 Redis can't be reached;
   75 not acquired in time; 76 the lease was lost and the command ended; 126, 127 it can't be run
 """
+#: The exit code for a name of which nothing is known.
+UNKNOWN = 3
 #: Rows of holders that `clear` shows and acts on.
 MOST_CLEARED = 10_000
 
@@ -180,20 +183,30 @@ class Command(BaseCommand):
         if key is not None and name is None:
             raise CommandError(_("--key needs a name"), returncode=2)
 
+        unheard_of = None
+
         def lines(width: int | None) -> list[str]:
+            nonlocal unheard_of
             groups, histories = self._look(name, key, using)
+            if name is not None:
+                unheard_of = naming.unheard_of(groups[0].all, using)
             if format == "json":
                 indent = None if watch is not None else 2
                 found = display.as_json(groups, histories)
                 return [json.dumps(found, indent=indent, allow_nan=False)]
             if name is not None:
-                return display.page(groups[0], histories, width, self.style)
+                note = [unheard_of] if unheard_of else []
+                return [*display.page(groups[0], histories, width, self.style), *note]
             if not groups:
                 return [_("No lock or semaphore was used within the last day.")]
             return display.overview(groups, width, self.style)
 
         if watch is None:
-            self._print(lines(self._width()))
+            found = lines(self._width())
+            # A script gets its JSON all the same, in which nobody holds and nobody waits.
+            if format == "json" or not unheard_of:
+                self._print(found)
+            self._check(unheard_of)
             return
         with contextlib.suppress(KeyboardInterrupt):
             self._watch(lines, watch, format)
@@ -205,9 +218,8 @@ class Command(BaseCommand):
             return inspection.grouped(
                 inspection.statuses(inspection.names(using=using), using=using)
             ), []
-        names = naming.find(name, key, using)
-        groups = inspection.grouped(inspection.statuses(names, using=using))
-        return groups, inspection.history(names, using=using)
+        found = inspection.statuses(naming.find(name, key, using), using=using)
+        return inspection.grouped(found), inspection.past(found, using=using)
 
     def _watch(self, lines: Callable[[int | None], list[str]], every: float, format: str) -> None:
         every = max(0.1, every)
@@ -241,6 +253,14 @@ class Command(BaseCommand):
             else naming.find(name, key, using)
         )
         found = inspection.statuses(names, using=using, rows=MOST_CLEARED)
+        if not pattern:
+            unheard_of = naming.unheard_of(found, using)
+            if unheard_of and inspection.names(using=using, pattern=name):
+                unheard_of += " " + _("As a glob it takes --pattern.")
+            self._check(unheard_of)
+        elif not found:
+            self._print([_("No known name matches.")])
+            return
         chosen = _chosen(found, holder)
         if not chosen:
             if holder is not None:
@@ -262,9 +282,14 @@ class Command(BaseCommand):
             for one in operations.clear(status, tokens, using=using)
         ]
         done = sum(one.done for one in cleared)
-        words = {"done": done, "gone": len(cleared) - done}
-        text = _("Cleared %(done)d; %(gone)d had ended by themselves.") if words["gone"] else ""
-        self._print([self.style.SUCCESS((text or _("Cleared %(done)d.")) % words)])
+        gone = len(cleared) - done
+        text = _("Cleared %d.") % done
+        if gone:
+            text += (
+                " "
+                + ngettext("%d had ended by itself.", "%d had ended by themselves.", gone) % gone
+            )
+        self._print([self.style.SUCCESS(text)])
 
     def _agreed(self, question: str) -> bool:
         self.stdout.write(question + " [y/N] ", ending="")
@@ -279,13 +304,14 @@ class Command(BaseCommand):
         self._mark(operations.pause, _("Paused %s: nobody new gets in until resume."), **options)
 
     def _resume(self, **options: Any) -> None:
-        self._mark(operations.resume, _("Resumed %s."), **options)
+        self._mark(operations.resume, _("Resumed %s."), undoes=True, **options)
 
     def _resize(self, limit: int | None, reset: bool, **options: Any) -> None:
         if (limit is None) == (not reset):
             raise CommandError(_("Give a LIMIT or --reset."), returncode=2)
         if limit is None:
-            self._mark(operations.reset, _("Reset %s: the limit is what the code says."), **options)
+            said = _("Reset %s: the limit is what the code says.")
+            self._mark(operations.reset, said, undoes=True, **options)
             return
         wanted = limit
 
@@ -296,15 +322,25 @@ class Command(BaseCommand):
 
     def _mark(
         self, act: Callable[[str, str | None, str | None], list[str]], said: str, name: str,
-        key: str | None, using: str | None, **_options: Any,
+        key: str | None, using: str | None, undoes: bool = False, **_options: Any,
     ) -> None:  # fmt: skip
-        (plain, child), *_others = naming.find(name, key, using)
+        family = naming.find(name, key, using)
+        unheard_of = naming.unheard_of(inspection.statuses(family, using=using), using)
+        if undoes:
+            self._check(unheard_of)
+        (plain, child), *_others = family
         names = act(plain, child, using)
         shown = terminal.printable(names[0])
         if len(names) > 1:
             keys = ngettext("%d key", "%d keys", len(names) - 1) % (len(names) - 1)
             shown = f"{shown} ({keys})"
         self._print([self.style.SUCCESS(said % shown)])
+        if unheard_of:
+            self._print([self.style.WARNING(unheard_of)])
+
+    def _check(self, unheard_of: str | None) -> None:
+        if unheard_of:
+            raise CommandError(unheard_of, returncode=UNKNOWN)
 
     # Judging and running
 

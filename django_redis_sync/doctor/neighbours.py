@@ -1,0 +1,143 @@
+"""What else is in the database, what its names are like, and what the process is started as."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext as _
+
+from .. import conf, inspection
+from ..asking import forget
+from ..engine import connections
+from ..engine.cluster import ClusterServer
+from ..engine.wire import REDIS_ERRORS
+from ..inspection import Status
+from ..protocol.keys import quote
+from .findings import Finding
+from .servers import allowed
+
+#: Names that are looked at, the most recently used first.
+MOST_NAMES = 10_000
+_SHOWN = 5
+
+
+def _shared(alias: str) -> Iterator[Finding]:
+    own, server = _places(alias), connections.server(alias)
+    others = [other for other in settings.CACHES if other != alias and own & _places(other)]
+    title, why = _("The database is shared"), ""
+    if others:
+        why = _("The cache %s uses the same database.") % ", ".join(map(repr, others))
+    elif alias == "default":
+        why = _("It is the project's default cache.")
+    elif _foreign(server, conf.current().prefix(alias)):
+        why = _("It holds keys that are none of ours.")
+    if why:
+        danger = _("cache.clear() empties the whole database: every lease with it.")
+        yield Finding(
+            "shared",
+            "warning",
+            title,
+            f"{why} {danger}",
+            _("Name an alias with a database and URL of its own in REDIS_SYNC['CACHE']."),
+        )
+        return
+    yield Finding(
+        "shared", "ok", _("The database is ours alone"), _("No other cache alias uses it.")
+    )
+
+
+def _places(alias: str) -> set[tuple[Any, ...]]:
+    """The servers and databases that an alias names, without asking them; empty when it is no Redis
+    of django-redis."""
+    try:
+        server = connections.server(alias)
+        if isinstance(server, ClusterServer):
+            return {(None, _host(host), port, None, 0) for host, port in server.topology.addresses}
+        pool = server.pool()
+        own = pool.connection_kwargs
+    except (*REDIS_ERRORS, ImproperlyConfigured, AttributeError, NotImplementedError, ValueError):
+        forget(alias)
+        return set()
+    database = int(own.get("db") or 0)
+    if (service := getattr(pool, "service_name", None)) is not None:
+        asked = [s.connection_pool.connection_kwargs for s in pool.sentinel_manager.sentinels]
+        return {(service, _host(k.get("host")), k.get("port"), None, database) for k in asked}
+    return {(None, _host(own.get("host")), own.get("port", 6379), own.get("path"), database)}
+
+
+def _host(name: str | None) -> str | None:
+    return "127.0.0.1" if name == "localhost" else name
+
+
+def _foreign(server: connections.Server, prefix: str) -> bool:
+    """Whether a few keys picked at random show another tenant."""
+    keys = [allowed(server, "RANDOMKEY") for _i in range(10)]
+    return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)
+
+
+def _names(alias: str) -> Iterator[Finding]:
+    found = inspection.statuses(inspection.names(using=alias)[:MOST_NAMES], using=alias)
+    day = timedelta(days=1)
+    yield _about(
+        "limits",
+        [s for s in found if s.clash is not None and s.at - s.clash[1] < day],
+        _("Callers disagree on the limit"),
+        _("Within the last day: %s. The limit of whoever asks applies, so the larger one wins."),
+        _("Give it one limit, in REDIS_SYNC['SEMAPHORES']; or set one: locks resize."),
+        _("All callers of a name agree on its limit"),
+    )
+    yield _about(
+        "permanent",
+        [s for s in found if any(h.stuck for h in s.holders)],
+        _("There are permanent holders"),
+        _("Of %s. They hold until they release, even if they crashed long ago."),
+        _("See who: locks status NAME. Free one: locks clear NAME --holder ID."),
+        _("There are no permanent holders"),
+    )
+    yield _about(
+        "marks",
+        [s for s in found if s.key is None and (s.paused or s.override is not None)],
+        _("An operator's marks are in force"),
+        _("Paused or resized: %s."),
+        _("When no longer meant: locks resume NAME, locks resize NAME --reset."),
+        _("Nothing is paused or resized"),
+    )
+
+
+def _about(
+    id: str, odd: Sequence[Status], title: str, detail: str, remedy: str, fine: str
+) -> Finding:
+    if not odd:
+        return Finding(id, "ok", fine, "")
+    shown = ", ".join(s.display for s in odd[:_SHOWN])
+    if len(odd) > _SHOWN:
+        shown += _(" and %d more") % (len(odd) - _SHOWN)
+    return Finding(id, "warning", title, detail % shown, remedy)
+
+
+def _uwsgi(alias: str) -> Iterator[Finding]:
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi is None:
+        return
+    options = {o.decode() if isinstance(o, bytes) else o for o in getattr(uwsgi, "opt", {})}
+    fine = bool(options & {"enable-threads", "threads"})
+    yield Finding(
+        "uwsgi",
+        "ok" if fine else "error",
+        _("uWSGI runs threads") if fine else _("uWSGI runs without threads"),
+        _("Leases are renewed on a thread."),
+        "" if fine else _("Start it with --enable-threads (and --py-call-uwsgi-fork-hooks)."),
+    )
+
+
+#: What is looked at once, by the id of what is said when that can't be done.
+LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
+    "shared": _shared,
+    "names": _names,
+    "uwsgi": _uwsgi,
+}
