@@ -20,7 +20,9 @@ def counted(url: str) -> Iterator[dict[str, int]]:
     counts: dict[str, int] = {}
     client = redis.Redis.from_url(url)
     marker = b"the end of this count"
-    with redis.Redis.from_url(url) as listener, listener.monitor() as monitor:
+    # Nothing may be said for longer than redis-py waits for an answer.
+    endless = redis.Redis.from_url(url, socket_timeout=None)
+    with endless as listener, listener.monitor() as monitor:
         connection: Any = monitor.connection
 
         def listen() -> None:

@@ -9,10 +9,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pytest
 import redis
 from django.conf import settings
+from hypothesis import settings as hypothesis_settings
 
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
 
 FOREIGN = bool(os.environ.get("REDIS_URL"))  # somebody else's server: touch only our own keys
+
+
+# An example that takes long on a busy machine is no failure.
+hypothesis_settings.register_profile("unhurried", deadline=None)
+hypothesis_settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:

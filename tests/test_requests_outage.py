@@ -1,6 +1,7 @@
 """Redis down: what on_outage says holds, no request pays for it, and it ends by itself."""
 
 import asyncio
+import json
 import logging
 import statistics
 import threading
@@ -154,6 +155,16 @@ def test_open_lets_all_in_and_closed_none(no_server) -> None:
     for key in (None, "ip"):
         visit = Visit(on_outage="closed", key=key)
         assert 503 == visit.end()
+
+
+def test_an_outage_is_not_blamed_on_other_requests(no_server) -> None:
+    @semaphore_required("one", limit=1, on_outage="closed")
+    def view(request):
+        return HttpResponse()
+
+    response = view(REQUESTS.get("/", headers={"accept": "application/json"}))
+    assert "Please try again in a moment." == json.loads(response.content)["detail"]
+    assert response["Retry-After"]
 
 
 def test_shadow_mode_lets_all_in(no_server) -> None:

@@ -223,9 +223,12 @@ class Refused:
     @property
     def status(self) -> int:
         """The HTTP status of the response."""
-        # Not the client's doing, whatever the key.
-        ours = self.refusal.reason in (OUTAGE, "paused")
-        return 503 if ours else self.policy.refusal_status
+        return self.policy.refusal_status if self.crowded else 503
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other requests are why; else nobody who asks can do anything about it."""
+        return self.refusal.reason not in (OUTAGE, "paused")
 
     def error(self) -> NotAcquired:
         """What is raised with on_full="raise"."""

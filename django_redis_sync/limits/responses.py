@@ -39,7 +39,9 @@ def answer(request: HttpRequest, refused: Refused) -> HttpResponse:
 def refusal_response(request: HttpRequest, refused: Refused) -> HttpResponse:
     """JSON or the template django_redis_sync/refused.html, as the request prefers."""
     status, seconds = refused.status, retry_after(refused)
-    message = _("Too many requests at the same time. Please try again in a moment.")
+    message = _("Please try again in a moment.")
+    if refused.crowded:
+        message = _("Too many requests at the same time. Please try again in a moment.")
     if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
         response: HttpResponse = JsonResponse(
             {"detail": message, "status": status, "retry_after": seconds}, status=status

@@ -170,10 +170,10 @@ class Client:
             return self.call("release", fence=self.fence, how="share")
         if roll < 0.65 and self.ask["lease"] != "inf":
             self.state = "idle"  # dead: its lease runs out
-        if roll > 0.97:
+        if roll > 0.96:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
             return self._adopt(self.nth)
-        if roll > 0.95 and self.known is not None:
+        if roll > 0.9 and self.known is not None:
             return self._adopt(self.known + rng.randint(1, 1000))  # somebody with the same handle
         if roll > 0.93:
             # A copy of the renewal before the last.
