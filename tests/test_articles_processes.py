@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -90,7 +91,7 @@ def test_optimistic_locking_a_paused_holder_cannot_write(
         os.kill(first.process.pid, signal.SIGCONT)
         first.tell()
         assert [["wrote", "0"], ["left", "LeaseLost"]] == [first.line(), first.line()]
-    with sqlite3.connect(database) as file:
+    with contextlib.closing(sqlite3.connect(database)) as file:
         assert [(newer, "b")] == file.execute("SELECT fence, owner FROM account").fetchall()
 
 

@@ -227,7 +227,7 @@ def test_a_lock_waits_for_another_threads_transaction() -> None:
             taken.set()
             time.sleep(0.3)
             ended.append(True)
-        connection.close()
+        connection.connection.close()  # Django's close() leaves databases in memory open
 
     thread = threading.Thread(target=other)
     thread.start()
