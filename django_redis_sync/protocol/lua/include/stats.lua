@@ -3,11 +3,12 @@
 -- into "total:<what>" (and "total:<what>:ms"). KEEP is the last argument of a verb; 0: don't count.
 local STATS, KEEP = KEYS[6], tonumber(ARGV[#ARGV])
 local minute = math.floor(now / 60000)
+local this = whole(minute) .. ':'
 
 local function count(what, n)
   if KEEP == 0 then return end
   -- pcall: with the memory full nothing can be counted, and a release has to go on.
-  if redis.pcall('HINCRBY', STATS, minute .. ':' .. what, n) ~= n then return end
+  if redis.pcall('HINCRBY', STATS, this .. what, whole(n)) ~= n then return end
   local last = tonumber(call('HGET', STATS, 'tidied') or minute) -- the first of its minute: tidy up
   if last == minute and call('HEXISTS', STATS, 'tidied') == 1 then return end
   call('HSET', STATS, 'tidied', minute)
@@ -30,10 +31,10 @@ end
 
 -- The highest use of a minute; '#peak' remembers it, so that most grants need not look.
 local function peaked(used)
-  local peak = tonumber(string.match(meta[8] or '', '^' .. minute .. ' (%d+)$') or 0)
+  local peak = tonumber(string.match(meta[8] or '', '^' .. this .. '(%d+)$') or 0)
   if KEEP == 0 or used <= peak then return end
-  local field = minute .. ':p'
+  local field = this .. 'p'
   peak = math.max(used, tonumber(call('HGET', STATS, field) or 0))
   call('HSET', STATS, field, peak)
-  put('#peak', minute .. ' ' .. peak)
+  put('#peak', this .. peak)
 end
