@@ -8,6 +8,7 @@ renewal. The same thread keeps the registry of names, for those who list them.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -76,7 +77,7 @@ class Keeper:
         # None when there is none, or it ended: looked at by every acquire, so no is_alive().
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._names = _Names()
+        self._names, self._looking = _Names(), False
 
     def note(self, keys: Keys) -> None:
         """Have the name listed as in use. Costs a look-up when it was noted within the minute."""
@@ -104,6 +105,15 @@ class Keeper:
         self._later.append((step, clock() + GIVE_UP))
         self._rouse()
 
+    def last_words(self, until: float) -> None:
+        """At the end of the process: what the thread has still to write, it writes now."""
+        self._names.hurry()
+        self._wake.set()
+        while self._thread is not None and clock() < until:
+            if not (self._looking or self._names.fresh or self._later):
+                return
+            time.sleep(0.002)
+
     def _rouse(self) -> None:
         if self._thread is None:
             with self._lock:
@@ -118,7 +128,9 @@ class Keeper:
         try:
             while True:
                 self._wake.clear()
+                self._looking = True
                 due = self._look()
+                self._looking = False
                 # Kept even when its lease is gone: else every short lease would rouse the thread.
                 if self._looks_at > clock():
                     due = min(due, self._looks_at)
@@ -192,7 +204,8 @@ class Keeper:
 
 
 class _Names:
-    """The names that this process used within the minute, and which are still to be written.
+    """The names that this process used within the minute, and which are still to be written, those
+    in `fresh`.
 
     A fresh child of a policy that an operator paused or resized is treated as the policy is.
     """
@@ -201,16 +214,22 @@ class _Names:
     def __init__(self) -> None:
         self.noted: set[str] = set()
         self.due = self._minute_ends = math.inf
-        self._fresh: deque[Keys] = deque()
+        self.fresh: deque[Keys] = deque()
         self._not_before = self._trim_at = 0.0
 
     def add(self, keys: Keys) -> None:
         if len(self.noted) < MOST_NOTED:
             now = clock()
             self.noted.add(keys.leases)
-            self._fresh.append(keys)
+            self.fresh.append(keys)
             self._minute_ends = min(self._minute_ends, now + NOTED_EVERY)
             self.due = min(self.due, max(now, self._not_before))
+
+    def hurry(self) -> None:
+        """Have what is fresh written without a pause after the last time."""
+        self._not_before = 0.0
+        if self.fresh:
+            self.due = 0.0
 
     def tend(
         self, server: connections.Server, now: float, in_use: Callable[[], list[Keys]]
@@ -225,7 +244,7 @@ class _Names:
                 if keys.leases not in self.noted:
                     self.add(keys)
         self._not_before = now + NOTED_AFTER
-        fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
+        fresh = [self.fresh.popleft() for _ in range(len(self.fresh))]
         try:
             self._write(server, fresh, now)
         except Failure as failure:
@@ -235,12 +254,12 @@ class _Names:
                 "could not list names in use: %s",
                 failure,
             )
-            self._fresh.extend(fresh[: MOST_NOTED - len(self._fresh)])
+            self.fresh.extend(fresh[: MOST_NOTED - len(self.fresh)])
             again = now + (NOTED_EVERY if failure.why == "final" else RETRY)
             self.due = min(self._minute_ends, again)
             return
         self.due = self._minute_ends
-        if self._fresh:
+        if self.fresh:
             self.due = min(self.due, self._not_before)
 
     def _write(self, server: connections.Server, fresh: list[Keys], now: float) -> None:
@@ -295,6 +314,14 @@ def _prefix(keys: Keys) -> str:
 
 
 _keepers: dict[str, Keeper] = {}
+
+
+@atexit.register
+def _last_words() -> None:
+    until = clock() + ROUND
+    for one in list(_keepers.values()):
+        if one._pid == os.getpid():
+            one.last_words(until)
 
 
 def keeper(alias: str) -> Keeper:

@@ -172,6 +172,15 @@ def adopt() -> None:
     say("released")
 
 
+def brief(name: str, count: int) -> None:
+    """Takes and gives back a few names, and ends at once."""
+    from django_redis_sync import Lock
+
+    for number in range(count):
+        with Lock(f"{name}-{number}"):
+            pass
+
+
 def once(name: str, processes: int) -> None:
     """The same periodic job on several hosts."""
     from django_redis_sync import Lock
@@ -219,7 +228,7 @@ def fork_holding(name: str) -> None:
 
 
 ROLES: dict[str, Any] = {
-    role.__name__: role for role in (storm, queue, hold, adopt, once, fork_holding)
+    role.__name__: role for role in (storm, queue, hold, adopt, brief, once, fork_holding)
 }
 
 

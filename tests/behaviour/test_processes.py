@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_redis_sync import LeaseLost, Lock
+from django_redis_sync import LeaseLost, Lock, inspection
 
 from .both import both, until
 from .child import Child
@@ -49,6 +49,14 @@ def test_of_ten_processes_one_runs_the_periodic_job(view) -> None:
     assert [words[0] for words in said] == ["ran"]
     # It ended long ago, and the name is still taken.
     assert 30 < view("nightly").ends_in <= 60
+
+
+def test_names_of_a_process_that_ends_at_once_are_listed(raw) -> None:
+    for run in range(4):
+        with Child("brief", f"brief-{run}", 5) as child:
+            child.ended()
+        listed = inspection.names(pattern=f"brief-{run}-*")
+        assert [(f"brief-{run}-{n}", None) for n in range(5)] == sorted(listed)
 
 
 def test_a_paused_holder_learns_that_its_time_went_by(raw) -> None:
