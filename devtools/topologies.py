@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.retry import Retry
 
 from .servers import HOST, ConfigValue, NoServer, RedisServer, free_port
 
@@ -71,7 +73,9 @@ class _Servers:
 
 def client(server: RedisServer, **options: Any) -> redis.Redis:
     """A client of one server, that waits for 5 s at the most."""
-    return redis.Redis.from_url(server.url, **{"socket_timeout": 5, **options})
+    # A server that changes its role cuts off its clients: it is asked once more.
+    again = Retry(NoBackoff(), 1, (redis.ConnectionError,))
+    return redis.Redis.from_url(server.url, **{"socket_timeout": 5, "retry": again, **options})
 
 
 class Independent(_Servers):
@@ -228,6 +232,11 @@ class Sentinels(_Servers):
                 _, port = mine.sentinel_get_master_addr_by_name(self.service)
             return next(server for server in self.servers if server.port == int(port))
         raise NoServer("No sentinel runs.")
+
+    @property
+    def url(self) -> str:
+        """The address of the primary now."""
+        return self.current().url
 
     def cache(self, **options: Any) -> dict[str, Any]:
         """An entry of CACHES for it."""

@@ -144,6 +144,49 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         "  if (waiting == 0 or barge) and fits(mine) then",
         {"refused"},
     ),
+    "a wake list that goes before its lease": (
+        "whole(now + lease + GRACE))",
+        "whole(now + math.min(CLAIM, lease)))",
+        {"expiry"},
+    ),
+    "a hand-over of the whole lease at once": (
+        "(handed or r.lease == math.huge) and math.min(r.lease, FIRST) or r.lease",
+        "r.lease",
+        {"term"},
+    ),
+    "an operator's marks that expire": ("  latest = math.huge\n", "", {"expiry"}),
+    "an operator who hands nothing over": (
+        "sweep()\nhand()\nreturn finish({'ok'})",
+        "sweep()\nreturn finish({'ok'})",
+        {"handover"},
+    ),
+    "expired leases that are never swept": ("  sweep_leases()\n", "", {"refused", "handover"}),
+    "leases swept by a clock that is ahead": (
+        "call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, BOUND)",
+        "call('ZRANGEBYSCORE', LEASES, '-inf', now + 20, 'LIMIT', 0, BOUND)",
+        {"owner"},
+    ),
+    "a claim that is forgotten": (
+        "  call('ZREM', WAITERS, token)\n  call('DEL', KEYS[5])\n",
+        "",
+        {"owner"},
+    ),
+    "a fence that goes with its lease": ("  put('#fence', r.fence)\n", "", {"fence"}),
+    "a writer that becomes a reader and counts on": (
+        "extra, r.permits = extra - weight(r.permits) + 1, 1",
+        "r.permits = 1",
+        {"handover"},
+    ),
+    "permits kept by min_hold that nobody counts": (
+        "    card, extra = card + 1, extra + weight(r.permits) - 1\n    put('k'",
+        "    put('k'",
+        {"limit"},
+    ),
+    "a permit given back by everything that is removed": (
+        "  if ends then\n    call('ZREM', LEASES, t)",
+        "  if true then\n    call('ZREM', LEASES, t)",
+        {"limit"},
+    ),
     "a place lost by asking again": (
         "if how == 'again' and not record then return {'gone'} end",
         "if how == 'again' and not record then return {'gone'} end\n"
@@ -566,6 +609,37 @@ def test_leases_lost_in_a_restart_are_not_held_against_the_scripts() -> None:
     book.grant(10, "b")
 
     assert set() == judge(book.entries).rules()
+
+
+def test_a_shared_lease_that_is_over_is_asked_for_anew_as_a_whole() -> None:
+    """A writer that became a reader is a writer again when it asks after its lease ended."""
+    book, writer = Book(), {"limit": 9, "kind": "w", "permits": 0}
+    fence = book.grant(0, "a", **writer)
+    share = call("release", KEYS, "a", fence=fence, how="share")
+    book.add(5, share, ("ok",), ("HSET", 4, "a", "h"))
+    book.grant(10, "b", limit=9, kind="w", lease=500)
+    gone = [("ZREM", 1, "a", 0), ("HDEL", 4, "a"), ("ZADD", 2, str(US + 150_000), "a")]
+    gone += [("ZADD", 3, str(NOW + 1000), "a"), *EXPIRY]
+    book.add(150, book.asked("a", **writer), ("wait", str(NOW), 1000, 0), *gone)
+
+    assert [] == judge(book.entries).violations
+
+
+def test_keys_that_expired_a_millisecond_ago_are_gone() -> None:
+    """What lay in them need not outlive what is granted then."""
+    book = Book()
+    ends = [
+        ("ZADD", 3, str(NOW + 20), "late"),
+        *(("PEXPIREAT", n, str(NOW + 60)) for n in (1, 3, 4)),
+    ]
+    fence = book.given(0, book.asked("a", lease=10), "a", 10)
+    book.release(5, "a", fence, *ends)
+    writes = [
+        w for w in book.lent(61, "b", 100) if w[:2] not in (("PEXPIREAT", 2), ("PEXPIREAT", 3))
+    ]
+    book.add(61, book.asked("b"), ("ok", str(US + 61_000), "100"), *writes)
+
+    assert [] == judge(book.entries).violations
 
 
 def test_a_violation_shows_what_happened_around_it() -> None:

@@ -510,7 +510,8 @@ class ClusterHub(Hub):
         except Failure:
             tried.set()
         ears = (super(ClusterHub, self)._read(_FirstOf(tried)) for _ in range(EARS))
-        await asyncio.gather(*ears)
+        # Until the last has ended: one that swallows its cancellation has to be cancelled again.
+        await asyncio.gather(*ears, return_exceptions=True)
 
     def _deliver(self, data: Any) -> None:
         message = data.decode() if isinstance(data, bytes) else data

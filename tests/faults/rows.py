@@ -90,21 +90,23 @@ FAULTS: dict[int, Row] = {
     8: Row(
         "failover loses a grant that was not copied",
         "a documented window: its holder is told, fences grow",
-        "the link to the replica is cut by a proxy, then the primary is stopped",
+        "the replica is cut off, its login refused; four grants, then the primary is killed",
         at(SENTINEL, "test_grants_that_were_not_copied_are_lost_and_their_holders_told"),
+        "no WAIT is sent after a grant: it would narrow the window, cost every grant a round trip, "
+        "and not close it; min-replicas-to-write (row 26) refuses grants while no replica keeps up",
     ),
     9: Row(
         "Sentinel failover",
         "works again after down-after and an election; waiters go on",
-        "three sentinels, SIGSTOP of the primary under load",
+        "three sentinels, down-after 1.2 s; SIGSTOP or SIGKILL of the primary under load",
         at(SENTINEL, "test_a_failover_under_load_stops_nobody_for_good"),
     ),
     10: Row(
         "old primary comes back",
         "it is left at once; min-replicas-to-write refuses, fences reject",
-        "SIGCONT after the failover; min-replicas-to-write 1 with no replica",
+        "SIGSTOP, a failover, SIGCONT; min-replicas-to-write 1 with no replica",
         (
-            *at(SENTINEL, "test_a_demoted_primary_is_left_at_once"),
+            *at(SENTINEL, "test_an_old_primary_that_comes_back_is_not_listened_to"),
             *at(
                 HERE,
                 "test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pending",
@@ -116,14 +118,18 @@ FAULTS: dict[int, Row] = {
     11: Row(
         "READONLY",
         "the new primary is looked for, one grant",
-        "REPLICAOF under a client",
+        "SENTINEL FAILOVER: the primary is told REPLICAOF under a client",
         at(SENTINEL, "test_a_demoted_primary_is_left_at_once"),
     ),
     12: Row(
         "waiter blocked while its server is demoted",
         "asks again and keeps its place",
-        "REPLICAOF under a waiter",
-        at(SENTINEL, "test_a_waiter_keeps_its_place_through_a_failover"),
+        "the primary is told REPLICAOF, or killed, under a waiter",
+        at(
+            SENTINEL,
+            "test_a_demoted_primary_is_left_at_once",
+            "test_a_waiter_keeps_its_place_through_a_failover",
+        ),
     ),
     13: Row(
         "wake-up lost",
@@ -167,9 +173,10 @@ FAULTS: dict[int, Row] = {
     17: Row(
         "Cluster shard down",
         "its names are unavailable, the others work",
-        "SIGSTOP of one of three",
+        "SIGSTOP of one of three; where it has a replica, SIGSTOP and SIGKILL under load",
         at(
             CLUSTER,
+            "test_a_replica_takes_over_under_load",
             "test_one_stopped_shard_is_unavailable_and_the_others_go_on",
             "test_a_stopped_shard_does_not_cost_the_others_their_leases",
         ),

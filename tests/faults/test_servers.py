@@ -139,7 +139,8 @@ def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
     new_server: Any, alias: Alias, figure: Figure
 ) -> None:
     """Its data, written as a snapshot, is read as slowly as a large one would be."""
-    keys, delay = 4000, 500  # µs each
+    # A server answers between blocks of 2 MB of the file.
+    keys, size, delay = 400, 60_000, 12_000  # bytes and µs each
     server: RedisServer = new_server(config={"appendonly": True})
     using = alias(server.url)
     held = Lock("held", using=using, timeout=60).acquire()
@@ -147,14 +148,14 @@ def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
     with redis.Redis.from_url(server.url) as client:
         with client.pipeline(transaction=False) as pipeline:
             for number in range(keys):
-                pipeline.set(f"ballast:{number}", "x" * 20)
+                pipeline.set(f"ballast:{number}", os.urandom(size))
             pipeline.execute()
         client.bgrewriteaof()
         eventually(lambda: is_rewritten(client))
         if not client.config_get("key-load-delay"):
             pytest.skip("this server has no key-load-delay to make loading last")
     server.kill()
-    server.config |= {"key-load-delay": delay, "loading-process-events-interval-bytes": 1024}
+    server.config["key-load-delay"] = delay
     binary = find_server()
     assert binary is not None
     server._launch(binary)  # and not wait until it is ready

@@ -24,7 +24,6 @@ from tests.behaviour.child import Child
 from tests.behaviour.proxy import Proxy
 from tests.behaviour.test_faults import deafen
 from tests.behaviour.watching import View
-from tests.soak.run import Way
 from tests.support.journal import journalling
 
 from .conftest import Figure, Watch
@@ -38,7 +37,7 @@ class Impatient(Lock):
 
 @pytest.fixture
 def proxy(private: RedisServer) -> Iterator[Proxy]:
-    way = Way(HOST, private.port or 0)
+    way = Proxy(HOST, private.port or 0)
     yield way
     way.close()
 

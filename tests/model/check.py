@@ -74,6 +74,7 @@ class Checker:
         limits = [spec.limit for spec in setting.clients]
         self._limit = math.inf if resized else max(limits)
         self._fair_queue = all(spec.fair for spec in setting.clients)
+        self._undisturbed = not (setting.faults or setting.operations)
         leases = [t for s in setting.clients for t in (s.lease, s.hold, *s.renew) if t < math.inf]
         self._bound = 2 * max(leases, default=0) + 4 * MILLISECONDS["ASLEEP"]
 
@@ -125,6 +126,8 @@ class Checker:
         waited = ran.verb == "acquire" and ran.reply[0] == "gone" and ran.token in old.queue
         if waited and record and record.permits <= int(old.fields.get("#limit", record.limit)):
             raise _Broken(f"{ran.token} asked again and lost its place by that")
+        if ran.verb == "acquire" and ran.reply[0] == "gone" and self._undisturbed:
+            raise _Broken(f"{ran.token} asked in time and had lost its place")
         named = ran.verb == "renew" or (ran.verb == "release" and ran.argv[2] in _NAMING)
         if named and ran.reply[0] == "ok":
             if old.leases.get(ran.token, 0) <= now or record is None:
@@ -210,6 +213,8 @@ class Checker:
         held = [facts.records.get(t) for t in (*facts.leases, *facts.queue)]
         if None in held:
             raise _Broken("a lease or a waiter without a record")
+        if len(facts.queue) > len(set(facts.queue.values())):
+            raise _Broken("two waiters have one ticket")
         taken = used(facts, now)
         if taken > self._limit and sum(end > now for end in facts.leases.values()) > 1:
             raise _Broken("the server shows more holders than the limit")

@@ -188,4 +188,42 @@ DEFECTS = [
         (_NOW, _SOON),
         {"finish(reply)\n": "finish(reply)\n  if next(fresh) then latest = us end\n"},
     ),
+    Defect(
+        "a fence is what Lua makes of a number",
+        "the fence of .1 did not grow",
+        (_NOW, _SOON),
+        {"string.format(WHOLE, n)": "n .. ''"},
+    ),
+    Defect(
+        "two who ask in one microsecond get one ticket",
+        "two waiters have one ticket",
+        (_NOW, _NOW, _NOW),
+        {"math.max(us, (last or 0) + 1)": "us"},
+    ),
+    Defect(
+        "a waiter is given up before it was to ask again",
+        "asked in time and had lost its place",
+        (_NOW, _NOW, _SOON),
+        {"told + PATIENCE": "told - PATIENCE"},
+    ),
+    Defect(
+        "a waiter has no deadline until it asks again",
+        "asked in time and had lost its place",
+        (_NOW, _NOW, _SOON),
+        {"  place(WAITERS, now + told + PATIENCE, token)\n": ""},
+    ),
+    Defect(
+        "a pause goes with the last lease",
+        "expires, and with it what was to last",
+        (_NOW, _SOON),
+        {"  latest = math.huge\n": ""},
+        operations=(("pause", ""),),
+    ),
+    Defect(
+        "a resume hands nothing over",
+        "permits are free, and operate left .1 waiting",
+        (_NOW, _SOON),
+        {"sweep()\nhand()\nreturn finish({'ok'})": "sweep()\nreturn finish({'ok'})"},
+        operations=(("pause", ""), ("resume", "")),
+    ),
 ]

@@ -138,7 +138,8 @@ class World:
             if not token.startswith("#"):
                 state, fence, _, permits, limit = text.split(" ")[:5]
                 state = state[:1]  # behind it stands the number of the newest renewal
-                records[token] = Record(state, int(fence), int(permits), int(limit))
+                number = int(fence) if fence.isdigit() else -1  # as none that was ever given
+                records[token] = Record(state, number, int(permits), int(limit))
         return Facts(
             dict(data.get(KEYS.leases, ())),
             dict(data.get(KEYS.queue, ())),

@@ -7,7 +7,6 @@ killed and flushed, so that grants are lost; nothing else may go wrong there eit
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import faulthandler
 import json
@@ -30,6 +29,7 @@ import redis
 
 from devtools.servers import HOST, RedisServer
 from tests.behaviour.proxy import Proxy
+from tests.faults.clock import Clock, reason
 
 #: Keys go soon after the last lease or waiter, and graves are levelled, so that a short run too
 #: sees nothing left.
@@ -53,6 +53,7 @@ class Outcome:
     clients: Counter[str] = field(default_factory=Counter)
     believers: int = 0
     overlaps: Counter[str] = field(default_factory=Counter)
+    overlapping: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     residue: list[str] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Outcome:
             *((f"  {word}", n) for word, n in sorted(self.faults.items())),
             ("single holders checked for overlap", f"{self.believers:,}"),
             ("  overlaps where grants are kept", self.overlaps["kept"]),
-            ("  overlaps where the server was wiped", self.overlaps["forgetful"]),
+            ("  overlaps where it was wiped or put ahead", self.overlaps["forgetful"]),
             ("violations found by the journal's judge", len(self.violations)),
             ("errors nobody expected", len(self.unexpected)),
             ("workers that did not end", self.stuck),
@@ -95,7 +96,12 @@ class Outcome:
         ]
         width = max(len(word) for word, _ in rows)
         lines = [f"{word:<{width}}  {value}" for word, value in rows]
-        lines += [*self.violations[:5], *self.unexpected[:5], *self.residue[:20]]
+        lines += [
+            *self.overlapping[:10],
+            *self.violations[:5],
+            *self.unexpected[:5],
+            *self.residue[:20],
+        ]
         return "\n".join(lines)
 
     @property
@@ -166,6 +172,12 @@ class Side:
         self.server.kill()
         self.wiped(lines)
 
+    def put_ahead(self, seconds: float) -> None:
+        """Its clock jumps: most leases end at once. Never back, where fences could not follow."""
+        assert isinstance(self.server, Shifted)
+        self.server.ahead += seconds
+        self.server.clock.shift(self.server.ahead)
+
     def left(self) -> list[str]:
         """Keys of names; what happened to them may be kept, and that they were there."""
         keys = [key.decode() for key in self.client.scan_iter(count=1000)]
@@ -173,22 +185,16 @@ class Side:
         return [key for key in keys if key != self.key and not key.endswith(ends)]
 
 
-class Way(Proxy):
-    """A proxy whose server may be gone: its clients are then told so at once."""
+class Shifted(RedisServer):
+    """A server whose clock is `ahead` seconds."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._serving: set[asyncio.Task[None] | None] = set()  # the loop knows its tasks weakly
-        super().__init__(host, port)
+    def __init__(self, clock: Clock, **options: Any) -> None:
+        super().__init__(**options)
+        self.clock, self.ahead = clock, 0.0
 
-    async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        self._serving.add(task)
-        try:
-            await super()._serve(client, back)
-        except (OSError, asyncio.CancelledError):
-            back.close()
-        finally:
-            self._serving.discard(task)
+    def _launch(self, binary: Path) -> None:
+        with environment(**self.clock.environment):
+            super()._launch(binary)
 
 
 class Chaos:
@@ -211,7 +217,7 @@ class Chaos:
             self.cancel,
             self.cancel,
         ]
-        self.rare = [self.kill, self.hang, self.flush, self.kill_child, self.stop_child]
+        self.rare = [self.kill, self.hang, self.flush, self.kill_child, self.stop_child, self.clock]
 
     def one(self, rare: bool) -> None:
         side = self.chance.choice(self.sides)
@@ -309,6 +315,12 @@ class Chaos:
         side.flush()
         return "database flushed"
 
+    def clock(self, side: Side) -> str | None:
+        if not isinstance(side.server, Shifted):
+            return None
+        side.put_ahead(self.chance.uniform(0.1, 3.0))
+        return "server's clock put ahead"
+
     def kill_child(self, side: Side) -> str:
         self._end(self.chance.choice(self.children))
         self.spawn()
@@ -367,10 +379,11 @@ def _soak(
     file = {"appendonly": True, "appendfsync": "everysec", "auto-aof-rewrite-min-size": "16mb"}
     servers = {
         "kept": stack.enter_context(RedisServer(config=file)),
-        "forgetful": stack.enter_context(RedisServer()),
+        # Without a compiler its clock stays as it is.
+        "forgetful": stack.enter_context(RedisServer() if reason() else Shifted(Clock(folder))),
     }
     direct = {f"SOAK_{alias.upper()}_URL": server.url for alias, server in servers.items()}
-    proxies = {a: Way(HOST, s.port or 0) for a, s in servers.items()}
+    proxies = {a: Proxy(HOST, s.port or 0) for a, s in servers.items()}
     for proxy in proxies.values():
         stack.callback(proxy.close)
     by_proxy = {f"SOAK_{alias.upper()}_URL": proxy.url for alias, proxy in proxies.items()}
@@ -457,7 +470,8 @@ def _soak(
         outcome.gone += side.gone
         side.client.close()
     outcome.faults, outcome.clients, outcome.unexpected = chaos.counts, counts, unexpected
-    outcome.believers, outcome.overlaps = overlaps(path)
+    outcome.believers, outcome.overlapping = overlaps(path)
+    outcome.overlaps = Counter(text.partition(" ")[0] for text in outcome.overlapping)
 
 
 def _settle(sides: list[Side]) -> None:
@@ -471,20 +485,22 @@ def _settle(sides: list[Side]) -> None:
         time.sleep(0.1)
 
 
-def overlaps(path: str) -> tuple[int, Counter[str]]:
-    """How many holders there were, and by alias how many believed after the next one had begun."""
+def overlaps(path: str) -> tuple[int, list[str]]:
+    """How many holders there were, and a line for each that began while one before it believed."""
     seen: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
     with open(path) as lines:
         for line in lines:
             alias, name, fence, first, last = line.split()
             seen.setdefault((alias, name), []).append((int(fence), float(first), float(last)))
-    found: Counter[str] = Counter()
-    for (alias, _), rows in seen.items():
+    found: list[str] = []
+    for (alias, name), rows in seen.items():
         # One lease can be two lines: a reentrant one that was taken again.
-        latest = -1.0
+        latest, whose = -1.0, 0
         before = 0
         for fence, first, last in sorted(rows):
             if fence != before and latest > first:
-                found[alias] += 1
-            latest, before = max(latest, last), fence
+                known = f"{whose} was believed for {latest - first:.6f} s more"
+                found.append(f"{alias} {name}: {fence} began at {first:.6f}; {known}")
+            latest, whose = max((latest, whose), (last, fence))
+            before = fence
     return sum(map(len, seen.values())), found

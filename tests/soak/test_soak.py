@@ -35,10 +35,11 @@ def test_two_that_believed_at_once_are_found(tmp_path: Path) -> None:
         "kept hard 3 10.5 10.6",
     ]
     path.write_text("\n".join(one_after_the_other) + "\n")
-    assert (3, {}) == overlaps(str(path))
+    assert (3, []) == overlaps(str(path))
     # The younger fence began before the older one stopped believing; twice taken is once held.
     path.write_text("kept lock 2 10.9 12.0\nkept lock 1 10.0 11.0\nkept lock 2 11.5 12.0\n")
-    assert (3, {"kept": 1}) == overlaps(str(path))
+    said = "kept lock: 2 began at 10.900000; 1 was believed for 0.100000 s more"
+    assert (3, [said]) == overlaps(str(path))
 
 
 def test_an_outcome_is_bad_when_anything_went_wrong() -> None:

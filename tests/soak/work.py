@@ -97,8 +97,9 @@ class Turn:
 
     def got(self, lease: Lease) -> None:
         self.log.counts["acquired"] += 1
-        self.fence, self.first = lease.fence, clock()
-        self.last = self.first
+        now = clock()
+        if lease.held:  # who was stopped on the way here may have lost it by now, and knows
+            self.fence, self.first, self.last = lease.fence, now, now
 
     def look(self, lease: Lease) -> None:
         now = clock()

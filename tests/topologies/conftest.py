@@ -1,15 +1,18 @@
-"""The behaviour suite's fixtures, on Sentinel and on a Cluster.
+"""Servers behind Sentinel and as a Cluster, for this folder's own tests and for borrowed ones.
 
-`make test` runs a part of it. All of it:
-
-    DJANGO_REDIS_SYNC_TOPOLOGIES=all make test ARGS=tests/topologies
+A module here that does `from tests.… import *` runs the tests of another folder again, on both:
+the fixtures below lead them there, and `Elsewhere` replaces what they reach by its name.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import itertools
-import os
+import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,55 +22,43 @@ from devtools.servers import find_server
 from devtools.topologies import Cluster, Sentinels
 from django_redis_sync.engine import keeper
 from tests.behaviour.watching import View
+from tests.faults.conftest import figure  # noqa: F401 - a fixture
 
 from .everywhere import Everywhere
+from .stand_ins import ELSEWHERE, alias_of, lead
 
-ALL = os.environ.get("DJANGO_REDIS_SYNC_TOPOLOGIES") == "all"
+HERE = Path(__file__).parent
 
-#: Of the suites that are borrowed from tests/behaviour, what every run has of each topology.
-ALWAYS = {
-    "test_of_thirteen_at_once_ten_get_one_and_three_know_at_once",
-    "test_permits_are_weighed",
-    "test_a_waiter_gets_what_is_released",
-    "test_who_waits_in_vain_leaves_the_queue",
-    "test_a_with_block_that_gets_nothing_says_why",
-    "test_renew_extend_and_reacquire_move_its_end",
-    "test_what_is_over_is_neither_renewed_nor_extended",
-    "test_renew_can_be_had_with_a_timeout_and_stops_at_max_hold",
-    "test_a_permanent_lease_is_handed_over_too",
-    "test_one_object_serves_many_at_once",
-    "test_a_handle_moves_a_lease",
-    "test_a_holder_learns_that_its_lease_was_cleared",
-    "test_names_of_all_sorts_work_and_do_not_meet",
-}
+#: A borrowed test with one of these starts a server of its own to break or to configure: it would
+#: run on that one again.
+OWN_SERVER = {"alias", "bench", "new_server", "private"}
 
-#: And of our own, what is slow and has a sibling that every run has.
-RARELY = {
-    "test_a_failover_under_load_stops_nobody_for_good[kill]",
-    "test_a_waiter_keeps_its_place_through_a_failover[async]",
-    "test_a_demoted_primary_is_left_at_once[sync]",
-    "test_a_replica_takes_over_under_load[pause]",
-    "test_one_stopped_shard_is_unavailable_and_the_others_go_on[async]",
-    "test_two_of_five_killed_do_not_matter_and_three_do[async]",
-    "test_one_servers_clock_jumps_by_a_minute[behind]",
-}
+#: Counts what is published by the server's own statistics: sentinels publish there as well.
+NOT_BESIDE_SENTINELS = {"test_waiting_takes_no_polling", "test_a_release_wakes_as_many_as_it_frees"}
 
 _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out most of what is borrowed, unless all is asked for."""
-    if ALL:
-        return
-    left_out = [item for item in items if item.name in RARELY or _is_left_out(item)]
+    left_out = [item for item in items if _is_borrowed(item) and _is_left_out(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
 
 
-def _is_left_out(item: pytest.Item) -> bool:
-    borrowed = "topology" in getattr(item, "fixturenames", ())
-    return borrowed and getattr(item, "originalname", item.name) not in ALWAYS
+def _is_borrowed(item: Any) -> bool:
+    return item.path.parent == HERE and _origin(item.function) != item.module.__name__
+
+
+def _origin(test: Any) -> str:
+    return str(inspect.unwrap(test).__module__)
+
+
+def _is_left_out(item: Any) -> bool:
+    if OWN_SERVER & set(item.fixturenames) or "topology" not in item.fixturenames:
+        return True
+    beside = item.callspec.params["topology"] == "sentinel"
+    return beside and item.originalname in NOT_BESIDE_SENTINELS
 
 
 @pytest.fixture(scope="session", params=["sentinel", "cluster"])
@@ -78,16 +69,28 @@ def topology(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def redis_url(topology: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """One of the servers. While a module runs, what it borrowed is led to the topology."""
+    tests = [one for name, one in vars(request.module).items() if name.startswith("test_")]
+    origins = [sys.modules[name] for name in {_origin(test) for test in tests}]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ELSEWHERE, json.dumps([alias_of(topology), _cache(topology)]))
+        lead(origins, topology, patch)
+        yield topology.url
+
+
 @pytest.fixture
-def clean_redis(topology: Any, settings: Any) -> Iterator[None]:
+def clean_redis(topology: Any, redis_url: str, settings: Any) -> Iterator[None]:
     """No key there, and the settings name it."""
-    alias = type(topology).__name__.lower()
+    alias = alias_of(topology)
     settings.CACHES = {**settings.CACHES, alias: _cache(topology)}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": alias}
     with Everywhere(topology) as everywhere:
         everywhere.flushdb()
         yield
         everywhere.flushdb()
+    _forget(alias)
 
 
 @pytest.fixture
@@ -115,16 +118,19 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
 
     yield add
     for name in names:
-        mine = keeper.keeper(name)
-        mine._kept.clear()
-        mine._later.clear()
+        _forget(name)
+
+
+def _forget(alias: str) -> None:
+    """What a test left to its keeper, which would go on asking for an alias that is no more."""
+    mine = keeper.keeper(alias)
+    mine._kept.clear()
+    mine._later.clear()
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
     """Starts servers of the test's own, to break: `start(Cluster, replicas=1)`."""
-    import contextlib
-
     _need_servers()
     with contextlib.ExitStack() as stack:
         yield lambda kind, **options: stack.enter_context(kind(**options))

@@ -57,6 +57,11 @@ class Everywhere:
         for one in self._all:
             one.flushdb()
 
+    def client_list(self) -> list[dict[str, Any]]:
+        """Without sentinels and copies, which come and go by themselves."""
+        found = [each for one in self._all for each in one.client_list(_type="normal")]
+        return [each for each in found if not each["name"].startswith("sentinel-")]
+
     def scan_iter(self, **options: Any) -> Iterator[bytes]:
         for one in self._all:
             yield from one.scan_iter(**options)

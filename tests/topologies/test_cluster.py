@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from redis.crc import key_slot
 from devtools.servers import HOST
 from devtools.topologies import Cluster, client, wait_for
 from django_redis_sync import Lock, Semaphore, Unavailable, inspection, operations
-from django_redis_sync.engine import cluster, connections, keeper
+from django_redis_sync.engine import cluster, connections, hub, keeper
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import both, eventually, until
 
@@ -185,10 +186,39 @@ def test_a_wake_up_reaches_a_listener_on_another_node(shared, name) -> None:
     assert took[len(took) // 2] < 0.3, took
 
 
+@pytest.mark.timeout(60)
+def test_a_loop_ends_though_an_ear_swallows_its_cancellation(shared, name, monkeypatch) -> None:
+    """As redis-py may while it connects: whoever cancels once waits for it for ever."""
+    connecting: list[Any] = []
+
+    async def listen(self: Any, tried: asyncio.Event) -> None:
+        tried.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if connecting:
+                raise
+        connecting.append(asyncio.current_task())
+        for _ in range(5):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(hub.Hub, "_read", listen)
+
+    async def main() -> None:
+        async with Lock("ears", using=name) as lease:
+            assert lease.held
+            await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+    assert [True] == [task.cancelled() for task in connecting]
+
+
 # Slots that move
 
 
-def test_slots_migrate_under_load_without_an_error(shared, name) -> None:
+def test_slots_migrate_under_load_without_an_error(shared, name, figure) -> None:
     names = [one for some in spread(shared, 2) for one in some]
     moves = 0
     with Crowd(name, names, 2) as crowd:
@@ -201,7 +231,8 @@ def test_slots_migrate_under_load_without_an_error(shared, name) -> None:
                 moves += 1
         moved = time.monotonic()
         eventually(lambda: len(crowd.since(moved)) == len(names))
-    print(f"{moves} slots moved under {sum(map(len, crowd.grants.values()))} grants")
+    grants = sum(map(len, crowd.grants.values()))
+    figure(lost=0, said=f"{moves} slots moved under {grants} grants, {crowd.errors.total()} errors")
     assert crowd.errors == {}, crowd.said
     assert crowd.over == 0
     for one in names:
@@ -250,7 +281,9 @@ def test_the_registry_is_found_where_its_slot_went(shared, name) -> None:
 
 
 @both
-async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(io, start, alias) -> None:
+async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(
+    io, start, alias, figure
+) -> None:
     own = start(Cluster, node_timeout=1.5)
     name = alias(own, **PATIENT)
     (gone, *_), *others = spread(own)
@@ -279,7 +312,7 @@ async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(io, start, 
         await io.do(await io.result(waiting), "release")
     finally:
         own.primaries[0].resume()
-    print("Unavailable after", [round(seconds, 2) for seconds in took])
+    figure(said=f"{io!r}: Unavailable after {max(took):.1f} s at the most")
     assert max(took) < 6 * ATTEMPT + 2 * cluster.LOOK
     await until(io, lambda: _is_back(gone, name), 20)
     await io.do(held, "release")
@@ -309,7 +342,7 @@ def test_a_stopped_shard_does_not_cost_the_others_their_leases(start, alias) -> 
 
 
 @pytest.mark.parametrize("how", ["pause", "kill"])
-def test_a_replica_takes_over_under_load(start, alias, how) -> None:
+def test_a_replica_takes_over_under_load(start, alias, figure, how) -> None:
     own = start(Cluster, replicas=1, node_timeout=1.0)
     name = alias(own, **PATIENT)
     names = [one for some in spread(own) for one in some]
@@ -324,10 +357,11 @@ def test_a_replica_takes_over_under_load(start, alias, how) -> None:
         eventually(lambda: len(crowd.since(broken + promoted)) == len(names))
     back = crowd.since(broken + promoted)[victim] + promoted
     others = max(crowd.since(broken)[one] for one in names if one != victim)
-    print(
-        f"{how}: replica promoted after {promoted:.2f} s, back after {back:.2f} s, {crowd.errors}"
+    figure(
+        recover=back,
+        said=f"{how}, with a replica: of that {promoted:.1f} s until it was promoted; "
+        f"the others after {others:.1f} s",
     )
-    print(f"the others were granted again {others:.2f} s after the {how}")
     assert back < promoted + 8
     assert set(crowd.errors) <= {"Unavailable", "LeaseLost"}, crowd.said
     if how == "pause":

@@ -12,12 +12,14 @@ from devtools.topologies import Sentinels, client, wait_for
 from django_redis_sync import LeaseLost, Lock
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import both, eventually, until
+from tests.faults.conftest import retried
 from tests.support.journal import journalling
 
 from .crowd import Crowd
 
-#: What the election and the margin may take on a busy machine, over down-after and one timeout.
-ELECTION = 8.0
+#: Seconds that clients may take to find a new primary and be granted again, on a busy machine. How
+#: long an election takes is not theirs: one that is split is held again seconds later.
+FINDING = 8.0
 #: As the page on guarantees advises: how long a call stands at a primary that hangs.
 PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
 
@@ -28,9 +30,7 @@ def sentinels(start: Any) -> Sentinels:
 
 
 @pytest.mark.parametrize("how", ["pause", "kill"])
-def test_a_failover_under_load_stops_nobody_for_good(
-    sentinels, alias, record_property, how
-) -> None:
+def test_a_failover_under_load_stops_nobody_for_good(sentinels, alias, figure, how) -> None:
     old = sentinels.primary
     name = alias(sentinels, **PATIENT)
     with journalling(old.url) as journal:
@@ -44,10 +44,12 @@ def test_a_failover_under_load_stops_nobody_for_good(
             settled = time.monotonic()
             eventually(lambda: all(len(g) > 20 for g in _after(crowd, settled).values()))
         back = max(crowd.since(broken + promoted).values()) + promoted
-        record_property("seconds until the sentinels agreed", promoted)
-        record_property("seconds until every name was granted again", back)
-        print(f"{how}: promoted after {promoted:.2f} s, back after {back:.2f} s, {crowd.errors}")
-        assert back < sentinels.down_after + ELECTION
+        figure(
+            recover=back,
+            said=f"{how}: of that {promoted:.1f} s until the sentinels agreed, "
+            f"{crowd.errors['LeaseLost']} lost leases told",
+        )
+        assert back - promoted < FINDING
         # A lease that the failover lost is told to its holder; nothing else goes wrong.
         assert set(crowd.errors) <= {"LeaseLost", "Unavailable"}, crowd.said
         with client(sentinels.current()) as new:
@@ -96,7 +98,9 @@ async def _soon(io: Any, ask: Any) -> Any:
             await io.sleep(0.1)
 
 
-def test_grants_that_were_not_copied_are_lost_and_their_holders_told(sentinels, alias) -> None:
+def test_grants_that_were_not_copied_are_lost_and_their_holders_told(
+    sentinels, alias, figure
+) -> None:
     """The window of every asynchronous copy: what the old primary granted and the new never saw."""
     old, replica = sentinels.primary, sentinels.replicas[0]
     name = alias(sentinels, **PATIENT)
@@ -114,7 +118,7 @@ def test_grants_that_were_not_copied_are_lost_and_their_holders_told(sentinels, 
         wait_for(lambda: sentinels.current() is replica, "a new primary")
         eventually(lambda: len(lost) == len(unsafe), 20)
         told = time.monotonic() - killed
-    print(f"{len(lost)} grants lost, their holders told {told:.2f} s after the kill")
+    figure(recover=told, lost=len(lost), said="all told; with a lease of 12 s")
     assert {lease.token for lease in lost} == {lease.token for lease in unsafe}
     assert not any(lease.held for lease in unsafe)
     # The others go on, and a lost name goes to somebody else, with a later fence.
@@ -151,6 +155,35 @@ async def test_a_demoted_primary_is_left_at_once(io, sentinels, alias) -> None:
     with client(sentinels.current()) as new:
         assert new.zcard(keys_of(_prefix(), "role").leases) == 1
     await io.do(second, "release")
+
+
+def test_an_old_primary_that_comes_back_is_not_listened_to(sentinels, alias, figure) -> None:
+    """It wakes up as a primary that knows of an older holder only, and is a copy soon after."""
+    old, name = sentinels.primary, alias(sentinels, **PATIENT)
+    first = Lock("back", using=name).acquire()
+    wait_for(lambda: _leases(sentinels.replicas[0], "back") == 1, "the copy")
+    old.pause()
+    wait_for(lambda: sentinels.current() is not old, "a new primary")
+    retried(first.release)
+    second = retried(Lock("back", using=name, blocking=False).acquire)
+    assert second and second.fence > first.fence
+    old.resume()
+    woken = time.monotonic()
+    with client(old) as mine:
+        wait_for(lambda: mine.info("replication")["role"] == "slave", "the demotion")
+        demoted = time.monotonic() - woken
+        wait_for(lambda: mine.info("replication")["master_link_status"] == "up", "the copy")
+    for _ in range(20):
+        assert retried(Lock("back", using=name, blocking=False).acquire) is None
+        assert retried(second.owned)
+        time.sleep(0.05)
+    figure(recover=demoted, lost=0)
+    second.release()
+
+
+def _leases(server: Any, name: str) -> int:
+    with client(server) as mine:
+        return int(mine.zcard(keys_of(_prefix(), name).leases))
 
 
 def test_the_replica_is_never_asked(sentinels, alias) -> None:

@@ -1,0 +1,17 @@
+"""The tests' settings for the children of borrowed tests: locks are on a topology."""
+
+import json
+import os
+
+from tests.settings import *  # noqa: F403
+from tests.settings import CACHES, REDIS_SYNC
+from tests.support import journal
+
+from .stand_ins import ELSEWHERE, by_name
+
+alias, cache = json.loads(os.environ[ELSEWHERE])
+CACHES = {**CACHES, alias: cache}
+REDIS_SYNC = {**REDIS_SYNC, "CACHE": alias}
+
+if alias == "cluster":
+    journal.CODA = by_name(journal.CODA)

@@ -1,0 +1,3 @@
+"""The setting, read at each acquire: on Sentinel and on a Cluster."""
+
+from tests.behaviour.test_configuration import *  # noqa: F403

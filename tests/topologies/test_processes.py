@@ -1,0 +1,3 @@
+"""Leases across processes: on Sentinel and on a Cluster."""
+
+from tests.behaviour.test_processes import *  # noqa: F403
