@@ -8,7 +8,7 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep lint docs matrix server clean
+.PHONY: help demo test deep soak bench lint docs matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -22,7 +22,13 @@ test: $(VENV)/.installed server  ## the tests (ARGS="-k name" picks some)
 deep: $(VENV)/.installed server  ## the tests that take many servers or minutes, one after the other
 	@$(BIN)/python -m pytest -m deep $(ARGS)
 
-lint: $(VENV)/.installed  ## ruff and mypy
+soak: $(VENV)/.installed server  ## random work and random faults for ten minutes (ARGS="--minutes 60")
+	@$(BIN)/python -m tests.soak $(ARGS)
+
+bench: $(VENV)/.bench server  ## this project beside its peers, some minutes (ARGS=--quick for one)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(VENV)/.installed  ## ruff (with bandit's rules) and mypy
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
@@ -52,7 +58,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@$(INSTALL) -e '.[demo,test,lint]'
 	@touch $@
 
-$(VENV)/.docs $(VENV)/.dev: $(VENV)/.%: $(VENV)/.installed
+$(VENV)/.docs $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: $(VENV)/.installed
 	@$(INSTALL) -e '.[$*]'
 	@touch $@
 

@@ -1,12 +1,18 @@
-"""The matrix: `make matrix`, or `python -m nox -s "tests-3.12(django='6.0', django_redis='7')"`.
+"""The matrix: `make matrix`, or a line of it, named as `python -m nox -l` names it:
+`python -m nox -s "tests(python='3.12', django='6.0', django_redis='7')"`.
 
 Interpreters are looked for on PATH and among pyenv's; one that is missing is skipped with a word.
-`-s fast` runs a part of the tests, once per Python.
+`-s fast` runs a part of the tests, once per Python; `-s ends` the same part at both ends: the
+oldest of everything that setup.cfg admits, and the newest.
 """
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +24,7 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["tests"]
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 DJANGO_REDIS = ("6", "7")
 #: Django, and the oldest Python that it runs on.
 DJANGOS = {"5.2": "3.10", "6.0": "3.12", "6.1": "3.12"}
@@ -37,10 +43,15 @@ FAST = (
     "tests/behaviour/test_cancellation.py",
 )
 
-_PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+#: Where pyenv keeps its interpreters; the one that runs this may be one of them.
+_PYENVS = (
+    Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions",
+    Path(sys.base_prefix).parent,
+)
 for _version in PYTHONS:
-    for _found in sorted(_PYENV.glob(f"{_version}.*/bin")):
-        os.environ["PATH"] += f"{os.pathsep}{_found}"
+    for _found in sorted({bin for root in _PYENVS for bin in root.glob(f"{_version}.*/bin")}):
+        # Before pyenv's shims, which answer for versions that nobody chose, too.
+        os.environ["PATH"] = f"{_found}{os.pathsep}{os.environ['PATH']}"
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -62,18 +73,37 @@ ONE_EACH = [
 ]
 
 
-def _test(session: nox.Session, django: str, django_redis: str, *words: str) -> None:
-    versions = (f"django~={django}.0", f"django-redis~={django_redis}.0")
+def _here(python: str) -> bool:
+    try:
+        return not subprocess.run([f"python{python}", "-c", ""], capture_output=True).returncode
+    except FileNotFoundError:
+        return False
+
+
+def _lowest() -> list[str]:
+    """What setup.cfg requires, each pinned to the oldest release that it admits."""
+    found = configparser.ConfigParser()
+    found.read(Path(__file__).with_name("setup.cfg"), encoding="utf-8")
+    required = found["options"]["install_requires"].split()
+    return [re.sub(r">=([\d.]+)$", r"==\1.0", word) for word in required]
+
+
+def _test(session: nox.Session, versions: list[str], *words: str) -> None:
     session.install("-q", "-e", ".[test]", *versions)
-    workers = () if os.environ.get("REDIS_URL") else ("-n", "4", "--dist", "worksteal")
+    # No more workers than cores. A server that others use too is not asked by several at once.
+    workers = () if os.environ.get("REDIS_URL") else ("-n", "auto", "--dist", "worksteal")
     session.run("python", "-m", "pytest", "-q", *workers, *words, *session.posargs)
+
+
+def _versions(django: str, django_redis: str) -> list[str]:
+    return [f"django~={django}.0", f"django-redis~={django_redis}.0"]
 
 
 @nox.session
 @nox.parametrize("python,django,django_redis", list(_lines()))
 def tests(session: nox.Session, django: str, django_redis: str) -> None:
     """All tests but the browser's, on one line of the matrix."""
-    _test(session, django, django_redis, "-m", "not browser")
+    _test(session, _versions(django, django_redis), "-m", "not browser and not deep")
 
 
 @nox.session
@@ -81,4 +111,20 @@ def tests(session: nox.Session, django: str, django_redis: str) -> None:
 def fast(session: nox.Session, django: str, django_redis: str) -> None:
     """A part of them, one line for each Python."""
     marks, *files = FAST
-    _test(session, django, django_redis, "-m", marks, *files)
+    _test(session, _versions(django, django_redis), "-m", marks, *files)
+
+
+_HERE = [python for python in PYTHONS if _here(python)]
+_ENDS = {}
+if _HERE:
+    _newest = max(_lines(), key=lambda line: (line[0] == _HERE[-1], *map(_number, line)))
+    _ENDS = {"lowest": (_HERE[0], _lowest()), "newest": (_HERE[-1], _versions(*_newest[1:]))}
+
+
+@nox.session
+@nox.parametrize("python,end", [(python, end) for end, (python, _) in _ENDS.items()])
+def ends(session: nox.Session, end: str) -> None:
+    """The same part, on the oldest Python found here and on the newest."""
+    session.log(f"Pythons found here: {', '.join(_HERE)}; looked for {', '.join(PYTHONS)}")
+    marks, *files = FAST
+    _test(session, _ENDS[end][1], "-m", marks, *files)

@@ -43,7 +43,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="about a minute, and less exact")
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), metavar="FILE")
+    json = Path("build", "benchmarks.json")
+    parser.add_argument("--json", type=Path, default=json, metavar="FILE", help=f"default: {json}")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw SVGs, too")
     options = parser.parse_args()
     try:
@@ -54,6 +55,8 @@ def main() -> int:
     except NoServer as error:
         print(error, file=sys.stderr)
         return 1
+    if where["missing"]:
+        print(f"Not installed, so not measured: {', '.join(where['missing'])}")
     report.write(options.json, where, tables)
     drawn = plots.draw(options.plots, tables) if options.plots else []
     print(*(f"{path} written" for path in [options.json, *drawn]), sep="\n")

@@ -26,6 +26,7 @@ def draw(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
     matplotlib.rcParams.update({"svg.hashsalt": "benchmarks", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
+    folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for name, (column, label) in _SHOWN.items():
         if name not in tables:

@@ -77,18 +77,19 @@ def machine(redis_version: str) -> dict[str, Any]:
     """Where it ran; nothing that tells whose machine it is."""
     import os
 
-    packages = {}
+    packages, missing = {}, []
     for name in _PACKAGES:
         try:
             packages[name] = version(name)
         except PackageNotFoundError:
-            continue
+            missing.append(name)
     return {
         "cpus": os.cpu_count(),
         "cpu": _cpu(),
         "python": platform.python_version(),
         "redis-server": redis_version,
         "packages": packages,
+        "missing": missing,
     }
 
 
@@ -101,4 +102,5 @@ def _cpu() -> str:
 
 def write(path: Path, where: dict[str, Any], tables: Mapping[str, Table]) -> None:
     found = {name: vars(table) for name, table in tables.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": where, "benchmarks": found}, indent=1) + "\n")

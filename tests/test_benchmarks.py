@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import subprocess
@@ -24,7 +25,7 @@ ALONE = pytest.mark.skipif(
 
 @pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
 def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
-    found = tmp_path / "found.json"
+    found = tmp_path / "new" / "found.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "statistics"]
     done = subprocess.run(
         [*command, "--json", str(found)],
@@ -38,6 +39,19 @@ def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
     said = json.loads(found.read_text())
     assert [row[""] for row in said["benchmarks"]["statistics"]["rows"]][1:] == ["off", "on"]
     assert said["machine"]["redis-server"]
+    for peer in said["machine"]["missing"]:
+        assert peer in done.stdout.split("Not installed, so not measured: ")[1]
+
+
+def test_make_bench_installs_every_peer_that_is_measured() -> None:
+    found = configparser.ConfigParser()
+    found.read(ROOT / "setup.cfg", encoding="utf-8")
+    extra = {
+        line.partition(";")[0].strip().lower()
+        for line in found["options.extras_require"]["bench"].splitlines()
+    }
+    project = {"django-redis-sync", "django", "django-redis", "redis"}
+    assert set() == {name.lower() for name in report._PACKAGES} - extra - project
 
 
 @ALONE

@@ -38,8 +38,10 @@ PAGES = {
 
 #: Commands that pages show, and what runs them.
 SHELL = {
-    r"make (demo|test|lint|bench|docs|matrix)\b.*": "the Makefile: test_frame.py, test_demo.py",
+    r"make (demo|test|deep|soak|lint|bench|docs|matrix)\b.*": "the Makefile: test_demo.py, .ci/run",
     r"python -m pip install .*": "a wheel is built and installed by test_frame.py",
+    r"\.venv/bin/python -m pip install -e '\.\[dev\]'": "the Makefile, for the matrix",
+    r"\.venv/bin/pre-commit install": "its hooks: test_packaging.py",
     r"python manage\.py locks status.*": "test_command_status.py, test_articles_processes.py",
     r"python manage\.py locks clear .*": "test_command_act.py, test_articles_processes.py",
     r"python manage\.py locks (pause|resume|resize) .*": "test_command_act.py",
@@ -164,6 +166,14 @@ def _is_known(command: str) -> bool:
     return any(re.fullmatch(known, command) for known in SHELL)
 
 
+@pytest.mark.parametrize("name", [*PAGES, *ELSEWHERE])
+def test_what_a_page_has_made_is_a_target_of_the_makefile(name: str) -> None:
+    page = PAGES.get(name) or ROOT / "docs" / f"{name}.md"
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(r"(?:`|\$ |\()make (\w+)", page.read_text(encoding="utf-8"))
+    assert set() == set(named) - set(targets)
+
+
 def test_every_test_that_is_named_here_is_there() -> None:
     places = [*SHELL.values(), *ELSEWHERE.values()]
     named = {file for where in places for file in re.findall(r"test_\w+\.py", where)}
@@ -187,3 +197,56 @@ def test_links_between_pages_lead_somewhere(name: str) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [] == [target for target in targets if not (PAGES[name].parent / target).exists()]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_picture_is_there_and_says_what_it_shows(name: str) -> None:
+    text = PAGES[name].read_text(encoding="utf-8")
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text)
+    assert [] == [
+        path for said, path in pictures if not said or not (PAGES[name].parent / path).is_file()
+    ]
+
+
+def test_the_quickstart_takes_under_twenty_lines() -> None:
+    text = FRONT[0].read_text(encoding="utf-8").partition("\n## Use it\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in shown for line in block.splitlines() if line.strip()]
+    assert 0 < len(lines) < 20
+
+
+def _frame(page: Path) -> list[Any]:
+    """What two languages of a page share: headings, links, tables and code without its comments."""
+    text = page.read_text(encoding="utf-8")
+    code = [re.sub(r" *#.*", "", block.text) for block in blocks(page)]
+    prose = BLOCK.sub("", text)
+    sections = [
+        [level, sorted(re.findall(r"\]\(([^)]+)\)", body)), len(re.findall(r"^\|", body, re.M))]
+        for level, body in re.findall(r"^(#+) .*?$(.*?)(?=^#+ |\Z)", prose, re.M | re.S)
+    ]
+    other = {"README.md", "README.zh-Hans.md"}
+    sections[0][1] = [link for link in sections[0][1] if link not in other]
+    return [sections, code]
+
+
+def test_the_readme_is_the_same_in_both_languages() -> None:
+    assert _frame(FRONT[0]) == _frame(FRONT[1])
+
+
+def _sources() -> str:
+    package = ROOT / "django_redis_sync"
+    files = [*package.rglob("*.py"), *package.rglob("*.lua"), *(ROOT / "tests").rglob("*.py")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def test_contributing_names_what_is_there() -> None:
+    """Every file and every identifier in backticks."""
+    text = BLOCK.sub("", FRONT[2].read_text(encoding="utf-8"))
+    words = {word for word in re.findall(r"`([^`\n]+)`", text) if " " not in word}
+    files = {word for word in words if "/" in word or re.search(r"\.(py|lua|md|cfg)$", word)}
+    roots = (ROOT, ROOT / "django_redis_sync")
+    real = {word for word in files if "<" not in word}
+    assert set() == {file for file in real if not any((root / file).exists() for root in roots)}
+    sources = set(re.findall(r"\w+", _sources()))
+    named = {part for word in words - files for part in re.findall(r"[A-Za-z_]\w*", word)}
+    assert set() == named - sources

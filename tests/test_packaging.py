@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib.util
 import re
@@ -37,7 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, source)
-    for name in (PACKAGE, "devtools", "example_project", "tests", "docs"):
+    for name in (PACKAGE, "benchmarks", "devtools", "example_project", "tests", "docs"):
         shutil.copytree(ROOT / name, source / name, ignore=IGNORED)
     dist = folder / "dist"
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source, cwd=folder)
@@ -105,6 +106,8 @@ def test_the_sdist_holds_what_tests_and_builds_it(sdist: Path) -> None:
         assert needed in names
     for needed in ("tests/conftest.py", "devtools/servers.py", "example_project/settings.py"):
         assert needed in names
+    for needed in ("noxfile.py", "benchmarks/__main__.py", "docs/images/protocol.svg"):
+        assert needed in names
     assert [] == [name for name in names if name.endswith((".pyc", ".sqlite3"))]
 
 
@@ -116,9 +119,30 @@ def test_the_version_is_the_newest_of_the_changelog() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version)
 
 
+@pytest.mark.parametrize(
+    ("name", "classifier"),
+    [("PYTHONS", "Programming Language :: Python"), ("DJANGOS", "Framework :: Django")],
+)
+def test_the_matrix_has_every_version_that_is_classified(name: str, classifier: str) -> None:
+    matrix = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    (versions,) = re.findall(rf"^{name} = (.*)$", matrix, re.MULTILINE)
+    classified = configuration()["metadata"]["classifiers"]
+    said = re.findall(rf"^{classifier} :: (\d+\.\d+)$", classified, re.MULTILINE)
+    assert said == list(ast.literal_eval(versions))
+
+
 def test_the_settings_page_says_what_the_defaults_say() -> None:
     page = settings_page.PAGE.read_text(encoding="utf-8")
     assert settings_page.page() == page, "python -m devtools.settings_page writes it anew"
+
+
+def test_the_hooks_run_what_is_in_the_environment() -> None:
+    """Nothing is fetched for a commit, and each hook's module is there after make lint."""
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"repo: (.*)", hooks) == ["local"]
+    assert set(re.findall(r"language: (.*)", hooks)) == {"system"}
+    modules = set(re.findall(r"entry: \.venv/bin/python -m ([\w.]+)", hooks))
+    assert modules == {"ruff", "devtools.settings_page"}
 
 
 # Types
