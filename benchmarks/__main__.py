@@ -20,6 +20,7 @@ from . import (
     report,
     requests,
     server,
+    serving,
 )
 
 BENCHMARKS = {
@@ -35,6 +36,8 @@ BENCHMARKS = {
     "handover": handover.handover,
     "wsgi": requests.wsgi,
     "asgi": requests.asgi,
+    "gunicorn": serving.gunicorn,
+    "uvicorn": serving.uvicorn,
     "process": process.process,
 }
 

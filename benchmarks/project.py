@@ -10,8 +10,11 @@ from django.urls import path
 LIMITED = {"limited": {"limit": 100}}
 
 
-def setup(url: str, **sync: Any) -> None:
-    """Configure Django with the Redis server at `url`; `sync` is added to REDIS_SYNC."""
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+
+
+def setup(url: str, **given: Any) -> None:
+    """Configure Django with the Redis server at `url`, and with what else is `given`."""
     import django
     from django.conf import settings
 
@@ -24,15 +27,16 @@ def setup(url: str, **sync: Any) -> None:
         USE_TZ=True,
         CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_redis_sync"],
-        REDIS_SYNC={"KEY_PREFIX": "bench", "ENDPOINTS": LIMITED, **sync},
+        REDIS_SYNC={"KEY_PREFIX": "bench", "ENDPOINTS": LIMITED},
         RATELIMIT_BACKEND="redis",
         RATELIMIT_REDIS={"url": url},
+        **given,
     )
     django.setup()
 
 
 def plain(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(b"")
+    return HttpResponse(b"", headers={"Content-Length": "0"})
 
 
 urlpatterns = [path("unlimited", plain, name="unlimited"), path("limited", plain, name="limited")]

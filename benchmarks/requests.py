@@ -16,9 +16,8 @@ from django.urls import path
 
 from . import project
 from .cycles import alternate
+from .project import MIDDLEWARE
 from .report import Table, median
-
-MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 
 def wsgi(url: str, quick: bool) -> Table:

@@ -1,0 +1,150 @@
+"""Requests per second of a real server, driven over keep-alive connections by a process of its own.
+
+`python -m benchmarks.serving PORT PATH CLIENTS SECONDS` is that process: it prints how many
+responses came. It reads nothing of them but their end, so that it leaves the cores to the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from .project import MIDDLEWARE
+from .report import Table, median, ratios
+
+CLIENTS = 8
+#: Who is served: a path of the site, and what its setting MIDDLEWARE is.
+SITES = {
+    "no middleware": ("/unlimited", ""),
+    "middleware, unlimited": ("/unlimited", MIDDLEWARE),
+    "middleware, limited": ("/limited", MIDDLEWARE),
+    "decorator": ("/decorated", ""),
+    "django-smart-ratelimit's decorator": ("/peer", ""),
+}
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+
+
+def gunicorn(url: str, quick: bool) -> Table:
+    words = ["gunicorn", "-k", "gthread", "--threads", "8", "--keep-alive", "60", "-b"]
+    return _serving("gunicorn, 1 worker of 8 threads", url, quick, "wsgi", words)
+
+
+def uvicorn(url: str, quick: bool) -> Table:
+    words = ["uvicorn", "--log-level", "warning", "--no-access-log", "--port"]
+    return _serving("uvicorn, 1 worker", url, quick, "asgi", words)
+
+
+def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> Table:
+    table = Table(f"Requests per second: {title}, {CLIENTS} clients", "reported")
+    if importlib.util.find_spec(words[0]) is None:
+        table.notes.append(f"{words[0]} is not installed")
+        return table
+    sites = dict(SITES)
+    if importlib.util.find_spec("django_smart_ratelimit") is None:
+        del sites["django-smart-ratelimit's decorator"]
+    rates: dict[str, list[float]] = {name: [] for name in sites}
+    with contextlib.ExitStack() as stack:
+        ports = {
+            middleware: stack.enter_context(_served(words, kind, url, middleware))
+            for middleware in dict.fromkeys(m for _, m in sites.values())
+        }
+        for turn in range(-1, 3 if quick else 9):
+            for name, (path, middleware) in sites.items():
+                rate = _drive(ports[middleware], f"{path}/{kind}", 0.5 if quick else 1.0)
+                if turn >= 0:  # the first one warms it up
+                    rates[name].append(rate)
+    to_bare = ratios(rates, "no middleware")
+    for name, own in rates.items():
+        table.rows.append({"": name, "per s": median(own), "× no middleware": to_bare[name]})
+    return table
+
+
+@contextlib.contextmanager
+def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[int]:
+    """The benchmarks' site on a port of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
+    own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}
+    command = [sys.executable, "-m", *words, where, f"benchmarks.site:{kind}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, env={**os.environ, **own}, **quiet)  # type: ignore[call-overload]
+    try:
+        _wait_for(port, server)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    for _ in range(300):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        if server.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise RuntimeError(f"the server ended with {server.returncode}, or does not answer")
+
+
+def _drive(port: int, path: str, seconds: float) -> float:
+    words = [sys.executable, "-m", "benchmarks.serving", port, path, CLIENTS, seconds]
+    done = subprocess.run(
+        list(map(str, words)), stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    )
+    return int(done.stdout) / seconds
+
+
+class _Client(asyncio.Protocol):
+    """Sends the same request again as soon as its answer is there."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request, self._read = request, b""
+        self.done, self.odd = 0, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        head, end, body = self._read.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if not end or length is None or len(body) < int(length[1]):
+            return
+        if b" 200 " not in head[:16]:
+            self.odd = head
+        self._read, self.done = b"", self.done + 1
+        self._transport.write(self._request)
+
+
+async def _drives(port: int, path: str, clients: int, seconds: float) -> int:
+    loop = asyncio.get_running_loop()
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    made = [
+        await loop.create_connection(lambda: _Client(request), "127.0.0.1", port)
+        for _ in range(clients)
+    ]
+    start = [client.done for _, client in made]
+    await asyncio.sleep(seconds)
+    done = sum(client.done - before for (_, client), before in zip(made, start, strict=True))
+    for transport, client in made:
+        transport.abort()
+        if client.odd:
+            raise RuntimeError(client.odd.decode(errors="replace"))
+    return done
+
+
+if __name__ == "__main__":
+    _port, _path, _clients, _seconds = sys.argv[1:]
+    print(asyncio.run(_drives(int(_port), _path, int(_clients), float(_seconds))))
