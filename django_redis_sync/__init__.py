@@ -4,9 +4,10 @@ from .calls import synchronized
 from .decorators import semaphore_required
 from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
 from .lease import Lease
-from .locks import ReadWriteLock, RLock, acquire_all
+from .locks import ReadWriteLock, RLock
 from .mixins import SemaphoreRequiredMixin
 from .primitives import Lock, Semaphore
+from .together import acquire_all
 
 __all__ = [
     "Lease",

@@ -10,10 +10,11 @@ from typing import Any, TypeVar, overload
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
-from .limits.enforcement import Refused, arun, enter, run
+from .limits.enforcement import Refused, enter
 from .limits.holding import Hold
 from .limits.policy import NOT_GIVEN, Declared, endpoint_of
 from .limits.responses import answer
+from .limits.steps import arun, run
 from .transactions import warn_if_racing
 
 View = Callable[..., Any]

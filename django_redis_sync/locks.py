@@ -1,16 +1,12 @@
-"""More faces of the one primitive: reentrant, read/write, several at once."""
+"""More faces of the one primitive: reentrant, read/write."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable
-from contextlib import AsyncExitStack, ExitStack
-from functools import partial
 from typing import Any
 
 from . import conf
-from .engine.wire import clock
 from .exceptions import NotAcquired, UpgradeRefused
 from .handles import Terms
 from .held import PerCaller
@@ -267,140 +263,3 @@ class ReadWriteLock:
     def _move(self, lease: Lease) -> Lease:
         self.write._held.discard(lease)
         return self.read._keep(lease)
-
-
-class acquire_all:
-    """Several names at once, all or nothing, in one order, so that no two callers deadlock.
-
-    `semaphores`: Semaphores or Locks, or (semaphore, permits); no name twice. Use as `with` or
-    `async with` (NotAcquired when it could not), or acquire and release. The leases come in the
-    order given. `blocking_timeout`: seconds for all together. LeaseLost when one was lost while
-    the others were waited for. Whatever goes wrong, what was taken is given back.
-    """
-
-    def __init__(
-        self,
-        semaphores: Iterable[Semaphore | tuple[Semaphore, int]],
-        *,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-    ) -> None:
-        given = [item if isinstance(item, tuple) else (item, 1) for item in semaphores]
-        if not given or not all(isinstance(semaphore, Semaphore) for semaphore, _ in given):
-            raise TypeError("acquire_all takes semaphores and locks, at least one")
-        if blocking_timeout is not None:
-            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
-        self._given, self._blocking, self._seconds = given, blocking, blocking_timeout
-        self._held = PerCaller()
-        self._places()
-
-    def acquire(self) -> tuple[Lease, ...] | None:
-        """The leases, or None when one of them did not come in time."""
-        try:
-            return self.__enter__()
-        except NotAcquired:
-            return None
-
-    async def aacquire(self) -> tuple[Lease, ...] | None:
-        """As acquire."""
-        try:
-            return await self.__aenter__()
-        except NotAcquired:
-            return None
-
-    def release(self) -> None:
-        """Give back what this thread or task took last. LeaseLost when one of them is over."""
-        self._pop().close()
-
-    async def arelease(self) -> None:
-        """As release."""
-        await self._pop().aclose()
-
-    def __enter__(self) -> tuple[Lease, ...]:
-        order, deadline = self._order(), self._deadline()
-        leases: dict[int, Lease] = {}
-        with ExitStack() as undo:
-            for i in order:
-                semaphore, permits = self._given[i]
-                got = semaphore.take(self._blocking, self._left(deadline), permits)
-                leases[i] = self._check(semaphore, got)
-                undo.push(partial(_undo, semaphore, leases[i]))
-            found, taken = self._whole(leases), ExitStack()
-            for i in order:
-                taken.push(partial(self._given[i][0]._exit, leases[i]))
-            undo.pop_all()
-        self._held.entered().append(taken)
-        return found
-
-    async def __aenter__(self) -> tuple[Lease, ...]:
-        order, deadline = self._order(), self._deadline()
-        leases: dict[int, Lease] = {}
-        async with AsyncExitStack() as undo:
-            for i in order:
-                semaphore, permits = self._given[i]
-                got = await semaphore.atake(self._blocking, self._left(deadline), permits)
-                leases[i] = self._check(semaphore, got)
-                undo.push_async_exit(partial(_aundo, semaphore, leases[i]))
-            found, taken = self._whole(leases), AsyncExitStack()
-            for i in order:
-                taken.push_async_exit(partial(self._given[i][0]._aexit, leases[i]))
-            undo.pop_all()
-        self._held.entered().append(taken)
-        return found
-
-    def __exit__(self, *error: Any) -> bool | None:
-        done: bool | None = self._pop().__exit__(*error)
-        return done
-
-    async def __aexit__(self, *error: Any) -> bool | None:
-        done: bool | None = await self._pop().__aexit__(*error)
-        return done
-
-    def _places(self) -> list[tuple[str, str, str]]:
-        places = [(s._alias(), s.name, s.key or "") for s, _ in self._given]
-        if len(set(places)) < len(places):
-            raise ValueError("acquire_all takes each name once: ask for more permits instead")
-        return places
-
-    def _order(self) -> list[int]:
-        """In which order to take them. Wrong permits raise here, before any is taken."""
-        config, places = conf.current(), self._places()
-        for semaphore, permits in self._given:
-            semaphore._limit(semaphore._options(config), permits)
-        return sorted(range(len(places)), key=lambda i: places[i])
-
-    def _deadline(self) -> float | None:
-        return None if self._seconds is None else clock() + self._seconds
-
-    @staticmethod
-    def _left(deadline: float | None) -> float | None:
-        return None if deadline is None else max(0.0, deadline - clock())
-
-    @staticmethod
-    def _check(semaphore: Semaphore, got: Lease | Refusal) -> Lease:
-        if isinstance(got, Refusal):
-            raise semaphore._refused(got)
-        return got
-
-    @staticmethod
-    def _whole(leases: dict[int, Lease]) -> tuple[Lease, ...]:
-        for lease in leases.values():
-            lease.check()
-        return tuple(leases[i] for i in range(len(leases)))
-
-    def _pop(self) -> Any:
-        stacks = self._held.entered()
-        if not stacks:
-            raise NotAcquired("this thread or task holds nothing through this object")
-        return stacks.pop()
-
-
-def _undo(semaphore: Semaphore, lease: Lease, *error: Any) -> None:
-    """Give back at once, without a word about it: an exception is on its way out."""
-    if not isinstance(semaphore, RLock) or semaphore._last(lease):
-        lease.__exit__(*error)
-
-
-async def _aundo(semaphore: Semaphore, lease: Lease, *error: Any) -> None:
-    if not isinstance(semaphore, RLock) or semaphore._last(lease):
-        await lease.__aexit__(*error)

@@ -117,6 +117,7 @@ LAYERS = [
         "lease",
         "primitives",
         "locks",
+        "together",
         "calls",
         "transactions",
         "asking",

@@ -7,13 +7,11 @@ in async code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 
 from .. import conf, labels
@@ -24,11 +22,11 @@ from ..lease import Lease
 from ..primitives import Semaphore
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
-from ..signals import acquire_rejected
 from . import identity
 from .holding import Hold, Permit, note_of
 from .outage import Turn, breaker, rooms
 from .policy import Place, Policy
+from .steps import Call, Plan, Reject, Release, Take, User
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -36,106 +34,6 @@ logger = logging.getLogger("django_redis_sync")
 ATTEMPT = 0.5
 #: Why a request was refused because Redis is down and on_outage is "closed".
 OUTAGE = "outage"
-
-
-class Step(Protocol):
-    """Something to do that may have to wait."""
-
-    def do(self) -> Any: ...
-    async def ado(self) -> Any: ...
-
-
-Plan = Generator[Step, Any, Any]
-
-
-def run(plan: Plan) -> Any:
-    """Carry a plan out in sync code."""
-    try:
-        step = next(plan)
-        while True:
-            try:
-                value = step.do()
-            except BaseException as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(value)
-    except StopIteration as stop:
-        return stop.value
-
-
-async def arun(plan: Plan) -> Any:
-    """Carry a plan out in async code."""
-    try:
-        step = next(plan)
-        while True:
-            try:
-                value = await step.ado()
-            except BaseException as error:
-                step = plan.throw(error)
-            else:
-                step = plan.send(value)
-    except StopIteration as stop:
-        return stop.value
-
-
-# Steps
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A project's own callable. A sync one may touch the database: async code gives it a thread."""
-
-    function: Any
-    request: Any
-
-    def do(self) -> Any:
-        if iscoroutinefunction(self.function):
-            return async_to_sync(self.function)(self.request)
-        return self.function(self.request)
-
-    async def ado(self) -> Any:
-        if iscoroutinefunction(self.function):
-            return await self.function(self.request)
-        value = await sync_to_async(self.function)(self.request)
-        return await value if isawaitable(value) else value
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """A lease, or a Refusal."""
-
-    semaphore: Semaphore
-    blocking: bool
-
-    def do(self) -> Lease | Refusal:
-        return self.semaphore.take(self.blocking)
-
-    async def ado(self) -> Lease | Refusal:
-        return await self.semaphore.atake(self.blocking)
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    hold: Hold
-
-    def do(self) -> None:
-        self.hold.release()
-
-    async def ado(self) -> None:
-        await self.hold.arelease()
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """Tell the receivers of acquire_rejected."""
-
-    said: dict[str, Any]
-
-    def do(self) -> None:
-        acquire_rejected.send_robust(Policy, **self.said)
-
-    async def ado(self) -> None:
-        await acquire_rejected.asend_robust(Policy, **self.said)
 
 
 class RequestSemaphore(Semaphore):
@@ -397,22 +295,6 @@ def _key(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
     if isinstance(policy.key, str):
         return identity.of_address(request, policy.trusted_proxies)
     return identity.of_value((yield Call(policy.key, seen)))
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """The primary key of the request's user, None when anonymous."""
-
-    request: Any
-
-    def do(self) -> Any:
-        return identity.user_of(self.request).pk
-
-    async def ado(self) -> Any:
-        # Django REST framework's request has a user of its own, and Django's auser.
-        if isinstance(self.request, HttpRequest) and hasattr(self.request, "auser"):
-            return (await self.request.auser()).pk
-        return await sync_to_async(self.do)()
 
 
 def _limit(policy: Policy, seen: Any) -> Plan:
