@@ -7,7 +7,7 @@ never leave this module whole but to the operations that need them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -21,6 +21,7 @@ from .engine import connections
 from .engine.drivers import adrive, error_of
 from .engine.keeper import marked_key, names_key
 from .engine.wire import clock
+from .exceptions import SyncError
 from .history import Counters, History, carried, history, whole
 from .protocol import plans
 from .protocol.keys import Keys, check_text, keys_of, split
@@ -33,6 +34,7 @@ __all__ = [
     "History",
     "Holder",
     "Status",
+    "Unread",
     "Waiter",
     "astatus",
     "configured",
@@ -45,6 +47,7 @@ __all__ = [
     "looking",
     "names",
     "past",
+    "readable",
     "status",
     "statuses",
 ]
@@ -139,6 +142,19 @@ class Status:
     @property
     def free(self) -> int | None:
         return None if self.limit is None else max(0, self.limit - self.in_use)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A name that could not be read, and why."""
+
+    name: str
+    key: str | None
+    error: SyncError
+
+    @property
+    def display(self) -> str:
+        return display(self.name, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,18 +283,43 @@ def statuses(
     names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MOST_ROWS
 ) -> list[Status]:
     """Several names, a round trip per _BATCH of them. Unavailable when Redis can't be reached."""
+    found = []
+    for keys, answer in _looks(names, using, rows):
+        if isinstance(answer, Failure):
+            raise error_of(answer, looking(keys)) from answer.cause
+        found.append(_status(keys, answer.reply))
+    return found
+
+
+def readable(
+    names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MOST_ROWS
+) -> tuple[list[Status], list[Unread]]:
+    """As statuses, of those names that can be read, and what hid the others: a shard that is down,
+    or another program's value. Unavailable, or what else it is, when it hides all of them."""
+    found: list[Status] = []
+    unread: list[Unread] = []
+    for keys, answer in _looks(names, using, rows):
+        if isinstance(answer, Failure):
+            unread.append(Unread(*split(keys.quoted), error_of(answer, looking(keys))))
+            if not found and len(unread) == _BATCH:
+                break
+        else:
+            found.append(_status(keys, answer.reply))
+    if unread and not found:
+        raise unread[0].error
+    return found, unread
+
+
+def _looks(
+    names: Iterable[tuple[str, str | None]], using: str | None, rows: int
+) -> Iterator[tuple[Keys, Answer | Failure]]:
     config = conf.current()
     alias = using or config.cache
-    prefix, server, found = config.prefix(alias), connections.server(alias), []
+    prefix, server = config.prefix(alias), connections.server(alias)
     wanted = [keys_of(prefix, name, key) for name, key in names]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        for keys, answer in zip(batch, server.many([looking(k, rows) for k in batch]), strict=True):
-            if isinstance(answer, Failure):
-                raise error_of(answer) from answer.cause
-            assert isinstance(answer, Answer)
-            found.append(_status(keys, answer.reply))
-    return found
+        yield from zip(batch, server.many([looking(k, rows) for k in batch]), strict=True)
 
 
 def names(*, using: str | None = None, pattern: str | None = None) -> list[tuple[str, str | None]]:

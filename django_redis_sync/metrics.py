@@ -97,9 +97,11 @@ class SyncCollector(Collector):
         known = inspection.names(using=self._using)
         families["names"].add_metric([], len(known))
         shown = self._shown(known)
-        groups = inspection.grouped(inspection.statuses(shown, using=self._using))
+        found, _ = inspection.readable(shown, using=self._using)
+        groups = inspection.grouped(found)
+        read = [(one.name, one.key) for one in found]
         histories: dict[str, list[History]] = {}
-        for one in inspection.history(shown, minutes=2, using=self._using):
+        for one in inspection.history(read, minutes=2, using=self._using):
             histories.setdefault(one.name, []).append(one)
         for group in groups:
             _add_now(families, group)

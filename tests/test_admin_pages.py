@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+import redis
+from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
@@ -18,6 +20,7 @@ from django_redis_sync.console import charts, pages
 from django_redis_sync.engine.keeper import NOTED_AFTER
 from django_redis_sync.history import Counters
 from django_redis_sync.models import Name
+from django_redis_sync.protocol.keys import keys_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
 
@@ -96,6 +99,20 @@ def test_the_list_tells_use_and_age(viewer: Client, held: Callable[..., None]) -
     assert "first-exports" in shown
     assert "2 / 4" in shown
     assert '<rect class="sync-fill" width="50" height="8"/>' in shown
+
+
+def test_a_name_that_cannot_be_read_does_not_hide_the_others(
+    raw: redis.Redis, viewer: Client, held: Callable[..., None]
+) -> None:
+    held("good", 3)
+    with Lock("spoiled"):
+        until_known(2)
+    raw.set(keys_of(settings.PREFIX, "spoiled").leases, "precious")
+    for order in ("", "?o=-use"):
+        text = listed(viewer, order, names=2)
+        assert "1 name can't be read, and is not shown:" in text
+        assert "another program&#x27;s value" in text
+        assert 'id="row-good"' in text and 'id="row-spoiled"' not in text
 
 
 def test_the_list_is_searched_sorted_and_paged(

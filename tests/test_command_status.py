@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.core.management.color import no_style
 
@@ -28,6 +29,7 @@ from django_redis_sync import Lock, ReadWriteLock, Semaphore, inspection, operat
 from django_redis_sync.doctor import Finding
 from django_redis_sync.limits import identity
 from django_redis_sync.management import display, terminal
+from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -45,6 +47,11 @@ def locks(*words: str, **options: Any) -> str:
     out = StringIO()
     call_command("locks", *words, stdout=out, **options)
     return out.getvalue()
+
+
+def spoil(raw: redis.Redis, name: str) -> None:
+    """Another program's value, where the leases of a name would be."""
+    raw.set(keys_of(settings.PREFIX, name).leases, "precious")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -448,3 +455,32 @@ def test_a_coloured_line_is_cut_by_what_is_seen() -> None:
     assert terminal.clip("\x1b[31mabcdef\x1b[0m gh", 4) == "\x1b[31mabc…\x1b[0m"
     assert terminal.clip("\x1b[31mab\x1b[0m", 4) == "\x1b[31mab\x1b[0m"
     assert terminal.fit("报表导出", 5) == "报表…"
+
+
+def test_a_name_that_cannot_be_read_does_not_hide_the_others(raw: redis.Redis) -> None:
+    with Lock("good"), Lock("spoiled"):
+        eventually(lambda: listed("good", "spoiled"))
+    spoil(raw, "spoiled")
+    out = StringIO()
+    with pytest.raises(CommandError, match="1 name can't be read: spoiled") as caught:
+        call_command("locks", "status", stdout=out)
+    assert 1 == caught.value.returncode
+    assert "good" in out.getvalue() and "spoiled" not in out.getvalue()
+
+    out = StringIO()
+    with pytest.raises(CommandError):
+        call_command("locks", "status", format="json", stdout=out)
+    found = json.loads(out.getvalue())
+    assert ["good"] == [one["name"] for one in found["names"]]
+    assert ["spoiled"] == [one["name"] for one in found["unread"]]
+    assert "another program's value" in found["unread"][0]["error"]
+
+
+def test_names_none_of_which_can_be_read_are_an_error(raw: redis.Redis) -> None:
+    with Lock("spoiled"):
+        eventually(lambda: listed("spoiled"))
+    spoil(raw, "spoiled")
+    with pytest.raises(CommandError, match="another program's value"):
+        locks("status")
+    with pytest.raises(CommandError, match="another program's value"):
+        locks("status", "spoiled")

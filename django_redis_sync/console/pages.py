@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from .. import inspection
 from ..history import Counters, History, add
-from ..inspection import Group, Holder, Status, Waiter, grouped
+from ..inspection import Group, Holder, Status, Unread, Waiter, grouped
 from ..models import Name
 from . import charts
 
@@ -129,6 +129,7 @@ class Listing:
     page: Page[Any]
     found: int
     wanted: Wanted
+    unread: tuple[Unread, ...] = ()
 
     @property
     def in_use(self) -> int:
@@ -149,7 +150,7 @@ def listing(wanted: Wanted) -> Listing:
     page: Page[Any]
     field = wanted.order.lstrip("-")
     if field in ORDERS:
-        groups = _groups(blocks)
+        groups, unread = _groups(blocks)
         groups.sort(key=ORDERS[field], reverse=not wanted.order.startswith("-"))
         page = Paginator(groups, PER_PAGE).get_page(wanted.page)
         shown = list(page)
@@ -157,8 +158,9 @@ def listing(wanted: Wanted) -> Listing:
         if wanted.order == "-name":
             blocks.reverse()
         page = Paginator(blocks, PER_PAGE).get_page(wanted.page)
-        shown = _groups(list(page))
-    return Listing(tuple(_rows(shown, wanted.policy is not None)), page, len(pairs), wanted)
+        shown, unread = _groups(list(page))
+    rows = tuple(_rows(shown, wanted.policy is not None))
+    return Listing(rows, page, len(pairs), wanted, tuple(unread))
 
 
 def _matches(pair: Pair, wanted: Wanted) -> bool:
@@ -168,9 +170,11 @@ def _matches(pair: Pair, wanted: Wanted) -> bool:
     return wanted.query.casefold() in inspection.display(name, key).casefold()
 
 
-def _groups(blocks: Sequence[Sequence[Pair]]) -> list[Group]:
-    statuses = iter(inspection.statuses([pair for block in blocks for pair in block]))
-    return [group for block in blocks for group in grouped(next(statuses) for _ in block)]
+def _groups(blocks: Sequence[Sequence[Pair]]) -> tuple[list[Group], list[Unread]]:
+    found, unread = inspection.readable([pair for block in blocks for pair in block])
+    by_pair = {(one.name, one.key): one for one in found}
+    read = ([by_pair[pair] for pair in block if pair in by_pair] for block in blocks)
+    return [group for block in read for group in grouped(block)], unread
 
 
 def _rows(groups: Sequence[Group], flat: bool) -> Iterable[Row]:

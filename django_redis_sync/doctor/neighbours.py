@@ -81,7 +81,16 @@ def _foreign(server: connections.Server, prefix: str) -> bool:
 
 
 def _names(alias: str) -> Iterator[Finding]:
-    found = inspection.statuses(inspection.names(using=alias)[:MOST_NAMES], using=alias)
+    names = inspection.names(using=alias)[:MOST_NAMES]
+    found, unread = inspection.readable(names, using=alias)
+    if unread:
+        yield Finding(
+            "unreadable",
+            "error",
+            _("There are names that can't be read"),
+            _listed([one.display for one in unread]) + f": {unread[0].error}",
+            _("Bring the node back that has them, or delete what another program wrote there."),
+        )
     day = timedelta(days=1)
     yield _about(
         "limits",
@@ -114,10 +123,14 @@ def _about(
 ) -> Finding:
     if not odd:
         return Finding(id, "ok", fine, "")
-    shown = ", ".join(s.display for s in odd[:_SHOWN])
-    if len(odd) > _SHOWN:
-        shown += _(" and %d more") % (len(odd) - _SHOWN)
-    return Finding(id, "warning", title, detail % shown, remedy)
+    return Finding(id, "warning", title, detail % _listed([s.display for s in odd]), remedy)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    if len(names) > _SHOWN:
+        shown += _(" and %d more") % (len(names) - _SHOWN)
+    return shown
 
 
 def _uwsgi(alias: str) -> Iterator[Finding]:

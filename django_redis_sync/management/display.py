@@ -16,11 +16,14 @@ from django.utils.translation import ngettext
 from .. import inspection
 from ..doctor import Finding
 from ..history import Counters, History, add
-from ..inspection import Group, Holder, Status, Waiter
+from ..inspection import Group, Holder, Status, Unread, Waiter
+from .naming import without_secrets
 from .terminal import Cell, Column, duration, printable, table, wrap
 
 #: Children that the page of a policy shows one by one.
 MOST_CHILDREN = 200
+#: Names that could not be read, of which it is said.
+MOST_UNREAD = 5
 
 
 # As people read them
@@ -50,6 +53,25 @@ def overview(groups: Sequence[Group], width: int | None, style: Style) -> list[s
         for group in groups
     ]
     return table(columns, rows, width)
+
+
+def unread(found: Sequence[Unread]) -> str:
+    """What to say of the names that could not be read; empty when there are none."""
+    if not found:
+        return ""
+    names = ", ".join(printable(one.display) for one in found[:MOST_UNREAD])
+    if len(found) > MOST_UNREAD:
+        names += ", …"
+    said = ngettext(
+        "%(n)d name can't be read: %(names)s. %(why)s",
+        "%(n)d names can't be read: %(names)s. %(why)s",
+        len(found),
+    )
+    return said % {
+        "n": len(found),
+        "names": names,
+        "why": printable(without_secrets(str(found[0].error))),
+    }
 
 
 def page(group: Group, histories: Sequence[History], width: int | None, style: Style) -> list[str]:
@@ -303,11 +325,16 @@ def _hidden(count: int) -> list[str]:
 # As JSON
 
 
-def as_json(groups: Sequence[Group], histories: Sequence[History] = ()) -> dict[str, Any]:
+def as_json(
+    groups: Sequence[Group], histories: Sequence[History], unread: Sequence[Unread]
+) -> dict[str, Any]:
     """Everything that the tables show, and more; times in ISO 8601, spans in seconds."""
     by_name = {(h.name, h.key): h for h in histories}
     names = [_status_json(s, by_name.get((s.name, s.key))) for g in groups for s in g.all]
-    return {"at": timezone.now().isoformat(), "names": names}
+    hidden = [
+        {"name": u.name, "key": u.key, "error": without_secrets(str(u.error))} for u in unread
+    ]
+    return {"at": timezone.now().isoformat(), "names": names, "unread": hidden}
 
 
 def _status_json(s: Status, history: History | None) -> dict[str, Any]:

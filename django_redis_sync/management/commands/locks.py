@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 
 from django_redis_sync import doctor, inspection, operations
 from django_redis_sync.exceptions import SyncError, Unavailable
-from django_redis_sync.inspection import Group, History, Holder, Status, Waiter
+from django_redis_sync.inspection import Group, History, Holder, Status, Unread, Waiter
 from django_redis_sync.management import display, naming, runner, terminal
 
 EXIT_CODES = """\
@@ -183,23 +183,25 @@ class Command(BaseCommand):
         if key is not None and name is None:
             raise CommandError(_("--key needs a name"), returncode=2)
 
-        unheard_of = None
+        unheard_of, hidden = None, ""
 
         def lines(width: int | None) -> list[str]:
-            nonlocal unheard_of
-            groups, histories = self._look(name, key, using)
+            nonlocal unheard_of, hidden
+            groups, histories, unread = self._look(name, key, using)
+            hidden = display.unread(unread)
+            note = [self.style.ERROR(hidden)] if hidden and watch is not None else []
             if name is not None:
                 unheard_of = naming.unheard_of(groups[0].all, using)
             if format == "json":
                 indent = None if watch is not None else 2
-                found = display.as_json(groups, histories)
+                found = display.as_json(groups, histories, unread)
                 return [json.dumps(found, indent=indent, allow_nan=False)]
             if name is not None:
-                note = [unheard_of] if unheard_of else []
+                note += [unheard_of] if unheard_of else []
                 return [*display.page(groups[0], histories, width, self.style), *note]
             if not groups:
                 return [_("No lock or semaphore was used within the last day.")]
-            return display.overview(groups, width, self.style)
+            return [*display.overview(groups, width, self.style), *note]
 
         if watch is None:
             found = lines(self._width())
@@ -207,19 +209,20 @@ class Command(BaseCommand):
             if format == "json" or not unheard_of:
                 self._print(found)
             self._check(unheard_of)
+            if hidden:
+                raise CommandError(hidden)
             return
         with contextlib.suppress(KeyboardInterrupt):
             self._watch(lines, watch, format)
 
     def _look(
         self, name: str | None, key: str | None, using: str | None
-    ) -> tuple[list[Group], list[History]]:
+    ) -> tuple[list[Group], list[History], list[Unread]]:
         if name is None:
-            return inspection.grouped(
-                inspection.statuses(inspection.names(using=using), using=using)
-            ), []
-        found = inspection.statuses(naming.find(name, key, using), using=using)
-        return inspection.grouped(found), inspection.past(found, using=using)
+            found, unread = inspection.readable(inspection.names(using=using), using=using)
+            return inspection.grouped(found), [], unread
+        found, unread = inspection.readable(naming.find(name, key, using), using=using)
+        return inspection.grouped(found), inspection.past(found, using=using), unread
 
     def _watch(self, lines: Callable[[int | None], list[str]], every: float, format: str) -> None:
         every = max(0.1, every)
