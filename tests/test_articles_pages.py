@@ -14,7 +14,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +110,28 @@ def aclient() -> Any:
     return AsyncClient()
 
 
+Delay = float | Callable[[], bool]
+
+
+def _pauses(delay: Delay) -> Iterator[float]:
+    """How long to sleep, and again, until it is time."""
+    if not callable(delay):
+        yield delay
+        return
+    end = time.monotonic() + 30
+    while not delay():
+        assert time.monotonic() < end
+        yield 0.01
+
+
 class Visitors:
     """Test clients, for sync pages in threads and for async ones in tasks."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
-    def at_once(self, *requests: tuple[float, str, str, dict[str, Any]]) -> list[Any]:
-        """(delay, method, page, data) each; their responses."""
+    def at_once(self, *requests: tuple[Delay, str, str, dict[str, Any]]) -> list[Any]:
+        """(delay, method, page, data) each; their responses. A delay may be what to wait for."""
         if self.prefix == "/":
             with ThreadPoolExecutor(len(requests)) as pool:
                 return list(pool.map(lambda request: self._visit(*request), requests))
@@ -125,12 +141,14 @@ class Visitors:
 
         return asyncio.run(all_of_them())
 
-    def _visit(self, delay: float, method: str, page: str, data: dict[str, Any]) -> Any:
-        time.sleep(delay)
+    def _visit(self, delay: Delay, method: str, page: str, data: dict[str, Any]) -> Any:
+        for seconds in _pauses(delay):
+            time.sleep(seconds)
         return getattr(client(), method)(self.prefix + page, data)
 
-    async def _avisit(self, delay: float, method: str, page: str, data: dict[str, Any]) -> Any:
-        await asyncio.sleep(delay)
+    async def _avisit(self, delay: Delay, method: str, page: str, data: dict[str, Any]) -> Any:
+        for seconds in _pauses(delay):
+            await asyncio.sleep(seconds)
         return await getattr(aclient(), method)(self.prefix + page, data)
 
 
@@ -156,13 +174,25 @@ async def _async_parts(response: Any) -> list[bytes]:
 
 
 def stand_in_line(prefix: str) -> dict[str, Any]:
-    from example_project.shop.tills import AT_THE_TILLS
+    from example_project.shop.tills import AT_THE_TILLS, tills
 
-    def customer(number: int) -> tuple[float, str, str, dict[str, Any]]:
+    def came(number: int) -> bool:
+        status = tills().status()
+        labels = [one.label.get("label") for one in status.everyone]
+        return f"customer {number}" in [*labels, *(visit.who for visit in AT_THE_TILLS.visits())]
+
+    def turn(number: int) -> bool:
+        """One after the other; the second a while after the first, so that they also leave so."""
+        if number == 1:
+            entered = [visit.entered for visit in AT_THE_TILLS.visits()]
+            return bool(entered) and time.monotonic() - entered[0] > 0.3
+        return number == 0 or came(number - 1)
+
+    def customer(number: int) -> tuple[Delay, str, str, dict[str, Any]]:
         data = {"customer": f"customer {number}", "seconds": "0.6"}
-        return 0.12 * number, "post", "queue/", data
+        return partial(turn, number), "post", "queue/", data
 
-    look_around = (1.1, "get", "queue/", {})
+    look_around = (lambda: bool(tills().status().waiting), "get", "queue/", {})
     *responses, page = Visitors(prefix).at_once(*map(customer, range(8)), look_around)
     visits, text = AT_THE_TILLS.visits(), page.content.decode()
     return {

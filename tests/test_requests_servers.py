@@ -177,7 +177,7 @@ def test_a_queue_of_50_requests_is_served_first_come_first_served(sites) -> None
         assert becomes(lambda: gate.now_inside("line") == 1)
         for number in range(1, 51):
             asked.append(threads.submit(site.get, f"/line/?who={number}"))
-            assert becomes(lambda number=number: waiting("line") == number)
+            assert becomes(lambda number=number: waiting("line") == number, seconds=30)
         gate.open_gate("line")
         assert {200} == {request.result().status_code for request in asked}
     assert [str(number) for number in range(51)] == gate.arrived("line")
