@@ -145,6 +145,12 @@ class Server:
             borrowed.send(pack(args))
             return text(read(borrowed.connection, timeout))
 
+    def let_go(self) -> None:
+        """Give back and close what is idle, when it will not be asked any more."""
+        self._at_hand.give_back()
+        for own in list(self._own.values()):
+            own.let_go()
+
     def _connections(self) -> AtHand:
         if self._at_hand.is_old():
             pool = self.pool()
@@ -325,6 +331,9 @@ def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
 
 def _forget(*, setting: str, **_: Any) -> None:
     if setting in ("CACHES", conf.SETTING):
+        for former in list(_servers.values()):
+            if type(former) is Server:
+                former.let_go()
         _servers.clear()
         _async_servers.clear()
 

@@ -138,7 +138,8 @@ class AtHand:
         """All that are idle, to the pool."""
         with contextlib.suppress(IndexError):
             while True:
-                self.pool.release(self._idle.pop()[0])
+                connection, _ = self._idle.pop()
+                self.pool.release(connection)
 
 
 class Exhausted(Exception):
@@ -184,6 +185,12 @@ class Own:
             self._idle.append((connection, clock()))
         else:
             connection.disconnect()
+
+    def let_go(self) -> None:
+        """Close all that are idle."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop()[0].disconnect()
 
 
 class Waiting:
