@@ -59,6 +59,7 @@ class Failed(Exception):
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
     """Let a contender run in fresh processes that start together."""
+    ours = _connections(url)  # of this process, which asked for other benchmarks before
     ready = _SPAWN.Barrier(crowd.processes + 1)
     results = _SPAWN.Queue()
     key = f"crowd-{os.getpid()}-{time.monotonic_ns()}"
@@ -77,10 +78,10 @@ def run(name: str, crowd: Crowd, url: str) -> Outcome:
         for process in processes:
             process.join(5)
             process.kill()
-    return _outcome(seen, crowd.seconds)
+    return _outcome(seen, crowd.seconds, ours)
 
 
-def _outcome(seen: list[Seen], seconds: float) -> Outcome:
+def _outcome(seen: list[Seen], seconds: float, others: int) -> Outcome:
     workers = [visits for process in seen for visits in process.visits]
     visits = [visit for own in workers for visit in own]
     counts = [len(own) for own in workers]
@@ -90,7 +91,7 @@ def _outcome(seen: list[Seen], seconds: float) -> Outcome:
         jain=sum(counts) ** 2 / (len(counts) * sum(n * n for n in counts)) if visits else 0.0,
         spread=waits[int(len(waits) * 0.99)] / median(waits) if visits else 0.0,
         cpu=sum(process.cpu for process in seen) / max(1, len(visits)),
-        connections=max(process.connections for process in seen),
+        connections=max(process.connections for process in seen) - others,
         most=_most_inside(visits),
     )
 
@@ -147,11 +148,17 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
 
 
 def _watch_connections(url: str, seconds: float) -> int:
-    """Connections of everybody but the asking one, in the middle of the run."""
+    """Connections in the middle of the run."""
     time.sleep(seconds / 2)
-    found = int(contenders.client(url).info("clients")["connected_clients"]) - 1
+    found = _connections(url)
     time.sleep(seconds / 4)
     return found
+
+
+def _connections(url: str) -> int:
+    """Those of everybody but the one that asks."""
+    with contenders.client(url) as client:
+        return int(client.info("clients")["connected_clients"]) - 1
 
 
 def _tasks(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:

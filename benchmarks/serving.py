@@ -56,7 +56,7 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
             middleware: stack.enter_context(_served(words, kind, url, middleware))
             for middleware in dict.fromkeys(m for _, m in sites.values())
         }
-        for turn in range(-1, 3 if quick else 9):
+        for turn in range(-1, 3 if quick else 5):
             for name, (path, middleware) in sites.items():
                 rate = _drive(ports[middleware], f"{path}/{kind}", 0.5 if quick else 1.0)
                 if turn >= 0:  # the first one warms it up
