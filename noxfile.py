@@ -33,6 +33,8 @@ DJANGOS = {"5.2": "3.10", "6.0": "3.12", "6.1": "3.12"}
 FAST = (
     "not browser and not slow",
     "tests/test_checks.py",
+    "tests/test_docs.py",
+    "tests/test_locks_synchronized.py",
     "tests/test_admin_pages.py",
     "tests/test_admin_host_project.py",
     "tests/test_command_status.py",

@@ -32,8 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if FOREIGN:
         url = _unused_database(url)
         stack.callback(_delete_our_keys, url)
-    os.environ["DJANGO_REDIS_SYNC_TEST_URL"] = url
-    settings.CACHES["default"]["LOCATION"] = url
+    location = _with_least_rights(url) if os.environ.get("DJANGO_REDIS_SYNC_TEST_ACL") else url
+    os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"] = url
+    os.environ["DJANGO_REDIS_SYNC_TEST_URL"] = location
+    settings.CACHES["default"]["LOCATION"] = location
 
 
 #: What takes many servers, minutes, or a machine that does nothing else: `make deep`.
@@ -49,8 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def redis_url() -> str:
-    """Where the test run's server is: the LOCATION of the default cache."""
-    return os.environ["DJANGO_REDIS_SYNC_TEST_URL"]
+    """Where the test run's server is, as a user who may do everything."""
+    return os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]
 
 
 @pytest.fixture
@@ -89,6 +91,16 @@ def _delete_our_keys(url: str) -> None:
     with redis.Redis.from_url(url) as client:
         for key in client.scan_iter(match=f"{settings.PREFIX}*", count=1000):
             client.delete(key)
+
+
+def _with_least_rights(url: str) -> str:
+    """As a user who may do what is documented as the least, and write the tests' journals."""
+    from django_redis_sync import permissions
+
+    rules = [*permissions.rules(settings.PREFIX).split(), "~*journal*"]
+    with redis.Redis.from_url(url) as client:
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">word", *rules)
+    return url.replace("://", "://app:word@")
 
 
 def _unused_database(url: str) -> str:

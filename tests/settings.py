@@ -1,7 +1,8 @@
 """Django settings for the tests.
 
 `conftest.py` finds or starts the Redis server and puts its URL into the environment, so that
-processes started by a test, with these same settings, meet the same server and the same keys.
+processes started by a test, with these same settings, meet the same server and the same keys. With
+DJANGO_REDIS_SYNC_TEST_ACL, they are a user there who may do the least that is documented.
 """
 
 import os

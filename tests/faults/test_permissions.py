@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +122,25 @@ def test_the_core_works_with_the_least_acl_and_needs_all_of_it(
     # What a client says about itself when it connects may be refused: nothing depends on it.
     assert denied <= {"CLIENT", "CLIENT|SETINFO", "CLIENT|MAINT_NOTIFICATIONS"}
     assert set(permissions.needed()) - set(seen) <= BESIDE
+
+
+@pytest.mark.timeout(600)
+def test_every_primitive_behaves_the_same_with_the_least_acl() -> None:
+    """The whole suite once more, on a server where all but the tests themselves are that user."""
+    root = Path(__file__).resolve().parents[2]
+    own = {
+        n: v for n, v in os.environ.items() if not n.startswith(("DJANGO_REDIS_SYNC_", "PYTEST_"))
+    }
+    suite = ["tests/behaviour", *sorted(map(str, root.glob("tests/test_locks_*.py")))]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suite],
+        cwd=root,
+        env={**own, "DJANGO_REDIS_SYNC_TEST_ACL": "yes"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert 0 == done.returncode, done.stdout[-5000:]
 
 
 def test_without_our_channels_waiters_go_on_and_the_doctor_says_so(
