@@ -18,6 +18,8 @@ from pathlib import Path
 
 import nox
 
+from devtools.servers import find_server
+
 nox.needs_version = ">=2024.3.2"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
@@ -54,6 +56,12 @@ for _version in PYTHONS:
     for _found in sorted({bin for root in _PYENVS for bin in root.glob(f"{_version}.*/bin")}):
         # Before pyenv's shims, which answer for versions that nobody chose, too.
         os.environ["PATH"] = f"{_found}{os.pathsep}{os.environ['PATH']}"
+
+
+# The environments bring no server of their own: they use the one that would be used here.
+_server = find_server()
+if _server is not None:
+    os.environ["PATH"] += f"{os.pathsep}{_server.parent}"
 
 
 def _number(version: str) -> tuple[int, ...]:
