@@ -132,7 +132,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     "a fence that is only the clock": ("fence = math.max(fence + 1, us)", "fence = us", {"fence"}),
     "nothing buried": ("if ARGV[4] == '1' then bury(token) end", "", {"ended"}),
     "a winner that claimed thrown out": (
-        "local woke = call('ZSCORE', LEASES, t) and redis.pcall('EXISTS', WAKE .. t) ~= 1",
+        "local woke = call('ZSCORE', LEASES, t) and call('EXISTS', WAKE .. t) == 0",
         "local woke = false",
         {"owner"},
     ),

@@ -1032,7 +1032,7 @@ def test_no_more_wait_than_are_let(x: Name) -> None:
 
 
 def stat(x: Name, what: str) -> int:
-    fields = x.raw.hgetall(x.keys.of("")[-1])
+    fields = x.raw.hgetall(x.keys.stats)
     return sum(int(v) for k, v in fields.items() if k.endswith(b":" + what.encode()))
 
 
@@ -1048,12 +1048,12 @@ def test_a_reclaimed_lease_is_counted_once(x: Name) -> None:
 def test_nothing_is_counted_when_there_is_to_be_no_history(x: Name) -> None:
     x.hold("a")
     x.ask("b", "try")
-    assert 0 == x.raw.exists(x.keys.of("")[-1])
+    assert 0 == x.raw.exists(x.keys.stats)
 
 
 def test_statistics_expire(x: Name) -> None:
     x.hold("a", keep=60)
-    assert 0 < x.raw.pttl(x.keys.of("")[-1]) <= 2 * 60 * 60_000
+    assert 0 < x.raw.pttl(x.keys.stats) <= 2 * 60 * 60_000
 
 
 # Looking
@@ -1150,7 +1150,8 @@ def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
         assert "keep" == scripts.header(text, "ARGV")[-1]
     assert set(range(1, len(scripts.header(text, "ARGV")) + 1)) == read
 
-    assert ("leases", "queue", "waiters", "info", "wake", "stats") == scripts.script(verb).keys
+    parts = ("leases", "queue", "waiters", "info", "wake", "stats", "never")
+    assert parts == scripts.script(verb).keys
     keys = keys_of("p", "n")
     asked = zip(scripts.script(verb).keys, keys.of("T"), strict=True)
     for part, key in asked:

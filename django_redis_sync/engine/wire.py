@@ -46,8 +46,8 @@ def pack_step(step: Run) -> bytes:
     token, first, wake = argv[0], str(argv[1]), keys[4]
     head = ("EVALSHA", scripts.script(step.verb).sha, len(keys), *keys[:4])
     text = (
-        f"*{9 + len(argv)}\r\n{_once(*head)}${len(wake)}\r\n{wake}\r\n"
-        f"{_once(keys[5])}${len(token)}\r\n{token}\r\n${len(first)}\r\n{first}\r\n"
+        f"*{3 + len(keys) + len(argv)}\r\n{_once(*head)}${len(wake)}\r\n{wake}\r\n"
+        f"{_once(*keys[5:])}${len(token)}\r\n{token}\r\n${len(first)}\r\n{first}\r\n"
         f"{_once(*argv[2:])}"
     )
     return text.encode("ascii") if text.isascii() else pack(command(step))

@@ -18,7 +18,7 @@ _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u20
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
 
 
-_PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats")
+_PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats", "never")
 
 
 class Keys(NamedTuple):
@@ -35,11 +35,17 @@ class Keys(NamedTuple):
     info: str
     wake: str
     stats: str
+    never: str
     keep: int
 
     def of(self, token: str) -> tuple[str, ...]:
-        """KEYS of every verb, for one token."""
-        return (self.leases, self.queue, self.waiters, self.info, self.wake + token, self.stats)
+        """KEYS of every verb, for one token.
+
+        The last one never exists: while its slot is on the way to another node of a Cluster, the
+        server refuses a script of which a key is missing there, and would stop any other halfway.
+        """
+        wake = self.wake + token
+        return self.leases, self.queue, self.waiters, self.info, wake, self.stats, self.never
 
 
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
@@ -75,8 +81,8 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
         check_text("a key", key)
         quoted, display = f"{quoted}@{quote(key)}", f"{name}@{key}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
-    leases, queue, waiters, info, wake, stats = (base + part for part in _PARTS)
-    return Keys(display, quoted, leases, queue, waiters, info, wake, stats, keep)
+    leases, queue, waiters, info, wake, stats, never = (base + part for part in _PARTS)
+    return Keys(display, quoted, leases, queue, waiters, info, wake, stats, never, keep)
 
 
 def split(quoted: str) -> tuple[str, str | None]:

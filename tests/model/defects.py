@@ -131,7 +131,7 @@ DEFECTS = [
         "the element that wakes a token outlives its lease",
         "left an element to wake it",
         (_NOW, _NOW, Spec(wait=False, begins=3)),
-        {"    redis.pcall('DEL', WAKE .. t)": "   "},
+        {"    call('DEL', WAKE .. t)\n": ""},
         kinds="crash",
     ),
     Defect(

@@ -1,6 +1,6 @@
 -- acquire: take permits of a name, or a place in its queue; asked again by every waiter. A token
 -- that holds an unexpired lease is answered with it, a buried one never.
--- KEYS leases queue waiters info wake stats
+-- KEYS leases queue waiters info wake stats never
 -- ARGV token lease permits limit kind how max_waiters fair channel label keep
 --   lease: ms or inf; permits: 0 for all of them; kind: p (plain) or w (read/write);
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);

@@ -1,5 +1,5 @@
 -- clear: an operator takes away one lease or one place in the queue; it can't come back.
--- KEYS leases queue waiters info wake stats
+-- KEYS leases queue waiters info wake stats never
 -- ARGV token keep
 -- Returns ok | gone (nothing there: it ended by itself)
 -- @include state record stats finish sweep grant hand

@@ -1,5 +1,5 @@
 -- inspect: what there is under a name, without changing it.
--- KEYS leases queue waiters info wake stats
+-- KEYS leases queue waiters info wake stats never
 -- ARGV token most
 --   token: empty; most: rows of holders and of waiters at the most
 -- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,

@@ -1,6 +1,6 @@
 -- operate: an operator's marks on a name. They last until taken back, across restarts with
 -- persistence, and keep the name's keys from expiring.
--- KEYS leases queue waiters info wake stats
+-- KEYS leases queue waiters info wake stats never
 -- ARGV token how value keep
 --   token: empty; how: pause | resume | resize (value: the limit that overrides the callers') | reset
 -- Returns ok

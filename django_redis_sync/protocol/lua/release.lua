@@ -1,5 +1,5 @@
 -- release: give a lease back; also the undo of an acquire, and the give-up of a waiter.
--- KEYS leases queue waiters info wake stats
+-- KEYS leases queue waiters info wake stats never
 -- ARGV token fence how bury hold keep
 --   how: release (this fence only) | undo (whatever the token has) | giveup (a lease that was
 --   granted meanwhile is kept and claimed; a waiter leaves) | share (a writer becomes a reader,

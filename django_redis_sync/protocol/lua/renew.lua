@@ -1,5 +1,5 @@
 -- renew: move the end of a lease; also the confirm of a hand-over.
--- KEYS leases queue waiters info wake stats
+-- KEYS leases queue waiters info wake stats never
 -- ARGV token fence how ms nth known keep
 --   how: set (ms from now; inf: permanent) | adopt (set, by the new owner of a detached lease) |
 --   confirm (the end stays)

@@ -5,8 +5,8 @@ local function hand_to(t, r)
   local _, lease = give(t, r, true)
   local element = table.concat({r.fence, whole(now), whole(lease)}, ' ')
   place(WAITERS, now + math.min(CLAIM, lease), t)
-  -- pcall: where its slot moves to another node, or an ACL denies the channel, nobody is woken, and
-  -- it learns of its grant when it asks again.
+  -- pcall: with the memory full, or a channel that an ACL denies, nobody is woken, and it learns of
+  -- its grant when it asks again.
   redis.pcall('RPUSH', WAKE .. t, element)
   redis.pcall('PEXPIREAT', WAKE .. t, whole(now + lease + GRACE))
   if r.channel ~= '-' then redis.pcall('PUBLISH', r.channel, t .. ' ' .. element) end

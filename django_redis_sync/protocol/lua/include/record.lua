@@ -30,7 +30,7 @@ local function drop(t, r, ends)
   if r.state ~= 'h' then
     call('ZREM', QUEUE, t)
     call('ZREM', WAITERS, t)
-    redis.pcall('DEL', WAKE .. t) -- it may be on another node while its slot moves, and expires
+    call('DEL', WAKE .. t)
   end
   call('HDEL', INFO, t)
   return ends and r.state ~= 'k'

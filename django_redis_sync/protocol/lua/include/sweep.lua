@@ -26,8 +26,7 @@ local function sweep(me)
   sweep_leases()
   for _, t in ipairs(call('ZRANGEBYSCORE', WAITERS, '-inf', now, 'LIMIT', 0, BOUND)) do
     if t ~= me then
-      -- pcall: a wake-up whose slot moves to another node can't be seen; it may have been read.
-      local woke = call('ZSCORE', LEASES, t) and redis.pcall('EXISTS', WAKE .. t) ~= 1
+      local woke = call('ZSCORE', LEASES, t) and call('EXISTS', WAKE .. t) == 0
       if woke then
         call('ZREM', WAITERS, t)
       elseif drop(t) then
