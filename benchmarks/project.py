@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -37,6 +38,19 @@ def setup(url: str, **given: Any) -> None:
 
 def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse(b"", headers={"Content-Length": "0"})
+
+
+async def aplain(request: HttpRequest) -> HttpResponse:
+    return plain(request)
+
+
+def limited_by_peer(view: Any) -> Any:
+    """The view under django-smart-ratelimit's decorator; None where that is not installed."""
+    if importlib.util.find_spec("django_smart_ratelimit") is None:
+        return None
+    from django_smart_ratelimit import concurrency_limit
+
+    return concurrency_limit(key=lambda *_: "peer", max_concurrent=100)(view)
 
 
 urlpatterns = [path("unlimited", plain, name="unlimited"), path("limited", plain, name="limited")]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
-from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
 from django.urls import path
 
@@ -35,8 +33,8 @@ def wsgi(url: str, quick: bool) -> Table:
         "middleware, limited": lambda: ours("/limited"),
         "no middleware, two bare commands": lambda: (bare("/unlimited"), _two_commands()),
     }
-    if importlib.util.find_spec("django_smart_ratelimit"):
-        project.urlpatterns.append(path("peer", _peer_view(), name="peer"))
+    if peer := project.limited_by_peer(project.plain):
+        project.urlpatterns.append(path("peer", peer, name="peer"))
         cycles["django-smart-ratelimit's decorator"] = lambda: bare("/peer")
     seconds = alternate(cycles, rounds=20 if quick else 80, repeat=50)
     base = seconds["no middleware"]
@@ -64,17 +62,13 @@ def asgi(url: str, quick: bool) -> Table:
                 found[name].append((loop.time() - start) / 30)
         return found
 
-    project.urlpatterns.append(path("aunlimited", _async_view, name="aunlimited"))
+    project.urlpatterns.append(path("aunlimited", project.aplain, name="aunlimited"))
     seconds = asyncio.run(measure())
     base = seconds["no middleware"]
     for name, own in seconds.items():
         more = median([a - b for a, b in zip(own, base, strict=True)])
         table.rows.append({"": name, "µs": median(own) * 1e6, "more µs": more * 1e6})
     return table
-
-
-async def _async_view(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(b"")
 
 
 async def _asgi_request(handler: Any, where: str) -> None:
@@ -130,9 +124,3 @@ def _two_commands() -> None:
     got = server.run(Run("acquire", keys.of(token), argv, 0.5)).reply
     release = (token, got[1], "release", 0, 0, 360)
     server.run(Run("release", keys.of(token), release, 0.5))
-
-
-def _peer_view() -> Any:
-    from django_smart_ratelimit import concurrency_limit
-
-    return concurrency_limit(key=lambda *_: "peer", max_concurrent=100)(project.plain)

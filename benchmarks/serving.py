@@ -17,6 +17,8 @@ import sys
 import time
 from collections.abc import Iterator
 
+from devtools.servers import free_port
+
 from .project import MIDDLEWARE
 from .report import Table, median, ratios
 
@@ -70,9 +72,7 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
 @contextlib.contextmanager
 def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[int]:
     """The benchmarks' site on a port of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
     own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}
     command = [sys.executable, "-m", *words, where, f"benchmarks.site:{kind}"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
-from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from . import project
@@ -16,19 +14,13 @@ _middleware = os.environ["BENCHMARKS_MIDDLEWARE"]
 project.setup(os.environ["BENCHMARKS_URL"], MIDDLEWARE=[_middleware] if _middleware else [])
 
 
-async def aplain(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(b"", headers={"Content-Length": "0"})
-
-
 from django_redis_sync import semaphore_required  # noqa: E402 - once there are settings
 
-for _kind, _view in (("wsgi", project.plain), ("asgi", aplain)):
+for _kind, _view in (("wsgi", project.plain), ("asgi", project.aplain)):
     _limited = semaphore_required("decorated", limit=100)(_view)
     _views = {"unlimited": _view, "limited": _view, "decorated": _limited}
-    if importlib.util.find_spec("django_smart_ratelimit") is not None:
-        from django_smart_ratelimit import concurrency_limit
-
-        _views["peer"] = concurrency_limit(key=lambda *_: "peer", max_concurrent=100)(_view)
+    if _peer := project.limited_by_peer(_view):
+        _views["peer"] = _peer
     project.urlpatterns += [
         path(f"{name}/{_kind}", view, name=name) for name, view in _views.items()
     ]

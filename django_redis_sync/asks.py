@@ -54,8 +54,8 @@ class Asking:
     using: Any  # an alias, or a quorum of them
     label: str | None
     on_lost: Callable[[Any], Any] | None
-    # What acquire() without arguments asks for, for as long as the settings stay.
-    _usual: tuple[conf.Config, Terms, Ask, float] | None = None
+    # What one permit is asked for with, by `blocking`, for as long as the settings stay.
+    _usual: dict[bool | None, tuple[conf.Config, Terms, Ask, float]]
 
     def _alias(self) -> str:
         return self.using or conf.current().cache
@@ -77,17 +77,18 @@ class Asking:
     ) -> tuple[Terms, Ask]:
         """What to keep and what to ask for, as the settings are now."""
         config, label = conf.current(), self._write_label()
-        if blocking is None and blocking_timeout is None and type(permits) is int and permits == 1:
-            if self._usual is None or self._usual[0] is not config:
-                self._usual = (config, *self._build(config, None, None, 1))
-            _, terms, ask, seconds = self._usual
-            if seconds == math.inf and ask.label == label:
-                return terms, ask
+        if blocking is not None:
+            blocking = bool(blocking)
+        usual = blocking_timeout is None and type(permits) is int and permits == 1
+        found = self._usual.get(blocking) if usual else None
+        if found is None or found[0] is not config:
+            found = (config, *self._build(config, blocking, blocking_timeout, permits))
+        _, terms, ask, seconds = found
+        if seconds < math.inf or ask.label != label:
             ask = ask._replace(give_up_at=clock() + seconds, label=label)
-            self._usual = config, terms, ask, seconds
-            return terms, ask
-        terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
-        return terms, ask._replace(give_up_at=clock() + seconds, label=label)
+        if usual:
+            self._usual[blocking] = config, terms, ask, seconds
+        return terms, ask
 
     def _build(
         self,
@@ -142,7 +143,7 @@ class Asking:
         blocking_timeout: float | None,
     ) -> tuple[bool, float]:
         """Whether to wait, and how many seconds at the most."""
-        wait = self.blocking if blocking is None else bool(blocking)
+        wait = self.blocking if blocking is None else blocking
         if blocking_timeout is not None:
             blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
         for value in (

@@ -18,6 +18,7 @@ from .engine.wire import clock
 from .exceptions import LeaseLost, NotAcquired
 from .handles import Terms
 from .protocol import plans
+from .protocol.keys import Keys
 from .protocol.plans import Answer, Failure, Grant, Run
 from .signals import lease_lost
 
@@ -98,10 +99,10 @@ class Lease:
         """Whether this side gave it back, or let it go; a lost lease only when it was released."""
         return bool(self._closed)
 
-    def _is_of(self, terms: Terms) -> bool:
-        """Whether it is a lease of the name and server that `terms` speak of."""
+    def _is_of(self, keys: Keys, alias: Any) -> bool:
+        """Whether it is a lease of that name on that server."""
         mine = self._terms
-        return (mine.keys.leases, mine.alias) == (terms.keys.leases, terms.alias)
+        return (mine.keys.leases, mine.alias) == (keys.leases, alias)
 
     def __bool__(self) -> bool:
         return self.held
@@ -167,13 +168,11 @@ class Lease:
 
     def owned(self) -> bool:
         """Whether the server says that it is still ours."""
-        return self._ours() and self._is_owned(drivers.drive(self._asking(), self._server()))
+        return self._ours() and bool(drivers.drive(self._confirming(), self._server()))
 
     async def aowned(self) -> bool:
         """As owned."""
-        return self._ours() and self._is_owned(
-            await drivers.adrive(self._asking(), self._aserver())
-        )
+        return self._ours() and bool(await drivers.adrive(self._confirming(), self._aserver()))
 
     def locked(self) -> bool:
         """Whether anybody holds the name now."""
@@ -399,13 +398,8 @@ class Lease:
             self._lose("the server has it no more")
         raise self._lost_error()
 
-    def _asking(self) -> plans.Plan:
-        argv = (self.token, self.fence, "confirm", 0, 0, 0, self._terms.keys.keep)
-        return plans.run_once("renew", self._terms.keys, argv, self._terms.attempt, clock())
-
-    @staticmethod
-    def _is_owned(reply: list[Any]) -> bool:
-        return bool(reply[0] == "ok")
+    def _confirming(self) -> plans.Plan:
+        return plans.confirm(self._terms.keys, self._grant, self._terms.attempt, clock())
 
     def _looking(self) -> plans.Plan:
         return plans.run_once("inspect", self._terms.keys, ("", 1), self._terms.attempt, clock())

@@ -32,13 +32,11 @@ class _Callers(PerCaller):
     def of(self, semaphore: Semaphore) -> list[Lease]:
         """Those of the semaphore's name that this process neither released nor detached."""
         config, alias = conf.current(), semaphore._alias()
-        leases = keys_of(config.prefix(alias), semaphore.name, semaphore.key).leases
+        keys = keys_of(config.prefix(alias), semaphore.name, semaphore.key)
         return [
             lease
             for lease in list(self.mine())
-            if not lease.ended
-            and lease._pid == os.getpid()
-            and (lease._terms.keys.leases, lease._terms.alias) == (leases, alias)
+            if not lease.ended and lease._pid == os.getpid() and lease._is_of(keys, alias)
         ]
 
 

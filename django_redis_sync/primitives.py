@@ -100,6 +100,7 @@ class Semaphore(Asking):
         self.using, self.label, self.on_lost = using, label, on_lost
         self.raise_on_release_error = raise_on_release_error
         self.release_on_commit = release_on_commit
+        self._usual = {}
         self._held: PerCaller = PerCaller() if thread_local else Shared()
 
     def __repr__(self) -> str:

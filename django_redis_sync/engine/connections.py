@@ -93,8 +93,7 @@ class Server:
 
     def run(self, step: Run) -> Answer:
         """The answer of a verb; its source is sent along when the server does not know it yet."""
-        at_hand = self._connections()
-        with Borrowed(at_hand.pool, at_hand) as borrowed:
+        with Borrowed(self._connections()) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step))
             try:

@@ -43,16 +43,16 @@ if hasattr(os, "register_at_fork"):
 
 
 class Borrowed:
-    """A connection of the project's pool for a `with`. Redis's errors become Failures."""
+    """A connection for a `with`, of what lends them. Redis's errors become Failures."""
 
-    __slots__ = ("_at_hand", "_pool", "_sent", "connection")
+    __slots__ = ("_lender", "_sent", "connection")
 
-    def __init__(self, pool: Any, at_hand: AtHand | None = None) -> None:
-        self._pool, self._at_hand, self._sent = pool, at_hand, False
+    def __init__(self, lender: Any) -> None:
+        self._lender, self._sent = lender, False
 
     def __enter__(self) -> Borrowed:
         try:
-            self.connection = (self._at_hand or self._pool).get_connection()
+            self.connection = self._lender.get_connection()
         except REDIS_ERRORS as error:
             raise Failure(error, clock(), why(error, False)) from error
         return self
@@ -62,15 +62,14 @@ class Borrowed:
         self._sent = True
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or (isinstance(error, errors.ResponseError) and not is_busy(error)):
-            (self._at_hand or self._pool).release(self.connection)
-        else:
+        useful = error is None or (isinstance(error, errors.ResponseError) and not is_busy(error))
+        if not useful:
             # An unread reply would be taken for the next command's; and where the primary was
             # demoted, Sentinel is asked anew.
             self.connection.disconnect()
-            (self._at_hand or self._pool).release(self.connection)
-            if self._at_hand is not None:
-                self._at_hand.give_back()
+        self._lender.release(self.connection)
+        if not useful and isinstance(self._lender, AtHand):
+            self._lender.give_back()
         if isinstance(error, REDIS_ERRORS):
             raise Failure(error, clock(), why(error, self._sent)) from error
 

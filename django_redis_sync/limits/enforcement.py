@@ -59,8 +59,6 @@ class RequestSemaphore(Semaphore):
         )
         self._max_waiters = policy.max_waiters
         self._shadow = not policy.enforce
-        # What is asked for without and with waiting, for as long as the settings stay.
-        self._built: dict[bool | None, tuple[conf.Config, Terms, Ask, float]] = {}
 
     def of(self, request: HttpRequest) -> RequestSemaphore:
         """The same, with what differs from request to request."""
@@ -68,17 +66,10 @@ class RequestSemaphore(Semaphore):
         mine.__dict__ = {**self.__dict__, "_request": request}
         return mine
 
-    def _terms_and_ask(
-        self, blocking: bool | None, blocking_timeout: float | None, permits: int
-    ) -> tuple[Terms, Ask]:
-        config, found = conf.current(), self._built.get(blocking)
-        if found is None or found[0] is not config:
-            terms, ask, seconds = self._build(config, blocking, blocking_timeout, permits)
-            # Asking again would only delay what on_outage decides.
-            ask = ask._replace(budget=self._attempt, shadow=self._shadow)
-            found = self._built[blocking] = config, terms, ask, seconds
-        _, terms, ask, seconds = found
-        return terms, ask._replace(give_up_at=clock() + seconds, label=self._write_label())
+    def _build(self, *args: Any) -> tuple[Terms, Ask, float]:
+        # Asking again would only delay what on_outage decides.
+        terms, ask, seconds = super()._build(*args)
+        return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
         self.refused = got.refused if isinstance(got, Grant) else ""

@@ -280,8 +280,7 @@ def _settled(
     trail.there = True
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
-        argv = (token, fence, "set", "inf", 0, 0, ask.keys.keep)
-        step = Run("renew", ask.keys.of(token), argv, ask.attempt)
+        step = _renew(ask.keys, token, fence, "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, trail)
         if answer.reply[0] == "lost":
             return None
@@ -336,9 +335,15 @@ def renewing(
 ) -> Run:
     """`nth`: which renewal of this lease it is; of two, the server heeds the later one. `known`:
     the lease is adopted, and this is the highest number of its former owner."""
-    how = ("set", 0) if known is None else ("adopt", known)
-    argv = (grant.token, grant.fence, how[0], milliseconds(lease), nth, how[1], keys.keep)
-    return Run("renew", keys.of(grant.token), argv, timeout)
+    how, known = ("set", 0) if known is None else ("adopt", known)
+    ms = milliseconds(lease)
+    return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)
+
+
+def _renew(
+    keys: Keys, token: str, fence: int, how: str, ms: str, nth: int, known: int, timeout: float
+) -> Run:
+    return Run("renew", keys.of(token), (token, fence, how, ms, nth, known, keys.keep), timeout)
 
 
 def renew(
@@ -358,6 +363,13 @@ def renew(
 
 def renewed(answer: Answer) -> float | None:
     return answer.sent + seconds(answer.reply[1]) - TICK if answer.reply[0] == "ok" else None
+
+
+def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
+    """Whether the server still has the lease, whose end stays."""
+    step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
+    answer = yield from persist(step, start + 2 * attempt, _Trail())
+    return answer.reply[0] == "ok"
 
 
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:

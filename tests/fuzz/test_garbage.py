@@ -19,7 +19,6 @@ from django_redis_sync.protocol.keys import keys_of
 from tests.settings import PREFIX
 
 SERVER = settings(
-    deadline=None,
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

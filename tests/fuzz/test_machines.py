@@ -37,7 +37,7 @@ from django_redis_sync import (
 )
 from tests.support.journal import journalling
 
-FEW = settings(max_examples=30, stateful_step_count=30, deadline=None)
+FEW = settings(max_examples=30, stateful_step_count=30)
 #: Long enough never to end by itself while an example runs.
 LONG = {"timeout": 60.0, "renew": False}
 
