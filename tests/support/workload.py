@@ -292,6 +292,9 @@ class Workload:
         self.late = [(due, copy) for due, copy in self.late if due > self.round]
         if rng.random() < 0.06:
             sent.append((None, self._operator()))
+        if self.round % 50 == 0:
+            owned = {client.token for client in self.clients}
+            sent += [(None, one) for one in self._permanent() if one.said["token"] not in owned]
         rng.shuffle(sent)
         with self.redis.pipeline(transaction=False) as pipe:
             for _, one in sent:
@@ -325,10 +328,17 @@ class Workload:
         for kind in self.kinds:
             for how in ("resume", "reset"):
                 self._eval(call("operate", kind.keys, how=how))
-            # A permanent lease is what clear is for.
-            for token, end in self.redis.zrange(kind.keys.leases, 0, -1, withscores=True):
-                if end == math.inf:
-                    self._eval(call("clear", kind.keys, token.decode()))
+        for one in self._permanent():
+            self._eval(one)
+
+    def _permanent(self) -> list[Call]:
+        """What clear is for: a lease without an end whose owner is gone would stop a name for good."""
+        return [
+            call("clear", kind.keys, token.decode())
+            for kind in self.kinds
+            for token, end in self.redis.zrange(kind.keys.leases, 0, -1, withscores=True)
+            if end == math.inf
+        ]
 
     def _eval(self, one: Call) -> Any:
         return self.redis.evalsha(self.shas[one.verb], len(one.keys), *one.keys, *one.argv)
