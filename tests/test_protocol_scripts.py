@@ -1121,20 +1121,8 @@ def words_of(verb: str) -> set[str]:
 
 @pytest.mark.parametrize("verb", sorted(set(scripts.VERBS) - {"inspect"}))
 def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
-    text = scripts.read(verb)
-    used = scripts.header(text, "@include")
-    # A helper answers too, but only for the verb that calls it.
-    body = text + "".join(
-        found
-        for name in used
-        for found in re.findall(
-            r"^local function \w+\([^)]*\)\n.*?^end", scripts.read(f"include/{name}"), re.M | re.S
-        )
-        if (called := re.match(r"local function (\w+)", found))
-        and re.search(rf"\b{called[1]}\(", text)
-    )
-    code = re.sub(r"--.*", "", body)
-    words = set(re.findall(r"(?:return |finish\(|and |or )\{'(\w+)'", code))
+    code = re.sub(r"--.*", "", scripts.with_includes(scripts.read(verb)))
+    words = set(re.findall(r"(?:return |reply = )\{'(\w+)'", code))
     words |= {w for pair in re.findall(r"\{\w+ and '(\w+)' or '(\w+)'", code) for w in pair}
 
     assert words_of(verb) == words
@@ -1143,9 +1131,9 @@ def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
 @pytest.mark.parametrize("verb", scripts.VERBS)
 def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
     text = scripts.read(verb)
-    included = "".join(scripts.read(f"include/{n}") for n in scripts.header(text, "@include"))
-    read = {int(n) for n in re.findall(r"ARGV\[(\d+)\]", text + included)}
-    if "ARGV[#ARGV]" in included:
+    code = scripts.with_includes(text)
+    read = {int(n) for n in re.findall(r"ARGV\[(\d+)\]", code)}
+    if "ARGV[#ARGV]" in code:
         read.add(len(scripts.header(text, "ARGV")))
         assert "keep" == scripts.header(text, "ARGV")[-1]
     assert set(range(1, len(scripts.header(text, "ARGV")) + 1)) == read

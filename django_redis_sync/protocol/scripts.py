@@ -56,16 +56,19 @@ def header(text: str, word: str) -> tuple[str, ...]:
 def compose(verb: str, constants: MappingProxyType[str, int] = CONSTANTS) -> str:
     """The source that the server runs: constants, then the verb with its includes.
 
-    Each stands where it is named: the server makes its functions anew in every run, so a verb
-    names late what it seldom needs.
+    Each stands where it is named, in line: a function would be made anew in every run.
     """
     names, values = ", ".join(constants), ", ".join(str(v) for v in constants.values())
+    return f"local {names} = {values}\n{with_includes(read(verb))}"
+
+
+def with_includes(text: str) -> str:
+    """`text` with what its lines `-- @include NAME …` name, and what that includes."""
 
     def include(line: re.Match[str]) -> str:
-        return "\n".join(read(f"include/{name}") for name in line[1].split())
+        return "\n".join(with_includes(read(f"include/{name}")) for name in line[1].split())
 
-    text = re.sub(r"^-- @include (.*)$", include, read(verb), flags=re.MULTILINE)
-    return f"local {names} = {values}\n{text}"
+    return re.sub(r"^-- @include (.*)$", include, text, flags=re.MULTILINE)
 
 
 @cache

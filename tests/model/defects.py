@@ -47,7 +47,7 @@ DEFECTS = [
         "release does not look at the fence",
         "release said yes to .1 with the fence of another|release of (.1) took the lease of \\1",
         (_SHORT, _TRIES),
-        {"not (live and r.fence == ARGV[2])": "not live"},
+        {"not (live and own == ARGV[2])": "not live"},
         kinds="delay",
     ),
     Defect(
@@ -55,7 +55,7 @@ DEFECTS = [
         "release said yes to .1, whose lease was over",
         (_SHORT, _TRIES),
         {
-            "not (live and r.fence == ARGV[2])": "r.fence ~= ARGV[2]",
+            "not (live and own == ARGV[2])": "own ~= ARGV[2]",
             "live and 'ok' or 'gone'": "'ok'",
         },
     ),
@@ -64,8 +64,9 @@ DEFECTS = [
         "was granted again while it held",
         (Spec(limit=2, begins=0), Spec(limit=2, begins=0)),
         {
-            "local was = parse(record)\n": "local was = parse(record)\n"
-            "if was.state == 'h' then record, was = nil, parse('') end\n"
+            "if how == 'again' and not record then return {'gone'} end\n": (
+                "if string.sub(record or '', 1, 1) == 'h' then record = nil end\n"
+            )
         },
         kinds="lose",
     ),
@@ -73,20 +74,20 @@ DEFECTS = [
         "a release hands nothing over",
         "permits are free, and release left b1 waiting",
         (_NOW, _SOON),
-        {"  sweep()\n  hand()\nend": "end"},
+        {"if call('ZCARD', QUEUE) > 0 then": "if false then"},
     ),
     Defect(
         "a heartbeat does not give what has become free",
         "permits are free for|still waits after",
         (_NOW, _SOON),
-        {"  got = hand(token)": "  got = nil"},
+        {"if record or (waiting > 0 and dropped) then": "if false then"},
         kinds="crash",
     ),
     Defect(
         "renew does not look at the fence",
         "renew said yes to a1 with the fence of another lease",
         (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
-        {"or r.fence ~= ARGV[2] then": "then"},
+        {"or own ~= ARGV[2] then": "then"},
         kinds="delay",
     ),
     Defect(
@@ -100,7 +101,7 @@ DEFECTS = [
         "permits that are kept leave their token free for a late acquire",
         "had ended and was granted again: a ghost",
         (Spec(begins=0, hold=2), _SOON),
-        {"  if ARGV[4] == '1' then bury(token) end\n": ""},
+        {"  if ARGV[4] == '1' then\n": "  if false then\n"},
         kinds="delay",
     ),
     Defect(
@@ -131,7 +132,7 @@ DEFECTS = [
         "the element that wakes a token outlives its lease",
         "left an element to wake it",
         (_NOW, _NOW, Spec(wait=False, begins=3)),
-        {"    call('DEL', WAKE .. t)\n": ""},
+        {"  call('DEL', WAKE .. t)\n": ""},
         kinds="crash",
     ),
     Defect(
@@ -152,7 +153,7 @@ DEFECTS = [
         "an operator's clear does not bury",
         "was cleared and came back",
         (_NOW, _SOON),
-        {"drop(token)\nbury(token)\nsweep()": "drop(token)\nsweep()"},
+        {"call('HSET', INFO, token, 'x 0 0 0 0 - ')\n": ""},
         kinds="delay",
         operations=(("clear", ""),),
     ),
@@ -160,7 +161,7 @@ DEFECTS = [
         "a waiter that asks again is swept before it is looked at",
         "asked again and lost its place|stopped",
         (_NOW, _SOON),
-        {"then sweep(token) end": "then sweep() end"},
+        {"if t == me then": "if false then"},
         kinds="pause",
     ),
     Defect(
@@ -174,19 +175,23 @@ DEFECTS = [
         "the permits of a lease are counted as one",
         "#extra is|over the limit|than the limit",
         (Spec(permits=2, limit=2, begins=0), Spec(limit=2, begins=0)),
-        {"card, extra = card + 1, extra + weight(r.permits) - 1": "card = card + 1"},
+        {
+            "card, extra = card + 1, extra + (many == 0 and EXCLUSIVE or many) - 1": (
+                "card = card + 1"
+            )
+        },
     ),
     Defect(
         "the keys of a permanent lease expire",
         "expires, and with it what was to last",
         (Spec(lease=FOREVER, begins=0), _SOON),
-        {"elseif later then call('PERSIST', key) end": "end"},
+        {"elseif later then call('PERSIST', fresh[i]) end": "end"},
     ),
     Defect(
         "the ticket of a waiter counts as a time at which the keys may expire",
         "left behind",
         (_NOW, _SOON),
-        {"finish(reply)\n": "finish(reply)\n  if next(fresh) then latest = us end\n"},
+        {"if extra ~= stored then": "if fresh[1] then latest = us end\nif extra ~= stored then"},
     ),
     Defect(
         "a fence is what Lua makes of a number",
@@ -210,7 +215,11 @@ DEFECTS = [
         "a waiter has no deadline until it asks again",
         "asked in time and had lost its place",
         (_NOW, _NOW, _SOON),
-        {"  place(WAITERS, now + told + PATIENCE, token)\n": ""},
+        {
+            "if call('ZADD', WAITERS, whole(now + told + PATIENCE), token) == 1 then": (
+                "if false then"
+            )
+        },
     ),
     Defect(
         "a pause goes with the last lease",
@@ -223,7 +232,9 @@ DEFECTS = [
         "a resume hands nothing over",
         "permits are free, and operate left .1 waiting",
         (_NOW, _SOON),
-        {"sweep()\nhand()\nreturn finish({'ok'})": "sweep()\nreturn finish({'ok'})"},
+        {
+            "for _ = 1, BOUND do\n  local head": "for _ = 1, ARGV[2] == 'resume' and 0 or BOUND do\n  local head"
+        },
         operations=(("pause", ""), ("resume", "")),
     ),
 ]

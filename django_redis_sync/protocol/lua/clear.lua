@@ -2,10 +2,9 @@
 -- KEYS leases queue waiters info wake stats never
 -- ARGV token keep
 -- Returns ok | gone (nothing there: it ended by itself)
--- @include state record stats finish sweep grant hand
-if not (record or call('ZSCORE', LEASES, token)) or parse(record).state == 'x' then return {'gone'} end
-drop(token)
-bury(token)
-sweep()
-hand()
-return finish({'ok'})
+-- @include state
+local t, ends, me, reply = token, call('ZSCORE', LEASES, token), nil, nil
+local state, _, _, _, permits = string.match(record or '', RECORD)
+if not (record or ends) or state == 'x' then return {'gone'} end
+-- @include removed buried sweep hand finish
+return {'ok'}

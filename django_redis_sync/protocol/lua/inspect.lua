@@ -4,7 +4,7 @@
 --   token: empty; most: rows of holders and of waiters at the most
 -- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,
 --   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order
--- @include state record
+-- @include state
 local function rows(list, deadlines)
   local out = {}
   for i = 1, #list, 2 do
@@ -17,11 +17,12 @@ local function rows(list, deadlines)
 end
 local most = tonumber(ARGV[2])
 local used = card + extra
-for _, t in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', now)) do
-  used = used - weight(parse(call('HGET', INFO, t)).permits or 1)
+for _, t in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', at)) do
+  local _, _, _, _, permits = string.match(call('HGET', INFO, t) or '', RECORD)
+  used = used - (permits == '0' and EXCLUSIVE or tonumber(permits or 1))
 end
-return {whole(now), whole(fence), override and whole(override) or '', paused or '', seen or '',
+return {at, whole(fence), override and whole(override) or '', paused or '', seen or '',
   call('HGET', INFO, '#clash') or '', whole(used),
-  call('ZCOUNT', LEASES, '(' .. whole(now), '+inf'), call('ZCARD', QUEUE),
-  rows(call('ZRANGEBYSCORE', LEASES, '(' .. whole(now), '+inf', 'WITHSCORES', 'LIMIT', 0, most)),
+  call('ZCOUNT', LEASES, '(' .. at, '+inf'), call('ZCARD', QUEUE),
+  rows(call('ZRANGEBYSCORE', LEASES, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, most)),
   rows(call('ZRANGE', QUEUE, 0, most - 1, 'WITHSCORES'), true)}

@@ -6,39 +6,51 @@
 --   with the same lease); bury: 1 when an acquire of this token
 --   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
 -- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
--- @include state record stats finish
-local how, r = ARGV[3], parse(record)
-local score = record and call('ZSCORE', LEASES, token)
-local ends = tonumber(score or 0)
-local live = ends > now
-if (how == 'release' or how == 'share') and not (live and r.fence == ARGV[2]) then
-  count('l', 1)
+-- @include state
+local how, t, me, reply = ARGV[3], token, nil, nil -- nobody here asks for permits
+local state, nth, own, lease, permits, limit, channel, label = string.match(record or '', RECORD)
+local ends = record and call('ZSCORE', LEASES, token)
+local live = tonumber(ends or 0) > now
+if (how == 'release' or how == 'share') and not (live and own == ARGV[2]) then
+  local what, n = 'l', 1
+-- @include counted
   return {'lost'}
 end
-if how == 'giveup' and live then return claim(r, ends) end
+if how == 'giveup' and live then
+-- @include claimed
+  return {'ok', own, whole(tonumber(ends) - now)}
+end
 
 if how == 'share' then
-  extra, r.permits = extra - weight(r.permits) + 1, 1
-  put(token, format(r))
+  extra = extra - (permits == '0' and EXCLUSIVE or tonumber(permits)) + 1
+  put(token, state .. nth .. ' ' .. own .. ' ' .. lease .. ' 1 ' .. limit .. ' ' .. channel .. ' ' .. label)
 else
-  if live then
-    count('r', PAIR + math.max(0, math.floor(now - r.fence / 1000)))
-  elseif how == 'giveup' then
-    count('t', 1)
+  if live or how == 'giveup' then
+    local what, n = 't', 1
+    if live then what, n = 'r', PAIR + math.max(0, math.floor(now - own / 1000)) end
+-- @include counted
   end
-  if record and r.state ~= 'x' then drop(token, r, score) end
-  if ARGV[4] == '1' then bury(token) end
-  local keep = math.ceil(math.min(tonumber(r.fence or 0) / 1000, now) + tonumber(ARGV[5]))
+  if record and state ~= 'x' then
+-- @include removed
+  end
+  if ARGV[4] == '1' then
+-- @include buried
+  end
+  local keep = math.ceil(math.min(tonumber(own or 0) / 1000, now) + tonumber(ARGV[5]))
   if how == 'release' and keep > now then -- under a token of its own, that no late copy knows
-    r.state, r.lease = 'k', keep - now
-    card, extra = card + 1, extra + weight(r.permits) - 1
-    put('k' .. token, format(r))
-    place(LEASES, keep, 'k' .. token)
+    if card == 0 then fresh[#fresh + 1] = LEASES end
+    card, extra = card + 1, extra + (permits == '0' and EXCLUSIVE or tonumber(permits)) - 1
+    put('k' .. token, 'k' .. nth .. ' ' .. own .. ' ' .. whole(keep - now) .. ' ' .. permits .. ' ' ..
+      limit .. ' ' .. channel .. ' ' .. label)
+    call('ZADD', LEASES, whole(keep), 'k' .. token)
+    latest = math.max(latest, keep)
   end
 end
 if call('ZCARD', QUEUE) > 0 then
--- @include sweep grant hand
-  sweep()
-  hand()
+  if card > 0 then -- otherwise nobody has anything that could be over
+-- @include sweep
+  end
+-- @include hand
 end
-return finish({live and 'ok' or 'gone'})
+-- @include finish
+return {live and 'ok' or 'gone'}

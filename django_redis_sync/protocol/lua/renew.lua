@@ -6,24 +6,29 @@
 --   nth: counts the renewals of this lease, so that a late copy of an older one changes nothing
 --   known: the highest nth of the owner that detached it; above that, somebody else adopted it
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
--- @include state record stats finish
-local how, r = ARGV[3], parse(record)
+-- @include state
+local how = ARGV[3]
+local state, number, own, lease, permits, limit, channel, label = string.match(record or '', RECORD)
 local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
-if ends <= now or r.fence ~= ARGV[2] then
-  count('l', 1)
+if ends <= now or own ~= ARGV[2] then
+  local what, n = 'l', 1
+-- @include counted
   return {'lost'}
 end
-local nth, newest = tonumber(ARGV[5]), tonumber(r.nth) or 0
+local nth, newest = tonumber(ARGV[5]), tonumber(number) or 0
 if how == 'adopt' and newest > tonumber(ARGV[6]) and newest ~= nth then return {'adopted'} end
-if r.state == 'g' then
-  claim(r, ends)
-  r.state = 'h'
+if state == 'g' then
+-- @include claimed
+  state = 'h'
 end
 if how ~= 'confirm' and nth >= newest then
   local moved = now + tonumber(ARGV[4])
   if ends == math.huge then recount = true end
-  ends, r.lease, r.nth = moved, moved - now, ARGV[5]
-  place(LEASES, ends, token)
+  ends, lease, number = moved, ARGV[4], ARGV[5]
+  call('ZADD', LEASES, whole(ends), token)
+  latest = math.max(latest, ends)
 end
-put(token, format(r))
-return finish({'ok', whole(ends - now)})
+put(token, state .. number .. ' ' .. own .. ' ' .. lease .. ' ' .. permits .. ' ' .. limit .. ' ' ..
+  channel .. ' ' .. label)
+-- @include finish
+return {'ok', whole(ends - now)}

@@ -1,37 +1,39 @@
--- Removing what is over.
-
--- The server's clock went back: no deadline may lie further ahead than it was meant to.
-local function clamp()
+-- Removes what is over. In: me, who asks again, if anybody: its deadline does not count.
+if us < fence then -- the clock went back: no deadline may lie further ahead than it was meant to
   for _, key in ipairs({LEASES, WAITERS}) do
     for _, t in ipairs(call('ZREVRANGE', key, 0, BOUND - 1)) do
-      local r = parse(call('HGET', INFO, t))
-      local most = now + (key == LEASES and (r.lease or FIRST) or r.state == 'x' and BURIAL or ASLEEP)
-      if tonumber(call('ZSCORE', key, t)) > most then call('ZADD', key, most, t) end
+      local state, _, _, lease = string.match(call('HGET', INFO, t) or '', RECORD)
+      local most = key == LEASES and (tonumber(lease) or FIRST) or state == 'x' and BURIAL or ASLEEP
+      if tonumber(call('ZSCORE', key, t)) > now + most then call('ZADD', key, now + most, t) end
     end
   end
 end
-
-local function sweep_leases()
-  for _ = 1, ROUNDS do
-    local over = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, BOUND)
-    for _, t in ipairs(over) do
-      if drop(t) then count('c', 1) end
+for _ = 1, ROUNDS do
+  local over = call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', '0', BOUND)
+  for i = 1, #over do
+    local t = over[i]
+    local state, _, _, _, permits = string.match(call('HGET', INFO, t) or '', RECORD)
+    local ends = call('ZSCORE', LEASES, t)
+-- @include removed
+    if state ~= 'k' then -- who kept its permits had given its lease back
+      local what, n = 'c', 1
+-- @include counted
     end
-    if #over < BOUND then return end
   end
+  if #over < BOUND then break end
 end
-
-local function sweep(me)
-  if us < fence then clamp() end
-  sweep_leases()
-  for _, t in ipairs(call('ZRANGEBYSCORE', WAITERS, '-inf', now, 'LIMIT', 0, BOUND)) do
-    if t ~= me then
-      local woke = call('ZSCORE', LEASES, t) and call('EXISTS', WAKE .. t) == 0
-      if woke then
-        call('ZREM', WAITERS, t)
-      elseif drop(t) then
-        count('c', 1)
-      end
+local late = call('ZRANGEBYSCORE', WAITERS, '-inf', at, 'LIMIT', '0', BOUND)
+for i = 1, #late do
+  local t, ends = late[i], call('ZSCORE', LEASES, late[i])
+  if t == me then
+  elseif ends and call('EXISTS', WAKE .. t) == 0 then -- it woke
+    call('ZREM', WAITERS, t)
+  else
+    local state, _, _, _, permits = string.match(call('HGET', INFO, t) or '', RECORD)
+-- @include removed
+    if ends and state ~= 'k' then
+      local what, n = 'c', 1
+-- @include counted
     end
   end
 end
