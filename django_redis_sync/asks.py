@@ -146,15 +146,11 @@ class Asking:
         wait = self.blocking if blocking is None else blocking
         if blocking_timeout is not None:
             blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
-        for value in (
-            blocking_timeout,
-            self.blocking_timeout,
-            named.get("blocking_timeout"),
-            config.blocking_timeout,
-        ):
-            if value is not None:
-                return wait and value > 0, float(value)
-        return wait, math.inf
+        said = blocking_timeout, self.blocking_timeout, named.get("blocking_timeout")
+        given = (float(v) for v in (*said, config.blocking_timeout) if v is not None)
+        seconds = next(given, math.inf)
+        wait = wait and seconds > 0
+        return wait, seconds if wait else math.inf
 
     def _terms(self, config: conf.Config, named: dict[str, Any], alias: str) -> Terms:
         timeout = self.timeout if self.timeout is not None else named.get("timeout")

@@ -69,21 +69,23 @@ class ConcurrencyLimitMiddleware:
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
         policies = policies_of(request, view, args, kwargs)
-        return _entered(request, view, run(enter(policies, request))) if policies else None
+        return _entered(request, run(enter(policies, request))) if policies else None
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
         policies = policies_of(request, view, args, kwargs)
-        return _entered(request, view, await arun(enter(policies, request))) if policies else None
+        if not policies:
+            return None
+        setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
+        return _entered(request, await arun(enter(policies, request)))
 
 
-def _entered(request: HttpRequest, view: Any, got: Hold | Refused) -> HttpResponse | None:
+def _entered(request: HttpRequest, got: Hold | Refused) -> HttpResponse | None:
     if isinstance(got, Refused):
         return answer(request, got)
     if got:
         setattr(request, _HOLD, got)
-        setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
     return None
 
 

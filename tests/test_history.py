@@ -84,7 +84,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     ),
     "a hand-over with the releaser's lease": (
         "then ms = math.min(ms, FIRST) end",
-        "then ms = math.min(tonumber(string.match(record or '', '^%a%d* %d+ (%d+)') or ms), FIRST) end",
+        "then ms = tonumber(string.match(record or '', '^%a%d* %d+ (%d+)') or ms) end",
         {"term"},
     ),
     "a renewal without a fence": (
@@ -186,8 +186,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"handover"},
     ),
     "permits kept by min_hold that nobody counts": (
-        "    card, extra = card + 1, extra + (permits == '0' and EXCLUSIVE or tonumber(permits)) - 1\n"
-        "    put('k'",
+        "    card, extra = card + 1, extra + (permits == '0' and EXCLUSIVE or tonumber(permits))"
+        " - 1\n    put('k'",
         "    put('k'",
         {"limit"},
     ),

@@ -233,7 +233,9 @@ DEFECTS = [
         "permits are free, and operate left .1 waiting",
         (_NOW, _SOON),
         {
-            "for _ = 1, BOUND do\n  local head": "for _ = 1, ARGV[2] == 'resume' and 0 or BOUND do\n  local head"
+            "for _ = 1, BOUND do\n  local head": (
+                "for _ = 1, ARGV[2] == 'resume' and 0 or BOUND do\n  local head"
+            )
         },
         operations=(("pause", ""), ("resume", "")),
     ),

@@ -332,7 +332,7 @@ class Workload:
             self._eval(one)
 
     def _permanent(self) -> list[Call]:
-        """What clear is for: a lease without an end whose owner is gone would stop a name for good."""
+        """What clear is for: without an end and an owner, a lease would stop a name for good."""
         return [
             call("clear", kind.keys, token.decode())
             for kind in self.kinds
