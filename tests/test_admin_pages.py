@@ -1,7 +1,6 @@
 """The admin's pages: what they show, and that they stay up."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -17,10 +16,11 @@ from devtools.servers import free_port
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, inspection, operations
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import charts, pages
-from django_redis_sync.engine.keeper import NOTED_AFTER
 from django_redis_sync.history import Counters
 from django_redis_sync.models import Name
 from django_redis_sync.protocol.keys import keys_of
+from tests.behaviour.both import eventually
+from tests.support.keepers import listed
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
 
@@ -52,18 +52,10 @@ def held() -> Iterator[Callable[..., None]]:
         yield lambda *args, **options: stack.enter_context(Semaphore(*args, **options))
 
 
-def until_known(names: int) -> None:
-    """The registry is written in the background. A process writes each name once a minute, so that
-    every test here lists names of its own."""
-    end = time.monotonic() + NOTED_AFTER + 5
-    while len(inspection.known()) < names:
-        assert time.monotonic() < end, f"only {inspection.known()} are known"
-        time.sleep(0.02)
-
-
-def listed(client: Client, query: str = "", *, names: int) -> str:
-    """The list, once the registry knows that many names."""
-    until_known(names)
+def shown_list(client: Client, *names: str, query: str = "") -> str:
+    """The list, once the registry, which is written in the background, knows these names. A process
+    writes each once a minute, so that every test here lists names of its own."""
+    eventually(lambda: listed(*names))
     response = client.get(LIST + query)
     assert response.status_code == 200
     return response.content.decode()
@@ -94,7 +86,7 @@ def test_the_list_tells_use_and_age(viewer: Client, held: Callable[..., None]) -
     held("first-exports", 4)
     held("first-exports", 4)
 
-    shown = listed(viewer, names=1)
+    shown = shown_list(viewer, "first-exports")
 
     assert "first-exports" in shown
     assert "2 / 4" in shown
@@ -106,10 +98,10 @@ def test_a_name_that_cannot_be_read_does_not_hide_the_others(
 ) -> None:
     held("good", 3)
     with Lock("spoiled"):
-        until_known(2)
+        eventually(lambda: listed("spoiled"))
     raw.set(keys_of(settings.PREFIX, "spoiled").leases, "precious")
     for order in ("", "?o=-use"):
-        text = listed(viewer, order, names=2)
+        text = shown_list(viewer, "good", query=order)
         assert "1 name can't be read, and is not shown:" in text
         assert "another program&#x27;s value" in text
         assert 'id="row-good"' in text and 'id="row-spoiled"' not in text
@@ -118,35 +110,36 @@ def test_a_name_that_cannot_be_read_does_not_hide_the_others(
 def test_the_list_is_searched_sorted_and_paged(
     viewer: Client, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, limit in (("list-alpha", 4), ("list-beta", 1), ("list-gamma", 2)):
+    limits = {"list-alpha": 4, "list-beta": 1, "list-gamma": 2}
+    for name, limit in limits.items():
         held(name, limit)
 
-    shown = listed(viewer, "?o=use", names=3)
+    shown = shown_list(viewer, *limits, query="?o=use")
     assert (
         shown.index("list-beta</bdi>")
         < shown.index("list-gamma</bdi>")
         < shown.index("list-alpha</bdi>")
     )
     assert 'aria-sort="descending"' in shown
-    shown = listed(viewer, "?o=-name", names=3)
+    shown = shown_list(viewer, query="?o=-name")
     assert shown.index("list-gamma</bdi>") < shown.index("list-alpha</bdi>")
     for order in ("waiting", "-waiting", "oldest", "-oldest", "nonsense"):
-        assert "list-alpha" in listed(viewer, f"?o={order}", names=3)
+        assert "list-alpha" in shown_list(viewer, query=f"?o={order}")
 
-    shown = listed(viewer, "?q=-BET", names=3)
+    shown = shown_list(viewer, query="?q=-BET")
     assert "list-beta</bdi>" in shown and "list-alpha</bdi>" not in shown
-    assert "No name holds" in listed(viewer, f"?q={EVIL}", names=3)
+    assert "No name holds" in shown_list(viewer, query=f"?q={EVIL}")
 
     monkeypatch.setattr(pages, "PER_PAGE", 2)
-    assert "Page 1 of 2" in listed(viewer, names=3)
-    assert "list-gamma</bdi>" in listed(viewer, "?p=2", names=3)
+    assert "Page 1 of 2" in shown_list(viewer, query="?q=list-")
+    assert "list-gamma</bdi>" in shown_list(viewer, query="?q=list-&p=2")
 
 
 def test_children_stand_under_their_policy(viewer: Client, held: Callable[..., None]) -> None:
     for key in range(7):
         held("per-user", 3, key=str(key))
 
-    shown = listed(viewer, names=7)
+    shown = shown_list(viewer, *(f"per-user@{key}" for key in range(7)))
 
     assert "7 in 7 keys" in shown
     assert "2 more keys" in shown
@@ -180,7 +173,7 @@ def test_who_was_turned_away_is_counted_whether_it_waited_or_not(
     for _ in range(2):
         assert Semaphore("too-small", 1).acquire(blocking_timeout=0.01) is None
 
-    shown = " ".join(listed(viewer, names=1).split())
+    shown = " ".join(shown_list(viewer, "too-small").split())
     assert "Rejected or timed out, last hour" in shown
     _, _, cell = shown.rpartition('data-label="Rejected or timed out, last hour"')
     assert cell.startswith(' class="sync-number sync-bad-text">3</td>')
@@ -215,8 +208,8 @@ def test_html_in_names_and_labels_is_text(viewer: Client, held: Callable[..., No
     held(EVIL, 2, label=EVIL)
 
     for shown in (
-        listed(viewer, names=1),
-        listed(viewer, f"?q={EVIL}", names=1),
+        shown_list(viewer, EVIL),
+        shown_list(viewer, query=f"?q={EVIL}"),
         viewer.get(reverse("admin:django_redis_sync_name_change", args=[quoted(EVIL)])),
     ):
         text = shown if isinstance(shown, str) else shown.content.decode()
@@ -266,7 +259,7 @@ def test_a_site_of_ones_own_keeps_its_own_addresses(held: Callable[..., None]) -
     held("elsewhere", 2)
     with override_settings(ROOT_URLCONF=__name__):
         client = staff("manage_locks")
-        until_known(1)
+        eventually(lambda: listed("elsewhere"))
         shown = client.get("/ops/django_redis_sync/name/").content.decode()
         assert 'href="/ops/django_redis_sync/name/elsewhere/change/"' in shown
         assert "/ops/django_redis_sync/name/live/" in shown
