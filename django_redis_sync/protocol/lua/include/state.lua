@@ -30,7 +30,7 @@ local function whole(n) return n == math.huge and 'inf' or string.format(WHOLE, 
 local function put(field, value) puts[#puts + 1] = field; puts[#puts + 1] = value end
 
 -- A record: state and number of the newest renewal, if there was one; fence, lease, permits, limit,
--- wake channel, label. The states: n new, w waiting, g granted by hand-over, h held, k kept after
+-- wake channel, label. The states: w waiting, g granted by hand-over, h held, k kept after
 -- its release (min_hold), x buried.
 local RECORD = '^(%a)(%d*) (%d+) (%S+) (%d+) (%d+) (%S+) (.*)$'
 local minute = (now - now % 60000) / 60000
