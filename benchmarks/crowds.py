@@ -18,7 +18,7 @@ def limit_1(url: str, quick: bool) -> Table:
             "Limit 1, hold 0, 2 processes × 8 threads",
             "≥ 1.5 × python-redis-lock; Jain ≥ 0.999; p99 ≤ 2 × p50; ≤ 3 commands a cycle",
         ),
-        Crowd(limit=1, hold=0, processes=2, workers=8, seconds=0.7 if quick else 1.5),
+        Crowd(limit=1, hold=0, processes=2, workers=8, seconds=0.7 if quick else 1.2),
         url,
         rounds=1 if quick else 5,
         base="python-redis-lock",
@@ -29,7 +29,7 @@ def limit_1(url: str, quick: bool) -> Table:
 def limit_4(url: str, quick: bool) -> Table:
     return _race(
         Table("Limit 4, hold 2 ms, 2 processes × 50 threads", "≥ 1.15 × the best peer"),
-        Crowd(limit=4, hold=0.002, processes=2, workers=50, seconds=0.7 if quick else 1.5),
+        Crowd(limit=4, hold=0.002, processes=2, workers=50, seconds=0.7 if quick else 1.2),
         url,
         rounds=1 if quick else 5,
     )
@@ -51,7 +51,7 @@ def tasks(url: str, quick: bool) -> Table:
             "Async, 200 tasks, never full",
             "≥ 8 × the best peer; client CPU ≤ 0.35 ×; ≤ 4 connections",
         ),
-        Crowd(1000, 0, processes=1, workers=200, seconds=0.7 if quick else 2, asynchronous=True),
+        Crowd(1000, 0, processes=1, workers=200, seconds=0.7 if quick else 1.5, asynchronous=True),
         url,
         rounds=1 if quick else 5,
     )
@@ -63,7 +63,7 @@ def waiting_tasks(url: str, quick: bool) -> Table:
             "Async, 1,000 tasks, limit 100, hold 10 ms",
             "≥ 2 × the best peer; client CPU ≤ 0.35 ×; ≤ 4 connections",
         ),
-        Crowd(100, 0.01, processes=1, workers=1000, seconds=1 if quick else 2, asynchronous=True),
+        Crowd(100, 0.01, processes=1, workers=1000, seconds=1 if quick else 1.5, asynchronous=True),
         url,
         rounds=1 if quick else 5,
     )

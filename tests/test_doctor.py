@@ -106,7 +106,9 @@ def test_an_old_server_and_a_replica_are_errors(
     real = servers._info
 
     def old(server: Any) -> Any:
-        return {**(real(server) or {}), "redis_version": "6.0.16", "role": "slave"}
+        info = {**(real(server) or {}), "redis_version": "6.0.16", "role": "slave"}
+        info.pop("valkey_version", None)
+        return info
 
     monkeypatch.setattr(servers, "_info", old)
     found = examine()

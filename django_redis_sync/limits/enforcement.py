@@ -138,7 +138,9 @@ def enter(policies: Iterable[Policy], request: HttpRequest, seen: Any = None) ->
         return hold
     try:
         for policy in sorted(policies, key=lambda policy: policy.name):
-            if not (yield from _counts(policy, request, seen)):
+            if not policy.counts(request.method):
+                continue
+            if policy.when is not None and not (yield Call(policy.when, seen or request)):
                 continue
             refused = yield from _add(policy, request, seen or request, hold)
             if refused is not None:
@@ -150,19 +152,16 @@ def enter(policies: Iterable[Policy], request: HttpRequest, seen: Any = None) ->
     return hold
 
 
-def _counts(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    if not policy.counts(request.method):
-        return False
-    return policy.when is None or bool((yield Call(policy.when, seen or request)))
-
-
 def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
     """Take one permit into `hold`; Refused when there is none."""
     alias = policy.using or conf.current().cache
-    place = Place(alias, policy.name, (yield from _key(policy, request, seen)))
+    key = None if policy.key is None else (yield from _key(policy, request, seen))
+    place = Place(alias, policy.name, key)
     if place in note_of(request):
         return None
-    limit = yield from _limit(policy, seen)
+    limit = policy.limit
+    if callable(limit):
+        limit = conf.whole("limit", (yield Call(limit, seen)), MOST_PERMITS)
     got = yield from _admit(policy, place, limit, request)
     if isinstance(got, Permit):
         hold.add(got)
@@ -277,8 +276,6 @@ pressure = _Pressure()
 
 
 def _key(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    if policy.key is None:
-        return None
     if policy.key == "user":
         pk = yield User(seen)
         if pk is not None:
@@ -286,9 +283,3 @@ def _key(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
     if isinstance(policy.key, str):
         return identity.of_address(request, policy.trusted_proxies)
     return identity.of_value((yield Call(policy.key, seen)))
-
-
-def _limit(policy: Policy, seen: Any) -> Plan:
-    if not callable(policy.limit):
-        return policy.limit
-    return conf.whole("limit", (yield Call(policy.limit, seen)), MOST_PERMITS)
