@@ -10,21 +10,19 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import redis
 
-from devtools.servers import find_server
+from devtools.servers import RedisServer, find_server
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
 
 from .report import Table, median
+from .server import KEEP
 
 TURNS = 40
 # Under callgrind nobody may be taken for dead.
@@ -36,13 +34,26 @@ _CONSTANTS = {
 }
 
 
-class Counter:
-    """A server under callgrind, and what it took for each kind of call."""
+class _Watched(RedisServer):
+    """A server under callgrind."""
 
-    def __init__(self, client: redis.Redis, pid: int, dump: Path) -> None:
-        self.client = client
+    @property
+    def dump(self) -> str:
+        return f"{self.directory}/callgrind"
+
+    def command(self, binary: Path) -> list[str]:
+        valgrind = shutil.which("valgrind") or ""
+        watched = [valgrind, "--tool=callgrind", f"--callgrind-out-file={self.dump}"]
+        return [*watched, *super().command(binary)]
+
+
+class Counter:
+    """What a server took for each kind of call."""
+
+    def __init__(self, server: _Watched) -> None:
+        self.client = client = redis.Redis.from_url(server.url, socket_timeout=60)
         self.taken: dict[str, list[int]] = {}
-        self._pid, self._dump, self._dumps = pid, dump, 0
+        self._server, self._dumps = server, 0
         self._shas = {
             verb: client.script_load(scripts.compose(verb, MappingProxyType(_CONSTANTS)))
             for verb in scripts.VERBS
@@ -50,11 +61,11 @@ class Counter:
         self._shas["an empty script"] = client.script_load("return {'ok'}")
 
     def acquire(self, what: str, keys: Keys, token: str, how: str, script: str = "acquire") -> Any:
-        argv = (_HOUR, 1, 1, "p", how, 10**9, 1, "-", '{"pid":1234,"thread":"worker-1"}', 360)
+        argv = (_HOUR, 1, 1, "p", how, 10**9, 1, "-", '{"pid":1234,"thread":"worker-1"}', KEEP)
         return self._counted(what, lambda: self._run(script, keys, token, *argv))
 
     def release(self, what: str, keys: Keys, token: str, fence: bytes) -> Any:
-        argv = (fence, "release", 0, 0, 360)
+        argv = (fence, "release", 0, 0, KEEP)
         return self._counted(what, lambda: self._run("release", keys, token, *argv))
 
     def _run(self, script: str, keys: Keys, token: str, *argv: Any) -> Any:
@@ -66,20 +77,21 @@ class Counter:
         reply = run()
         self._control("--dump")
         self._dumps += 1
-        text = Path(f"{self._dump}.{self._dumps}").read_text(encoding="utf-8")
+        text = Path(f"{self._server.dump}.{self._dumps}").read_text(encoding="utf-8")
         found = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
         self.taken.setdefault(what, []).append(int(found[1]) if found else 0)
         return reply
 
     def _control(self, word: str) -> None:
-        command = ["callgrind_control", word, str(self._pid)]
+        command = ["callgrind_control", word, str(self._server.pid)]
         subprocess.run(command, check=True, capture_output=True)
 
 
 def count() -> Table:
     table = Table("Instructions of the server per call", "reported")
-    with _counter() as counter:
-        alone, busy = keys_of("bench", "alone", None, 360), keys_of("bench", "busy", None, 360)
+    with _Watched(unixsocket=True, config={"hz": 1}) as server:
+        counter = Counter(server)
+        alone, busy = keys_of("bench", "alone", None, KEEP), keys_of("bench", "busy", None, KEEP)
         for _ in range(TURNS):
             token = secrets.token_hex(16)
             counter.acquire("an empty script", alone, token, "try", script="an empty script")
@@ -103,34 +115,6 @@ def count() -> Table:
             more = median(taken) - empty
             table.rows.append({"": what, "instructions": median(taken), "beyond empty": more})
     return table
-
-
-@contextmanager
-def _counter() -> Iterator[Counter]:
-    with tempfile.TemporaryDirectory() as folder:
-        dump, socket = Path(folder, "callgrind"), Path(folder, "socket")
-        words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={dump}", str(find_server())]
-        words += ["--port", "0", "--unixsocket", str(socket), "--save", "", "--hz", "1"]
-        quiet = subprocess.DEVNULL
-        server = subprocess.Popen(words, stdout=quiet, stderr=quiet, cwd=folder)
-        try:
-            with redis.Redis(unix_socket_path=str(socket), socket_timeout=60) as client:
-                _wait_for(client)
-                yield Counter(client, server.pid, dump)
-        finally:
-            server.terminate()
-            server.wait(60)
-
-
-def _wait_for(client: redis.Redis) -> None:
-    for _ in range(300):
-        try:
-            client.ping()
-        except redis.ConnectionError:
-            time.sleep(0.1)
-        else:
-            return
-    raise RuntimeError("the server under valgrind does not answer")
 
 
 if __name__ == "__main__":

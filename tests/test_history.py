@@ -98,7 +98,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"extended", "answer"},
     ),
     "a late renewal that is heeded": (
-        "if how ~= 'confirm' and nth >= newest then",
+        "if how ~= 'confirm' and coming >= newest then",
         "if how == 'set' then",
         {"moved"},
     ),
@@ -181,14 +181,13 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     ),
     "a fence that goes with its lease": ("put('#fence', given)\n", "", {"fence"}),
     "a writer that becomes a reader and counts on": (
-        "  extra = extra - (permits == '0' and EXCLUSIVE or tonumber(permits)) + 1\n  put(token",
-        "  put(token",
+        "  extra, permits = extra - weight + 1, '1'\n",
+        "  permits = '1'\n",
         {"handover"},
     ),
     "permits kept by min_hold that nobody counts": (
-        "    card, extra = card + 1, extra + (permits == '0' and EXCLUSIVE or tonumber(permits))"
-        " - 1\n    put('k'",
-        "    put('k'",
+        "    card, extra = card + 1, extra + weight - 1\n",
+        "",
         {"limit"},
     ),
     "a permit given back by everything that is removed": (

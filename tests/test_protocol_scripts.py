@@ -1122,7 +1122,7 @@ def words_of(verb: str) -> set[str]:
 @pytest.mark.parametrize("verb", sorted(set(scripts.VERBS) - {"inspect"}))
 def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
     code = re.sub(r"--.*", "", scripts.with_includes(scripts.read(verb)))
-    words = set(re.findall(r"(?:return |reply = )\{'(\w+)'", code))
+    words = set(re.findall(r"(?:return |reply = |and |or )\{'(\w+)'", code))
     words |= {w for pair in re.findall(r"\{\w+ and '(\w+)' or '(\w+)'", code) for w in pair}
 
     assert words_of(verb) == words

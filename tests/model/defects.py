@@ -94,7 +94,7 @@ DEFECTS = [
         "of two renewals the server heeds the one that comes last",
         "believes in a lease that is over",
         (Spec(lease=2, begins=0, renew=(2, 5)), Spec(wait=False, begins=6)),
-        {" and nth >= newest": ""},
+        {" and coming >= newest": ""},
         kinds="delay",
     ),
     Defect(
@@ -175,11 +175,7 @@ DEFECTS = [
         "the permits of a lease are counted as one",
         "#extra is|over the limit|than the limit",
         (Spec(permits=2, limit=2, begins=0), Spec(limit=2, begins=0)),
-        {
-            "card, extra = card + 1, extra + (many == 0 and EXCLUSIVE or many) - 1": (
-                "card = card + 1"
-            )
-        },
+        {"\ncard, extra = card + 1, extra + weight - 1": "\ncard = card + 1"},
     ),
     Defect(
         "the keys of a permanent lease expire",

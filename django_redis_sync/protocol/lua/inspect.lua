@@ -19,7 +19,9 @@ local most = tonumber(ARGV[2])
 local used = card + extra
 for _, t in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', at)) do
   local _, _, _, _, permits = string.match(call('HGET', INFO, t) or '', RECORD)
-  used = used - (permits == '0' and EXCLUSIVE or tonumber(permits or 1))
+  local many = tonumber(permits or 1)
+-- @include weight
+  used = used - weight
 end
 return {at, whole(fence), override and whole(override) or '', paused or '', seen or '',
   call('HGET', INFO, '#clash') or '', whole(used),

@@ -22,8 +22,10 @@ if how == 'giveup' and live then
 end
 
 if how == 'share' then
-  extra = extra - (permits == '0' and EXCLUSIVE or tonumber(permits)) + 1
-  put(token, state .. nth .. ' ' .. own .. ' ' .. lease .. ' 1 ' .. limit .. ' ' .. channel .. ' ' .. label)
+  local many = tonumber(permits)
+-- @include weight
+  extra, permits = extra - weight + 1, '1'
+-- @include written
 else
   if live or how == 'giveup' then
     local what, n = 't', 1
@@ -38,11 +40,12 @@ else
   end
   local keep = math.ceil(math.min(tonumber(own or 0) / 1000, now) + tonumber(ARGV[5]))
   if how == 'release' and keep > now then -- under a token of its own, that no late copy knows
+    local t, state, lease, many = 'k' .. token, 'k', whole(keep - now), tonumber(permits)
+-- @include weight
     if card == 0 then fresh[#fresh + 1] = LEASES end
-    card, extra = card + 1, extra + (permits == '0' and EXCLUSIVE or tonumber(permits)) - 1
-    put('k' .. token, 'k' .. nth .. ' ' .. own .. ' ' .. whole(keep - now) .. ' ' .. permits .. ' ' ..
-      limit .. ' ' .. channel .. ' ' .. label)
-    call('ZADD', LEASES, whole(keep), 'k' .. token)
+    card, extra = card + 1, extra + weight - 1
+-- @include written
+    call('ZADD', LEASES, whole(keep), t)
     latest = math.max(latest, keep)
   end
 end

@@ -7,28 +7,26 @@
 --   known: the highest nth of the owner that detached it; above that, somebody else adopted it
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 -- @include state
-local how = ARGV[3]
-local state, number, own, lease, permits, limit, channel, label = string.match(record or '', RECORD)
+local how, t = ARGV[3], token
+local state, nth, own, lease, permits, limit, channel, label = string.match(record or '', RECORD)
 local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
 if ends <= now or own ~= ARGV[2] then
   local what, n = 'l', 1
 -- @include counted
   return {'lost'}
 end
-local nth, newest = tonumber(ARGV[5]), tonumber(number) or 0
-if how == 'adopt' and newest > tonumber(ARGV[6]) and newest ~= nth then return {'adopted'} end
+local coming, newest = tonumber(ARGV[5]), tonumber(nth) or 0
+if how == 'adopt' and newest > tonumber(ARGV[6]) and newest ~= coming then return {'adopted'} end
 if state == 'g' then
 -- @include claimed
   state = 'h'
 end
-if how ~= 'confirm' and nth >= newest then
+if how ~= 'confirm' and coming >= newest then
   local moved = now + tonumber(ARGV[4])
   if ends == math.huge then recount = true end
-  ends, lease, number = moved, ARGV[4], ARGV[5]
+  ends, lease, nth = moved, ARGV[4], ARGV[5]
   call('ZADD', LEASES, whole(ends), token)
   latest = math.max(latest, ends)
 end
-put(token, state .. number .. ' ' .. own .. ' ' .. lease .. ' ' .. permits .. ' ' .. limit .. ' ' ..
-  channel .. ' ' .. label)
--- @include finish
+-- @include written finish
 return {'ok', whole(ends - now)}

@@ -37,6 +37,7 @@ else
     local last = waiting > 0 and call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
     call('ZADD', QUEUE, whole(math.max(us, (last or 0) + 1)), token)
     if waiting == 0 then fresh[#fresh + 1] = QUEUE end
-    put(token, 'w 0 ' .. lease .. ' ' .. permits .. ' ' .. limit .. ' ' .. channel .. ' ' .. label)
+    local state, nth, own = 'w', '', '0'
+-- @include written
   end
 end

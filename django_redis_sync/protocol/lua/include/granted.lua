@@ -8,9 +8,12 @@ if handed or ms == math.huge then ms = math.min(ms, FIRST) end
 if card == 0 then fresh[#fresh + 1] = LEASES end
 call('ZADD', LEASES, whole(now + ms), t)
 latest = math.max(latest, now + ms)
-card, extra = card + 1, extra + (many == 0 and EXCLUSIVE or many) - 1
-put(t, (handed and 'g ' or 'h ') .. given .. ' ' .. lease .. ' ' .. permits .. ' ' .. limit .. ' ' ..
-  channel .. ' ' .. label)
+-- @include weight
+card, extra = card + 1, extra + weight - 1
+do
+  local state, nth, own = handed and 'g' or 'h', '', given
+-- @include written
+end
 put('#fence', given)
 if ticket then call('ZREM', QUEUE, t) end
 do

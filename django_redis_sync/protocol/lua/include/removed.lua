@@ -5,7 +5,8 @@ if ends then
   call('ZREM', LEASES, t)
   card = card - 1
   local many = tonumber(permits or 1)
-  extra = card > 0 and extra - (many == 0 and EXCLUSIVE or many) + 1 or 0
+-- @include weight
+  extra = card > 0 and extra - weight + 1 or 0
   if ends == 'inf' then recount = true end
 end
 if state ~= 'h' then

@@ -4,7 +4,6 @@
 -- Invariant: every live key of the name expires at '#expiry' (or never, when that is inf), and
 -- '#expiry' is later than every lease end and waiter deadline by GRACE.
 -- Invariant: '#extra' = sum over the leases of (weight - 1), so that ZCARD + extra permits are used.
--- A permit weighs one; permits 0 asks for the name alone, and weighs more than any limit.
 local call = redis.call
 local LEASES, QUEUE, WAITERS, INFO, STATS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]
 local token = ARGV[1]
