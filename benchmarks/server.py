@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from django_redis_sync import labels
+from django_redis_sync.engine import labels
 from django_redis_sync.engine.wire import command
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of

@@ -1,13 +1,13 @@
 """Locks, semaphores and request limits on a project's django-redis connection."""
 
-from .calls import synchronized
-from .decorators import semaphore_required
 from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
-from .lease import Lease
-from .locks import ReadWriteLock, RLock
-from .mixins import SemaphoreRequiredMixin
-from .primitives import Lock, Semaphore
-from .together import acquire_all
+from .limits.decorator import semaphore_required
+from .limits.mixin import SemaphoreRequiredMixin
+from .locks.acquire_all import acquire_all
+from .locks.lease import Lease
+from .locks.semaphore import Lock, Semaphore
+from .locks.synchronized import synchronized
+from .locks.variants import ReadWriteLock, RLock
 
 __all__ = [
     "Lease",

@@ -39,10 +39,10 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
-from . import inspection
 from .exceptions import SyncError
-from .history import Counters, History, add
-from .inspection import Group
+from .operators.history import Counters, History, add, histories
+from .operators.names import Group, configured, grouped, names_in_use
+from .operators.status import readable
 
 #: Names that are shown one by one, and children of one policy that are summed, at the most.
 MOST_LABELS, MOST_CHILDREN = 200, 1000
@@ -94,21 +94,21 @@ class SyncCollector(Collector):
         yield from families.values()
 
     def _fill(self, families: Mapping[str, Any]) -> None:
-        known = inspection.names(using=self._using)
+        known = names_in_use(using=self._using)
         families["names"].add_metric([], len(known))
         shown = self._shown(known)
-        found, _ = inspection.readable(shown, using=self._using)
-        groups = inspection.grouped(found)
+        found, _ = readable(shown, using=self._using)
+        groups = grouped(found)
         read = [(one.name, one.key) for one in found]
-        histories: dict[str, list[History]] = {}
-        for one in inspection.history(read, minutes=2, using=self._using):
-            histories.setdefault(one.name, []).append(one)
+        by_name: dict[str, list[History]] = {}
+        for one in histories(read, minutes=2, using=self._using):
+            by_name.setdefault(one.name, []).append(one)
         for group in groups:
             _add_now(families, group)
-            _add_events(families, group.name, histories[group.name])
+            _add_events(families, group.name, by_name[group.name])
 
     def _shown(self, known: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-        named = inspection.configured()
+        named = configured()
         by_name: dict[str, list[tuple[str, str | None]]] = {}
         for name, key in known:
             if name in named or any(fnmatchcase(name, glob) for glob in self._globs):

@@ -10,11 +10,11 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
-from .decorators import MARK, name_of, name_of_class
+from .limits.decorator import MARK, name_of, name_of_class
 from .limits.enforcement import Refused, enter
 from .limits.holding import Hold
 from .limits.policy import Policy, endpoint_of
-from .limits.responses import answer
+from .limits.refusal import answer
 from .limits.steps import arun, run
 
 #: The attributes of a request: what the middleware took for it, and whether its view is async.

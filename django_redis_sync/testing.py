@@ -18,11 +18,11 @@ from django.test import override_settings
 
 from . import conf
 from .engine import connections
-from .lease import Lease
 from .limits import identity
 from .limits.policy import endpoints
+from .locks.lease import Lease
+from .locks.semaphore import Semaphore
 from .memory import MemoryServer
-from .primitives import Semaphore
 
 
 @contextmanager

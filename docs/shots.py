@@ -30,7 +30,8 @@ TRAFFIC = [
 @contextlib.contextmanager
 def traffic() -> Iterator[None]:
     """People who come and go; one job that holds on."""
-    from django_redis_sync import Lease, Lock, Semaphore, operations
+    from django_redis_sync import Lease, Lock, Semaphore
+    from django_redis_sync.operators import actions
 
     over = threading.Event()
 
@@ -48,7 +49,7 @@ def traffic() -> Iterator[None]:
         for _ in range(people)
     ]
     with Lock("nightly-report", label="reports.tasks.nightly"), Semaphore("uploads", 4):
-        operations.pause("uploads")
+        actions.pause("uploads")
         for thread in crowd:
             thread.start()
         try:

@@ -95,7 +95,7 @@ def _delete_our_keys(url: str) -> None:
 
 def _with_least_rights(url: str) -> str:
     """As a user who may do what is documented as the least, and write the tests' journals."""
-    from django_redis_sync import permissions
+    from django_redis_sync.operators.doctor import permissions
 
     rules = [*permissions.rules(settings.PREFIX).split(), "~*journal*"]
     with redis.Redis.from_url(url) as client:

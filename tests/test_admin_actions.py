@@ -13,10 +13,12 @@ from django.contrib.messages import get_messages
 from django.test import Client, override_settings
 
 from devtools.servers import free_port
-from django_redis_sync import Lease, LeaseLost, Semaphore, inspection
+from django_redis_sync import Lease, LeaseLost, Semaphore
 from django_redis_sync.console import pages
 from django_redis_sync.console.acting import VERBS
 from django_redis_sync.engine.keeper import NOTED_AFTER
+from django_redis_sync.operators.names import family, names_in_use
+from django_redis_sync.operators.status import status_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
 
@@ -75,19 +77,19 @@ def test_an_action_without_csrf_is_refused(lease: Lease, verb: str) -> None:
 
     assert client.post(f"{PAGE}act/{verb}/", fields).status_code == 403
     assert not LogEntry.objects.exists()
-    assert lease.owned() and not inspection.status("exports").paused
+    assert lease.owned() and not status_of("exports").paused
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_who_may_only_view_may_not_act(lease: Lease, verb: str) -> None:
     viewer = client_of("view_locks")
-    status = inspection.status("exports")
+    status = status_of("exports")
     reference = pages.reference(status, lease.token)
     fields = {"confirm": "yes", "limit": 5, "holder": reference, "shown": reference}
 
     assert viewer.post(f"{PAGE}act/{verb}/", fields).status_code == 403
     assert not LogEntry.objects.exists()
-    assert lease.owned() and not inspection.status("exports").paused
+    assert lease.owned() and not status_of("exports").paused
     assert references(viewer) == []
 
 
@@ -97,7 +99,7 @@ def test_an_action_on_a_name_that_is_not_ours_is_refused(manager: Client, name: 
 
     assert response.status_code == 404
     assert not LogEntry.objects.exists()
-    assert inspection.names() == []
+    assert names_in_use() == []
 
 
 def test_an_unknown_action_is_not_found(manager: Client, lease: Lease) -> None:
@@ -106,7 +108,7 @@ def test_an_unknown_action_is_not_found(manager: Client, lease: Lease) -> None:
 
 def test_the_forms_hold_no_token(manager: Client, lease: Lease) -> None:
     (reference,) = references(manager)
-    status = inspection.status("exports")
+    status = status_of("exports")
 
     assert lease.token[8:] not in reference
     assert reference == pages.reference(status, lease.token)
@@ -121,7 +123,7 @@ def test_nothing_happens_before_it_is_confirmed(manager: Client, lease: Lease) -
         assert response.status_code == 200
         assert 'name="confirm"' in response.content.decode()
 
-    status = inspection.status("exports")
+    status = status_of("exports")
     assert lease.owned() and not status.paused and status.override is None
     assert not LogEntry.objects.exists()
 
@@ -129,7 +131,7 @@ def test_nothing_happens_before_it_is_confirmed(manager: Client, lease: Lease) -
 def test_a_holder_is_released_and_learns_of_it(manager: Client, lease: Lease) -> None:
     other = Semaphore("exports", 2, label="weekly_report").acquire()
     assert other is not None
-    reference = pages.reference(inspection.status("exports"), lease.token)
+    reference = pages.reference(status_of("exports"), lease.token)
     response = manager.post(f"{PAGE}act/release/", {"holder": reference})
     shown = response.content.decode()
     assert "nightly_report" in shown and "weekly_report" not in shown
@@ -159,7 +161,7 @@ def test_a_newcomer_is_left_alone(manager: Client, lease: Lease) -> None:
 
 def test_a_reference_of_another_name_releases_nobody(manager: Client, lease: Lease) -> None:
     with Semaphore("other", 1) as held:
-        foreign = pages.reference(inspection.status("other"), held.token)
+        foreign = pages.reference(status_of("other"), held.token)
         act(manager, "release", holder=foreign)
         act(manager, "release", holder=lease.token)
         act(manager, "release", holder="")
@@ -182,7 +184,7 @@ def test_of_many_holders_those_beyond_the_page_are_found(manager: Client) -> Non
     assert last is not None
     assert "and 5 more" in manager.get(f"{PAGE}change/").content.decode()
 
-    reference = pages.reference(inspection.status("exports"), last.token)
+    reference = pages.reference(status_of("exports"), last.token)
     assert act(manager, "release", holder=reference).startswith("Released 1 holder")
     assert not last.owned()
 
@@ -193,9 +195,9 @@ def test_pause_resume_resize_and_reset(manager: Client, lease: Lease) -> None:
     assert act(manager, "resume") == "Resumed exports."
     assert act(manager, "resize", limit=1) == "The limit of exports is now 1."
     assert Semaphore("exports", 2).acquire(blocking=False) is None
-    assert inspection.status("exports").limit == 1
+    assert status_of("exports").limit == 1
     assert act(manager, "reset") == "The callers’ own limit of exports applies again."
-    assert inspection.status("exports").limit == 2
+    assert status_of("exports").limit == 2
 
 
 def test_a_policy_is_paused_with_all_its_keys(manager: Client) -> None:
@@ -203,21 +205,21 @@ def test_a_policy_is_paused_with_all_its_keys(manager: Client) -> None:
         with Semaphore("exports", 2, key=key):
             pass
     end = time.monotonic() + NOTED_AFTER + 5
-    while len(inspection.family("exports")) < 3:
+    while len(family("exports")) < 3:
         assert time.monotonic() < end
         time.sleep(0.02)
 
     asked = manager.post(f"{PAGE}act/pause/").content.decode()
     assert "its 2 keys too" in asked
     act(manager, "pause")
-    assert inspection.status("exports", "7").paused
+    assert status_of("exports", "7").paused
     assert "paused" in manager.get(f"{PAGE}change/").content.decode()
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x"])
 def test_an_impossible_limit_is_refused_in_words(manager: Client, lease: Lease, limit: str) -> None:
     assert act(manager, "resize", limit=limit).startswith("A limit is a whole number")
-    assert inspection.status("exports").override is None
+    assert status_of("exports").override is None
 
 
 def test_every_action_leaves_an_entry_in_the_log(manager: Client, lease: Lease) -> None:
@@ -247,13 +249,13 @@ def test_a_name_that_nobody_touched_has_an_empty_history(manager: Client, lease:
 def test_an_action_that_fails_is_told_and_logged(
     manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_redis_sync import operations
     from django_redis_sync.exceptions import Unavailable
+    from django_redis_sync.operators import actions
 
     def fail(*_: object) -> None:
         raise Unavailable("no answer in time", maybe_executed=True)
 
-    monkeypatch.setattr(operations, "pause", fail)
+    monkeypatch.setattr(actions, "pause", fail)
 
     told = act(manager, "pause")
 

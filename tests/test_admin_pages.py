@@ -13,11 +13,13 @@ from django.test import Client, override_settings
 from django.urls import path, reverse
 
 from devtools.servers import free_port
-from django_redis_sync import Lock, ReadWriteLock, Semaphore, inspection, operations
+from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import charts, pages
-from django_redis_sync.history import Counters
 from django_redis_sync.models import Name
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.history import Counters
+from django_redis_sync.operators.status import _record
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import listed
@@ -184,8 +186,10 @@ def test_who_was_turned_away_is_counted_whether_it_waited_or_not(
 def test_a_holder_by_hand_over_is_explained(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = inspection._record
-    monkeypatch.setattr(inspection, "_record", lambda text: ("g", *read(text)[1:]))
+    read = _record
+    monkeypatch.setattr(
+        "django_redis_sync.operators.status._record", lambda text: ("g", *read(text)[1:])
+    )
     with Lock("handed"):
         shown = viewer.get(LIST + "handed/change/").content.decode()
     assert "just handed over</span>" in shown
@@ -193,8 +197,8 @@ def test_a_holder_by_hand_over_is_explained(
 
 
 def test_a_writer_and_an_operators_marks_are_shown(viewer: Client) -> None:
-    operations.resize("exports", None, 9)
-    operations.pause("exports")
+    actions.resize("exports", None, 9)
+    actions.pause("exports")
     shown = viewer.get(LIST + "exports/change/").content.decode()
     assert "An operator set the limit to 9" in shown
     assert "nobody new gets in" in shown

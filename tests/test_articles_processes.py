@@ -151,7 +151,8 @@ def test_a_crashed_holder_of_a_permanent_lease_stays_until_it_is_cleared(raw, mo
 
     from django.core.management import call_command
 
-    from django_redis_sync import Lock, doctor
+    from django_redis_sync import Lock
+    from django_redis_sync.operators import doctor
 
     with Other("hold_for_ever", "crashed", mode) as holder:
         assert ["held"] == holder.line()

@@ -25,8 +25,8 @@ from django_redis_sync import (
     Semaphore,
     Unavailable,
     acquire_all,
-    doctor,
 )
+from django_redis_sync.operators import doctor
 
 from .behaviour.both import both, until
 from .behaviour.child import Child

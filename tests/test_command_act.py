@@ -9,8 +9,9 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command
 
-from django_redis_sync import Lock, Semaphore, inspection
-from django_redis_sync.inspection import Status
+from django_redis_sync import Lock, Semaphore
+from django_redis_sync.operators.names import family, names_in_use
+from django_redis_sync.operators.status import Status, status_of, statuses
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -40,7 +41,7 @@ def locks(*words: str, **options: Any) -> str:
 
 
 def held(name: str, *, key: str | None = None) -> int:
-    return inspection.status(name, key).holding
+    return status_of(name, key).holding
 
 
 def test_clear_shows_whom_and_asks_first(answer: Any) -> None:
@@ -126,7 +127,7 @@ def test_what_is_undone_or_cleared_of_an_unknown_name_is_an_error(words: list[st
         with pytest.raises(CommandError, match=r"Nothing is known of exprots.*exports\?") as caught:
             locks(*words)
     assert caught.value.returncode == 3
-    assert inspection.names() == [("exports", None)]
+    assert names_in_use() == [("exports", None)]
 
 
 def test_a_name_can_be_paused_before_it_is_used_and_the_operator_is_told() -> None:
@@ -158,15 +159,15 @@ def test_pause_speaks_of_all_keys_of_a_policy() -> None:
     with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
         eventually(lambda: listed("api@1", "api@2"))
         assert locks("pause", "api").startswith("Paused api (2 keys): ")
-        assert all(status.paused for status in statuses("api"))
+        assert all(status.paused for status in every("api"))
         locks("resume", "api", "--key", "1")
-        assert [s.paused for s in statuses("api") if s.key == "1"] == [False]
+        assert [s.paused for s in every("api") if s.key == "1"] == [False]
         locks("resume", "api")
-        assert not any(status.paused for status in statuses("api"))
+        assert not any(status.paused for status in every("api"))
 
 
-def statuses(name: str) -> list[Status]:
-    return inspection.statuses(inspection.family(name))
+def every(name: str) -> list[Status]:
+    return statuses(family(name))
 
 
 @pytest.mark.parametrize(

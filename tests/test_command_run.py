@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_sync import Lock, Semaphore, inspection, operations
+from django_redis_sync import Lock, Semaphore
 from django_redis_sync.management import runner
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,7 +67,7 @@ def ended(process: "subprocess.Popen[str]", seconds: float = 20) -> tuple[int, s
 
 
 def taken(name: str) -> bool:
-    return bool(inspection.status(name).holding)
+    return bool(status_of(name).holding)
 
 
 def test_it_gives_the_commands_output_and_exit_code(run: Run) -> None:
@@ -100,7 +102,7 @@ def test_when_time_is_up_it_says_so_with_a_code_of_its_own(run: Run) -> None:
         code, out, err = ended(run("job", "--wait", "0.2", "--", "echo", "never"))
     assert (code, out) == (75, "")
     assert err == "job was not acquired: it did not come free in time.\n"
-    operations.pause("job")
+    actions.pause("job")
     code, out, err = ended(run("job", "--wait", "0", "--", "echo", "never"))
     assert (code, err) == (75, "job was not acquired: an operator paused it.\n")
 
@@ -139,10 +141,10 @@ def test_a_command_that_dies_by_a_signal_gives_the_shells_code(run: Run) -> None
 def test_a_signal_while_waiting_leaves_no_waiter(run: Run) -> None:
     with Lock("job"):
         process = run("job", "--", "echo", "never")
-        eventually(lambda: inspection.status("job").waiting)
+        eventually(lambda: status_of("job").waiting)
         process.terminate()
         assert ended(process)[:2] == (128 + signal.SIGTERM, "")
-        assert not inspection.status("job").waiting
+        assert not status_of("job").waiting
 
 
 def test_clearing_the_lease_ends_the_command_and_its_children(run: Run, tmp_path: Path) -> None:
@@ -156,8 +158,8 @@ def test_clearing_the_lease_ends_the_command_and_its_children(run: Run, tmp_path
 
 
 def clear(name: str) -> None:
-    status = inspection.status(name)
-    operations.clear(status, [holder.token for holder in status.holders])
+    status = status_of(name)
+    actions.clear(status, [holder.token for holder in status.holders])
 
 
 def test_a_command_that_ignores_sigterm_is_killed(
@@ -199,7 +201,7 @@ def test_min_hold_keeps_the_name_taken_once_per_period(run: Run) -> None:
     period = ["job", "--skip", "--min-hold", "60", "--", "echo", "ran"]
     assert ended(run(*period))[:2] == (0, "ran\n")
     assert ended(run(*period))[:2] == (0, "")
-    assert inspection.status("job").holders[0].state == "kept"
+    assert status_of("job").holders[0].state == "kept"
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
@@ -220,7 +222,7 @@ def test_redis_down_is_one_line_before_the_command_starts(run: Run) -> None:
 def test_who_holds_is_shown_without_the_commands_arguments(run: Run) -> None:
     process: Any = run("job", "--", "sleep", "30.123")
     eventually(lambda: taken("job"))
-    (holder,) = inspection.status("job").holders
+    (holder,) = status_of("job").holders
     assert holder.label["label"] == "locks run: sleep"
     process.terminate()
     assert ended(process)[0] == 128 + signal.SIGTERM

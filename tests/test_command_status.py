@@ -25,10 +25,14 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.core.management.color import no_style
 
-from django_redis_sync import Lock, ReadWriteLock, Semaphore, inspection, operations
-from django_redis_sync.doctor import Finding
+from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.limits import identity
 from django_redis_sync.management import display, terminal
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.doctor import Finding
+from django_redis_sync.operators.history import histories
+from django_redis_sync.operators.names import grouped, names_in_use
+from django_redis_sync.operators.status import _record, status_of, statuses
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
@@ -76,7 +80,7 @@ def busy(raw: redis.Redis) -> Iterator[None]:
         for limit in (2, 4):
             stack.enter_context(Semaphore("clash", limit))
         assert Semaphore("exports", 2).acquire(blocking=False) is None
-        eventually(lambda: len(inspection.names()) >= 10)
+        eventually(lambda: len(names_in_use()) >= 10)
         yield
 
 
@@ -84,7 +88,7 @@ def busy(raw: redis.Redis) -> Iterator[None]:
 
 
 def test_the_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> None:
-    operations.pause("api")
+    actions.pause("api")
     head, *lines = locks("status").splitlines()
     assert re.split(r"  +", head) == ["NAME", "KEYS", "IN USE", "WAITING", "HELD FOR", "NOTES"]
     rows = {line.split("  ")[0]: line for line in lines}
@@ -125,13 +129,13 @@ def test_a_name_that_is_known_may_be_free(
         "SEMAPHORES": {"in-settings": {"limit": 2}},
         "ENDPOINTS": {"shop:*": {"limit": 3, "name": "shop"}, "r:e": "in-settings"},
     }
-    operations.pause("paused")
-    operations.resume("paused")
+    actions.pause("paused")
+    actions.resume("paused")
     with Lock("just-used"):
         pass
     with Lock("counted"):
         assert Lock("counted").acquire(blocking=False) is None
-    eventually(lambda: len(inspection.names()) >= 2)
+    eventually(lambda: len(names_in_use()) >= 2)
     for name in ("in-settings", "shop", "just-used", "counted"):
         assert locks("status", name).startswith(f"{name}: free")
     # Dropped from the registry, which holds the newest: the counters are left.
@@ -152,7 +156,7 @@ def test_a_page_answers_who_holds_since_when_where_and_whether_it_was_too_small(
     busy: None, raw: redis.Redis
 ) -> None:
     page = locks("status", "exports")
-    lease = inspection.status("exports").holders[0]
+    lease = status_of("exports").holders[0]
     assert "exports: 2 of 2 in use\n" in page
     assert page.count(f"{os.uname().nodename}:{os.getpid()}") == 2
     assert re.search(rf"{lease.id} +[\d.]+ m?s +\d+ s +1 ", page)
@@ -166,7 +170,7 @@ def test_a_page_answers_who_holds_since_when_where_and_whether_it_was_too_small(
 
 def test_a_page_shows_waiters_in_order(raw: redis.Redis) -> None:
     with Lock("a"), subprocess_waiter("a"):
-        eventually(lambda: inspection.status("a").waiting)
+        eventually(lambda: status_of("a").waiting)
         page = locks("status", "a")
         assert "a: 1 of 1 in use, 1 waits\n" in page
         assert re.search(r"^1  [0-9a-f]{8} +\S+ m?s +1  \S+:\d+ +a waiter", page, re.M)
@@ -175,8 +179,10 @@ def test_a_page_shows_waiters_in_order(raw: redis.Redis) -> None:
 def test_a_holder_by_hand_over_is_explained(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = inspection._record
-    monkeypatch.setattr(inspection, "_record", lambda text: ("g", *read(text)[1:]))
+    read = _record
+    monkeypatch.setattr(
+        "django_redis_sync.operators.status._record", lambda text: ("g", *read(text)[1:])
+    )
     with Lock("handed"):
         page = locks("status", "handed")
     assert re.search(r"^[0-9a-f]{8} +\S+ m?s +[\d.]+ s\*  ", page, re.M)
@@ -213,8 +219,8 @@ def subprocess_waiter(name: str) -> Iterator[None]:
 
 
 def test_marks_are_visible_with_the_way_back(busy: None) -> None:
-    operations.pause("exports")
-    operations.resize("exports", None, 7)
+    actions.pause("exports")
+    actions.resize("exports", None, 7)
     page = locks("status", "exports")
     assert re.search(r"Paused for .*: nobody new gets in. Undo: locks resume exports", page)
     assert "An operator set the limit to 7; callers say 2." in page
@@ -240,10 +246,10 @@ def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_tables_fit_the_terminal(busy: None, width: int) -> None:
-    groups = inspection.grouped(inspection.statuses(inspection.names()))
+    groups = grouped(statuses(names_in_use()))
     lists = [display.overview(groups, width, no_style())]
     lists += [
-        display.page(g, inspection.history([(s.name, s.key) for s in g.all]), width, no_style())
+        display.page(g, histories([(s.name, s.key) for s in g.all]), width, no_style())
         for g in groups
     ]
     needed = 64 if width < 64 else width  # what can't give way any more is left to the terminal
@@ -278,7 +284,7 @@ def test_an_address_is_digested_as_request_policies_do(busy: None) -> None:
 
 def test_a_plain_name_with_an_at_sign_comes_first(raw: redis.Redis) -> None:
     with Lock("a@b"), Semaphore("a", 3, key="b"):
-        eventually(lambda: len(inspection.names()) >= 2)
+        eventually(lambda: len(names_in_use()) >= 2)
         assert "1 of 1 in use" in locks("status", "a@b")
 
 
@@ -298,7 +304,7 @@ def test_json_holds_everything_the_table_shows(busy: None) -> None:
     assert by_name["for ever"]["holders"][0]["ends_in_seconds"] is None
     assert by_name["clash"]["clash"]["limit"] == 2
     assert by_name["index"]["exclusive"] is True
-    token = inspection.status("exports").holders[0].token
+    token = status_of("exports").holders[0].token
     assert token not in json.dumps(found)
     one = json.loads(locks("status", "exports", "--format", "json"))["names"][0]
     assert one["recent"]["rejected"] == 1 and one["recent"]["minutes"] == 60

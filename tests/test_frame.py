@@ -106,29 +106,13 @@ def test_the_installed_wheel_takes_a_lock(
 
 # From the bottom up: a room may import from its own row and from those above it in this table.
 LAYERS = [
-    {"defaults", "exceptions", "signals", "conf", "labels"},
+    {"defaults", "exceptions", "signals", "conf"},
     {"protocol"},
     {"engine"},
-    # what Python code uses
-    {
-        "handles",
-        "asks",
-        "held",
-        "lease",
-        "primitives",
-        "locks",
-        "together",
-        "calls",
-        "transactions",
-        "asking",
-        "inspection",
-        "history",
-    },
-    # what requests meet
-    {"limits"},
-    {"decorators", "mixins", "middleware"},
-    # what operators use
-    {"operations", "doctor", "permissions", "metrics", "memory"},
+    {"operators"},  # what people read and do
+    {"locks"},  # what Python code takes
+    {"limits"},  # what requests meet
+    {"middleware", "metrics", "memory"},
     {"console", "models", "migrations"},
     {"admin", "checks", "management", "testing"},
     {"__init__", "apps"},  # wiring: the public names, and what happens when Django starts

@@ -9,7 +9,8 @@ import redis
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
-from django_redis_sync import Semaphore, metrics, operations
+from django_redis_sync import Semaphore, metrics
+from django_redis_sync.operators import actions
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -67,7 +68,7 @@ def test_a_real_scrape_shows_use_and_events() -> None:
 def test_children_are_summed_and_no_key_is_ever_a_label() -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
-        operations.pause("api:*")
+        actions.pause("api:*")
         found = scrape()
     assert found['redis_sync_in_use{name="api:*"}'] == 2
     assert found['redis_sync_paused{name="api:*"}'] == 1

@@ -15,7 +15,7 @@ from django.test import RequestFactory
 
 from devtools.servers import RedisServer, free_port
 from django_redis_sync import Lease, Semaphore
-from django_redis_sync.decorators import semaphore_required
+from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.outage import Rooms, breaker, rooms
 from django_redis_sync.signals import outage_changed
 from tests.request_site import gate

@@ -11,7 +11,7 @@ from django.test import RequestFactory
 from django_redis_sync.limits import identity
 from django_redis_sync.limits.enforcement import Refused, enter
 from django_redis_sync.limits.policy import Declared, Endpoints, Policy, endpoint_of, parse
-from django_redis_sync.limits.responses import LATEST, retry_after
+from django_redis_sync.limits.refusal import LATEST, retry_after
 from django_redis_sync.limits.steps import run
 from django_redis_sync.protocol.plans import Refusal
 

@@ -13,8 +13,8 @@ from django.http import HttpResponse
 from django.test import Client, RequestFactory, TestCase
 
 from django_redis_sync import LeaseLost, Lock
-from django_redis_sync.decorators import semaphore_required
-from django_redis_sync.transactions import TransactionRace, locked_atomic, release_when_over
+from django_redis_sync.limits.decorator import semaphore_required
+from django_redis_sync.locks.transactions import TransactionRace, locked_atomic, release_when_over
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 in_transactions = pytest.mark.django_db(transaction=True)

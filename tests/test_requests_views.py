@@ -18,10 +18,10 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_redis_sync import NotAcquired, Semaphore
-from django_redis_sync.decorators import semaphore_required
 from django_redis_sync.limits import enforcement
+from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.holding import note_of
-from django_redis_sync.mixins import SemaphoreRequiredMixin
+from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
 from django_redis_sync.signals import acquire_rejected, lease_lost
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"

@@ -10,8 +10,10 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import conf, inspection, operations
-from ..inspection import Holder, Status
+from .. import conf
+from ..operators import actions
+from ..operators.names import family
+from ..operators.status import Holder, Status
 from ..protocol.scripts import MOST_PERMITS
 from . import pages
 
@@ -46,7 +48,7 @@ def prepare(verb: str, status: Status, form: QueryDict) -> Deed:
     deed = VERBS[verb](status, form)
     if deed.holders or status.key is not None:
         return deed
-    return replace(deed, keys=len(inspection.family(status.name)) - 1)
+    return replace(deed, keys=len(family(status.name)) - 1)
 
 
 def _release(status: Status, form: QueryDict) -> Deed:
@@ -83,7 +85,7 @@ def _evicting(verb: str, status: Status, references: list[str]) -> Deed:
 
 
 def _evict(status: Status, holders: list[Holder]) -> Outcome:
-    answers = operations.clear(status, [holder.token for holder in holders])
+    answers = actions.clear(status, [holder.token for holder in holders])
     cleared = [answer.id for answer in answers if answer.done]
     if not cleared:
         return messages.WARNING, _("It had ended by itself: nothing was done.")
@@ -101,7 +103,7 @@ def _evict(status: Status, holders: list[Holder]) -> Outcome:
 
 def _pause(status: Status, form: QueryDict) -> Deed:
     def perform() -> Outcome:
-        operations.pause(status.name, status.key)
+        actions.pause(status.name, status.key)
         return messages.SUCCESS, _("Paused %(name)s.") % {"name": status.display}
 
     return Deed(
@@ -114,7 +116,7 @@ def _pause(status: Status, form: QueryDict) -> Deed:
 
 def _resume(status: Status, form: QueryDict) -> Deed:
     def perform() -> Outcome:
-        operations.resume(status.name, status.key)
+        actions.resume(status.name, status.key)
         return messages.SUCCESS, _("Resumed %(name)s.") % {"name": status.display}
 
     return Deed(
@@ -134,7 +136,7 @@ def _resize(status: Status, form: QueryDict) -> Deed:
         raise ValueError(said) from None
 
     def perform() -> Outcome:
-        operations.resize(status.name, status.key, limit)
+        actions.resize(status.name, status.key, limit)
         said = _("The limit of %(name)s is now %(limit)d.")
         return messages.SUCCESS, said % {"name": status.display, "limit": limit}
 
@@ -152,7 +154,7 @@ def _resize(status: Status, form: QueryDict) -> Deed:
 
 def _reset(status: Status, form: QueryDict) -> Deed:
     def perform() -> Outcome:
-        operations.reset(status.name, status.key)
+        actions.reset(status.name, status.key)
         said = _("The callers’ own limit of %(name)s applies again.")
         return messages.SUCCESS, said % {"name": status.display}
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..history import Counters
+from ..operators.history import Counters
 
 #: Steps along the time axis, however long it is.
 STEPS = 60

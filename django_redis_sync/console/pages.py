@@ -12,10 +12,20 @@ from django.core import signing
 from django.core.paginator import Page, Paginator
 from django.utils.translation import gettext as _
 
-from .. import inspection
-from ..history import Counters, History, add
-from ..inspection import Group, Holder, Status, Unread, Waiter, grouped
 from ..models import Name
+from ..operators.history import Counters, History, add, histories_of
+from ..operators.names import Group, grouped, known_names
+from ..operators.status import (
+    MOST_ROWS,
+    Holder,
+    Status,
+    Unread,
+    Waiter,
+    display,
+    handed_over,
+    readable,
+    statuses,
+)
 from . import charts
 
 PER_PAGE = 50
@@ -142,7 +152,7 @@ class Listing:
 
 def listing(wanted: Wanted) -> Listing:
     """The rows of one page. Unavailable when Redis can't be reached."""
-    pairs = [pair for pair in inspection.known() if _matches(pair, wanted)]
+    pairs = [pair for pair in known_names() if _matches(pair, wanted)]
     keyed: dict[Any, list[Pair]] = {}
     for pair in sorted(pairs, key=lambda pair: (pair[0].casefold(), pair[0], pair[1] or "")):
         keyed.setdefault(pair if wanted.policy is not None else pair[0], []).append(pair)
@@ -167,11 +177,11 @@ def _matches(pair: Pair, wanted: Wanted) -> bool:
     name, key = pair
     if wanted.policy is not None and (name != wanted.policy or key is None):
         return False
-    return wanted.query.casefold() in inspection.display(name, key).casefold()
+    return wanted.query.casefold() in display(name, key).casefold()
 
 
 def _groups(blocks: Sequence[Sequence[Pair]]) -> tuple[list[Group], list[Unread]]:
-    found, unread = inspection.readable([pair for block in blocks for pair in block])
+    found, unread = readable([pair for block in blocks for pair in block])
     by_pair = {(one.name, one.key): one for one in found}
     read = ([by_pair[pair] for pair in block if pair in by_pair] for block in blocks)
     return [group for block in read for group in grouped(block)], unread
@@ -180,7 +190,7 @@ def _groups(blocks: Sequence[Sequence[Pair]]) -> tuple[list[Group], list[Unread]
 def _rows(groups: Sequence[Group], flat: bool) -> Iterable[Row]:
     shown = [(group, _children(group)) for group in groups]
     told = [s for group, children in shown for s in _told(group, children, flat)]
-    past = {(one.name, one.key): one for one in inspection.past(told, minutes=HOUR)}
+    past = {(one.name, one.key): one for one in histories_of(told, minutes=HOUR)}
     for group, children in shown:
         if flat or not children:
             yield from (_row(status, past) for status in group.all)
@@ -308,7 +318,7 @@ class Detail:
     def handed_over(self) -> str:
         """What that means, where it is said of a holder."""
         handed = any(row.holder.state == "handed" for row in self.holders)
-        return inspection.handed_over() if handed else ""
+        return handed_over() if handed else ""
 
     @property
     def mean_wait(self) -> str:
@@ -334,10 +344,10 @@ def _mean(seconds: float, times: int) -> str:
     return span(mean) if mean >= 10 else _("%(s)s s") % {"s": f"{mean:.2g}"}
 
 
-def find(name: str, key: str | None, rows: int = inspection.MOST_ROWS) -> Status | None:
+def find(name: str, key: str | None, rows: int = MOST_ROWS) -> Status | None:
     """The status of a name that we know, else None: what was never used has no page."""
-    status = inspection.statuses([(name, key)], rows=rows)[0]
-    if status.used or any(_is_of(pair, name, key) for pair in inspection.known()):
+    status = statuses([(name, key)], rows=rows)[0]
+    if status.used or any(_is_of(pair, name, key) for pair in known_names()):
         return status
     return None
 
@@ -349,7 +359,7 @@ def _is_of(pair: Pair, name: str, key: str | None) -> bool:
 
 def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
     """Everything about a name. Unavailable when Redis can't be reached."""
-    past = inspection.past([status], minutes=minutes)[0]
+    past = histories_of([status], minutes=minutes)[0]
     children = listing(wanted) if status.key is None else None
     return Detail(
         status=status,

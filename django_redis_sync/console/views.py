@@ -27,12 +27,13 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
-from .. import conf, doctor, inspection
-from ..asking import forget
+from .. import conf
 from ..engine import connections
+from ..engine.commands import forget
 from ..exceptions import SyncError
-from ..inspection import Status
 from ..models import Name
+from ..operators import doctor
+from ..operators.status import MOST_ROWS, Status
 from . import acting, pages
 
 #: Minutes of history that a visitor can choose from; the longest is what is kept.
@@ -221,7 +222,7 @@ def _list_context(own: Owner, request: HttpRequest) -> dict[str, Any]:
 
 def _name_context(own: Owner, request: HttpRequest, object_id: str) -> dict[str, Any]:
     entry = _entry(object_id)
-    status = _found(object_id, inspection.MOST_ROWS)
+    status = _found(object_id, MOST_ROWS)
     with asking():
         longest = max(SHORT, conf.current().keep(status.key))
         minutes = longest if request.GET.get("history") == "all" else SHORT

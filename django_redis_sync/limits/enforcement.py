@@ -14,12 +14,13 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from .. import conf, labels
+from .. import conf
+from ..engine import labels
 from ..engine.wire import clock
 from ..exceptions import NotAcquired, Unavailable
-from ..handles import Terms
-from ..lease import Lease
-from ..primitives import Semaphore
+from ..locks.handle import Terms
+from ..locks.lease import Lease
+from ..locks.semaphore import Semaphore
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
 from . import identity

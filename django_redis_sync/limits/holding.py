@@ -14,7 +14,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 
 from ..exceptions import LeaseLost, Unavailable
-from ..lease import Lease
+from ..locks.lease import Lease
 from .outage import Breaker
 from .policy import Place
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 
-from ..lease import Lease
-from ..primitives import Semaphore
+from ..locks.lease import Lease
+from ..locks.semaphore import Semaphore
 from ..protocol.plans import Refusal
 from ..signals import acquire_rejected
 from . import identity

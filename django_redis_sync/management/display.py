@@ -13,10 +13,10 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import inspection
-from ..doctor import Finding
-from ..history import Counters, History, add
-from ..inspection import Group, Holder, Status, Unread, Waiter
+from ..operators.doctor import Finding
+from ..operators.history import Counters, History, add
+from ..operators.names import Group
+from ..operators.status import Holder, Status, Unread, Waiter, handed_over
 from .naming import without_secrets
 from .terminal import Cell, Column, duration, printable, table, wrap
 
@@ -131,7 +131,7 @@ def _one(one: Status, width: int | None, style: Style, told: Status | None) -> l
         lines += ["", *table(_HOLDERS(), rows, width)]
         lines += _hidden(one.holding - len(one.holders))
         if any(h.state == "handed" for h in one.holders):
-            lines += wrap(f"* {inspection.handed_over()}", width)
+            lines += wrap(f"* {handed_over()}", width)
     if one.waiters:
         lines += ["", *table(_WAITERS(), [_waiter_row(one, w, style) for w in one.waiters], width)]
         lines += _hidden(one.waiting - len(one.waiters))

@@ -8,11 +8,11 @@ from difflib import get_close_matches
 
 from django.utils.translation import gettext as _
 
-from .. import inspection
 from ..exceptions import Unavailable
-from ..history import Counters
-from ..inspection import Status
 from ..limits import identity
+from ..operators.history import Counters, histories
+from ..operators.names import known_names, names_in_use
+from ..operators.status import Status, display
 from ..protocol.keys import check_text
 from .terminal import printable
 
@@ -28,7 +28,7 @@ def find(name: str, key: str | None, using: str | None) -> list[Name]:
     a child does in a table and is nothing else."""
     if key is not None:
         return [(name, _key(name, key, using))]
-    known = inspection.names(using=using)
+    known = names_in_use(using=using)
     policy, at, child = name.partition("@")
     if at and (name, None) not in known and (policy, child) in known:
         return [(policy, child)]
@@ -39,7 +39,7 @@ def find(name: str, key: str | None, using: str | None) -> list[Name]:
 def _key(name: str, key: str, using: str | None) -> str:
     """What stands in the keys for what an operator typed: an address is digested, say."""
     possible = keys_for(key)
-    known = {k for n, k in inspection.names(using=using) if n == name}
+    known = {k for n, k in names_in_use(using=using) if n == name}
     return next((one for one in possible if one in known), possible[0])
 
 
@@ -61,14 +61,14 @@ def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
     """
     if any(one.used for one in found):
         return None
-    known, asked = inspection.known(using=using), [(one.name, one.key) for one in found]
+    known, asked = known_names(using=using), [(one.name, one.key) for one in found]
     if not set(asked).isdisjoint(known):
         return None
-    if any(one.ever != Counters() for one in inspection.history(asked, minutes=1, using=using)):
+    if any(one.ever != Counters() for one in histories(asked, minutes=1, using=using)):
         return None
     said = _("Nothing is known of %s: nobody used it within the last day.")
     name = found[0].display
-    others = [inspection.display(n, k) for n, k in known[:_MOST_COMPARED]]
+    others = [display(n, k) for n, k in known[:_MOST_COMPARED]]
     policies = [n for n, k in known[:_MOST_COMPARED] if k is not None]
     alike = get_close_matches(name, dict.fromkeys([*policies, *others]))
     hint = " " + _("Did you mean %s?") % printable(", ".join(alike)) if alike else ""

@@ -18,8 +18,8 @@ from django.utils.translation import gettext as _
 
 from .. import conf
 from ..exceptions import SyncError
-from ..lease import Lease
-from ..primitives import Semaphore
+from ..locks.lease import Lease
+from ..locks.semaphore import Semaphore
 from .naming import without_secrets
 from .terminal import printable
 

@@ -14,8 +14,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
-from django_redis_sync import Lock, Semaphore, conf, inspection
+from django_redis_sync import Lock, Semaphore, conf
 from django_redis_sync.engine import connections
+from django_redis_sync.operators.names import names_in_use
 
 from .both import both, eventually
 from .watching import View
@@ -300,7 +301,7 @@ def test_a_loop_that_ends_closes_its_connections(raw) -> None:
 
     with Lock("closing"):  # the sync side has its connection by now, and keeps it
         # So has the keeper, which may have to open one of its own to note the name.
-        eventually(lambda: ("closing", None) in inspection.names())
+        eventually(lambda: ("closing", None) in names_in_use())
     before = connected()
     asyncio.run(main())
     eventually(lambda: connected() <= before, 5)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_redis_sync import LeaseLost, Lock, inspection
+from django_redis_sync import LeaseLost, Lock
+from django_redis_sync.operators.names import names_in_use
 
 from .both import both, until
 from .child import Child
@@ -55,7 +56,7 @@ def test_names_of_a_process_that_ends_at_once_are_listed(raw) -> None:
     for run in range(4):
         with Child("brief", f"brief-{run}", 5) as child:
             child.ended()
-        listed = inspection.names(pattern=f"brief-{run}-*")
+        listed = names_in_use(pattern=f"brief-{run}-*")
         assert [(f"brief-{run}-{n}", None) for n in range(5)] == sorted(listed)
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from devtools.servers import RedisServer
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, inspection, operations
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.status import status_of
 
 from .conftest import Visitor, running_site
 
@@ -68,7 +70,7 @@ class Waiting:
 
 def queue_of(name: str, length: int, key: str | None = None) -> None:
     end = time.monotonic() + 5
-    while inspection.status(name, key).waiting != length:
+    while status_of(name, key).waiting != length:
         assert time.monotonic() < end, "nobody came to wait"
         time.sleep(0.02)
 
@@ -159,11 +161,11 @@ def test_a_manager_resizes_and_resets(manager: Visitor) -> None:
         confirmed(manager, "#act-resize")
 
         assert waiting.got.wait(5)
-        assert inspection.status("report").override == 2
+        assert status_of("report").override == 2
         assert "resized" in manager.text("#now-title + .sync-now")
         waiting.end()
     confirmed(manager, "#act-reset")
-    assert inspection.status("report").override is None
+    assert status_of("report").override is None
 
 
 def test_html_in_a_name_and_in_a_label_is_text(manager: Visitor) -> None:
@@ -245,7 +247,7 @@ def test_all_of_it_works_without_javascript(manager: Visitor) -> None:
         manager.wait_for(lambda: not lease.owned())
     finally:
         manager.browser.execute_cdp_cmd(switch, {"value": False})
-    assert not inspection.status("plain").holders
+    assert not status_of("plain").holders
 
 
 WIDTHS = (390, 700, 800, 1024, 1120, 1280, 1920)
@@ -256,8 +258,8 @@ def test_nothing_is_cut_off_at_any_width(manager: Visitor) -> None:
     wider = "return [...document.querySelectorAll('.results, html')]"
     wider += ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.className)"
     with traffic("shop.views.search"), Lock("nightly report", timeout=math.inf):
-        operations.pause("nightly report")
-        operations.resize("nightly report", None, 3)
+        actions.pause("nightly report")
+        actions.resize("nightly report", None, 3)
         waiting = Waiting("shop.tasks.bill", 1)
         held = Waiting("shop.tasks.bill", 1, label="shop.tasks.send_the_bills_of_the_month")
         queue_of("shop.tasks.bill", 1)
@@ -305,8 +307,8 @@ def test_the_list_with_everything_on_it(manager: Visitor) -> None:
             *(("api", 4, str(user), "api:list") for user in range(8)),
         )
     ]
-    operations.resize("invoice:42", None, 3)
-    operations.pause("exports")
+    actions.resize("invoice:42", None, 3)
+    actions.pause("exports")
     with traffic("lookup", threads=7):
         manager.open()
         manager.wait_for(lambda: "lookup" in manager.text("#sync-live"))

@@ -119,7 +119,7 @@ def put(text: str, name: str, table: str) -> str:
 
 def least() -> str:
     """The least ACL for the prefix `sync`, as the page on threats shows it."""
-    from django_redis_sync.permissions import rules
+    from django_redis_sync.operators.doctor.permissions import rules
 
     return f"```text\n{rules('sync')}\n```"
 

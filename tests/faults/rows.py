@@ -226,7 +226,10 @@ FAULTS: dict[int, Row] = {
         "allkeys-random, and memory filled until leases vanish",
         (
             *at(HERE, "test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict"),
-            *at("test_doctor", "test_an_evicting_policy_is_an_error_when_memory_is_limited"),
+            *at(
+                "test_operators_doctor",
+                "test_an_evicting_policy_is_an_error_when_memory_is_limited",
+            ),
         ),
         "no system check says so: checks never open a connection",
     ),
@@ -249,7 +252,7 @@ FAULTS: dict[int, Row] = {
                 "test_a_refused_command_is_named",
                 "test_a_refused_command_in_a_script_is_named",
             ),
-            *at("test_doctor", "test_a_command_that_is_not_allowed_is_named"),
+            *at("test_operators_doctor", "test_a_command_that_is_not_allowed_is_named"),
         ),
     ),
     26: Row(
@@ -468,7 +471,10 @@ INPUT: dict[str, Row] = {
         (
             *at(PERMITS, "test_the_callers_limit_rules_and_nobody_is_thrown_out"),
             *at(SCRIPTS, "test_callers_that_disagree_on_the_limit_are_noted"),
-            *at("test_operations", "test_resize_rules_above_the_callers_and_throws_nobody_out"),
+            *at(
+                "test_operators_actions",
+                "test_resize_rules_above_the_callers_and_throws_nobody_out",
+            ),
         ),
     ),
     "foreign value": Row(
@@ -530,7 +536,10 @@ INPUT: dict[str, Row] = {
         "the holder changes in between",
         (
             *at(ACT, "test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place"),
-            *at("test_operations", "test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer"),
+            *at(
+                "test_operators_actions",
+                "test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer",
+            ),
             *at(ACTIONS, "test_a_newcomer_is_left_alone"),
         ),
     ),
@@ -541,7 +550,7 @@ INPUT: dict[str, Row] = {
         (
             *at(SCRIPTS, "test_rejected_requests_leave_nothing", "test_statistics_expire"),
             *at(SCRIPTS, "test_nothing_is_left_when_everything_has_ended"),
-            *at("test_inspection", "test_names_of_yesterday_and_too_many_are_dropped"),
+            *at("test_operators_status", "test_names_of_yesterday_and_too_many_are_dropped"),
         ),
     ),
     "X-Forwarded-For": Row(
@@ -577,7 +586,7 @@ INPUT: dict[str, Row] = {
         "a wrong one, and a server that is down",
         (
             *at(OLD, "test_a_wrong_password_is_no_secret_told"),
-            *at("test_inspection", "test_redis_down_is_unavailable_and_shows_no_password"),
+            *at("test_operators_status", "test_redis_down_is_unavailable_and_shows_no_password"),
         ),
     ),
     "metadata": Row(

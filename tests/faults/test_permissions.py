@@ -16,18 +16,12 @@ import redis
 from django.conf import settings
 
 from devtools.servers import RedisServer
-from django_redis_sync import (
-    Lease,
-    Lock,
-    ReadWriteLock,
-    RLock,
-    Semaphore,
-    Unavailable,
-    doctor,
-    inspection,
-    operations,
-    permissions,
-)
+from django_redis_sync import Lease, Lock, ReadWriteLock, RLock, Semaphore, Unavailable
+from django_redis_sync.operators import actions, doctor
+from django_redis_sync.operators.doctor import permissions
+from django_redis_sync.operators.history import histories
+from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 
 #: Allowed for what this core does not do. INFO is the doctor's (without it, it says what it can not
@@ -62,7 +56,7 @@ def core(using: str) -> None:
             target=lambda: got.append(Lock("wait", using=using).acquire(blocking_timeout=20))
         )
         waiting.start()
-        eventually(lambda: inspection.status("wait", using=using).waiting == 1)
+        eventually(lambda: status_of("wait", using=using).waiting == 1)
         assert first
         first.release()
         waiting.join(20)
@@ -80,14 +74,14 @@ def core(using: str) -> None:
     asyncio.run(acore(using))
     held = Semaphore("policy", 2, key="42", using=using).acquire()
     assert held
-    eventually(lambda: ("policy", "42") in inspection.names(using=using))
-    operations.pause("policy", using=using)
-    operations.resume("policy", using=using)
-    operations.resize("policy", "42", 3, using=using)
-    operations.reset("policy", "42", using=using)
-    shown = inspection.status("policy", "42", using=using)
-    assert [True] == [c.done for c in operations.clear(shown, [held.token], using=using)]
-    assert inspection.history([("core", None)], using=using)[0].total.granted
+    eventually(lambda: ("policy", "42") in names_in_use(using=using))
+    actions.pause("policy", using=using)
+    actions.resume("policy", using=using)
+    actions.resize("policy", "42", 3, using=using)
+    actions.reset("policy", "42", using=using)
+    shown = status_of("policy", "42", using=using)
+    assert [True] == [c.done for c in actions.clear(shown, [held.token], using=using)]
+    assert histories([("core", None)], using=using)[0].total.granted
 
 
 async def acore(using: str) -> None:

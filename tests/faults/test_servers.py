@@ -12,7 +12,9 @@ import pytest
 import redis
 
 from devtools.servers import RedisServer, find_server
-from django_redis_sync import LeaseLost, Lock, Semaphore, Unavailable, doctor, inspection
+from django_redis_sync import LeaseLost, Lock, Semaphore, Unavailable
+from django_redis_sync.operators import doctor
+from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
@@ -291,7 +293,7 @@ def test_row_03_nothing_that_asks_takes_longer_than_its_budget(
     asks: list[Callable[[], Any]] = [
         lambda: Impatient("x", using=using).acquire(False),
         lambda: Impatient("x", using=using).acquire(blocking_timeout=1),
-        lambda: inspection.status("x", using=using),
+        lambda: status_of("x", using=using),
         held.renew,
         held.owned,
         held.release,

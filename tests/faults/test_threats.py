@@ -16,8 +16,10 @@ import redis
 from django.core.management import call_command
 
 import django_redis_sync
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, asks, operations
-from django_redis_sync.inspection import status
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
+from django_redis_sync.locks import terms
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.settings import PREFIX
@@ -36,7 +38,7 @@ def test_a_token_cannot_be_guessed(clean_redis: None) -> None:
     assert 50 == len(tokens)
     for token in tokens:
         assert 128 == 4 * len(token) and int(token, 16) >= 0
-    source = inspect.getsource(asks._token)
+    source = inspect.getsource(terms._token)
     assert "os.urandom(16)" in source or "secrets.token_hex(16)" in source
 
 
@@ -46,13 +48,13 @@ def test_a_token_is_never_shown_whole(raw: redis.Redis, caplog: Any) -> None:
     lock = Lock("secret", timeout=60)
     lease = lock.acquire()
     assert lease
-    shown = status("secret")
+    shown = status_of("secret")
     said = [repr(lease), str(lease), repr(shown), repr(lock), str(shown.holders[0])]
     for output in ("table", "json"):
         out = io.StringIO()
         call_command("locks", "status", "secret", format=output, stdout=out)
         said.append(out.getvalue())
-    operations.clear(shown, [shown.holders[0].id])
+    actions.clear(shown, [shown.holders[0].id])
     for ask in (lease.renew, lease.release, lease.check):
         with pytest.raises(LeaseLost) as caught:
             ask()
@@ -121,9 +123,9 @@ def test_nobody_writes_lines_into_the_log(raw: redis.Redis, caplog: Any) -> None
     lock = Lock("said", timeout=1, renew=True, label=HOSTILE)
     lease = lock.acquire()
     assert lease
-    shown = status("said")
+    shown = status_of("said")
     assert HOSTILE[:5] in str(shown.holders[0].label["label"])
-    operations.clear(shown, [shown.holders[0].id])
+    actions.clear(shown, [shown.holders[0].id])
     eventually(lambda: not lease.held, 10)
     ours = [r for r in caplog.records if r.name.startswith("django_redis_sync")]
     assert ours

@@ -13,8 +13,11 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_redis_sync import Lock, SyncError, inspection
+from django_redis_sync import Lock, SyncError
 from django_redis_sync.engine.keeper import marked_key, names_key
+from django_redis_sync.operators.history import histories
+from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of
 from tests.settings import PREFIX
 
@@ -83,9 +86,9 @@ def test_inspection_of_garbage(
             raw.hset(KEYS.info, mapping=mapping)  # type: ignore[arg-type]
     for part, member, score in places:
         raw.zadd(getattr(KEYS, part), {member: score})
-    found = look(lambda: inspection.status(NAME))
+    found = look(lambda: status_of(NAME))
     assert found is None or NAME == found.name
-    look(lambda: inspection.statuses([(NAME, None), ("other", None)]))
+    look(lambda: statuses([(NAME, None), ("other", None)]))
 
 
 @SERVER
@@ -105,7 +108,7 @@ def test_history_of_garbage(raw: redis.Redis, look: Any, fields: dict[bytes, byt
     raw.delete(KEYS.stats)
     if fields:
         raw.hset(KEYS.stats, mapping=fields)  # type: ignore[arg-type]
-    found = look(lambda: inspection.history([(NAME, None)]))
+    found = look(lambda: histories([(NAME, None)]))
     assert found is None or NAME == found[0].name
 
 
@@ -123,7 +126,7 @@ def test_a_registry_of_garbage(raw: redis.Redis, look: Any, members: list[bytes]
     raw.zadd(names_key(PREFIX), dict.fromkeys(members, 1e13))
     raw.zadd(names_key(PREFIX), {"good": 1e13})
     raw.zadd(marked_key(PREFIX), dict.fromkeys(members, 1e13))
-    found = look(lambda: inspection.statuses(inspection.names()))
+    found = look(lambda: statuses(names_in_use()))
     assert found is not None and "good" in [one.name for one in found]
 
 
@@ -139,9 +142,9 @@ def test_bytes_that_are_no_utf8(raw: redis.Redis, look: Any, where: str) -> None
         "registry": lambda: raw.zadd(names_key(PREFIX), {b"\xff": 1e13}),
     }
     make[where]()
-    look(lambda: inspection.status(NAME))
-    look(lambda: inspection.history([(NAME, None)]))
-    look(inspection.names)
+    look(lambda: status_of(NAME))
+    look(lambda: histories([(NAME, None)]))
+    look(names_in_use)
 
 
 @pytest.mark.parametrize("part", ["leases", "queue", "waiters", "info", "stats"])
@@ -159,9 +162,9 @@ def test_keys_of_another_kind_are_named_and_left_alone(
     make[kind]()
     before = raw.dump(key)
     asks: list[Callable[[], Any]] = [
-        lambda: inspection.status(NAME),
+        lambda: status_of(NAME),
         lambda: Lock(NAME).acquire(False),
-        lambda: inspection.history([(NAME, None)]),
+        lambda: histories([(NAME, None)]),
     ]
     errors = []
     for ask in asks:

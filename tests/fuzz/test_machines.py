@@ -24,17 +24,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from django_redis_sync import (
-    Lease,
-    LeaseLost,
-    Lock,
-    NotAcquired,
-    ReadWriteLock,
-    RLock,
-    Semaphore,
-    inspection,
-    operations,
-)
+from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, ReadWriteLock, RLock, Semaphore
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.status import status_of
 from tests.support.journal import journalling
 
 FEW = settings(max_examples=30, stateful_step_count=30)
@@ -150,31 +142,31 @@ class SemaphoreMachine(Judged):
     def clear(self, data: Any) -> None:
         # In the order of the grants: that of the tokens differs from run to run.
         token = data.draw(st.sampled_from(list(self.held)))
-        shown = inspection.status(self.name)
-        assert [True] == [one.done for one in operations.clear(shown, [token])]
+        shown = status_of(self.name)
+        assert [True] == [one.done for one in actions.clear(shown, [token])]
         del self.held[token]
 
     @rule(limit=st.integers(1, 5))
     def resize(self, limit: int) -> None:
-        if inspection.status(self.name).kind == "plain":
-            operations.resize(self.name, None, limit)
+        if status_of(self.name).kind == "plain":
+            actions.resize(self.name, None, limit)
             self.override = limit
 
     @rule()
     def reset(self) -> None:
-        operations.reset(self.name)
+        actions.reset(self.name)
         self.override = None
 
     @rule()
     def pause(self) -> None:
-        (operations.resume if self.paused else operations.pause)(self.name)
+        (actions.resume if self.paused else actions.pause)(self.name)
         self.paused = not self.paused
 
     @invariant()
     def the_server_agrees(self) -> None:
         if not hasattr(self, "held"):
             return
-        shown = inspection.status(self.name)
+        shown = status_of(self.name)
         assert sum(self.held.values()) == shown.in_use
         assert set(self.held) == {holder.token for holder in shown.holders}
         assert self.paused == shown.paused
@@ -233,8 +225,8 @@ class RLockMachine(Judged):
     @rule()
     def clear(self) -> None:
         """The owner is told, as its keeper would tell it."""
-        shown = inspection.status(self.name)
-        (done,) = operations.clear(shown, [shown.holders[0].token])
+        shown = status_of(self.name)
+        (done,) = actions.clear(shown, [shown.holders[0].token])
         assert done.done
         self.lost = True
         assert self.owner is not None
@@ -313,7 +305,7 @@ class ReadWriteMachine(Judged):
 
     @invariant()
     def the_server_agrees(self) -> None:
-        shown = inspection.status(self.name)
+        shown = status_of(self.name)
         assert len([role for role in self.roles if role]) == shown.holding
         assert ("writer" in self.roles) == shown.exclusive
 
@@ -341,7 +333,7 @@ class QueueMachine(Judged):
         if len(self.held) < 2:
             self._served()
         else:
-            while inspection.status(self.name).waiting < before and not got:
+            while status_of(self.name).waiting < before and not got:
                 pass
         assert len(self.held) <= 2
 

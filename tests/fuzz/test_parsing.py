@@ -15,8 +15,9 @@ from django.test import override_settings
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable, conf, labels
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable, conf
 from django_redis_sync.defaults import DEFAULTS, REQUESTS
+from django_redis_sync.engine import labels
 from django_redis_sync.limits import identity
 from django_redis_sync.protocol.keys import MOST_BYTES, check_text, keys_of, split
 

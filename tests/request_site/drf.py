@@ -8,7 +8,7 @@ from rest_framework.decorators import api_view, authentication_classes
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_redis_sync.decorators import semaphore_required
+from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.holding import note_of
 
 

@@ -11,8 +11,8 @@ from django.template.response import TemplateResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from django_redis_sync.decorators import semaphore_required
-from django_redis_sync.mixins import SemaphoreRequiredMixin
+from django_redis_sync.limits.decorator import semaphore_required
+from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
 from tests.request_site import gate
 
 one = semaphore_required("one", limit=1)

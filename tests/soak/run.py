@@ -254,31 +254,34 @@ class Chaos:
         return "clients paused by the server"
 
     def clear(self, side: Side) -> str | None:
-        from django_redis_sync import Unavailable, inspection, operations
+        from django_redis_sync import Unavailable
+        from django_redis_sync.operators import actions
+        from django_redis_sync.operators.status import status_of
 
         try:
-            shown = inspection.status(self._name(side), using=side.alias)
+            shown = status_of(self._name(side), using=side.alias)
             if not shown.everyone:
                 return None
             one = self.chance.choice(shown.everyone)
-            (done,) = operations.clear(shown, [one.token], using=side.alias)
+            (done,) = actions.clear(shown, [one.token], using=side.alias)
             return "cleared by an operator" if done.done else None
         except Unavailable:
             return None
 
     def mark(self, side: Side) -> str | None:
-        from django_redis_sync import Unavailable, operations
+        from django_redis_sync import Unavailable
+        from django_redis_sync.operators import actions
 
         from .work import KINDS
 
         name, alias = self._name(side), side.alias
         try:
             if name == "rw" or KINDS[name].alone or self.chance.random() < 0.5:
-                operations.pause(name, using=alias)
+                actions.pause(name, using=alias)
                 time.sleep(self.chance.uniform(0, 0.2))
-                operations.resume(name, using=alias)
+                actions.resume(name, using=alias)
                 return "paused and resumed by an operator"
-            operations.resize(name, None, self.chance.randint(1, 6), using=alias)
+            actions.resize(name, None, self.chance.randint(1, 6), using=alias)
             return "resized by an operator"
         except Unavailable:
             return None
@@ -340,14 +343,14 @@ class Chaos:
 
     def unmark(self) -> None:
         """Take all marks back, as the operator would."""
-        from django_redis_sync import operations
+        from django_redis_sync.operators import actions
 
         from .work import NAMES
 
         for side in self.sides:
             for name in NAMES:
-                operations.resume(name, using=side.alias)
-                operations.reset(name, using=side.alias)
+                actions.resume(name, using=side.alias)
+                actions.reset(name, using=side.alias)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync import inspection
 from django_redis_sync.engine import keeper
+from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.status import display
 
 
 @pytest.fixture
@@ -25,4 +26,4 @@ def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def listed(*wanted: str) -> bool:
     """Whether the registry has these names, as people see them."""
-    return set(wanted) <= {inspection.display(name, key) for name, key in inspection.names()}
+    return set(wanted) <= {display(name, key) for name, key in names_in_use()}

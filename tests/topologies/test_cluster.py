@@ -15,8 +15,12 @@ from redis.crc import key_slot
 
 from devtools.servers import HOST
 from devtools.topologies import Cluster, client, wait_for
-from django_redis_sync import Lock, Semaphore, Unavailable, inspection, operations
+from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.engine import cluster, connections, hub, keeper
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.history import histories
+from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import both, eventually, until
 
@@ -95,17 +99,17 @@ def test_names_spread_over_the_shards_and_each_stays_on_one(shared, name) -> Non
 async def test_status_and_operators_see_all_shards(io, shared, name, settings) -> None:
     names = [one for some in spread(shared, 2) for one in some]
     leases = [await io.do(Lock(one, using=name), "acquire") for one in names]
-    await until(io, lambda: {one for one, _ in inspection.names(using=name)} == set(names), 10)
-    found = inspection.statuses([(one, None) for one in names], using=name)
+    await until(io, lambda: {one for one, _ in names_in_use(using=name)} == set(names), 10)
+    found = statuses([(one, None) for one in names], using=name)
     assert [status.holding for status in found] == [1] * len(names)
     assert (await io.do(Lock(names[0], using=name), "status")).holding == 1
-    assert len(inspection.history([(one, None) for one in names], using=name)) >= len(names)
+    assert len(histories([(one, None) for one in names], using=name)) >= len(names)
     for one in names:
-        operations.pause(one, using=name)
+        actions.pause(one, using=name)
     assert await io.do(Lock(names[3], using=name), "acquire", False) is None
-    assert {one for one, _ in inspection.names(using=name)} == set(names)
+    assert {one for one, _ in names_in_use(using=name)} == set(names)
     for one in names:
-        operations.resume(one, using=name)
+        actions.resume(one, using=name)
     for lease in leases:
         await io.do(lease, "release")
 
@@ -116,7 +120,7 @@ def test_the_command_lists_all_shards(shared, name, settings, capsys) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": name}
     names = [one for some in spread(shared) for one in some]
     leases = [Lock(one).acquire() for one in names]
-    eventually(lambda: len(inspection.names()) == len(names), 10)
+    eventually(lambda: len(names_in_use()) == len(names), 10)
     call_command("locks", "status", "--format", "json")
     said = capsys.readouterr().out
     assert all(one in said for one in names)
@@ -236,7 +240,7 @@ def test_slots_migrate_under_load_without_an_error(shared, name, figure) -> None
     assert crowd.errors == {}, crowd.said
     assert crowd.over == 0
     for one in names:
-        assert inspection.status(one, using=name).holding == 0
+        assert status_of(one, using=name).holding == 0
 
 
 @both
@@ -274,7 +278,7 @@ def test_the_registry_is_found_where_its_slot_went(shared, name) -> None:
     here = shared.owner(slot)
     shared.migrate(slot, next(server for server in shared.primaries if server is not here))
     with Lock("listed", using=name):
-        eventually(lambda: ("listed", None) in inspection.names(using=name), 10)
+        eventually(lambda: ("listed", None) in names_in_use(using=name), 10)
 
 
 # Shards that stop
@@ -320,7 +324,7 @@ async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(
 
 def _is_back(name: str, alias: str) -> bool:
     try:
-        return inspection.status(name, using=alias).holding == 1
+        return status_of(name, using=alias).holding == 1
     except Unavailable:
         return False
 

@@ -22,8 +22,8 @@ from django_redis_sync import (
     Unavailable,
     acquire_all,
 )
-from django_redis_sync.inspection import Status
 from django_redis_sync.middleware import ConcurrencyLimitMiddleware
+from django_redis_sync.operators.status import Status
 from django_redis_sync.signals import lease_lost
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 

@@ -23,10 +23,12 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_redis_sync import doctor, inspection, operations
 from django_redis_sync.exceptions import SyncError, Unavailable
-from django_redis_sync.inspection import Group, History, Holder, Status, Unread, Waiter
 from django_redis_sync.management import display, naming, runner, terminal
+from django_redis_sync.operators import actions, doctor
+from django_redis_sync.operators.history import History, histories_of
+from django_redis_sync.operators.names import Group, grouped, names_in_use
+from django_redis_sync.operators.status import Holder, Status, Unread, Waiter, readable, statuses
 
 EXIT_CODES = """\
 exit codes:
@@ -219,10 +221,10 @@ class Command(BaseCommand):
         self, name: str | None, key: str | None, using: str | None
     ) -> tuple[list[Group], list[History], list[Unread]]:
         if name is None:
-            found, unread = inspection.readable(inspection.names(using=using), using=using)
-            return inspection.grouped(found), [], unread
-        found, unread = inspection.readable(naming.find(name, key, using), using=using)
-        return inspection.grouped(found), inspection.past(found, using=using), unread
+            found, unread = readable(names_in_use(using=using), using=using)
+            return grouped(found), [], unread
+        found, unread = readable(naming.find(name, key, using), using=using)
+        return grouped(found), histories_of(found, using=using), unread
 
     def _watch(self, lines: Callable[[int | None], list[str]], every: float, format: str) -> None:
         every = max(0.1, every)
@@ -251,14 +253,12 @@ class Command(BaseCommand):
         interactive: bool, using: str | None, **_options: Any,
     ) -> None:  # fmt: skip
         names = (
-            inspection.names(using=using, pattern=name)
-            if pattern
-            else naming.find(name, key, using)
+            names_in_use(using=using, pattern=name) if pattern else naming.find(name, key, using)
         )
-        found = inspection.statuses(names, using=using, rows=MOST_CLEARED)
+        found = statuses(names, using=using, rows=MOST_CLEARED)
         if not pattern:
             unheard_of = naming.unheard_of(found, using)
-            if unheard_of and inspection.names(using=using, pattern=name):
+            if unheard_of and names_in_use(using=using, pattern=name):
                 unheard_of += " " + _("As a glob it takes --pattern.")
             self._check(unheard_of)
         elif not found:
@@ -282,7 +282,7 @@ class Command(BaseCommand):
             one
             for status in found
             if (tokens := [shown.token for of, shown in chosen if of is status])
-            for one in operations.clear(status, tokens, using=using)
+            for one in actions.clear(status, tokens, using=using)
         ]
         done = sum(one.done for one in cleared)
         gone = len(cleared) - done
@@ -304,22 +304,22 @@ class Command(BaseCommand):
             return False
 
     def _pause(self, **options: Any) -> None:
-        self._mark(operations.pause, _("Paused %s: nobody new gets in until resume."), **options)
+        self._mark(actions.pause, _("Paused %s: nobody new gets in until resume."), **options)
 
     def _resume(self, **options: Any) -> None:
-        self._mark(operations.resume, _("Resumed %s."), undoes=True, **options)
+        self._mark(actions.resume, _("Resumed %s."), undoes=True, **options)
 
     def _resize(self, limit: int | None, reset: bool, **options: Any) -> None:
         if (limit is None) == (not reset):
             raise CommandError(_("Give a LIMIT or --reset."), returncode=2)
         if limit is None:
             said = _("Reset %s: the limit is what the code says.")
-            self._mark(operations.reset, said, undoes=True, **options)
+            self._mark(actions.reset, said, undoes=True, **options)
             return
         wanted = limit
 
         def resize(name: str, key: str | None, using: str | None) -> list[str]:
-            return operations.resize(name, key, wanted, using)
+            return actions.resize(name, key, wanted, using)
 
         self._mark(resize, _("Resized %s.") + " " + _("The limit is %d.") % wanted, **options)
 
@@ -328,7 +328,7 @@ class Command(BaseCommand):
         key: str | None, using: str | None, undoes: bool = False, **_options: Any,
     ) -> None:  # fmt: skip
         family = naming.find(name, key, using)
-        unheard_of = naming.unheard_of(inspection.statuses(family, using=using), using)
+        unheard_of = naming.unheard_of(statuses(family, using=using), using)
         if undoes:
             self._check(unheard_of)
         (plain, child), *_others = family

@@ -8,10 +8,10 @@ from typing import Any
 
 from django.core.cache import caches
 
-from .engine import connections
-from .engine.drivers import error_of
-from .engine.wire import REDIS_ERRORS, clock, text, why
-from .protocol.plans import Failure
+from ..protocol.plans import Failure
+from . import connections
+from .drivers import error_of
+from .wire import REDIS_ERRORS, clock, text, why
 
 
 def command(alias: str, *args: Any) -> Any:
@@ -48,3 +48,12 @@ def decoded(reply: Any) -> Any:
     if isinstance(reply, dict):
         return {text(key): text(value) for key, value in reply.items()}
     return text(reply)
+
+
+def whole(text: str, other: int = 0) -> int:
+    """The integer that a script wrote; `other` for what can't be one of ours."""
+    try:
+        value = int(text)
+    except ValueError:
+        return other
+    return value if abs(value) < 2**63 else other

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
-from .. import conf
-from ..engine.drivers import error_of
-from ..exceptions import SyncError, Unavailable
-from ..protocol.plans import Failure
+from ... import conf
+from ...engine.drivers import error_of
+from ...exceptions import SyncError, Unavailable
+from ...protocol.plans import Failure
 from . import neighbours, servers
 from .findings import Finding, failed, silent, together
 

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from asgiref.sync import iscoroutinefunction
 
+from ..protocol.keys import check_text
+from ..protocol.plans import Refusal
 from .lease import Lease
-from .primitives import Semaphore
-from .protocol.keys import check_text
-from .protocol.plans import Refusal
+from .semaphore import Semaphore
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")

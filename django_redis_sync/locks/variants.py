@@ -6,15 +6,15 @@ import os
 import weakref
 from typing import Any
 
-from . import conf
-from .exceptions import NotAcquired, UpgradeRefused
-from .handles import Terms
-from .held import PerCaller
+from .. import conf
+from ..exceptions import NotAcquired, UpgradeRefused
+from ..protocol.keys import keys_of
+from ..protocol.plans import Ask, Grant, Refusal
+from ..protocol.scripts import MOST_PERMITS
+from .callers import PerCaller
+from .handle import Terms
 from .lease import Lease
-from .primitives import Lock, Semaphore
-from .protocol.keys import keys_of
-from .protocol.plans import Ask, Grant, Refusal
-from .protocol.scripts import MOST_PERMITS
+from .semaphore import Lock, Semaphore
 
 
 class _Callers(PerCaller):

@@ -11,12 +11,13 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import conf, permissions
-from ..asking import decoded
-from ..engine import connections
-from ..engine.cluster import Address, ClusterServer
-from ..engine.wire import clock
-from ..protocol.plans import Failure
+from ... import conf
+from ...engine import connections
+from ...engine.cluster import Address, ClusterServer
+from ...engine.commands import decoded
+from ...engine.wire import clock
+from ...protocol.plans import Failure
+from . import permissions
 from .findings import Finding, Level
 
 OLDEST_VERSION = (6, 2)

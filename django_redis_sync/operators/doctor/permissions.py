@@ -11,11 +11,11 @@ from typing import Any
 from redis.client import PubSub
 from redis.exceptions import NoPermissionError
 
-from .engine import connections
-from .engine.wire import REDIS_ERRORS, clock, why
-from .protocol.keys import quote
-from .protocol.plans import Failure
-from .protocol.scripts import LUA
+from ...engine import connections
+from ...engine.wire import REDIS_ERRORS, clock, why
+from ...protocol.keys import quote
+from ...protocol.plans import Failure
+from ...protocol.scripts import LUA
 
 #: What clients send themselves, beside what the scripts call.
 _SENT: tuple[str, ...] = (

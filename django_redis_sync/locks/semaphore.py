@@ -10,19 +10,21 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from . import conf, inspection, transactions
-from .asks import Asking
-from .engine import connections, drivers
-from .engine.quorum import Quorum, quorum_of
-from .engine.wire import clock
-from .exceptions import LeaseLost, NotAcquired, WrongKind
-from .handles import Terms
-from .held import PerCaller, Shared
+from .. import conf
+from ..engine import connections, drivers
+from ..engine.quorum import Quorum, quorum_of
+from ..engine.wire import clock
+from ..exceptions import LeaseLost, NotAcquired, WrongKind
+from ..operators.status import Status, astatus_of, status_of
+from ..protocol import plans
+from ..protocol.keys import keys_of
+from ..protocol.plans import Ask, Grant, Refusal
+from ..protocol.scripts import MOST_PERMITS
+from . import transactions
+from .callers import PerCaller, Shared
+from .handle import Terms
 from .lease import Lease
-from .protocol import plans
-from .protocol.keys import keys_of
-from .protocol.plans import Ask, Grant, Refusal
-from .protocol.scripts import MOST_PERMITS
+from .terms import Asking
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -193,13 +195,13 @@ class Semaphore(Asking):
         lease = self._held.newest()
         return lease is not None and await lease.aowned()
 
-    def status(self) -> inspection.Status:
+    def status(self) -> Status:
         """Who holds and who waits."""
-        return inspection.status(self.name, self.key, using=self._alias())
+        return status_of(self.name, self.key, using=self._alias())
 
-    async def astatus(self) -> inspection.Status:
+    async def astatus(self) -> Status:
         """As status."""
-        return await inspection.astatus(self.name, self.key, using=self._alias())
+        return await astatus_of(self.name, self.key, using=self._alias())
 
     def locked(self) -> bool:
         """Whether anybody holds the name now."""

@@ -11,13 +11,14 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext as _
 
-from .. import conf, inspection
-from ..asking import forget
-from ..engine import connections
-from ..engine.cluster import ClusterServer
-from ..engine.wire import REDIS_ERRORS
-from ..inspection import Status
-from ..protocol.keys import quote
+from ... import conf
+from ...engine import connections
+from ...engine.cluster import ClusterServer
+from ...engine.commands import forget
+from ...engine.wire import REDIS_ERRORS
+from ...protocol.keys import quote
+from ..names import names_in_use
+from ..status import Status, readable
 from .findings import Finding
 from .servers import allowed
 
@@ -81,8 +82,8 @@ def _foreign(server: connections.Server, prefix: str) -> bool:
 
 
 def _names(alias: str) -> Iterator[Finding]:
-    names = inspection.names(using=alias)[:MOST_NAMES]
-    found, unread = inspection.readable(names, using=alias)
+    names = names_in_use(using=alias)[:MOST_NAMES]
+    found, unread = readable(names, using=alias)
     if unread:
         yield Finding(
             "unreadable",

@@ -11,10 +11,12 @@ import redis
 from django.conf import settings
 
 from devtools.servers import RedisServer
-from django_redis_sync import Lock, Semaphore, Unavailable, history, inspection
+from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.engine import connections, keeper
-from django_redis_sync.history import Counters, suggest
-from django_redis_sync.inspection import Holder, Waiter
+from django_redis_sync.operators import history
+from django_redis_sync.operators.history import Counters, histories, histories_of, suggest
+from django_redis_sync.operators.names import grouped, names_in_use
+from django_redis_sync.operators.status import Holder, Waiter, status_of, statuses
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted
@@ -38,20 +40,20 @@ def test_a_name_is_listed_as_soon_as_it_is_used(raw: redis.Redis) -> None:
 
 def test_the_most_recent_name_comes_first(raw: redis.Redis) -> None:
     raw.zadd(REGISTRY, {"old": 1000, "newer": 3000, "new": 2000})
-    assert inspection.names() == [("newer", None), ("new", None), ("old", None)]
+    assert names_in_use() == [("newer", None), ("new", None), ("old", None)]
 
 
 def test_a_child_is_told_from_a_plain_name_with_an_at_sign(raw: redis.Redis) -> None:
     with Lock("a@b"), Semaphore("a", 1, key="b"), Lock("{x}%:y"):
         wanted = {("a@b", None), ("a", "b"), ("{x}%:y", None)}
-        eventually(lambda: wanted <= set(inspection.names()))
+        eventually(lambda: wanted <= set(names_in_use()))
 
 
 def test_a_name_is_literal_unless_it_is_a_pattern(raw: redis.Redis) -> None:
     raw.zadd(REGISTRY, {"x[1]": 1, "x1": 2, "exports%4042": 3, "exports@42": 4})
-    assert inspection.names(pattern="x[1]") == [("x1", None)]
-    assert inspection.names(pattern="x[[]1]") == [("x[1]", None)]
-    assert inspection.names(pattern="exports@*") == [("exports", "42"), ("exports@42", None)]
+    assert names_in_use(pattern="x[1]") == [("x1", None)]
+    assert names_in_use(pattern="x[[]1]") == [("x[1]", None)]
+    assert names_in_use(pattern="exports@*") == [("exports", "42"), ("exports@42", None)]
 
 
 def test_many_uses_within_a_minute_are_written_once(raw: redis.Redis) -> None:
@@ -102,7 +104,7 @@ def test_an_outage_delays_the_list_and_nothing_else(
     found.note(keeper_keys("later"))
     time.sleep(0.1)
     server.restart()
-    eventually(lambda: inspection.names(using="private") == [("later", None)])
+    eventually(lambda: names_in_use(using="private") == [("later", None)])
 
 
 def keeper_keys(name: str) -> Any:
@@ -119,7 +121,7 @@ def test_ten_thousand_names_take_twenty_round_trips(
 ) -> None:
     now = raw.time()[0] * 1000
     raw.zadd(REGISTRY, {f"name-{i}": now + i for i in range(10_000)})
-    inspection.status("the script is loaded")
+    status_of("the script is loaded")
     trips, many, mine = [], connections.Server.many, threading.get_ident()
 
     def counting(self: connections.Server, steps: Any) -> Any:
@@ -129,7 +131,7 @@ def test_ten_thousand_names_take_twenty_round_trips(
 
     monkeypatch.setattr(connections.Server, "many", counting)
     with counted(raw) as commands:
-        found = inspection.statuses(inspection.names())
+        found = statuses(names_in_use())
     assert len(found) == 10_000 and found[0].name == "name-9999"
     assert trips == [500] * 20
     assert commands["evalsha"] == 10_000
@@ -142,7 +144,7 @@ def test_a_status_shows_who_holds_and_who_waits_but_no_token(raw: redis.Redis) -
     from django_redis_sync.protocol import plans
 
     with Semaphore("s", 2, label="reports.export") as lease:
-        status = inspection.status("s")
+        status = status_of("s")
         holder = status.holders[0]
         assert (holder.id, holder.token) == (lease.token[:8], lease.token)
         assert lease.token not in repr(status)
@@ -154,7 +156,7 @@ def test_a_status_shows_who_holds_and_who_waits_but_no_token(raw: redis.Redis) -
         drivers.drive(
             plans.run_once("acquire", keys, argv, 1.0, clock()), connections.server("default")
         )
-        (waiter,) = inspection.status("s").waiters
+        (waiter,) = status_of("s").waiters
         assert (waiter.position, waiter.permits, waiter.alive) == (1, 2, True)
         assert status.everyone == (holder,)
         assert isinstance(holder, Holder) and isinstance(waiter, Waiter)
@@ -167,7 +169,7 @@ def test_children_are_grouped_under_their_policy_with_sums(raw: redis.Redis) -> 
         Lock("solo"),
     ):
         names = [("api", "1"), ("solo", None), ("api", "2"), ("api", None)]
-        api, solo = inspection.grouped(inspection.statuses(names))
+        api, solo = grouped(statuses(names))
     assert (api.name, api.in_use, api.holding, api.waiting, api.limit) == ("api", 4, 2, 0, 5)
     assert [child.key for child in api.children] == ["1", "2"]
     assert api.own is not None and api.own.key is None
@@ -178,9 +180,9 @@ def test_redis_down_is_unavailable_and_shows_no_password(settings: Any) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://me:secret@127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "dead": cache}
     for ask in (
-        lambda: inspection.names(using="dead"),
-        lambda: inspection.statuses([("a", None)], using="dead"),
-        lambda: inspection.history([("a", None)], using="dead"),
+        lambda: names_in_use(using="dead"),
+        lambda: statuses([("a", None)], using="dead"),
+        lambda: histories([("a", None)], using="dead"),
     ):
         with pytest.raises(Unavailable) as caught:
             ask()
@@ -194,7 +196,7 @@ def test_history_has_a_row_for_each_minute(raw: redis.Redis) -> None:
     for _ in range(3):
         with Semaphore("h", 2), Semaphore("h", 2):
             assert Semaphore("h", 2).acquire(blocking=False) is None
-    (found,) = inspection.history([("h", None)], minutes=10)
+    (found,) = histories([("h", None)], minutes=10)
     times = [when.timestamp() for when, _ in found.rows]
     assert times == [times[0] + 60 * i for i in range(10)]
     assert (found.total.granted, found.total.released, found.total.rejected) == (6, 6, 3)
@@ -215,13 +217,13 @@ def test_what_is_older_counts_for_ever_only(raw: redis.Redis) -> None:
         "tidied": minute,
     }
     raw.hset(f"{settings.PREFIX}:{{h}}:stats", mapping=fields)
-    (found,) = inspection.history([("h", None)])
+    (found,) = histories([("h", None)])
     assert found.total == Counters(waited=2, wait_seconds=3.0, released=4, held_seconds=10.0)
     assert (found.ever.granted, found.ever.waited, found.ever.wait_seconds) == (105, 9, 12.5)
 
 
 def test_a_name_without_history_has_empty_rows(raw: redis.Redis) -> None:
-    (found,) = inspection.history([("nobody", None)], minutes=3)
+    (found,) = histories([("nobody", None)], minutes=3)
     assert [row for _, row in found.rows] == [Counters()] * 3
     assert found.suggested_limit is None
 
@@ -234,7 +236,7 @@ def test_many_histories_take_a_round_trip_per_batch(
     monkeypatch.setattr(
         history, "pipelined", lambda alias, c: trips.append(len(c)) or asked(alias, c)
     )
-    assert len(inspection.history([(f"n{i}", None) for i in range(1200)], minutes=1)) == 1200
+    assert len(histories([(f"n{i}", None) for i in range(1200)], minutes=1)) == 1200
     assert trips == [500, 500, 200]
 
 
@@ -303,7 +305,7 @@ def test_the_past_of_a_name_carries_on_who_is_in(raw: redis.Redis) -> None:
         earlier = str(lease.fence - 30 * 60 * 10**6).encode()  # as if half an hour ago
         info = record.replace(str(lease.fence).encode(), earlier)
         raw.hset(f"{settings.PREFIX}:{{h}}:info", lease.token, info)
-        (found,) = inspection.past([inspection.status("h")])
+        (found,) = histories_of([status_of("h")])
         raw.hset(f"{settings.PREFIX}:{{h}}:info", lease.token, record)
     rows = [row.peak for _, row in found.rows]
     assert int(found.rows[-1][0].timestamp()) // 60 - minute in (0, 1)

@@ -12,16 +12,17 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from . import conf, inspection
-from .asking import command
-from .engine import connections
-from .engine.drivers import error_of
-from .engine.keeper import marked_key, operating
-from .exceptions import WrongKind
-from .inspection import Holder, Status, Waiter
-from .protocol.keys import Keys, keys_of, split
-from .protocol.plans import Answer, Failure, Run
-from .protocol.scripts import MOST_PERMITS
+from .. import conf
+from ..engine import connections
+from ..engine.commands import command
+from ..engine.drivers import error_of
+from ..engine.keeper import marked_key, operating
+from ..exceptions import WrongKind
+from ..protocol.keys import Keys, keys_of, split
+from ..protocol.plans import Answer, Failure, Run
+from ..protocol.scripts import MOST_PERMITS
+from .names import family
+from .status import Holder, Status, Waiter, display, status_of, statuses
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -81,8 +82,8 @@ def resize(name: str, key: str | None, limit: int, using: str | None = None) -> 
     TypeError or ValueError for no limit, WrongKind for a read/write lock, which has none.
     """
     conf.whole("limit", limit, MOST_PERMITS)
-    if inspection.status(name, key, using=using).kind != "plain":
-        raise WrongKind(f"{inspection.display(name, key)!r} is a read/write lock: it has no limit")
+    if status_of(name, key, using=using).kind != "plain":
+        raise WrongKind(f"{display(name, key)!r} is a read/write lock: it has no limit")
     return _mark("resize", name, key, using, limit)
 
 
@@ -101,7 +102,7 @@ def _mark(
     # one of both. Listed before marked: nothing may stay paused that nobody can see.
     done = _apply(how, [first], marked, alias, value)
     if key is None:
-        children = inspection.family(name, using=using)[1:]
+        children = family(name, using=using)[1:]
         done += _apply(how, [_keys(n, k, using) for n, k in children], marked, alias, value)
     _log(how, first.display, names=len(done), value=value)
     return done
@@ -115,7 +116,7 @@ def _apply(how: str, some: Sequence[Keys], marked: str, alias: str, value: str |
             command(alias, "ZADD", marked, *(word for k in batch for word in (now, k.quoted)))
         _run([operating(keys, how, value) for keys in batch], alias)
         if how in ("resume", "reset"):
-            found = inspection.statuses([split(k.quoted) for k in batch], using=alias, rows=1)
+            found = statuses([split(k.quoted) for k in batch], using=alias, rows=1)
             over = [
                 keys.quoted
                 for keys, one in zip(batch, found, strict=True)

@@ -11,18 +11,12 @@ import pytest
 import redis
 from django.conf import settings
 
-from django_redis_sync import (
-    LeaseLost,
-    Lock,
-    NotAcquired,
-    ReadWriteLock,
-    Semaphore,
-    Unavailable,
-    inspection,
-    operations,
-)
+from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore, Unavailable
 from django_redis_sync.engine import connections, keeper
 from django_redis_sync.exceptions import WrongKind
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.names import family, grouped, names_in_use
+from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
@@ -53,9 +47,9 @@ def test_clear_evicts_the_holder_and_lets_the_next_in_at_once(elsewhere: Any) ->
     stuck = Lock("a", timeout=math.inf).acquire()
     assert stuck is not None
     waiting = elsewhere.submit(Lock("a").acquire)
-    status = eventually(lambda: (s := inspection.status("a")).waiting and s)
+    status = eventually(lambda: (s := status_of("a")).waiting and s)
     start = time.monotonic()
-    (cleared,) = operations.clear(status, [stuck.token])
+    (cleared,) = actions.clear(status, [stuck.token])
     lease = waiting.result(10)
     assert time.monotonic() - start < 1
     assert (cleared.id, cleared.done) == (stuck.token[:8], True)
@@ -68,17 +62,17 @@ def test_clear_evicts_the_holder_and_lets_the_next_in_at_once(elsewhere: Any) ->
 
 def test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer() -> None:
     shown = Lock("a").acquire()
-    status = inspection.status("a")
+    status = status_of("a")
     shown.release()
     with Lock("a") as newcomer:
-        (cleared,) = operations.clear(status, [shown.token[:8]])
+        (cleared,) = actions.clear(status, [shown.token[:8]])
         assert not cleared.done
         assert newcomer.owned()
 
 
 def test_clear_takes_the_chosen_of_several() -> None:
     first, second = (Semaphore("s", 2).acquire() for _ in range(2))
-    operations.clear(inspection.status("s"), [second.token])
+    actions.clear(status_of("s"), [second.token])
     assert first.owned() and not second.owned()
     first.release()
 
@@ -86,8 +80,8 @@ def test_clear_takes_the_chosen_of_several() -> None:
 def test_a_cleared_waiter_does_not_come_back(elsewhere: Any) -> None:
     with Lock("a"):
         waiting = elsewhere.submit(Lock("a").__enter__)
-        status = eventually(lambda: (s := inspection.status("a")).waiting and s)
-        operations.clear(status, [status.waiters[0].id])
+        status = eventually(lambda: (s := status_of("a")).waiting and s)
+        actions.clear(status, [status.waiters[0].id])
         with pytest.raises(NotAcquired) as caught:
             waiting.result(10)
     assert caught.value.reason == "cleared"
@@ -95,7 +89,7 @@ def test_a_cleared_waiter_does_not_come_back(elsewhere: Any) -> None:
 
 def test_clear_refuses_whom_the_status_does_not_show() -> None:
     with Lock("a") as lease, pytest.raises(ValueError, match="shows no holder"):
-        operations.clear(inspection.status("b"), [lease.token])
+        actions.clear(status_of("b"), [lease.token])
 
 
 # Pause and resume
@@ -103,47 +97,47 @@ def test_clear_refuses_whom_the_status_does_not_show() -> None:
 
 def test_pause_lets_nobody_new_in_and_holders_finish(elsewhere: Any) -> None:
     lease = Semaphore("p", 2).acquire()
-    assert operations.pause("p") == ["p"]
+    assert actions.pause("p") == ["p"]
     assert not tries("p", 2)
     waiting = elsewhere.submit(Semaphore("p", 2).acquire)
     lease.renew()
     lease.release()
-    status = eventually(lambda: (s := inspection.status("p")).waiting and s)
+    status = eventually(lambda: (s := status_of("p")).waiting and s)
     assert status.paused and not status.holding and not waiting.done()
     start = time.monotonic()
-    operations.resume("p")
+    actions.resume("p")
     waiting.result(10).release()
     assert time.monotonic() - start < 0.5
-    assert not inspection.status("p").paused
+    assert not status_of("p").paused
 
 
 def test_pausing_a_policy_pauses_its_children_and_those_born_later(raw: redis.Redis) -> None:
     with Semaphore("api", 2, key="old"):
-        eventually(lambda: ("api", "old") in inspection.names())
-        assert operations.pause("api") == ["api", "api@old"]
+        eventually(lambda: ("api", "old") in names_in_use())
+        assert actions.pause("api") == ["api", "api@old"]
         assert not tries("api", 2, key="old")
         # Born while it is paused: in for a moment, and never again.
         tries("api", 2, key="new")
-        eventually(lambda: inspection.status("api", "new").paused, 2)
+        eventually(lambda: status_of("api", "new").paused, 2)
         assert not tries("api", 2, key="new")
-        (group,) = inspection.grouped(inspection.statuses(inspection.family("api")))
+        (group,) = grouped(statuses(family("api")))
         assert group.paused and all(child.paused for child in group.children)
-        assert sorted(operations.resume("api")) == ["api", "api@new", "api@old"]
+        assert sorted(actions.resume("api")) == ["api", "api@new", "api@old"]
         assert tries("api", 2, key="new") and tries("api", 2, key="old")
     assert raw.zcard(MARKED) == 0
 
 
 def test_one_child_can_be_paused_alone() -> None:
-    operations.pause("api", "42")
+    actions.pause("api", "42")
     assert not tries("api", 2, key="42")
     assert tries("api", 2, key="43")
-    assert not inspection.status("api").paused
+    assert not status_of("api").paused
 
 
 def test_a_child_born_while_its_policy_is_resumed_is_not_left_paused(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operations.pause("api")
+    actions.pause("api")
     run, resumed = connections.Server.run, []
 
     def resume_first(self: Any, step: Any) -> Any:
@@ -159,16 +153,16 @@ def test_a_child_born_while_its_policy_is_resumed_is_not_left_paused(
     names.add(keys_of(settings.PREFIX, "api", "new"))
     names.tend(connections.server("default"), math.inf, list)
     assert resumed
-    assert not inspection.status("api", "new").paused
+    assert not status_of("api", "new").paused
 
 
 def test_a_paused_name_stays_listed_and_paused_when_nobody_uses_it(raw: redis.Redis) -> None:
-    operations.pause("idle")
+    actions.pause("idle")
     raw.delete(f"{settings.PREFIX}:names")  # as if trimmed by age
-    assert ("idle", None) in inspection.names()
+    assert ("idle", None) in names_in_use()
     assert raw.ttl(keys_of(settings.PREFIX, "idle").info) == -1
-    operations.resume("idle")
-    assert inspection.names() == []
+    actions.resume("idle")
+    assert names_in_use() == []
     assert 0 < raw.ttl(keys_of(settings.PREFIX, "idle").info) <= 60
 
 
@@ -178,15 +172,15 @@ def test_a_paused_name_stays_listed_and_paused_when_nobody_uses_it(raw: redis.Re
 def test_resize_rules_above_the_callers_and_throws_nobody_out(elsewhere: Any) -> None:
     held = [Semaphore("r", 2).acquire() for _ in range(2)]
     assert not tries("r", 2)
-    operations.resize("r", None, 3)
+    actions.resize("r", None, 3)
     assert tries("r", 2)
-    operations.resize("r", None, 1)
+    actions.resize("r", None, 1)
     assert not tries("r", 2)
-    status = inspection.status("r")
+    status = status_of("r")
     assert (status.limit, status.override, status.callers_limit, status.in_use) == (1, 1, 2, 2)
     assert all(lease.owned() for lease in held)
-    operations.reset("r")
-    assert inspection.status("r").limit == 2
+    actions.reset("r")
+    assert status_of("r").limit == 2
     for lease in held:
         lease.release()
 
@@ -194,41 +188,41 @@ def test_resize_rules_above_the_callers_and_throws_nobody_out(elsewhere: Any) ->
 def test_resize_gives_what_came_free_to_the_waiters(elsewhere: Any) -> None:
     with Lock("r"):
         waiting = elsewhere.submit(Lock("r").acquire)
-        eventually(lambda: inspection.status("r").waiting)
-        operations.resize("r", None, 2)
+        eventually(lambda: status_of("r").waiting)
+        actions.resize("r", None, 2)
         waiting.result(1).release()
 
 
 def test_resizing_a_policy_reaches_its_children() -> None:
     with Semaphore("api", 1, key="42"):
-        eventually(lambda: ("api", "42") in inspection.names())
-        operations.resize("api", None, 2)
+        eventually(lambda: ("api", "42") in names_in_use())
+        actions.resize("api", None, 2)
         assert tries("api", 1, key="42")
         tries("api", 1, key="new")
-        eventually(lambda: inspection.status("api", "new").override == 2, 2)
-        operations.reset("api")
-        assert inspection.status("api", "new").override is None
+        eventually(lambda: status_of("api", "new").override == 2, 2)
+        actions.reset("api")
+        assert status_of("api", "new").override is None
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "3", 2**40])
 def test_resize_refuses_what_is_no_limit(limit: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
-        operations.resize("r", None, limit)
+        actions.resize("r", None, limit)
 
 
 def test_a_read_write_lock_has_no_limit_to_resize() -> None:
     with ReadWriteLock("rw").read, pytest.raises(WrongKind):
-        operations.resize("rw", None, 3)
+        actions.resize("rw", None, 3)
 
 
 def test_what_is_both_paused_and_resized_stays_marked_until_both_are_undone(
     raw: redis.Redis,
 ) -> None:
-    operations.pause("b")
-    operations.resize("b", None, 5)
-    operations.resume("b")
+    actions.pause("b")
+    actions.resize("b", None, 5)
+    actions.resume("b")
     assert raw.zrange(MARKED, 0, -1) == [b"b"]
-    operations.reset("b")
+    actions.reset("b")
     assert raw.zrange(MARKED, 0, -1) == []
 
 
@@ -237,9 +231,9 @@ def test_what_is_both_paused_and_resized_stays_marked_until_both_are_undone(
 
 def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "django_redis_sync")
-    operations.pause("p")
+    actions.pause("p")
     lease = Semaphore("q", 1).acquire()
-    operations.clear(inspection.status("q"), [lease.token])
+    actions.clear(status_of("q"), [lease.token])
     records = [r for r in caplog.records if hasattr(r, "sync_event")]
     assert [(r.sync_event, r.sync_name) for r in records] == [("pause", "p"), ("cleared", "q")]
     assert records[1].sync_id == lease.token[:8] and records[1].sync_done is True
@@ -249,10 +243,10 @@ def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     "act",
     [
-        lambda: operations.pause("p", using="dead"),
-        lambda: operations.resume("p", using="dead"),
-        lambda: operations.resize("p", None, 3, using="dead"),
-        lambda: operations.reset("p", using="dead"),
+        lambda: actions.pause("p", using="dead"),
+        lambda: actions.resume("p", using="dead"),
+        lambda: actions.resize("p", None, 3, using="dead"),
+        lambda: actions.reset("p", using="dead"),
     ],
 )
 def test_redis_down_is_unavailable(settings: Any, act: Callable[[], Any]) -> None:

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, overload
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
-from .limits.enforcement import Refused, enter
-from .limits.holding import Hold
-from .limits.policy import NOT_GIVEN, Declared, endpoint_of
-from .limits.responses import answer
-from .limits.steps import arun, run
-from .transactions import warn_if_racing
+from ..locks.transactions import warn_if_racing
+from .enforcement import Refused, enter
+from .holding import Hold
+from .policy import NOT_GIVEN, Declared, endpoint_of
+from .refusal import answer
+from .steps import arun, run
 
 View = Callable[..., Any]
 Function = TypeVar("Function", bound=View)

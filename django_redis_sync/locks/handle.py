@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import conf
-from .engine.connections import ATTEMPT
-from .engine.wire import clock
-from .exceptions import LeaseLost
-from .protocol import plans
-from .protocol.keys import Keys, keys_of, split
-from .protocol.plans import Grant
+from .. import conf
+from ..engine.connections import ATTEMPT
+from ..engine.wire import clock
+from ..exceptions import LeaseLost
+from ..protocol import plans
+from ..protocol.keys import Keys, keys_of, split
+from ..protocol.plans import Grant
 
 _MOST = 4096
 

@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from .handles import Terms
+from .handle import Terms
 from .lease import Lease
 
 logger = logging.getLogger("django_redis_sync")

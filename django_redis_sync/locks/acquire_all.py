@@ -7,14 +7,14 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any
 
-from . import conf
-from .engine.wire import clock
-from .exceptions import NotAcquired
-from .held import PerCaller
+from .. import conf
+from ..engine.wire import clock
+from ..exceptions import NotAcquired
+from ..protocol.plans import Refusal
+from .callers import PerCaller
 from .lease import Lease
-from .locks import RLock
-from .primitives import Semaphore
-from .protocol.plans import Refusal
+from .semaphore import Semaphore
+from .variants import RLock
 
 
 class acquire_all:

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from . import conf, handles
-from .engine import connections, drivers
-from .engine.keeper import keeper, tell
-from .engine.quorum import Quorum
-from .engine.wire import clock
-from .exceptions import LeaseLost, NotAcquired
-from .handles import Terms
-from .protocol import plans
-from .protocol.keys import Keys
-from .protocol.plans import Answer, Failure, Grant, Run
-from .signals import lease_lost
+from .. import conf
+from ..engine import connections, drivers
+from ..engine.keeper import keeper, tell
+from ..engine.quorum import Quorum
+from ..engine.wire import clock
+from ..exceptions import LeaseLost, NotAcquired
+from ..protocol import plans
+from ..protocol.keys import Keys
+from ..protocol.plans import Answer, Failure, Grant, Run
+from ..signals import lease_lost
+from . import handle as handles
+from .handle import Terms
 
 logger = logging.getLogger("django_redis_sync")
 

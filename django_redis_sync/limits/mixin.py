@@ -9,8 +9,8 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
-from .decorators import MARK, arespond, respond
-from .limits.policy import NOT_GIVEN, OPTIONS, Declared
+from .decorator import MARK, arespond, respond
+from .policy import NOT_GIVEN, OPTIONS, Declared
 
 
 class SemaphoreRequiredMixin:

@@ -13,16 +13,11 @@ from django.core.management import call_command
 
 from devtools.servers import RedisServer, find_server
 from devtools.topologies import Cluster
-from django_redis_sync import (
-    Lock,
-    Semaphore,
-    Unavailable,
-    doctor,
-    inspection,
-    operations,
-    permissions,
-)
-from django_redis_sync.doctor import Finding, findings, servers
+from django_redis_sync import Lock, Semaphore, Unavailable
+from django_redis_sync.operators import actions, doctor
+from django_redis_sync.operators.doctor import Finding, findings, permissions, servers
+from django_redis_sync.operators.history import histories
+from django_redis_sync.operators.names import names_in_use
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 
@@ -161,11 +156,11 @@ def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> 
     )
     assert odd() == set()
     with Semaphore("s", 2, using="private"), Semaphore("s", 2, key="k", using="private") as lease:
-        eventually(lambda: ("s", "k") in inspection.names(using="private"))
+        eventually(lambda: ("s", "k") in names_in_use(using="private"))
         assert Semaphore("s", 1, using="private").acquire(blocking_timeout=0.2) is None
-        operations.pause("s", using="private")
-        operations.resume("s", using="private")
-        inspection.history([("s", None)], using="private")
+        actions.pause("s", using="private")
+        actions.resume("s", using="private")
+        histories([("s", None)], using="private")
         lease.renew()
     import asyncio
 
@@ -215,8 +210,8 @@ def test_names_whose_callers_disagree_and_permanent_holders_are_named(start: Sta
         Semaphore("clash", 4, using="private"),
         Lock("for ever", timeout=math.inf, using="private"),
     ):
-        eventually(lambda: len(inspection.names(using="private")) == 2)
-        operations.pause("paused", using="private")
+        eventually(lambda: len(names_in_use(using="private")) == 2)
+        actions.pause("paused", using="private")
         found = examine()
     for id, name in (("limits", "clash"), ("permanent", "for ever"), ("marks", "paused")):
         assert found[id].level == "warning" and name in found[id].detail and found[id].remedy

@@ -10,14 +10,14 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from . import conf, labels
-from .engine import connections
-from .engine.keeper import keeper
-from .engine.wire import clock
-from .handles import Terms
-from .protocol.keys import keys_of
-from .protocol.plans import Ask
-from .protocol.scripts import MOST_PERMITS
+from .. import conf
+from ..engine import connections, labels
+from ..engine.keeper import keeper
+from ..engine.wire import clock
+from ..protocol.keys import keys_of
+from ..protocol.plans import Ask
+from ..protocol.scripts import MOST_PERMITS
+from .handle import Terms
 
 #: What an entry of SEMAPHORES may say in seconds.
 _SECONDS: dict[str, Callable[[str, object], float]] = {

@@ -10,10 +10,11 @@ from datetime import datetime, timezone
 from itertools import accumulate
 from typing import Any
 
-from . import conf
-from .asking import command, pipelined
-from .protocol.keys import Keys, keys_of, split
-from .protocol.scripts import CONSTANTS
+from .. import conf
+from ..engine.commands import command, pipelined, whole
+from ..protocol.keys import Keys, keys_of, split
+from ..protocol.scripts import CONSTANTS
+from .status import Status
 
 _BATCH = 500
 _COUNTERS = {
@@ -71,7 +72,7 @@ class History:
     suggested_limit: int | None
 
 
-def history(
+def histories(
     names: Iterable[tuple[str, str | None]], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
     """The last minutes of several names, a round trip per _BATCH of them.
@@ -186,15 +187,6 @@ def _history(keys: Keys, reply: Mapping[str, str], last: int, minutes: int) -> H
     return History(name, key, dated, add(counters), ever, suggest(counters))
 
 
-def whole(text: str, other: int = 0) -> int:
-    """The integer that a script wrote; `other` for what can't be one of ours."""
-    try:
-        value = int(text)
-    except ValueError:
-        return other
-    return value if abs(value) < 2**63 else other
-
-
 def _counters(values: Mapping[str, int]) -> Counters:
     """One minute; a count and its milliseconds share a number."""
     found: dict[str, Any] = {"peak": values.get("p", 0)}
@@ -212,3 +204,15 @@ def _totals(values: Mapping[str, int]) -> Counters:
     found: dict[str, Any] = {name: values.get(what, 0) for what, name in _COUNTERS.items()}
     found |= {name: values.get(f"{what}:ms", 0) / 1000 for what, name in _SECONDS.items()}
     return Counters(**found)
+
+
+def histories_of(
+    statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
+) -> list[History]:
+    """The history of each, with the use of those who are in by now carried on."""
+    found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
+    # Who is kept was released, and counted so.
+    return [
+        carried(one, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
+        for one, s in zip(found, statuses, strict=True)
+    ]

@@ -1,0 +1,269 @@
+"""One name, or several: who holds, who waits. Read by the command, the admin page and `status()`.
+
+Frozen statistics, read in one round trip per batch of names. Tokens never leave this module whole
+but to the operations that need them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from .. import conf
+from ..engine import connections, labels
+from ..engine.commands import whole
+from ..engine.drivers import adrive, error_of
+from ..engine.wire import clock
+from ..exceptions import SyncError
+from ..protocol import plans
+from ..protocol.keys import Keys, keys_of, split
+from ..protocol.plans import Answer, Failure, Run
+from ..protocol.scripts import CONSTANTS
+
+#: Rows of holders and of waiters that are read of one name.
+MOST_ROWS = 200
+#: Characters of a token that people see.
+SHOWN = 8
+_BATCH = 500
+# The last moment of year 9999: there is no datetime after it.
+_LAST_MS = 253_402_300_799_000
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One lease. `permits` 0: all of them. `ends_in`: seconds, inf when permanent, negative never.
+
+    `state`: held, handed (its winner was not heard of yet) or kept (released, within min_hold).
+    `stuck`: permanent, so that only its holder or an operator ends it.
+    """
+
+    id: str
+    since: datetime
+    ends_in: float
+    permits: int
+    state: str
+    fence: int
+    label: Mapping[str, Any]
+    token: str = field(repr=False, default="")
+
+    @property
+    def stuck(self) -> bool:
+        return self.ends_in == math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """One place in the queue, from 1. `alive`: it asked again in time."""
+
+    id: str
+    position: int
+    since: datetime
+    permits: int
+    limit: int
+    alive: bool
+    label: Mapping[str, Any]
+    token: str = field(repr=False, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A name now. `limit`: what applies (an operator's or the callers'); `exclusive`: to a writer.
+
+    `callers_limit`: what the last caller said; `clash`: the limit another caller said before, and
+    when. `holders` and `waiters` hold MOST_ROWS at the most, `holding` and `waiting` count all.
+    """
+
+    name: str
+    key: str | None
+    kind: str
+    limit: int | None
+    callers_limit: int | None
+    override: int | None
+    paused_since: datetime | None
+    in_use: int
+    exclusive: bool
+    holding: int
+    waiting: int
+    holders: tuple[Holder, ...]
+    waiters: tuple[Waiter, ...]
+    clash: tuple[int, datetime] | None
+    fence: int
+    at: datetime
+
+    @property
+    def display(self) -> str:
+        return self.name if self.key is None else f"{self.name}@{self.key}"
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_since is not None
+
+    @property
+    def used(self) -> bool:
+        """Whether anything of it is in Redis, beside its counters and its place in `names`."""
+        return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
+
+    @property
+    def everyone(self) -> tuple[Holder | Waiter, ...]:
+        return (*self.holders, *self.waiters)
+
+    @property
+    def free(self) -> int | None:
+        return None if self.limit is None else max(0, self.limit - self.in_use)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A name that could not be read, and why."""
+
+    name: str
+    key: str | None
+    error: SyncError
+
+    @property
+    def display(self) -> str:
+        return display(self.name, self.key)
+
+
+def looking(keys: Keys, rows: int = MOST_ROWS) -> Run:
+    """The step that reads a name."""
+    return Run("inspect", keys.of(""), ("", rows), connections.ATTEMPT)
+
+
+def status_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:
+    """A name, or its child for `key`. Unavailable when Redis can't be reached."""
+    return statuses([(name, key)], using=using)[0]
+
+
+async def astatus_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:
+    """As status_of."""
+    config = conf.current()
+    alias = using or config.cache
+    keys = keys_of(config.prefix(alias), name, key)
+    plan = plans.run_once("inspect", keys, ("", MOST_ROWS), connections.ATTEMPT, clock())
+    return _status(keys, await adrive(plan, connections.async_server(alias)))
+
+
+def statuses(
+    names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MOST_ROWS
+) -> list[Status]:
+    """Several names, a round trip per _BATCH of them. Unavailable when Redis can't be reached."""
+    found = []
+    for keys, answer in _looks(names, using, rows):
+        if isinstance(answer, Failure):
+            raise error_of(answer, looking(keys)) from answer.cause
+        found.append(_status(keys, answer.reply))
+    return found
+
+
+def readable(
+    names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MOST_ROWS
+) -> tuple[list[Status], list[Unread]]:
+    """As statuses, of those names that can be read, and what hid the others: a shard that is down,
+    or another program's value. Unavailable, or what else it is, when it hides all of them."""
+    found: list[Status] = []
+    unread: list[Unread] = []
+    for keys, answer in _looks(names, using, rows):
+        if isinstance(answer, Failure):
+            unread.append(Unread(*split(keys.quoted), error_of(answer, looking(keys))))
+            if not found and len(unread) == _BATCH:
+                break
+        else:
+            found.append(_status(keys, answer.reply))
+    if unread and not found:
+        raise unread[0].error
+    return found, unread
+
+
+def _looks(
+    names: Iterable[tuple[str, str | None]], using: str | None, rows: int
+) -> Iterator[tuple[Keys, Answer | Failure]]:
+    config = conf.current()
+    alias = using or config.cache
+    prefix, server = config.prefix(alias), connections.server(alias)
+    wanted = [keys_of(prefix, name, key) for name, key in names]
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        yield from zip(batch, server.many([looking(k, rows) for k in batch]), strict=True)
+
+
+def _status(keys: Keys, reply: Sequence[Any]) -> Status:
+    """A Status of the reply of the `inspect` verb."""
+    now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply
+    now = int(now)
+    holders, waiters = [], []
+    for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
+        state, own_fence, _, permits, _, label = _record(text)
+        ends_in = math.inf if end == "inf" else (float(end) - now) / 1000
+        since = _moment(min(own_fence / 1000, now) or now)
+        word = {"g": "handed", "k": "kept"}.get(state, "held")
+        holders.append(
+            Holder(token[:SHOWN], since, ends_in, permits, word, own_fence, label, token)
+        )
+    holders.sort(key=lambda holder: holder.fence)
+    rows = zip(queued[::4], queued[1::4], queued[2::4], queued[3::4], strict=True)
+    for position, (token, ticket, deadline, text) in enumerate(rows, 1):
+        _, _, _, permits, own_limit, label = _record(text)
+        alive, since = float(deadline) > now, _moment(float(ticket) / 1000)
+        waiters.append(
+            Waiter(token[:SHOWN], position, since, permits, own_limit, alive, label, token)
+        )
+    kind, _, said = seen.partition(" ")
+    callers = whole(said) or None
+    exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
+    limit = whole(override) or callers
+    if kind == "w" and not override:
+        limit = None
+    when, _, before = clash.partition(" ")
+    former = whole(before.partition(" ")[2])
+    name, key = split(keys.quoted)
+    return Status(
+        name=name,
+        key=key,
+        kind="read/write" if kind == "w" else "plain",
+        limit=limit,
+        callers_limit=callers if kind != "w" else None,
+        override=whole(override) or None,
+        paused_since=_moment(whole(paused)) if paused else None,
+        in_use=sum(h.permits or 1 for h in holders) if exclusive else whole(used),
+        exclusive=exclusive,
+        holding=int(holding),
+        waiting=int(waiting),
+        holders=tuple(holders),
+        waiters=tuple(waiters),
+        clash=(former, _moment(whole(when))) if former else None,
+        fence=whole(fence),
+        at=_moment(now),
+    )
+
+
+def _record(text: str) -> tuple[str, int, str, int, int, Mapping[str, Any]]:
+    """state, fence, lease, permits, limit and label of a record; what can't be read is empty."""
+    parts = text.split(" ", 6)
+    try:
+        state, fence, lease, permits, limit, _, label = parts
+    except ValueError:
+        return "", 0, "", 1, 0, {}
+    return state[:1], whole(fence), lease, whole(permits, 1), whole(limit), labels.read(label)
+
+
+def _moment(ms: float) -> datetime:
+    return datetime.fromtimestamp(max(0.0, min(ms, _LAST_MS)) / 1000, tz=timezone.utc)
+
+
+def display(name: str, key: str | None) -> str:
+    """A name, or a child, as people see it."""
+    return name if key is None else f"{name}@{key}"
+
+
+def handed_over() -> str:
+    """What to tell people of holders whose state is "handed"."""
+    return _(
+        "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
+        "permit goes to the next by itself within %d s."
+    ) % (CONSTANTS["FIRST"] // 1000)
