@@ -38,7 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, source)
-    for name in (PACKAGE, "benchmarks", "devtools", "example_project", "tests", "docs"):
+    for name in (PACKAGE, "benchmarks", "devtools", "example_project", "exam", "tests", "docs"):
         shutil.copytree(ROOT / name, source / name, ignore=IGNORED)
     dist = folder / "dist"
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source, cwd=folder)
