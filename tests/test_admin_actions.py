@@ -16,7 +16,7 @@ from devtools.servers import free_port
 from django_redis_sync import Lease, LeaseLost, Semaphore
 from django_redis_sync.console import pages
 from django_redis_sync.console.acting import VERBS
-from django_redis_sync.engine.keeper import NOTED_AFTER
+from django_redis_sync.engine.names import NOTED_AFTER
 from django_redis_sync.operators.names import family, names_in_use
 from django_redis_sync.operators.status import status_of
 

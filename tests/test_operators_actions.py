@@ -12,7 +12,7 @@ import redis
 from django.conf import settings
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore, Unavailable
-from django_redis_sync.engine import connections, keeper
+from django_redis_sync.engine import connections, names
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import family, grouped, names_in_use
@@ -145,13 +145,13 @@ def test_a_child_born_while_its_policy_is_resumed_is_not_left_paused(
         if step.argv[1] == "pause" and not resumed:
             resumed.append(True)
             parent = keys_of(settings.PREFIX, "api")
-            run(self, keeper.operating(parent, "resume"))
+            run(self, names.operating(parent, "resume"))
         return run(self, step)
 
     monkeypatch.setattr(connections.Server, "run", resume_first)
-    names = keeper._Names()
-    names.add(keys_of(settings.PREFIX, "api", "new"))
-    names.tend(connections.server("default"), math.inf, list)
+    mine = names.Names()
+    mine.add(keys_of(settings.PREFIX, "api", "new"))
+    mine.tend(connections.server("default"), math.inf, list)
     assert resumed
     assert not status_of("api", "new").paused
 

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, Semaphore, Unavailable
-from django_redis_sync.engine import connections, keeper
+from django_redis_sync.engine import connections, keeper, names
 from django_redis_sync.operators import history
 from django_redis_sync.operators.history import Counters, histories, histories_of, suggest
 from django_redis_sync.operators.names import grouped, names_in_use
@@ -63,7 +63,7 @@ def test_many_uses_within_a_minute_are_written_once(raw: redis.Redis) -> None:
         for _ in range(200):
             with Lock("seen"):
                 pass
-        time.sleep(2 * keeper.NOTED_AFTER)
+        time.sleep(2 * names.NOTED_AFTER)
     # In scripts there are two to each cycle: the lease, and nothing else.
     assert commands["zadd"] <= 200
     assert commands["zrevrange"] == commands["keys"] == commands["scan"] == 0
@@ -72,7 +72,7 @@ def test_many_uses_within_a_minute_are_written_once(raw: redis.Redis) -> None:
 def test_a_name_is_written_again_after_its_minute(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "NOTED_EVERY", 0.2)
+    monkeypatch.setattr(names, "NOTED_EVERY", 0.2)
     with Lock("held for long"):
         eventually(lambda: raw.zscore(REGISTRY, "held for long"))
         raw.delete(REGISTRY)
@@ -82,7 +82,7 @@ def test_a_name_is_written_again_after_its_minute(
 def test_names_of_yesterday_and_too_many_are_dropped(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "MOST_NOTED", 3)
+    monkeypatch.setattr(names, "MOST_NOTED", 3)
     now = raw.time()[0] * 1000
     old = now - 86_400_000 - 5000
     raw.zadd(REGISTRY, {"yesterday": old, "a": now - 3, "b": now - 2, "c": now - 1})

@@ -14,6 +14,10 @@ from ..protocol.plans import Run, Why
 
 #: Seconds that one answer may take, unless the project's socket_timeout is shorter.
 ATTEMPT = 5.0
+#: Seconds that one answer to the keeper may take: a hung server must not stall it for longer.
+ROUND = 1.0
+#: Seconds until the keeper tries again what failed.
+RETRY = 1.0
 
 REDIS_ERRORS = (errors.RedisError, OSError)
 

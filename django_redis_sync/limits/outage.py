@@ -19,7 +19,7 @@ from django.core.signals import setting_changed
 
 from .. import conf
 from ..engine import connections
-from ..engine.keeper import tell
+from ..engine.courier import tell
 from ..protocol.plans import Failure
 from ..signals import outage_changed
 from .policy import Place

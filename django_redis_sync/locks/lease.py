@@ -12,7 +12,8 @@ from typing import Any
 
 from .. import conf
 from ..engine import connections, drivers
-from ..engine.keeper import keeper, tell
+from ..engine.courier import tell
+from ..engine.keeper import keeper
 from ..engine.quorum import Quorum
 from ..engine.wire import clock
 from ..exceptions import LeaseLost, NotAcquired

@@ -16,7 +16,7 @@ from .. import conf
 from ..engine import connections
 from ..engine.commands import command
 from ..engine.drivers import error_of
-from ..engine.keeper import marked_key, operating
+from ..engine.names import marked_key, operating
 from ..exceptions import WrongKind
 from ..protocol.keys import Keys, keys_of, split
 from ..protocol.plans import Answer, Failure, Run

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from .. import conf
 from ..engine.commands import command
-from ..engine.keeper import marked_key, names_key
+from ..engine.names import marked_key, names_key
 from ..protocol.keys import check_text, split
 from .status import Status, display
 

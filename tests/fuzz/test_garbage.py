@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from django_redis_sync import Lock, SyncError
-from django_redis_sync.engine.keeper import marked_key, names_key
+from django_redis_sync.engine.names import marked_key, names_key
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of, statuses

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.engine import keeper
+from django_redis_sync.engine import keeper, names
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import display
 
@@ -16,12 +16,12 @@ from django_redis_sync.operators.status import display
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A keeper that has noted no name yet, and that notes none after the test."""
     for each in keeper._keepers.values():  # what earlier tests left to write is not this one's
-        each._names = keeper._Names()
+        each._names = names.Names()
     mine: dict[str, keeper.Keeper] = {}
     monkeypatch.setattr(keeper, "_keepers", mine)
     yield
     for each in mine.values():
-        each._names = keeper._Names()
+        each._names = names.Names()
 
 
 def listed(*wanted: str) -> bool:

@@ -16,7 +16,8 @@ from redis.crc import key_slot
 from devtools.servers import HOST
 from devtools.topologies import Cluster, client, wait_for
 from django_redis_sync import Lock, Semaphore, Unavailable
-from django_redis_sync.engine import cluster, connections, hub, keeper
+from django_redis_sync.engine import cluster, connections, hub
+from django_redis_sync.engine.names import names_key
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import names_in_use
@@ -274,7 +275,7 @@ async def test_a_half_moved_slot_is_waited_for(io, shared, name) -> None:
 
 
 def test_the_registry_is_found_where_its_slot_went(shared, name) -> None:
-    slot = key_slot(keeper.names_key(prefix()).encode())
+    slot = key_slot(names_key(prefix()).encode())
     here = shared.owner(slot)
     shared.migrate(slot, next(server for server in shared.primaries if server is not here))
     with Lock("listed", using=name):

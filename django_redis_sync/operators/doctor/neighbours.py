@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,6 +14,7 @@ from ... import conf
 from ...engine import connections
 from ...engine.cluster import ClusterServer
 from ...engine.commands import forget
+from ...engine.threads import uwsgi_runs_threads
 from ...engine.wire import REDIS_ERRORS
 from ...protocol.keys import quote
 from ..names import names_in_use
@@ -135,11 +135,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _uwsgi(alias: str) -> Iterator[Finding]:
-    uwsgi = sys.modules.get("uwsgi")
-    if uwsgi is None:
+    fine = uwsgi_runs_threads()
+    if fine is None:
         return
-    options = {o.decode() if isinstance(o, bytes) else o for o in getattr(uwsgi, "opt", {})}
-    fine = bool(options & {"enable-threads", "threads"})
     yield Finding(
         "uwsgi",
         "ok" if fine else "error",
