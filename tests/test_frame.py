@@ -106,7 +106,7 @@ def test_the_installed_wheel_takes_a_lock(
 
 # From the bottom up: a room may import from its own row and from those above it in this table.
 LAYERS = [
-    {"defaults", "exceptions", "signals", "conf"},
+    {"defaults", "exceptions", "signals", "conf", "logs"},
     {"protocol"},
     {"engine"},
     {"operators"},  # what people read and do

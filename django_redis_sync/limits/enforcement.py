@@ -6,7 +6,6 @@ in async code.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ..exceptions import NotAcquired, Unavailable
 from ..locks.handle import Terms
 from ..locks.lease import Lease
 from ..locks.semaphore import Semaphore
+from ..logs import logger
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
@@ -28,8 +28,6 @@ from .holding import Hold, Permit, note_of
 from .outage import Turn, breaker, rooms
 from .policy import Place, Policy
 from .steps import Call, Plan, Reject, Release, Take, User
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Seconds that Redis may take to answer a request before an outage is assumed.
 ATTEMPT = 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
 import threading
@@ -15,10 +14,9 @@ from django.http import HttpRequest
 
 from ..exceptions import LeaseLost, Unavailable
 from ..locks.lease import Lease
+from ..logs import logger
 from .outage import Breaker
 from .policy import Place
-
-logger = logging.getLogger("django_redis_sync")
 
 #: The attribute of a request that says which semaphores it holds.
 _NOTE = "_redis_sync_held"

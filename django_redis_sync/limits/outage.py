@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import time
@@ -20,11 +19,10 @@ from django.core.signals import setting_changed
 from .. import conf
 from ..engine import connections
 from ..engine.courier import tell
+from ..logs import logger
 from ..protocol.plans import Failure
 from ..signals import outage_changed
 from .policy import Place
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Seconds between two probes while Redis is down, and that one may take.
 WINDOW, PROBE = 1.0, 0.5

@@ -15,28 +15,16 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..logs import printable as printable
+
 GAP = "  "
 #: A column is not made narrower than this; what does not fit then is cut at the end of the line.
 NARROWEST = 8
-
-# Control, format (what turns the direction of writing), surrogates, line separators.
-_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
-
-
-def printable(value: object) -> str:
-    """`value` on one line, with what could steer a terminal escaped."""
-    text = str(value)
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) in _ESCAPED else c
-        for c in text
-    )
 
 
 def encodable(text: str, stream: Any) -> str:

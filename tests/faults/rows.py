@@ -416,6 +416,12 @@ INPUT: dict[str, Row] = {
             *at(THREATS, "test_nobody_writes_lines_into_the_log"),
         ),
     ),
+    "path, or a server's words, with line breaks and ANSI codes": Row(
+        "path of a request, text of an error, with line breaks and ANSI codes",
+        "one line per message, escaped",
+        "each, refused and let in",
+        at("test_logs", "test_a_path_writes_no_line_into_the_log"),
+    ),
     "name with any other character": Row(
         "name with braces, colon, spaces, unicode; over-long",
         "works, one slot, meets no other; over-long: ValueError, request keys digested",
