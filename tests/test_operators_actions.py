@@ -149,9 +149,9 @@ def test_a_child_born_while_its_policy_is_resumed_is_not_left_paused(
         return run(self, step)
 
     monkeypatch.setattr(connections.Server, "run", resume_first)
-    mine = names.Names()
+    mine = names.Names(list)
     mine.add(keys_of(settings.PREFIX, "api", "new"))
-    mine.tend(connections.server("default"), math.inf, list)
+    mine.tend(connections.server("default"), math.inf)
     assert resumed
     assert not status_of("api", "new").paused
 

@@ -100,7 +100,7 @@ def test_an_outage_delays_the_list_and_nothing_else(
     cache = {**settings.CACHES["default"], "LOCATION": server.url}
     settings.CACHES = {**settings.CACHES, "private": cache}
     server.kill()
-    found = keeper.keeper("private")
+    found = keeper.keeper("private").clerk
     found.note(keeper_keys("later"))
     time.sleep(0.1)
     server.restart()

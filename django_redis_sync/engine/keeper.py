@@ -2,7 +2,7 @@
 
 One daemon thread per process and cache alias serves leases of threads and of event loops alike: a
 loop that is busy for long does not lose its leases. Leases are held weakly: one that nobody can
-release any more is not renewed. The same thread has the names in use listed.
+release any more is not renewed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Run
 from . import connections
-from .names import Names
+from .clerk import clerk
 from .threads import warn_about_uwsgi
 from .wire import RETRY, ROUND, clock
 
@@ -54,19 +54,14 @@ class Keeper:
         # None when there is none, or it ended: looked at by every acquire, so no is_alive().
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._names, self._looking = Names(), False
-
-    def note(self, keys: Keys) -> None:
-        """Have the name listed as in use. Costs a look-up when it was noted within the minute."""
-        if keys.leases not in self._names.noted:
-            self._names.add(keys)
-            self._expect(self._names.due)
+        self._looking = False
+        self.clerk = clerk(alias, self._in_use)
 
     def watch(self, lease: Kept, token: str, keys: Keys) -> None:
         """Tend `lease` whenever it is due, until `forget`."""
         self._kept[token] = (weakref.ref(lease), keys)
         self._expect(lease.due)
-        self.note(keys)
+        self.clerk.note(keys)
 
     def _expect(self, due: float) -> None:
         """Have the thread look at `due`. It is roused only when it would sleep for longer."""
@@ -83,11 +78,10 @@ class Keeper:
         self._rouse()
 
     def last_words(self, until: float) -> None:
-        """At the end of the process: what the thread has still to write, it writes now."""
-        self._names.hurry()
+        """At the end of the process: what the thread has still to do, it does now."""
         self._wake.set()
         while self._thread is not None and clock() < until:
-            if not (self._looking or self._names.fresh or self._later):
+            if not (self._looking or self._later):
                 return
             time.sleep(0.002)
 
@@ -126,7 +120,6 @@ class Keeper:
             logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
             self._kept.clear()
             self._later.clear()
-            self._names = Names()
             return math.inf
         except Exception:
             logger.exception("the keeper of %r met an error and goes on", self._alias)
@@ -153,13 +146,11 @@ class Keeper:
             kept.tended(answer)
         del leases
         self._finish(server)
-        self._names.tend(server, clock(), self._in_use)
         return min(self._earliest(), clock() + RETRY if self._later else math.inf)
 
     def _earliest(self) -> float:
         leases = [ref() for ref, _ in list(self._kept.values())]
-        due = min((lease.due for lease in leases if lease is not None), default=math.inf)
-        return min(due, self._names.due)
+        return min((lease.due for lease in leases if lease is not None), default=math.inf)
 
     def _in_use(self) -> list[Keys]:
         """The names of the leases that are kept now: used for as long as they are held."""

@@ -43,7 +43,8 @@ class Names:
     """
 
     # Invariant: due is no later than the end of the minute while anything is noted.
-    def __init__(self) -> None:
+    def __init__(self, in_use: Callable[[], list[Keys]]) -> None:
+        self._in_use = in_use
         self.noted: set[str] = set()
         self.due = self._minute_ends = math.inf
         self.fresh: deque[Keys] = deque()
@@ -63,16 +64,18 @@ class Names:
         if self.fresh:
             self.due = 0.0
 
-    def tend(
-        self, server: connections.Server, now: float, in_use: Callable[[], list[Keys]]
-    ) -> None:
+    @property
+    def unwritten(self) -> bool:
+        return bool(self.fresh)
+
+    def tend(self, server: connections.Server, now: float) -> None:
         """Write what is fresh, when it is time; note anew once a minute."""
         if now < self.due:
             return
         if now >= self._minute_ends:
             self._minute_ends = math.inf
             self.noted.clear()
-            for keys in in_use():
+            for keys in self._in_use():
                 if keys.leases not in self.noted:
                     self.add(keys)
         self._not_before = now + NOTED_AFTER

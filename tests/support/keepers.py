@@ -1,4 +1,4 @@
-"""A process's keeper, made anew for a test that looks at the registry of names."""
+"""A process's keeper and clerk, made anew for a test that looks at the registry of names."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.engine import keeper, names
+from django_redis_sync.engine import clerk, keeper
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import display
 
 
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A keeper that has noted no name yet, and that notes none after the test."""
-    for each in keeper._keepers.values():  # what earlier tests left to write is not this one's
-        each._names = names.Names()
-    mine: dict[str, keeper.Keeper] = {}
-    monkeypatch.setattr(keeper, "_keepers", mine)
+    """A keeper whose clerk has noted no name yet, and that notes none after the test."""
+    for each in clerk._clerks.values():  # what earlier tests left to write is not this one's
+        each.forget()
+    mine: dict[str, clerk.Clerk] = {}
+    monkeypatch.setattr(keeper, "_keepers", {})
+    monkeypatch.setattr(clerk, "_clerks", mine)
     yield
     for each in mine.values():
-        each._names = names.Names()
+        each.forget()
 
 
 def listed(*wanted: str) -> bool:
