@@ -24,7 +24,8 @@ class SyncError(Exception):
 
 
 class NotAcquired(SyncError, LockError):
-    """Nothing is held. `reason`: full, paused, timeout, cleared, large, or empty."""
+    """Nothing is held. `reason`: a word such as full, paused or timeout (protocol.reasons has them
+    all), or empty."""
 
     def __init__(self, message: str, reason: str = "", name: str | None = None) -> None:
         super().__init__(message, name)

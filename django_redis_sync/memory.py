@@ -17,6 +17,7 @@ from typing import Any
 
 from .engine.wire import clock
 from .protocol.plans import Answer, Run, Step, Wait
+from .protocol.reasons import FULL, PAUSED
 from .protocol.scripts import CONSTANTS, script
 
 EXCLUSIVE = CONSTANTS["EXCLUSIVE"]
@@ -171,9 +172,9 @@ def _acquire(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
     if first and name.fits(claim):
         return _granted(_grant(name, claim, now), now)
     if how == "shadow":
-        return [*_granted(_grant(name, claim, now), now), "paused" if name.paused else "full"]
+        return [*_granted(_grant(name, claim, now), now), PAUSED if name.paused else FULL]
     if how == "try" or (token not in name.queue and len(name.queue) >= int(given["max_waiters"])):
-        return ["no", "paused" if name.paused else "full", len(name.queue)]
+        return ["no", PAUSED if name.paused else FULL, len(name.queue)]
     if token not in name.queue:
         claim.ticket = int(now * 1000)
         name.queue[token] = claim

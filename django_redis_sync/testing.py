@@ -47,7 +47,7 @@ def filled(
     semaphore = Semaphore(name, limit, key=key, using=using)
     got = semaphore.take(blocking=False, permits=semaphore.limit or _limit_of(name) or 1)
     if not isinstance(got, Lease):
-        raise AssertionError(f"{semaphore!r} can't be filled: {got.reason}")
+        raise AssertionError(f"{semaphore!r} can't be filled: {got}")
     try:
         yield got
     finally:

@@ -84,7 +84,7 @@ def test_filled_for_a_user_leaves_others_alone(clean_redis) -> None:
 
 
 def test_filled_says_when_it_cannot(clean_redis) -> None:
-    with Lock("one"), pytest.raises(AssertionError, match="full"), filled("one", 1):
+    with Lock("one"), pytest.raises(AssertionError, match="permits are taken"), filled("one", 1):
         pass
 
 

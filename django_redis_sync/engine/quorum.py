@@ -26,6 +26,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
 from ..protocol.plans import UNDO_BUDGET, Answer, Failure, Run, Sleep, Step, Wait
+from ..protocol.reasons import FULL, PAUSED
 from . import connections
 from .keeper import keeper
 from .wire import clock
@@ -225,7 +226,7 @@ class AsyncQuorumServer(connections.AsyncServer):
             raise self._failure(votes)
         noes = list(votes.saying("no").values())
         if how == "try":
-            return max(noes, key=_is_paused, default=["no", "full", 0])
+            return max(noes, key=_is_paused, default=["no", FULL, 0])
         span = HELD if len(noes) >= self.quorum.need else SPLIT
         return ["wait", "0", str(random.randint(*span)), 0]
 
@@ -502,7 +503,7 @@ def _ms(left: float) -> str:
 
 
 def _is_paused(reply: Sequence[Any]) -> bool:
-    return bool(reply[1] == "paused")
+    return bool(reply[1] == PAUSED)
 
 
 def _holding(reply: Sequence[Any]) -> int:

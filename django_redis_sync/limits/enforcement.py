@@ -22,6 +22,7 @@ from ..locks.lease import Lease
 from ..locks.semaphore import Semaphore
 from ..logs import logger
 from ..protocol.plans import Ask, Grant, Refusal
+from ..protocol.reasons import FULL, OUTAGE, TIMEOUT
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
 from .holding import Hold, Permit, note_of
@@ -31,8 +32,6 @@ from .steps import Call, Plan, Reject, Release, Take, User
 
 #: Seconds that Redis may take to answer a request before an outage is assumed.
 ATTEMPT = 0.5
-#: Why a request was refused because Redis is down and on_outage is "closed".
-OUTAGE = "outage"
 
 
 class RequestSemaphore(Semaphore):
@@ -111,16 +110,11 @@ class Refused:
     @property
     def status(self) -> int:
         """The HTTP status of the response."""
-        return self.policy.refusal_status if self.crowded else 503
-
-    @property
-    def crowded(self) -> bool:
-        """Whether other requests are why; else nobody who asks can do anything about it."""
-        return self.refusal.reason not in (OUTAGE, "paused")
+        return self.policy.refusal_status if self.refusal.why.crowded else 503
 
     def error(self) -> NotAcquired:
         """What is raised with on_full="raise"."""
-        said = f"{self.policy.name!r}: {self.refusal.reason}"
+        said = f"{self.policy.name!r}: {self.refusal}"
         return NotAcquired(said, self.refusal.reason, self.policy.name)
 
 
@@ -243,11 +237,11 @@ def _local(policy: Policy, place: Place, limit: int) -> Plan:
     mine = rooms()
     got = mine.ask(place, limit, policy.max_waiters if policy.blocking_timeout else 0)
     if got is None:
-        return Refusal("full", waiting=mine.waiting(place))
+        return Refusal(FULL, waiting=mine.waiting(place))
     if isinstance(got, Future):
         leave = mine.leaver(place)
         came = yield Turn(got, policy.blocking_timeout, leave)
-        return leave if came else Refusal("timeout")
+        return leave if came else Refusal(TIMEOUT)
     return got
 
 

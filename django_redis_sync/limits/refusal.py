@@ -40,7 +40,7 @@ def refusal_response(request: HttpRequest, refused: Refused) -> HttpResponse:
     """JSON or the template django_redis_sync/refused.html, as the request prefers."""
     status, seconds = refused.status, retry_after(refused)
     message = _("Please try again in a moment.")
-    if refused.crowded:
+    if refused.refusal.why.crowded:
         message = _("Too many requests at the same time. Please try again in a moment.")
     if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
         response: HttpResponse = JsonResponse(

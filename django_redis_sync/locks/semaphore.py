@@ -28,14 +28,6 @@ from .terms import Asking
 
 logger = logging.getLogger("django_redis_sync")
 
-_WHY_NOT = {
-    "full": "all permits are taken",
-    "paused": "an operator paused it",
-    "timeout": "no permit came free in time",
-    "cleared": "an operator cleared this waiter",
-    "large": "an operator's limit of {detail} is below the permits asked for",
-}
-
 
 class Semaphore(Asking):
     """At most `limit` permits of `name` are held at any time, by all processes together.
@@ -279,8 +271,7 @@ class Semaphore(Asking):
         return self._keep(got)
 
     def _refused(self, refusal: Refusal) -> NotAcquired:
-        said = _WHY_NOT[refusal.reason].format(detail=refusal.detail)
-        return NotAcquired(f"{self.name!r}: {said}", refusal.reason, self.name)
+        return NotAcquired(f"{self.name!r}: {refusal}", refusal.reason, self.name)
 
     def _leave(self) -> Lease:
         lease: Lease = self._held.entered().pop()

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext as translate
 
 from .. import conf
 from ..exceptions import SyncError
@@ -64,21 +65,13 @@ def run(order: Order, command: Sequence[str], stderr: Any) -> int:
     with job.signals():
         lease = _semaphore(order, command).take()
         if not isinstance(lease, Lease):
-            if order.skip and lease.reason in ("full", "timeout", "paused"):
+            if order.skip and lease.why.skippable:
                 return 0
-            words = {"name": printable(order.name), "why": _why(lease.reason)}
+            why = translate(lease.why.sentence).format(detail=lease.detail)
+            words = {"name": printable(order.name), "why": why}
             stderr.write(_("%(name)s was not acquired: %(why)s.") % words)
             return NOT_ACQUIRED
         return job.under(lease)
-
-
-def _why(reason: str) -> str:
-    return {
-        "full": _("it is taken"),
-        "timeout": _("it did not come free in time"),
-        "paused": _("an operator paused it"),
-        "cleared": _("an operator cleared this waiter"),
-    }.get(reason, reason)
 
 
 def _semaphore(order: Order, command: Sequence[str]) -> Semaphore:

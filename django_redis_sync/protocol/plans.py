@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from .keys import Keys
+from .reasons import CLEARED, TIMEOUT, Reason, reason_of
 from .scripts import CONSTANTS
 
 CLAIM = CONSTANTS["CLAIM"] / 1000
@@ -130,14 +131,22 @@ class Grant(NamedTuple):
 class Refusal:
     """Contention is an answer.
 
-    `reason`: full, paused, timeout, cleared, large (detail: the limit) or kind (detail: p or w).
-    `waiting`: how many wait; `mean_hold`: seconds that permits were lately held, None when unknown.
+    `reason`: a word of REASONS; `detail`: the limit with "large", p or w with "kind". `waiting`:
+    how many wait; `mean_hold`: seconds that permits were lately held, None when unknown.
     """
 
     reason: str
     detail: str = ""
     waiting: int = 0
     mean_hold: float | None = None
+
+    @property
+    def why(self) -> Reason:
+        """What the table says of the reason."""
+        return reason_of(self.reason)
+
+    def __str__(self) -> str:
+        return self.why.sentence.format(detail=self.detail)
 
 
 Plan = Generator[Step, Answer, Any]
@@ -273,7 +282,7 @@ def _settled(
     if word in ("large", "kind"):
         return Refusal(word, rest[0])
     if word == "dead":
-        return Refusal("cleared")
+        return Refusal(CLEARED)
     if word == "gone":
         return None
     fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease - TICK
@@ -297,7 +306,7 @@ def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> P
     if answer.reply[0] == "ok":
         rest = answer.reply[1:]
         return (yield from _settled(ask, token, "ok", rest, answer.sent, start, trail))
-    return Refusal("timeout")
+    return Refusal(TIMEOUT)
 
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:

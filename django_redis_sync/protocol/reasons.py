@@ -1,0 +1,50 @@
+"""Why a permit was not granted: every reason once, for errors, responses, commands and logs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+def gettext_noop(text: str) -> str:
+    """`text` as it is; the name puts it into the catalog of translations."""
+    return text
+
+
+class Reason(NamedTuple):
+    """`word`: what programs compare and the server answers. `sentence`: what people read, a
+    str.format template with `detail`. `crowded`: other holders or waiters are the cause, so that
+    fewer requests would help. `skippable`: `locks run --skip` counts it as somebody else's turn.
+    """
+
+    word: str
+    sentence: str
+    crowded: bool = False
+    skippable: bool = False
+
+
+FULL = "full"
+TIMEOUT = "timeout"
+PAUSED = "paused"
+CLEARED = "cleared"
+OUTAGE = "outage"
+
+REASONS = {
+    reason.word: reason
+    for reason in (
+        Reason(FULL, gettext_noop("all permits are taken"), crowded=True, skippable=True),
+        Reason(TIMEOUT, gettext_noop("no permit came free in time"), crowded=True, skippable=True),
+        Reason(PAUSED, gettext_noop("an operator paused it"), skippable=True),
+        Reason(CLEARED, gettext_noop("an operator cleared this waiter")),
+        Reason(OUTAGE, gettext_noop("Redis can't be reached, and on_outage is 'closed'")),
+        Reason(
+            "large",
+            gettext_noop("an operator's limit of {detail} is below the permits asked for"),
+        ),
+        Reason("kind", gettext_noop("it is in use as a lock of another kind")),
+    )
+}
+
+
+def reason_of(word: str) -> Reason:
+    """The reason of a word; a word that is not in the table stands for itself."""
+    return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
