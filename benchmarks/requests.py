@@ -116,11 +116,11 @@ def _wsgi_handler() -> Callable[[str], Any]:
 
 def _two_commands() -> None:
     """What the limited request sends, without anything around it."""
-    from django_redis_sync.engine import connections
+    from django_redis_sync.engine.server import server_of
     from django_redis_sync.protocol.keys import keys_of
     from django_redis_sync.protocol.plans import Run
 
-    server, keys, token = connections.server("default"), keys_of("bench", "bare", None, 360), "t"
+    server, keys, token = server_of("default"), keys_of("bench", "bare", None, 360), "t"
     argv = (token, 30000, 1, 100, "p", "try", 100, 1, "-", "{}", 360)
     got = server.run(Run("acquire", keys.of(token), argv, 0.5)).reply
     release = (token, got[1], "release", 0, 0, 360)

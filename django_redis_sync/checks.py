@@ -15,7 +15,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
 from . import conf
-from .engine.connections import backend_of
+from .engine.clients import backend_of
 from .limits.decorator import MARK
 from .limits.policy import Endpoint, checked, endpoints
 from .middleware import ConcurrencyLimitMiddleware, is_atomic, is_drf

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 from django.conf import settings
 from django.test import override_settings
 
 from . import conf
-from .engine import connections
+from .engine.server import replaced
 from .limits import identity
 from .limits.policy import endpoints
 from .locks.lease import Lease
@@ -86,8 +85,5 @@ def without_redis() -> Iterator[None]:
     def async_server(alias: str) -> Any:
         return server(alias).asynchronous
 
-    with (
-        mock.patch.object(connections, "server", server),
-        mock.patch.object(connections, "async_server", async_server),
-    ):
+    with replaced(server, async_server):
         yield

@@ -124,7 +124,7 @@ PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
 PURE_ROOMS = {"protocol", "defaults"}
 
 # Libraries that one module only may import.
-ONLY = {"django_redis": "engine.connections", "redis.asyncio": "engine.connections"}
+ONLY = {"django_redis": "engine.clients", "redis.asyncio": "engine.clients"}
 
 MODULES = {
     path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path

@@ -12,7 +12,8 @@ import redis
 from django.conf import settings
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore, Unavailable
-from django_redis_sync.engine import connections, names
+from django_redis_sync.engine import names
+from django_redis_sync.engine.server import Server, server_of
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import family, grouped, names_in_use
@@ -138,7 +139,7 @@ def test_a_child_born_while_its_policy_is_resumed_is_not_left_paused(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actions.pause("api")
-    run, resumed = connections.Server.run, []
+    run, resumed = Server.run, []
 
     def resume_first(self: Any, step: Any) -> Any:
         # The operator was faster than the keeper, and had not seen the child yet.
@@ -148,10 +149,10 @@ def test_a_child_born_while_its_policy_is_resumed_is_not_left_paused(
             run(self, names.operating(parent, "resume"))
         return run(self, step)
 
-    monkeypatch.setattr(connections.Server, "run", resume_first)
+    monkeypatch.setattr(Server, "run", resume_first)
     mine = names.Names(list)
     mine.add(keys_of(settings.PREFIX, "api", "new"))
-    mine.tend(connections.server("default"), math.inf)
+    mine.tend(server_of("default"), math.inf)
     assert resumed
     assert not status_of("api", "new").paused
 

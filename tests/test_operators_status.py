@@ -12,7 +12,8 @@ from django.conf import settings
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, Semaphore, Unavailable
-from django_redis_sync.engine import connections, keeper, names
+from django_redis_sync.engine import keeper, names
+from django_redis_sync.engine.server import Server, server_of
 from django_redis_sync.operators import history
 from django_redis_sync.operators.history import Counters, histories, histories_of, suggest
 from django_redis_sync.operators.names import grouped, names_in_use
@@ -122,14 +123,14 @@ def test_ten_thousand_names_take_twenty_round_trips(
     now = raw.time()[0] * 1000
     raw.zadd(REGISTRY, {f"name-{i}": now + i for i in range(10_000)})
     status_of("the script is loaded")
-    trips, many, mine = [], connections.Server.many, threading.get_ident()
+    trips, many, mine = [], Server.many, threading.get_ident()
 
-    def counting(self: connections.Server, steps: Any) -> Any:
+    def counting(self: Server, steps: Any) -> Any:
         if threading.get_ident() == mine:  # the keeper makes round trips of its own
             trips.append(len(steps))
         return many(self, steps)
 
-    monkeypatch.setattr(connections.Server, "many", counting)
+    monkeypatch.setattr(Server, "many", counting)
     with counted(raw) as commands:
         found = statuses(names_in_use())
     assert len(found) == 10_000 and found[0].name == "name-9999"
@@ -153,9 +154,7 @@ def test_a_status_shows_who_holds_and_who_waits_but_no_token(raw: redis.Redis) -
         assert 0 < holder.ends_in <= 30 and not holder.stuck
         keys = keeper_keys("s")
         argv = ("f" * 32, "30000", 2, 2, "p", "wait", 9, 1, "-", "{}", 0)
-        drivers.drive(
-            plans.run_once("acquire", keys, argv, 1.0, clock()), connections.server("default")
-        )
+        drivers.drive(plans.run_once("acquire", keys, argv, 1.0, clock()), server_of("default"))
         (waiter,) = status_of("s").waiters
         assert (waiter.position, waiter.permits, waiter.alive) == (1, 2, True)
         assert status.everyone == (holder,)

@@ -20,14 +20,13 @@ site = pytest.mark.urls("tests.request_site.urls")
 @pytest.fixture
 def no_redis(settings, monkeypatch):
     """Whoever asks a Redis fails."""
-    from django_redis_sync.engine import connections
+    from django_redis_sync.engine.server import AsyncServer, Server
 
     def refuse(*args):
         raise AssertionError("Redis was asked")
 
-    for kind in (connections.Server, connections.AsyncServer):
+    for kind in (Server, AsyncServer):
         monkeypatch.setattr(kind, "__init__", refuse)
-    monkeypatch.setattr(connections, "_servers", {})
     with without_redis():
         yield
 

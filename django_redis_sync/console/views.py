@@ -28,8 +28,8 @@ from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from .. import conf
-from ..engine import connections
 from ..engine.commands import forget
+from ..engine.server import server_of
 from ..exceptions import SyncError
 from ..models import Name
 from ..operators import doctor
@@ -89,7 +89,7 @@ class _Unusable(Exception):
 def _connect() -> None:
     alias = conf.current().cache
     try:
-        connections.server(alias).pool()
+        server_of(alias).pool()
     except RedisError:
         raise
     except Exception as error:

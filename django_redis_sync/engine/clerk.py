@@ -19,8 +19,8 @@ from typing import Protocol
 from django.core.exceptions import ImproperlyConfigured
 
 from ..protocol.keys import Keys
-from . import connections
 from .names import Names
+from .server import Server, server_of
 from .wire import RETRY, ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
@@ -34,7 +34,7 @@ class Book(Protocol):
 
     due: float
 
-    def tend(self, server: connections.Server, now: float) -> None: ...
+    def tend(self, server: Server, now: float) -> None: ...
     def hurry(self) -> None: ...
     @property
     def unwritten(self) -> bool: ...
@@ -125,7 +125,7 @@ class Clerk:
             now = clock()
             due = [book for book in self._books if book.due <= now]
             if due:
-                server = connections.server(self._alias)
+                server = server_of(self._alias)
                 for book in due:
                     book.tend(server, now)
         except ImproperlyConfigured as error:

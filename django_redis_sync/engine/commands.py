@@ -9,15 +9,16 @@ from typing import Any
 from django.core.cache import caches
 
 from ..protocol.plans import Failure
-from . import connections
+from .clients import backend_of
 from .drivers import error_of
+from .server import server_of
 from .wire import REDIS_ERRORS, clock, text, why
 
 
 def command(alias: str, *args: Any) -> Any:
     """One plain command of Redis. Unavailable when it can't be reached."""
     try:
-        return decoded(connections.server(alias).command(*args))
+        return decoded(server_of(alias).command(*args))
     except Failure as failure:
         raise error_of(failure) from failure.cause
 
@@ -25,7 +26,7 @@ def command(alias: str, *args: Any) -> Any:
 def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Several reading commands in one round trip. Unavailable when Redis can't be reached."""
     try:
-        pipeline = connections.backend_of(alias).get_client(write=True).pipeline(transaction=False)
+        pipeline = backend_of(alias).get_client(write=True).pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
         replies = pipeline.execute()

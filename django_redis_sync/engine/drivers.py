@@ -12,7 +12,7 @@ from ..protocol.plans import Failure, Plan, Run, Step
 from .wire import clock
 
 if TYPE_CHECKING:
-    from .connections import AsyncServer, Server
+    from .server import AsyncServer, Server
 
 
 #: How servers say that an ACL forbids it, from outside and from inside a script.

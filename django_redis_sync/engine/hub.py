@@ -72,6 +72,13 @@ class Hub:
             if len(self._early) > _MOST_EARLY:
                 self._early.popitem(last=False)
 
+    async def aclose(self) -> None:
+        """Cancel the reader until it is done: redis-py may swallow a cancellation while it
+        connects, and then the loop would never end."""
+        while self._reader is not None and not self._reader.done():
+            self._reader.cancel()
+            await asyncio.wait([self._reader], timeout=0.1)
+
     async def _read(self, tried: asyncio.Event) -> None:
         tries = 0
         while True:

@@ -21,8 +21,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Run
-from . import connections
 from .clerk import clerk
+from .server import Server, server_of
 from .threads import warn_about_uwsgi
 from .wire import RETRY, ROUND, clock
 
@@ -141,7 +141,7 @@ class Keeper:
                 if step is not None:
                     leases.append(lease)
                     steps.append(step._replace(timeout=ROUND))
-        server = connections.server(self._alias)
+        server = server_of(self._alias)
         for kept, answer in zip(leases, server.many(steps), strict=True):
             kept.tended(answer)
         del leases
@@ -156,7 +156,7 @@ class Keeper:
         """The names of the leases that are kept now: used for as long as they are held."""
         return [keys for ref, keys in list(self._kept.values()) if ref() is not None]
 
-    def _finish(self, server: connections.Server) -> None:
+    def _finish(self, server: Server) -> None:
         todo = [self._later.popleft() for _ in range(len(self._later))]
         try:
             answers = server.many([step._replace(timeout=ROUND) for step, _ in todo])

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..protocol.keys import Keys, quote
 from ..protocol.plans import Failure, Run
-from . import connections
-from .wire import RETRY, ROUND, clock
+from .server import Server
+from .wire import ATTEMPT, RETRY, ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -32,7 +32,7 @@ def marked_key(prefix: str) -> str:
 
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
     """The step of an operator's mark: pause, resume, resize to `value`, or reset."""
-    return Run("operate", keys.of(""), ("", how, value, keys.keep), connections.ATTEMPT)
+    return Run("operate", keys.of(""), ("", how, value, keys.keep), ATTEMPT)
 
 
 class Names:
@@ -68,7 +68,7 @@ class Names:
     def unwritten(self) -> bool:
         return bool(self.fresh)
 
-    def tend(self, server: connections.Server, now: float) -> None:
+    def tend(self, server: Server, now: float) -> None:
         """Write what is fresh, when it is time; note anew once a minute."""
         if now < self.due:
             return
@@ -97,7 +97,7 @@ class Names:
         if self.fresh:
             self.due = min(self.due, self._not_before)
 
-    def _write(self, server: connections.Server, fresh: list[Keys], now: float) -> None:
+    def _write(self, server: Server, fresh: list[Keys], now: float) -> None:
         by_prefix: dict[str, list[Keys]] = {}
         for keys in fresh:
             by_prefix.setdefault(_prefix(keys), []).append(keys)
@@ -116,7 +116,7 @@ class Names:
                 server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
                 server.command("PEXPIRE", registry, 2 * NOTED_DAYS * 86_400_000, timeout=ROUND)
 
-    def _inherit(self, server: connections.Server, marked: str, children: list[Keys]) -> None:
+    def _inherit(self, server: Server, marked: str, children: list[Keys]) -> None:
         """Have fresh children of marked policies paused and resized as these are."""
         by_policy: dict[str, list[Keys]] = {}
         for keys in children:
@@ -128,7 +128,7 @@ class Names:
                 info = keys.info.replace(f"{{{keys.quoted}}}", f"{{{policy}}}")
                 self._follow(server, marked, info, keys)
 
-    def _follow(self, server: connections.Server, marked: str, policy: str, child: Keys) -> None:
+    def _follow(self, server: Server, marked: str, policy: str, child: Keys) -> None:
         def marks(info: str) -> Any:
             return server.command("HMGET", info, "#paused", "#limit", timeout=ROUND)
 

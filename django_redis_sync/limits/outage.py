@@ -17,8 +17,8 @@ from typing import Any
 from django.core.signals import setting_changed
 
 from .. import conf
-from ..engine import connections
 from ..engine.courier import tell
+from ..engine.server import server_of
 from ..logs import logger
 from ..protocol.plans import Failure
 from ..signals import outage_changed
@@ -92,7 +92,7 @@ class Breaker:
 
     def _is_there(self) -> bool:
         try:
-            connections.server(self.alias).command("PING", timeout=PROBE)
+            server_of(self.alias).command("PING", timeout=PROBE)
         except Failure:
             return False
         except Exception:  # the settings changed under us

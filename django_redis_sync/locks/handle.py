@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import conf
-from ..engine.connections import ATTEMPT
-from ..engine.wire import clock
+from ..engine.wire import ATTEMPT, clock
 from ..exceptions import LeaseLost
 from ..protocol import plans
 from ..protocol.keys import Keys, keys_of, split

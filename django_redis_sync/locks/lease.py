@@ -11,10 +11,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .. import conf
-from ..engine import connections, drivers
+from ..engine import drivers
 from ..engine.courier import tell
 from ..engine.keeper import keeper
 from ..engine.quorum import Quorum
+from ..engine.server import AsyncServer, Server, async_server_of, server_of
 from ..engine.wire import clock
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
@@ -213,7 +214,7 @@ class Lease:
         """Adopt a detached lease: renews it from now on. LeaseLost if it is over or somebody else
         adopted it, ValueError if the handle is none."""
         adoption = handles.Adoption(handle, on_lost)
-        return cls(*drivers.drive(adoption.plan(), connections.server(adoption.terms.alias)))
+        return cls(*drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
 
     @classmethod
     async def afrom_handle(
@@ -221,7 +222,7 @@ class Lease:
     ) -> Lease:
         """As from_handle."""
         adoption = handles.Adoption(handle, on_lost)
-        server = connections.async_server(adoption.terms.alias)
+        server = async_server_of(adoption.terms.alias)
         return cls(*await drivers.adrive(adoption.plan(), server))
 
     def __enter__(self) -> Lease:
@@ -325,11 +326,11 @@ class Lease:
             return LeaseLost(f"{self.name!r} is held by process {self._pid}, not by this one")
         return LeaseLost(f"the lease of {self.name!r} is over: {self._over or 'its time is up'}")
 
-    def _server(self) -> connections.Server:
-        return connections.server(self._terms.alias)
+    def _server(self) -> Server:
+        return server_of(self._terms.alias)
 
-    def _aserver(self) -> connections.AsyncServer:
-        return connections.async_server(self._terms.alias)
+    def _aserver(self) -> AsyncServer:
+        return async_server_of(self._terms.alias)
 
     def _renewal(self, timeout: float | None) -> plans.Plan:
         if timeout is not None:

@@ -11,9 +11,10 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
-from ..engine import connections, drivers
+from ..engine import drivers
 from ..engine.quorum import Quorum, quorum_of
-from ..engine.wire import clock
+from ..engine.server import async_server_of, server_of
+from ..engine.wire import ATTEMPT, clock
 from ..exceptions import LeaseLost, NotAcquired, WrongKind
 from ..operators.status import Status, astatus_of, status_of
 from ..protocol import plans
@@ -197,12 +198,12 @@ class Semaphore(Asking):
 
     def locked(self) -> bool:
         """Whether anybody holds the name now."""
-        return bool(drivers.drive(self._looking(), connections.server(self._alias()))[7])
+        return bool(drivers.drive(self._looking(), server_of(self._alias()))[7])
 
     async def alocked(self) -> bool:
         """As locked."""
         plan = self._looking()
-        return bool((await drivers.adrive(plan, connections.async_server(self._alias())))[7])
+        return bool((await drivers.adrive(plan, async_server_of(self._alias())))[7])
 
     # Inside
 
@@ -217,7 +218,7 @@ class Semaphore(Asking):
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
             transactions.refuse_twice(terms)
-        got = drivers.drive(plans.acquire(ask, clock()), connections.server(terms.alias))
+        got = drivers.drive(plans.acquire(ask, clock()), server_of(terms.alias))
         return self._settle(terms, ask, got)
 
     async def atake(
@@ -229,7 +230,7 @@ class Semaphore(Asking):
         """As take."""
         self._before()
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
-        server = connections.async_server(terms.alias)
+        server = async_server_of(terms.alias)
         if ask.wait:
             ask = ask._replace(channel=await server.hub.ready(ask.attempt))
         got = await drivers.adrive(plans.acquire(ask, clock()), server)
@@ -321,7 +322,7 @@ class Semaphore(Asking):
 
     def _looking(self) -> plans.Plan:
         keys = keys_of(conf.current().prefix(self._alias()), self.name, self.key)
-        return plans.run_once("inspect", keys, ("", 1), connections.ATTEMPT, clock())
+        return plans.run_once("inspect", keys, ("", 1), ATTEMPT, clock())
 
 
 class Lock(Semaphore):

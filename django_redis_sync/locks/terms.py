@@ -11,9 +11,9 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
-from ..engine import connections, labels
+from ..engine import labels
 from ..engine.keeper import keeper
-from ..engine.wire import clock
+from ..engine.wire import ATTEMPT, clock
 from ..protocol.keys import keys_of
 from ..protocol.plans import Ask
 from ..protocol.scripts import MOST_PERMITS
@@ -39,7 +39,7 @@ class Asking:
     _kind = "p"
     #: How many may wait at the most, and seconds that one answer of the server may take.
     _max_waiters = 10**9
-    _attempt = connections.ATTEMPT
+    _attempt = ATTEMPT
 
     name: str
     key: str | None

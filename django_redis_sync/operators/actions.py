@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .. import conf
-from ..engine import connections
 from ..engine.commands import command
 from ..engine.drivers import error_of
 from ..engine.names import marked_key, operating
+from ..engine.server import server_of
+from ..engine.wire import ATTEMPT
 from ..exceptions import WrongKind
 from ..protocol.keys import Keys, keys_of, split
 from ..protocol.plans import Answer, Failure, Run
@@ -55,10 +56,7 @@ def clear(status: Status, tokens: Iterable[str], *, using: str | None = None) ->
             raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
         chosen.append(one)
     keys = _keys(status.name, status.key, using)
-    steps = [
-        Run("clear", keys.of(one.token), (one.token, keys.keep), connections.ATTEMPT)
-        for one in chosen
-    ]
+    steps = [Run("clear", keys.of(one.token), (one.token, keys.keep), ATTEMPT) for one in chosen]
     cleared = []
     for one, reply in zip(chosen, _run(steps, using), strict=True):
         cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
@@ -135,7 +133,7 @@ def _keys(name: str, key: str | None, using: str | None) -> Keys:
 def _run(steps: Sequence[Run], using: str | None) -> list[list[str]]:
     """The replies, in order. Unavailable when one of them failed; the others took effect."""
     replies = []
-    for answer in connections.server(using or conf.current().cache).many(steps):
+    for answer in server_of(using or conf.current().cache).many(steps):
         if isinstance(answer, Failure):
             raise error_of(answer) from answer.cause
         assert isinstance(answer, Answer)

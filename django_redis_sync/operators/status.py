@@ -15,10 +15,11 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from .. import conf
-from ..engine import connections, labels
+from ..engine import labels
 from ..engine.commands import whole
 from ..engine.drivers import adrive, error_of
-from ..engine.wire import clock
+from ..engine.server import async_server_of, server_of
+from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError
 from ..protocol import plans
 from ..protocol.keys import Keys, keys_of, split
@@ -132,7 +133,7 @@ class Unread:
 
 def looking(keys: Keys, rows: int = MOST_ROWS) -> Run:
     """The step that reads a name."""
-    return Run("inspect", keys.of(""), ("", rows), connections.ATTEMPT)
+    return Run("inspect", keys.of(""), ("", rows), ATTEMPT)
 
 
 def status_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:
@@ -145,8 +146,8 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
     config = conf.current()
     alias = using or config.cache
     keys = keys_of(config.prefix(alias), name, key)
-    plan = plans.run_once("inspect", keys, ("", MOST_ROWS), connections.ATTEMPT, clock())
-    return _status(keys, await adrive(plan, connections.async_server(alias)))
+    plan = plans.run_once("inspect", keys, ("", MOST_ROWS), ATTEMPT, clock())
+    return _status(keys, await adrive(plan, async_server_of(alias)))
 
 
 def statuses(
@@ -185,7 +186,7 @@ def _looks(
 ) -> Iterator[tuple[Keys, Answer | Failure]]:
     config = conf.current()
     alias = using or config.cache
-    prefix, server = config.prefix(alias), connections.server(alias)
+    prefix, server = config.prefix(alias), server_of(alias)
     wanted = [keys_of(prefix, name, key) for name, key in names]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]

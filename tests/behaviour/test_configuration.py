@@ -15,7 +15,7 @@ from django.test import override_settings
 from django_redis.cache import RedisCache
 
 from django_redis_sync import Lock, Semaphore, conf
-from django_redis_sync.engine import connections
+from django_redis_sync.engine import server as servers
 from django_redis_sync.operators.names import names_in_use
 
 from .both import both, eventually
@@ -231,8 +231,8 @@ def test_the_async_client_speaks_as_the_sync_one(new_server, alias) -> None:
 
     async def main() -> dict[str, Any]:
         async with Lock("x", using=name):
-            server = connections.async_server(name)
-            return dict(server.client.connection_pool.connection_kwargs)
+            mine = servers.async_server_of(name)
+            return dict(mine.client.connection_pool.connection_kwargs)
 
     kwargs = asyncio.run(main())
     expected = {"password": "secret", "socket_timeout": 3, "socket_connect_timeout": 4}
@@ -287,7 +287,7 @@ def test_loops_leave_no_connection_open(raw) -> None:
         for _ in range(3):
             asyncio.run(main())
         gc.collect()
-    assert len(connections._async_servers) == 0  # nor the loops themselves
+    assert len(servers._async_servers) == 0  # nor the loops themselves
     assert [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)] == []
 
 

@@ -164,10 +164,10 @@ FORKED = """
 import os, sys, threading, django
 django.setup()
 from django_redis_sync import Lock
-from django_redis_sync.engine import connections
+from django_redis_sync.engine.server import server_of
 with Lock("before"):
     pass
-pool, locked, go = connections.server("default").pool(), threading.Event(), threading.Event()
+pool, locked, go = server_of("default").pool(), threading.Event(), threading.Event()
 def hold():
     with pool._lock:  # as the keeper does for a moment whenever it renews
         locked.set()

@@ -16,8 +16,10 @@ from redis.crc import key_slot
 from devtools.servers import HOST
 from devtools.topologies import Cluster, client, wait_for
 from django_redis_sync import Lock, Semaphore, Unavailable
-from django_redis_sync.engine import cluster, connections, hub
+from django_redis_sync.engine import hub
+from django_redis_sync.engine.cluster import routing, topology
 from django_redis_sync.engine.names import names_key
+from django_redis_sync.engine.server import server_of
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import names_in_use
@@ -318,7 +320,7 @@ async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(
     finally:
         own.primaries[0].resume()
     figure(said=f"{io!r}: Unavailable after {max(took):.1f} s at the most")
-    assert max(took) < 6 * ATTEMPT + 2 * cluster.LOOK
+    assert max(took) < 6 * ATTEMPT + 2 * topology.LOOK
     await until(io, lambda: _is_back(gone, name), 20)
     await io.do(held, "release")
 
@@ -398,17 +400,17 @@ def test_no_node_that_answers_is_unavailable(alias, shared) -> None:
 
 
 def test_a_node_that_says_no_address_of_its_own_is_where_it_was_asked() -> None:
-    asked = cluster.Address("example.org", 7000)
+    asked = topology.Address("example.org", 7000)
     rows = [[0, 99, ["", 7000, "id"], ["10.0.0.9", 7001, "x"]], [200, 300, [None, 7002, "id"]]]
-    found = cluster._read_map(rows, asked)
+    found = topology.read_map(rows, asked)
     assert asked == found.of(0) == found.of(99)
     assert found.of(150) is None and found.of(301) is None
-    assert cluster.Address("example.org", 7002) == found.of(200)
+    assert topology.Address("example.org", 7002) == found.of(200)
 
 
 def test_urls_of_nodes_keep_the_login_and_the_options() -> None:
-    there = cluster.Address("::1", 7001)
-    assert "rediss://:s%40cret@[::1]:7001/0?ssl_cert_reqs=none" == cluster._url(
+    there = topology.Address("::1", 7001)
+    assert "rediss://:s%40cret@[::1]:7001/0?ssl_cert_reqs=none" == topology.url_at(
         "rediss://:s%40cret@seed:7000/0?ssl_cert_reqs=none", there
     )
 
@@ -424,9 +426,9 @@ def test_urls_of_nodes_keep_the_login_and_the_options() -> None:
     ],
 )
 def test_commands_are_routed_by_their_key(words: Any, key: str | None) -> None:
-    assert key == cluster._key_of(words)
+    assert key == routing.key_of(words)
 
 
 def test_permits_are_counted_on_a_cluster_too(shared, name) -> None:
     with Semaphore("weigh", 5, using=name) as lease:
-        assert connections.server(name).pool() is not None and lease.permits == 1
+        assert server_of(name).pool() is not None and lease.permits == 1

@@ -21,7 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
 from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, Unavailable
-from django_redis_sync.engine import quorum
+from django_redis_sync.engine.quorum import members
 from tests.behaviour.both import both, eventually, until
 from tests.behaviour.watching import View
 
@@ -435,10 +435,10 @@ async def test_a_lease_of_several_servers_is_not_detached(io, five) -> None:
 
 @pytest.mark.parametrize("ms", [1, 30, 999, 30_000, 86_400_000])
 def test_what_is_believed_is_less_than_what_was_asked_for_by_the_drift(ms: int) -> None:
-    asked = int(quorum.stretched(str(ms)))
-    assert ms <= quorum.deducted(str(asked)) <= ms + 1
-    assert asked >= ms * (1 + quorum.DRIFT) + quorum.DRIFT_MS
-    assert quorum.deducted("inf") == math.inf and quorum.stretched("inf") == "inf"
+    asked = int(members.stretched(str(ms)))
+    assert ms <= members.deducted(str(asked)) <= ms + 1
+    assert asked >= ms * (1 + members.DRIFT) + members.DRIFT_MS
+    assert members.deducted("inf") == math.inf and members.stretched("inf") == "inf"
 
 
 def test_a_thread_that_is_interrupted_leaves_nothing(five) -> None:

@@ -11,9 +11,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext as _
 
 from ... import conf
-from ...engine import connections
 from ...engine.cluster import ClusterServer
 from ...engine.commands import forget
+from ...engine.server import Server, server_of
 from ...engine.threads import uwsgi_runs_threads
 from ...engine.wire import REDIS_ERRORS
 from ...protocol.keys import quote
@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 def _shared(alias: str) -> Iterator[Finding]:
-    own, server = _places(alias), connections.server(alias)
+    own, server = _places(alias), server_of(alias)
     others = [other for other in settings.CACHES if other != alias and own & _places(other)]
     title, why = _("The database is shared"), ""
     if others:
@@ -56,7 +56,7 @@ def _places(alias: str) -> set[tuple[Any, ...]]:
     """The servers and databases that an alias names, without asking them; empty when it is no Redis
     of django-redis."""
     try:
-        server = connections.server(alias)
+        server = server_of(alias)
         if isinstance(server, ClusterServer):
             return {(None, _host(host), port, None, 0) for host, port in server.topology.addresses}
         pool = server.pool()
@@ -75,7 +75,7 @@ def _host(name: str | None) -> str | None:
     return "127.0.0.1" if name == "localhost" else name
 
 
-def _foreign(server: connections.Server, prefix: str) -> bool:
+def _foreign(server: Server, prefix: str) -> bool:
     """Whether a few keys picked at random show another tenant."""
     keys = [allowed(server, "RANDOMKEY") for _i in range(10)]
     return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)

@@ -11,7 +11,7 @@ from typing import Any
 from redis.client import PubSub
 from redis.exceptions import NoPermissionError
 
-from ...engine import connections
+from ...engine.server import Server
 from ...engine.wire import REDIS_ERRORS, clock, why
 from ...protocol.keys import quote
 from ...protocol.plans import Failure
@@ -86,7 +86,7 @@ def rules(prefix: str) -> str:
     return f"resetchannels ~{quote(prefix)}:* &{prefix}:* {commands}"
 
 
-def denied(server: connections.Server, prefix: str, has: Callable[[str], bool]) -> list[str]:
+def denied(server: Server, prefix: str, has: Callable[[str], bool]) -> list[str]:
     """The commands that this user may not run on our keys there, of which the server `has` some.
 
     Failure when Redis can't be reached.
@@ -119,7 +119,7 @@ def _order(verb: str) -> int:
     return list(_HARMLESS).index(verb)
 
 
-def _refused(server: connections.Server, *words: Any) -> bool:
+def _refused(server: Server, *words: Any) -> bool:
     try:
         server.command(*words)
     except Failure as failure:
@@ -131,7 +131,7 @@ def _refused(server: connections.Server, *words: Any) -> bool:
     return False
 
 
-def _may_not_subscribe(server: connections.Server, channel: str) -> bool:
+def _may_not_subscribe(server: Server, channel: str) -> bool:
     pubsub = PubSub(server.pool())
     try:
         pubsub.subscribe(channel)

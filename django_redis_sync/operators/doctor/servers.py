@@ -12,9 +12,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ... import conf
-from ...engine import connections
 from ...engine.cluster import Address, ClusterServer
 from ...engine.commands import decoded
+from ...engine.server import Server, server_of
 from ...engine.wire import clock
 from ...protocol.plans import Failure
 from . import permissions
@@ -33,13 +33,13 @@ class Node:
     """A server, by its address in a Cluster; `has`: whether a key lies on it."""
 
     name: str
-    server: connections.Server
+    server: Server
     has: Callable[[str], bool]
 
 
 def nodes_of(alias: str) -> list[Node]:
     """The one server of an alias, or its primaries now. Failure when none answers."""
-    server = connections.server(alias)
+    server = server_of(alias)
     if not isinstance(server, ClusterServer):
         return [Node("", server, lambda key: True)]
     server.topology.look()
@@ -63,7 +63,7 @@ def _by_info(node: Node) -> Iterator[Finding]:
         yield from look(node.server, info)
 
 
-def _info(server: connections.Server) -> dict[str, str] | None:
+def _info(server: Server) -> dict[str, str] | None:
     """What INFO says; None when this user may not ask."""
     reply = allowed(server, "INFO")
     if reply is None:
@@ -72,7 +72,7 @@ def _info(server: connections.Server) -> dict[str, str] | None:
     return {key: value.strip() for key, colon, value in pairs if colon}
 
 
-def allowed(server: connections.Server, *words: Any) -> Any:
+def allowed(server: Server, *words: Any) -> Any:
     """The reply, or None when the server refuses the command. Failure when it can't be reached."""
     try:
         return decoded(server.command(*words))
@@ -142,7 +142,7 @@ def _permissions(node: Node) -> Iterator[Finding]:
     )
 
 
-def _version(server: connections.Server, info: Mapping[str, str]) -> Iterator[Finding]:
+def _version(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
     text = info.get("redis_version", "")
     own = info.get("valkey_version")
     shown = f"Valkey {own}" if own else f"Redis {text}"
@@ -160,7 +160,7 @@ def _version(server: connections.Server, info: Mapping[str, str]) -> Iterator[Fi
     )
 
 
-def _role(server: connections.Server, info: Mapping[str, str]) -> Iterator[Finding]:
+def _role(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
     if info.get("role") == "slave":
         yield Finding(
             "role",
@@ -171,7 +171,7 @@ def _role(server: connections.Server, info: Mapping[str, str]) -> Iterator[Findi
         )
 
 
-def _eviction(server: connections.Server, info: Mapping[str, str]) -> Iterator[Finding]:
+def _eviction(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
     policy, most = info.get("maxmemory_policy", "noeviction"), int(info.get("maxmemory", 0))
     if policy != "noeviction":
         yield Finding(
@@ -197,7 +197,7 @@ def _eviction(server: connections.Server, info: Mapping[str, str]) -> Iterator[F
     yield Finding("eviction", "ok", _("Memory policy: %s") % policy, _("No lease is ever evicted."))
 
 
-def _persistence(server: connections.Server, info: Mapping[str, str]) -> Iterator[Finding]:
+def _persistence(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
     if info.get("aof_enabled") == "1":
         failed = info.get("aof_last_write_status", "ok") != "ok"
         yield Finding(
@@ -221,7 +221,7 @@ def _persistence(server: connections.Server, info: Mapping[str, str]) -> Iterato
     )
 
 
-def _cluster(server: connections.Server, info: Mapping[str, str]) -> Iterator[Finding]:
+def _cluster(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
     if info.get("cluster_enabled") != "1":
         return
     reply = str(allowed(server, "CLUSTER", "INFO") or "")

@@ -1,66 +1,26 @@
-"""Connections: the project's own, sync from django-redis, async rebuilt from its configuration.
-
-The only module that imports django_redis and redis.asyncio.
-"""
+"""What serves a cache alias: `Server` in sync code, `AsyncServer` on an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlparse
 
-from django.core.cache import InvalidCacheBackendError, caches
-from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django.utils.module_loading import import_string
-from django_redis.cache import RedisCache
-from django_redis.client import ShardClient
-from django_redis.pool import ConnectionFactory as ConnectionFactory
-from django_redis.pool import SentinelConnectionFactory
 from redis import exceptions as errors
 
 from .. import conf
 from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
+from .clients import async_client, backend_of
 from .hub import Hub
 from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, read, used_pools
-from .wire import ATTEMPT as ATTEMPT
-from .wire import REDIS_ERRORS, clock, command, pack, pack_step, text, why
+from .wire import ATTEMPT, REDIS_ERRORS, clock, command, pack, pack_step, text, why
 
 _POLL = 0.05
-
-
-def backend_of(alias: str) -> Any:
-    """The django-redis client of a cache alias. ImproperlyConfigured, with the remedy, if none."""
-    try:
-        backend: Any = caches[alias]
-    except InvalidCacheBackendError as error:
-        raise ImproperlyConfigured(f"CACHES has no alias {alias!r} for REDIS_SYNC.") from error
-    kinds = type(backend), type(getattr(backend, "client", None))
-    if kinds not in _fit:
-        _check_backend(alias, backend)
-        _fit.add(kinds)
-    return backend.client
-
-
-#: Classes of backend and client that were found to fit.
-_fit: set[tuple[type, type]] = set()
-
-
-def _check_backend(alias: str, backend: Any) -> None:
-    if not isinstance(backend, RedisCache):
-        raise ImproperlyConfigured(
-            f"The cache {alias!r} is a {type(backend).__name__}: REDIS_SYNC needs one whose "
-            "BACKEND is django_redis.cache.RedisCache."
-        )
-    if isinstance(backend.client, ShardClient):
-        raise ImproperlyConfigured(
-            f"The cache {alias!r} is sharded over several servers by ShardClient: REDIS_SYNC needs "
-            "an alias with one server, Sentinel or Cluster."
-        )
 
 
 class Server:
@@ -85,7 +45,7 @@ class Server:
         if type(step) is Run:
             return self.run(step)
         if type(step) is Wait:
-            return self._wait(step)
+            return self.wait(step)
         assert isinstance(step, Sleep)
         sent = clock()
         time.sleep(step.seconds)
@@ -159,7 +119,7 @@ class Server:
     def _own_of(self, pool: Any) -> Own:
         return self._own.get(pool) or self._own.setdefault(pool, Own(pool))
 
-    def _wait(self, step: Wait) -> Answer:
+    def wait(self, step: Wait) -> Answer:
         pool, sent = self._connections().pool, clock()
         waiting = self._waiting.get(pool)
         if waiting is None:
@@ -192,7 +152,7 @@ class AsyncServer:
             await loop.create_future()
         finally:
             await asyncio.sleep(0)
-            await _ended(self.hub._reader)
+            await self.hub.aclose()
             await self._close()
             # All that is in here knows its loop: left where it is, neither would ever go.
             _living.discard(self)
@@ -218,77 +178,9 @@ class AsyncServer:
         return done
 
 
-async def _ended(task: asyncio.Task[Any] | None) -> None:
-    """Cancel it until it is done: redis-py may swallow a cancellation while it connects, and then
-    the loop would never end."""
-    while task is not None and not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=0.1)
-
-
 def _resolve(future: asyncio.Future[Any], value: Any) -> None:
     if not future.done():
         future.set_result(value)
-
-
-#: What a sync configuration may hold that means nothing, or something else, to an async client.
-#: Of the pool's own there is no need: one connection sends, one listens.
-_DROPPED = frozenset(
-    {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
-    | {"max_connections", "timeout", "queue_class"}
-)
-_REFUSED = frozenset({"connection_class", "credential_provider"})
-
-
-def async_client(alias: str) -> Any:
-    """A redis.asyncio client configured as the alias is. ImproperlyConfigured if that can't be."""
-    from redis.asyncio.sentinel import Sentinel
-
-    path = conf.current().async_client
-    if path:
-        return import_string(path)(alias)
-    client = backend_of(alias)
-    factory, url = client.connection_factory, client._server[0]
-    if not isinstance(factory, SentinelConnectionFactory):
-        return async_redis(alias, url)
-    options = factory.options
-    sentinel = Sentinel(  # type: ignore[no-untyped-call]
-        options["SENTINELS"], sentinel_kwargs=options.get("SENTINEL_KWARGS"), **async_options(alias)
-    )
-    parts = urlparse(url)
-    return sentinel.master_for(parts.hostname, db=int(parts.path.strip("/") or 0))
-
-
-def async_redis(alias: str, url: str) -> Any:
-    """A redis.asyncio client of the server at `url`, configured as the alias is."""
-    import redis.asyncio
-
-    return redis.asyncio.Redis.from_url(url, **async_options(alias))
-
-
-def async_options(alias: str) -> dict[str, Any]:
-    """What the alias says of connections, for async code. Raises as async_client."""
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    client = backend_of(alias)
-    factory = client.connection_factory
-    if not isinstance(factory, ConnectionFactory):
-        raise ImproperlyConfigured(
-            f"The cache {alias!r} has a CONNECTION_FACTORY of its own: name a function alias -> "
-            "redis.asyncio client in REDIS_SYNC['ASYNC_CLIENT']."
-        )
-    given = {**factory.make_connection_params(client._server[0]), **factory.pool_cls_kwargs}
-    refused = sorted(_REFUSED & set(given))
-    if refused:
-        raise ImproperlyConfigured(
-            f"CONNECTION_POOL_KWARGS of the cache {alias!r} holds {', '.join(refused)}, which "
-            "can't be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
-        )
-    kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
-    # Retries are the plans' own: they know what may be sent twice.
-    kwargs["retry"] = Retry(NoBackoff(), 0)
-    return kwargs
 
 
 _servers: dict[str, Server] = {}
@@ -299,13 +191,13 @@ _async_servers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, A
 )
 
 
-def server(alias: str) -> Server:
+def server_of(alias: str) -> Server:
     """The sync side of an alias, one per process."""
     found = _servers.get(alias)
     return found if found is not None else _servers.setdefault(alias, _made("sync", alias, Server))
 
 
-def async_server(alias: str) -> AsyncServer:
+def async_server_of(alias: str) -> AsyncServer:
     """The async side of an alias, one per running event loop."""
     loop = asyncio.get_running_loop()
     mine = _async_servers.get(loop)
@@ -321,8 +213,27 @@ def _async_one(alias: str) -> AsyncServer:
     return AsyncServer(alias, async_client(alias))
 
 
+@contextmanager
+def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
+    """Meanwhile each alias is served by what these make of it."""
+    global _servers, _async_servers, _stand_ins
+    before = _servers, _async_servers, _stand_ins
+    _servers, _async_servers = {}, weakref.WeakKeyDictionary()
+    _stand_ins = {"sync": sync, "async": asynchronous}
+    try:
+        yield
+    finally:
+        _servers, _async_servers, _stand_ins = before
+
+
+#: What makes the servers while others stand in, by kind.
+_stand_ins: dict[str, Callable[[str], Any]] = {}
+
+
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
     """What several servers make themselves: a quorum, a factory as the Cluster's; else `one`."""
+    if kind in _stand_ins:
+        return _stand_ins[kind](alias)
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory
     make: Callable[[str], Any] = getattr(makes, f"{kind}_server", one)
     return make(alias)
@@ -337,4 +248,4 @@ def _forget(*, setting: str, **_: Any) -> None:
         _async_servers.clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_redis_sync.connections")
+setting_changed.connect(_forget, dispatch_uid="django_redis_sync.servers")

@@ -1,0 +1,48 @@
+"""Which servers a quorum has, and what may be believed of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ..clients import backend_of
+
+#: How much faster than ours a server's clock may run, and milliseconds besides.
+DRIFT, DRIFT_MS = 0.01, 2
+
+
+class Members(str):
+    """The aliases of a quorum."""
+
+    __slots__ = ("aliases",)
+    aliases: tuple[str, ...]
+
+    def __new__(cls, aliases: Iterable[str]) -> Members:
+        given = tuple(aliases)
+        self = super().__new__(cls, "+".join(given))
+        self.aliases = given
+        return self
+
+    @property
+    def need(self) -> int:
+        """How many are a majority."""
+        return len(self.aliases) // 2 + 1
+
+
+def check(members: Members) -> None:
+    """ImproperlyConfigured when one of the aliases can't be used, or two are one server."""
+    places = {str(backend_of(alias)._server) for alias in members.aliases}
+    if len(places) < len(members.aliases):
+        raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
+
+
+def stretched(ms: str) -> str:
+    """The lease to ask servers for, so that `ms` may be believed in."""
+    return ms if ms == "inf" else str(math.ceil(int(ms) * (1 + DRIFT)) + DRIFT_MS)
+
+
+def deducted(ms: str) -> float:
+    """What may be believed in of a server's lease."""
+    return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))

@@ -1,0 +1,124 @@
+"""Ask all servers of a quorum at once, and count what they say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from redis import exceptions as errors
+
+from ...protocol.plans import Answer, Failure, Run
+from ..server import async_server_of
+from ..wire import clock
+from .members import Members
+
+#: Seconds that one server may take at the most; for what the majority is not waited for.
+PATIENCE, LATE = 1.0, 0.05
+#: Seconds for which a server that came too late is not waited for at all.
+SUSPECT = 5.0
+
+
+class Votes(NamedTuple):
+    """The answers, and what failed, by alias; who is in neither is late."""
+
+    answers: dict[str, Answer]
+    failures: dict[str, Failure]
+
+    def saying(self, *words: str) -> dict[str, list[Any]]:
+        return {
+            alias: answer.reply
+            for alias, answer in self.answers.items()
+            if answer.reply[0] in words
+        }
+
+
+#: Of a vote that was not held.
+NOBODY = Votes({}, {})
+
+
+class Voters:
+    """The servers of a quorum on one event loop, and which of them are waited for."""
+
+    def __init__(self, quorum: Members) -> None:
+        self.quorum = quorum
+        self._suspects: dict[str, float] = {}
+
+    async def ask(
+        self,
+        step: Run,
+        wanted: tuple[str, ...],
+        of: Callable[[str], Run | None] | None = None,
+        *,
+        late: Callable[[str, Answer], None] | None = None,
+        all_of_them: bool = False,
+    ) -> Votes:
+        """Ask all servers, until enough said what is `wanted` or no longer can, and LATE more.
+
+        `of(alias)`: the step for one of them, None to leave it out. `late`: told what comes later.
+        `all_of_them`: a majority is not enough; but a server that was silent is not waited for.
+        """
+        asked: dict[asyncio.Future[Answer], str] = {}
+        votes, end, need = Votes({}, {}), clock() + min(step.timeout, PATIENCE), self.quorum.need
+        for alias in self.quorum.aliases:
+            mine = step if of is None else of(alias)
+            if mine is not None:
+                mine = mine._replace(timeout=min(mine.timeout, PATIENCE))
+                asked[_submit(alias, mine)] = alias
+        pending = set(asked)
+        while pending:
+            right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
+            decided = right >= need or right + len(pending) < need
+            trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
+            if not trusted and (decided or all_of_them):
+                break
+            if decided and not all_of_them:
+                end = min(end, clock() + LATE)
+            if clock() >= end:
+                break
+            done, pending = await asyncio.wait(
+                pending, timeout=end - clock(), return_when=asyncio.FIRST_COMPLETED
+            )
+            for future in done:
+                _count(future, asked[future], votes)
+        for future in pending:
+            self._suspects[asked[future]] = clock() + SUSPECT
+            silent = Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
+            votes.failures[asked[future]] = silent
+            future.add_done_callback(partial(heed, asked[future], late))
+        return votes
+
+    def failure(self, votes: Votes) -> Failure:
+        """Of those there are, the one that says most about what may have been done."""
+        failures = list(votes.failures.values())
+        if not failures:
+            return Failure(errors.ConnectionError("no majority"), clock(), "busy")
+        worst = next((f for f in failures if f.why == "unanswered"), failures[0])
+        count, of_them = len(votes.answers), len(self.quorum.aliases)
+        words = f"{count} of {of_them} servers of the quorum answered; one failed with: {worst}"
+        refused = isinstance(worst.cause, errors.ResponseError)
+        cause = errors.ResponseError(words) if refused else errors.ConnectionError(words)
+        return Failure(cause, clock(), worst.why)
+
+
+def _submit(alias: str, step: Run) -> asyncio.Future[Answer]:
+    return async_server_of(alias).perform(step)
+
+
+def _count(future: asyncio.Future[Answer], alias: str, votes: Votes) -> None:
+    error = None if future.cancelled() else future.exception()
+    if future.cancelled() or error is not None:
+        if not isinstance(error, (Failure, type(None))):
+            raise error
+        cancelled = Failure(errors.ConnectionError("cancelled"), clock(), "unanswered")
+        votes.failures[alias] = error or cancelled
+    else:
+        votes.answers[alias] = future.result()
+
+
+def heed(
+    alias: str, late: Callable[[str, Answer], None] | None, future: asyncio.Future[Answer]
+) -> None:
+    if not future.cancelled() and future.exception() is None and late is not None:
+        late(alias, future.result())
