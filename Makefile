@@ -8,7 +8,7 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep soak bench lint docs matrix server clean
+.PHONY: help demo test deep soak bench lint docs messages matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -35,6 +35,9 @@ lint: $(VENV)/.installed  ## ruff (with bandit's rules) and mypy
 
 docs: $(VENV)/.docs  ## the documentation as a site, in build/docs
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+
+messages: $(VENV)/.installed  ## the catalog of translations, from what the code says by now
+	@$(BIN)/python -m devtools.messages
 
 matrix: $(VENV)/.dev server  ## the tests on every Python, Django and django-redis (ARGS="-s fast" for a few)
 	@$(BIN)/python -m nox $(ARGS)

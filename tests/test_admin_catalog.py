@@ -14,7 +14,7 @@ from django.utils.translation.template import templatize
 
 import django_redis_sync
 from django_redis_sync import Semaphore
-from django_redis_sync.console import pages
+from django_redis_sync.operators import words
 
 PACKAGE = Path(django_redis_sync.__file__).parent
 FOLDER = PACKAGE / "locale/zh_Hans/LC_MESSAGES"
@@ -76,17 +76,25 @@ def compiled() -> dict[str, str]:
     }
 
 
+#: What to do when a test here fails, with the names of the files.
+REMEDY = (
+    "run `make messages`, translate what it names in "
+    "django_redis_sync/locale/zh_Hans/LC_MESSAGES/django.po, and run it again"
+)
+
+
 def test_nothing_is_left_untranslated() -> None:
     catalog = written()
-    assert sorted(text for text in said() if not catalog.get(text)) == []
+    missing = sorted(text for text in said() if not catalog.get(text))
+    assert missing == [], REMEDY
 
 
 def test_nothing_is_translated_that_nobody_says() -> None:
-    assert sorted(written().keys() - said() - {""}) == []
+    assert sorted(written().keys() - said() - {""}) == [], REMEDY
 
 
 def test_the_compiled_catalog_is_the_written_one() -> None:
-    assert compiled() == written()
+    assert compiled() == written(), REMEDY
 
 
 def test_a_translation_keeps_the_placeholders() -> None:
@@ -111,4 +119,4 @@ def test_the_pages_speak_chinese() -> None:
     assert "使用中 1 / 2" in shown and "没有等待者" in shown
     assert "锁与信号量" in index
     with override("zh-hans"):
-        assert pages.span(61) == "1 分 1 秒"
+        assert words.duration(61) == "1 分 1 秒"

@@ -341,21 +341,6 @@ def test_something_else_under_our_keys_is_said(viewer: Client, raw: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (-3, "0 s"),
-        (59.9, "59 s"),
-        (61, "1 min 1 s"),
-        (3600, "1 h 0 min"),
-        (90000, "1 d 1 h"),
-    ],
-)
-def test_a_span_is_told_in_two_units(seconds: float, words: str) -> None:
-    assert pages.span(seconds) == words
-
-
-@pytest.mark.parametrize(
     ("in_use", "limit", "waiting", "bar"),
     [
         (0, 4, 0, ("0", "calm")),

@@ -33,6 +33,7 @@ from django_redis_sync.operators.doctor import Finding
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import grouped, names_in_use
 from django_redis_sync.operators.status import _record, status_of, statuses
+from django_redis_sync.operators.words import duration
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
@@ -451,10 +452,11 @@ def test_watch_on_a_pipe_gives_a_json_line_each_time(raw: redis.Redis) -> None:
         (100_000, "1 d 3 h"),
         (math.inf, "for ever"),
         (-1, "0 ms"),
+        (90_000, "1 d 1 h"),
     ],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
-    assert terminal.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_a_coloured_line_is_cut_by_what_is_seen() -> None:

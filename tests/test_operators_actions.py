@@ -1,5 +1,6 @@
 """What an operator does: clear, pause, resume, resize; and whom it reaches."""
 
+import inspect
 import logging
 import math
 import time
@@ -19,7 +20,7 @@ from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import family, grouped, names_in_use
 from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of
-from tests.behaviour.both import eventually
+from tests.behaviour.both import both, eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
@@ -91,6 +92,31 @@ def test_a_cleared_waiter_does_not_come_back(elsewhere: Any) -> None:
 def test_clear_refuses_whom_the_status_does_not_show() -> None:
     with Lock("a") as lease, pytest.raises(ValueError, match="shows no holder"):
         actions.clear(status_of("b"), [lease.token])
+
+
+# In sync and in async code
+
+
+@pytest.mark.parametrize("name", ["clear", "pause", "resume", "resize", "reset"])
+def test_every_act_has_a_twin_of_the_same_signature(name: str) -> None:
+    mine, twin = getattr(actions, name), getattr(actions, f"a{name}")
+    assert inspect.iscoroutinefunction(twin)
+    assert inspect.signature(mine) == inspect.signature(twin)
+
+
+@both
+async def test_acts_are_the_same_in_sync_and_async_code(io: Any) -> None:
+    lease = Lock("a").acquire()
+    assert ["a"] == await io.do(actions, "pause", "a")
+    assert ["a"] == await io.do(actions, "resize", "a", None, 3)
+    status = status_of("a")
+    assert (True, 3) == (status.paused, status.limit)
+    assert ["a"] == await io.do(actions, "resume", "a")
+    assert ["a"] == await io.do(actions, "reset", "a")
+    status = status_of("a")
+    assert (False, 1) == (status.paused, status.limit)
+    (cleared,) = await io.do(actions, "clear", status, [lease.token])
+    assert cleared.done and not lease.owned()
 
 
 # Pause and resume

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from django.contrib import messages
@@ -102,29 +102,57 @@ def _evict(status: Status, holders: list[Holder]) -> Outcome:
 
 
 def _pause(status: Status, form: QueryDict) -> Deed:
-    def perform() -> Outcome:
-        actions.pause(status.name, status.key)
-        return messages.SUCCESS, _("Paused %(name)s.") % {"name": status.display}
-
-    return Deed(
+    return _marking(
+        status,
         "pause",
-        _("Pause %(name)s?") % {"name": status.display},
-        _("Nobody new gets in until it is resumed. Whoever holds it may finish."),
-        perform,
+        actions.pause,
+        title=_("Pause %(name)s?"),
+        consequence=_("Nobody new gets in until it is resumed. Whoever holds it may finish."),
+        said=_("Paused %(name)s."),
     )
 
 
 def _resume(status: Status, form: QueryDict) -> Deed:
-    def perform() -> Outcome:
-        actions.resume(status.name, status.key)
-        return messages.SUCCESS, _("Resumed %(name)s.") % {"name": status.display}
-
-    return Deed(
+    return _marking(
+        status,
         "resume",
-        _("Resume %(name)s?") % {"name": status.display},
-        _("The queue moves on at once."),
-        perform,
+        actions.resume,
+        title=_("Resume %(name)s?"),
+        consequence=_("The queue moves on at once."),
+        said=_("Resumed %(name)s."),
     )
+
+
+def _reset(status: Status, form: QueryDict) -> Deed:
+    return _marking(
+        status,
+        "reset",
+        actions.reset,
+        title=_("Reset the limit of %(name)s?"),
+        consequence=_("The limit that the callers give applies again."),
+        said=_("The callers’ own limit of %(name)s applies again."),
+    )
+
+
+def _marking(
+    status: Status,
+    verb: str,
+    act: Callable[[str, str | None], object],
+    *,
+    title: str,
+    consequence: str,
+    said: str,
+    words: Mapping[str, object] | None = None,
+    fields: tuple[tuple[str, str], ...] = (),
+) -> Deed:
+    """The deed that sets or takes back a mark; `title` and `said` name it, and `words`."""
+    told = {"name": status.display, **(words or {})}
+
+    def perform() -> Outcome:
+        act(status.name, status.key)
+        return messages.SUCCESS, said % told
+
+    return Deed(verb, title % told, consequence, perform, fields)
 
 
 def _resize(status: Status, form: QueryDict) -> Deed:
@@ -134,35 +162,18 @@ def _resize(status: Status, form: QueryDict) -> Deed:
     except ValueError:
         said = _("A limit is a whole number from 1 to %(most)d.") % {"most": MOST_PERMITS}
         raise ValueError(said) from None
-
-    def perform() -> Outcome:
-        actions.resize(status.name, status.key, limit)
-        said = _("The limit of %(name)s is now %(limit)d.")
-        return messages.SUCCESS, said % {"name": status.display, "limit": limit}
-
-    return Deed(
+    return _marking(
+        status,
         "resize",
-        _("Set the limit of %(name)s to %(limit)d?") % {"name": status.display, "limit": limit},
-        _(
+        lambda name, key: actions.resize(name, key, limit),
+        title=_("Set the limit of %(name)s to %(limit)d?"),
+        consequence=_(
             "It stands above the callers’ own limit, in every process, until it is reset. Nobody "
             "is thrown out: where more are in than that, it shrinks as they finish."
         ),
-        perform,
+        said=_("The limit of %(name)s is now %(limit)d."),
+        words={"limit": limit},
         fields=(("limit", str(limit)),),
-    )
-
-
-def _reset(status: Status, form: QueryDict) -> Deed:
-    def perform() -> Outcome:
-        actions.reset(status.name, status.key)
-        said = _("The callers’ own limit of %(name)s applies again.")
-        return messages.SUCCESS, said % {"name": status.display}
-
-    return Deed(
-        "reset",
-        _("Reset the limit of %(name)s?") % {"name": status.display},
-        _("The limit that the callers give applies again."),
-        perform,
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from django.core import signing
 from django.core.paginator import Page, Paginator
-from django.utils.translation import gettext as _
 
 from ..models import Name
 from ..operators.history import Counters, History, add, histories_of
@@ -21,11 +20,10 @@ from ..operators.status import (
     Status,
     Unread,
     Waiter,
-    display,
-    handed_over,
     readable,
     statuses,
 )
+from ..operators.words import display, duration, handed_over
 from . import charts
 
 PER_PAGE = 50
@@ -39,18 +37,6 @@ HOUR = 60
 ALL_ROWS = 100_000
 
 Pair = tuple[str, str | None]
-
-
-def span(seconds: float) -> str:
-    """A time to be read at a glance: its two largest units at the most."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return _("%(s)d s") % {"s": whole}
-    if whole < 3600:
-        return _("%(m)d min %(s)d s") % {"m": whole // 60, "s": whole % 60}
-    if whole < 86400:
-        return _("%(h)d h %(m)d min") % {"h": whole // 3600, "m": whole % 3600 // 60}
-    return _("%(d)d d %(h)d h") % {"d": whole // 86400, "h": whole % 86400 // 3600}
 
 
 def reference(status: Status, token: str) -> str:
@@ -221,7 +207,7 @@ def _row(status: Status, past: dict[Pair, History], child: bool = False) -> Row:
         limit=status.limit,
         waiting=status.waiting,
         since=since,
-        age=span((status.at - since).total_seconds()) if since else "",
+        age=duration((status.at - since).total_seconds()) if since else "",
         paused=status.paused,
         resized=status.override is not None,
         stuck=any(holder.stuck for holder in status.holders),
@@ -241,7 +227,7 @@ def _policy_row(group: Group, past: dict[Pair, History]) -> Row:
         limit=None,
         waiting=group.waiting,
         since=since,
-        age=span((group.all[0].at - since).total_seconds()) if since else "",
+        age=duration((group.all[0].at - since).total_seconds()) if since else "",
         paused=group.paused,
         resized=any(status.override is not None for status in group.all),
         stuck=any(holder.stuck for status in group.all for holder in status.holders),
@@ -340,8 +326,7 @@ def _mean(seconds: float, times: int) -> str:
     """Empty when it never happened."""
     if not times:
         return ""
-    mean = seconds / times
-    return span(mean) if mean >= 10 else _("%(s)s s") % {"s": f"{mean:.2g}"}
+    return duration(seconds / times)
 
 
 def find(name: str, key: str | None, rows: int = MOST_ROWS) -> Status | None:
@@ -365,7 +350,7 @@ def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
         status=status,
         holders=tuple(holder_row(status, holder) for holder in status.holders),
         waiters=tuple(
-            WaiterRow(w, Who.of(w), span((status.at - w.since).total_seconds()))
+            WaiterRow(w, Who.of(w), duration((status.at - w.since).total_seconds()))
             for w in status.waiters
         ),
         past=past,
@@ -381,6 +366,6 @@ def holder_row(status: Status, holder: Holder) -> HolderRow:
         who=Who.of(holder),
         reference=reference(status, holder.token),
         fence=str(holder.fence),
-        age=span((status.at - holder.since).total_seconds()),
-        left="" if holder.stuck else span(holder.ends_in),
+        age=duration((status.at - holder.since).total_seconds()),
+        left="" if holder.stuck else duration(holder.ends_in),
     )

@@ -16,9 +16,10 @@ from django.utils.translation import ngettext
 from ..operators.doctor import Finding
 from ..operators.history import Counters, History, add
 from ..operators.names import Group
-from ..operators.status import Holder, Status, Unread, Waiter, handed_over
+from ..operators.status import Holder, Status, Unread, Waiter
+from ..operators.words import duration, handed_over
 from .naming import without_secrets
-from .terminal import Cell, Column, duration, printable, table, wrap
+from .terminal import Cell, Column, printable, table, wrap
 
 #: Children that the page of a policy shows one by one.
 MOST_CHILDREN = 200

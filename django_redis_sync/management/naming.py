@@ -12,7 +12,8 @@ from ..exceptions import Unavailable
 from ..limits import identity
 from ..operators.history import Counters, histories
 from ..operators.names import known_names, names_in_use
-from ..operators.status import Status, display
+from ..operators.status import Status
+from ..operators.words import display
 from ..protocol.keys import check_text
 from .terminal import printable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import signal
@@ -12,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ..logs import printable as printable
@@ -82,24 +80,6 @@ def wrap(text: str, width: int | None) -> list[str]:
         else:
             lines.append(word)
     return [line for line in lines if line]
-
-
-def duration(seconds: float) -> str:
-    """A time span with its two largest units."""
-    if seconds == math.inf:
-        return _("for ever")
-    if seconds < 1:
-        return _("%d ms") % max(0, round(seconds * 1000))
-    if seconds < 10:
-        return _("%.1f s") % seconds
-    whole = int(seconds)
-    if whole < 60:
-        return _("%d s") % whole
-    if whole < 3600:
-        return _("%(m)d min %(s)d s") % {"m": whole // 60, "s": whole % 60}
-    if whole < 86400:
-        return _("%(h)d h %(m)d min") % {"h": whole // 3600, "m": whole % 3600 // 60}
-    return _("%(d)d d %(h)d h") % {"d": whole // 86400, "h": whole % 86400 // 3600}
 
 
 @dataclass(frozen=True, slots=True)

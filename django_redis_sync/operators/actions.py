@@ -4,6 +4,8 @@ The marks of a policy (`pause`, `resize` without a key) speak of all its keyed c
 set on the plain name, which speaks for the children, and on each child that is known. A child that
 is used for the first time afterwards gets them from the keeper of the process that uses it, within
 about a second: what asks earlier still gets in.
+
+The a-twins run on a thread: people act seldom, and there is one way in which an act is done.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from asgiref.sync import sync_to_async
 
 from .. import conf
 from ..engine.commands import command
@@ -23,7 +27,8 @@ from ..protocol.keys import Keys, keys_of, split
 from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import MOST_PERMITS
 from .names import family
-from .status import Holder, Status, Waiter, display, status_of, statuses
+from .status import Holder, Status, Waiter, status_of, statuses
+from .words import display
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -64,14 +69,31 @@ def clear(status: Status, tokens: Iterable[str], *, using: str | None = None) ->
     return cleared
 
 
+async def aclear(
+    status: Status, tokens: Iterable[str], *, using: str | None = None
+) -> list[Cleared]:
+    """As clear."""
+    return await sync_to_async(clear, thread_sensitive=False)(status, tokens, using=using)
+
+
 def pause(name: str, key: str | None = None, using: str | None = None) -> list[str]:
     """Let nobody new in, until `resume`; holders finish. The names paused, as people see them."""
     return _mark("pause", name, key, using)
 
 
+async def apause(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+    """As pause."""
+    return await sync_to_async(pause, thread_sensitive=False)(name, key, using)
+
+
 def resume(name: str, key: str | None = None, using: str | None = None) -> list[str]:
     """Take `pause` back; waiters get in at once."""
     return _mark("resume", name, key, using)
+
+
+async def aresume(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+    """As resume."""
+    return await sync_to_async(resume, thread_sensitive=False)(name, key, using)
 
 
 def resize(name: str, key: str | None, limit: int, using: str | None = None) -> list[str]:
@@ -85,9 +107,19 @@ def resize(name: str, key: str | None, limit: int, using: str | None = None) -> 
     return _mark("resize", name, key, using, limit)
 
 
+async def aresize(name: str, key: str | None, limit: int, using: str | None = None) -> list[str]:
+    """As resize."""
+    return await sync_to_async(resize, thread_sensitive=False)(name, key, limit, using)
+
+
 def reset(name: str, key: str | None = None, using: str | None = None) -> list[str]:
     """Take `resize` back: the callers' limit rules again."""
     return _mark("reset", name, key, using)
+
+
+async def areset(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+    """As reset."""
+    return await sync_to_async(reset, thread_sensitive=False)(name, key, using)
 
 
 def _mark(

@@ -12,7 +12,8 @@ from .. import conf
 from ..engine.commands import command
 from ..engine.names import marked_key, names_key
 from ..protocol.keys import check_text, split
-from .status import Status, display
+from .status import Status
+from .words import display
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from django.utils.translation import gettext as _
-
 from .. import conf
 from ..engine import labels
 from ..engine.commands import whole
@@ -25,6 +23,7 @@ from ..protocol import plans
 from ..protocol.keys import Keys, keys_of, split
 from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import CONSTANTS
+from .words import display
 
 #: Rows of holders and of waiters that are read of one name.
 MOST_ROWS = 200
@@ -112,10 +111,6 @@ class Status:
     @property
     def everyone(self) -> tuple[Holder | Waiter, ...]:
         return (*self.holders, *self.waiters)
-
-    @property
-    def free(self) -> int | None:
-        return None if self.limit is None else max(0, self.limit - self.in_use)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,16 +250,3 @@ def _record(text: str) -> tuple[str, int, str, int, int, Mapping[str, Any]]:
 
 def _moment(ms: float) -> datetime:
     return datetime.fromtimestamp(max(0.0, min(ms, _LAST_MS)) / 1000, tz=timezone.utc)
-
-
-def display(name: str, key: str | None) -> str:
-    """A name, or a child, as people see it."""
-    return name if key is None else f"{name}@{key}"
-
-
-def handed_over() -> str:
-    """What to tell people of holders whose state is "handed"."""
-    return _(
-        "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
-        "permit goes to the next by itself within %d s."
-    ) % (CONSTANTS["FIRST"] // 1000)

@@ -9,7 +9,7 @@ import pytest
 
 from django_redis_sync.engine import clerk, keeper
 from django_redis_sync.operators.names import names_in_use
-from django_redis_sync.operators.status import display
+from django_redis_sync.operators.words import display
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from django_redis_sync.operators import actions, doctor
 from django_redis_sync.operators.history import History, histories_of
 from django_redis_sync.operators.names import Group, grouped, names_in_use
 from django_redis_sync.operators.status import Holder, Status, Unread, Waiter, readable, statuses
+from django_redis_sync.operators.words import duration
 
 EXIT_CODES = """\
 exit codes:
@@ -241,7 +242,7 @@ class Command(BaseCommand):
                 except Unavailable as error:
                     found = [self.style.ERROR(naming.unavailable(error))]
                 now = timezone.localtime().strftime("%H:%M:%S")
-                words = {"every": terminal.duration(every), "now": now}
+                words = {"every": duration(every), "now": now}
                 title = _("%(now)s, every %(every)s. Ctrl-C ends.") % words
                 screen.draw([title, "", *found])
                 time.sleep(every)

@@ -1,0 +1,51 @@
+"""The catalog of translations, from what the package says by now: written anew, then compiled.
+
+    python -m devtools.messages
+
+New texts get an empty translation, which is named; texts that are said no more go.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.commands import makemessages
+
+PACKAGE = Path(__file__).parent.parent / "django_redis_sync"
+CATALOG = PACKAGE / "locale/zh_Hans/LC_MESSAGES/django.po"
+# What changes with every run, and tells nobody anything.
+NOISE = re.compile(r'^"(POT-Creation-Date|Report-Msgid-Bugs-To):.*\n', re.MULTILINE)
+EMPTY = re.compile(r'^msgid ((?:".*"\n)+)(?:msgid_plural .*\n)?msgstr(?:\[0\])? ""\n(?!")', re.M)
+
+
+class Extract(makemessages.Command):
+    # A translation guessed from a similar text is a wrong one.
+    msgmerge_options = [*makemessages.Command.msgmerge_options, "--no-fuzzy-matching"]
+
+
+def main() -> int:
+    if not all(map(shutil.which, ("xgettext", "msgfmt"))):
+        print("GNU gettext is missing: Debian has it as gettext.", file=sys.stderr)
+        return 1
+    settings.configure()
+    os.chdir(PACKAGE)
+    options = {"no_location": True, "no_wrap": True, "no_obsolete": True, "verbosity": 0}
+    call_command(Extract(), locale=[CATALOG.parts[-3]], **options)
+    text = NOISE.sub("", CATALOG.read_text(encoding="utf-8"))
+    CATALOG.write_text(text, encoding="utf-8")
+    subprocess.run(
+        ["msgfmt", "--check-format", "-o", CATALOG.with_suffix(".mo"), CATALOG], check=True
+    )
+    missing = EMPTY.findall(text.split("\n\n", 1)[1])
+    for one in missing:
+        print(f"not translated yet: {one.strip()}")
+    return bool(missing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
