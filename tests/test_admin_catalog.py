@@ -3,6 +3,9 @@
 import ast
 import gettext
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +98,26 @@ def test_nothing_is_translated_that_nobody_says() -> None:
 
 def test_the_compiled_catalog_is_the_written_one() -> None:
     assert compiled() == written(), REMEDY
+
+
+def test_make_messages_writes_this_catalog(tmp_path: Path) -> None:
+    """In a copy, of which one text was changed: nothing else differs, and it is named."""
+    if not all(map(shutil.which, ("xgettext", "msgfmt"))):
+        pytest.skip("no GNU gettext: Debian has it as gettext")
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
+    (tmp_path / "devtools").mkdir()
+    shutil.copy(PACKAGE.parent / "devtools/messages.py", tmp_path / "devtools")
+    make = [sys.executable, "-m", "devtools.messages"]
+
+    done = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True)
+    assert (0, "") == (done.returncode, done.stdout + done.stderr)
+    copied = tmp_path / PACKAGE.name / FOLDER.relative_to(PACKAGE)
+    assert (FOLDER / "django.po").read_text() == (copied / "django.po").read_text()
+
+    words = tmp_path / PACKAGE.name / "operators/words.py"
+    words.write_text(words.read_text().replace("for ever", "for ever and a day"))
+    done = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True)
+    assert (1, 'not translated yet: "for ever and a day"\n') == (done.returncode, done.stdout)
 
 
 def test_a_translation_keeps_the_placeholders() -> None:
