@@ -12,9 +12,9 @@ from django.http import HttpRequest, HttpResponse
 
 from .limits.decorator import MARK, name_of, name_of_class
 from .limits.enforcement import Refused, enter
-from .limits.holding import Hold
-from .limits.policy import Policy, endpoint_of
-from .limits.refusal import answer
+from .limits.holding import PASSED, Hold
+from .limits.policy import Declared, Policy, endpoint_of
+from .limits.refusal import aanswer, answer
 from .limits.steps import arun, run
 
 #: The attributes of a request: what the middleware took for it, and whether its view is async.
@@ -69,24 +69,35 @@ class ConcurrencyLimitMiddleware:
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
         policies = policies_of(request, view, args, kwargs)
-        return _entered(request, run(enter(policies, request))) if policies else None
+        if not policies:
+            return None
+        got = run(enter(policies, request))
+        if isinstance(got, Refused):
+            return answer(request, got)
+        _enter(request, got, policies)
+        return None
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
-        policies = policies_of(request, view, args, kwargs)
+        if _asks_a_sync_view(request, view):
+            policies = await sync_to_async(policies_of)(request, view, args, kwargs)
+        else:
+            policies = policies_of(request, view, args, kwargs)
         if not policies:
             return None
         setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
-        return _entered(request, await arun(enter(policies, request)))
+        got = await arun(enter(policies, request))
+        if isinstance(got, Refused):
+            return await aanswer(request, got)
+        _enter(request, got, policies)
+        return None
 
 
-def _entered(request: HttpRequest, got: Hold | Refused) -> HttpResponse | None:
-    if isinstance(got, Refused):
-        return answer(request, got)
-    if got:
-        setattr(request, _HOLD, got)
-    return None
+def _enter(request: HttpRequest, hold: Hold, policies: list[Policy]) -> None:
+    setattr(request, PASSED, policies)  # decorators and mixins of the view don't ask again
+    if hold:
+        setattr(request, _HOLD, hold)
 
 
 def _hold_of(request: HttpRequest) -> Hold | None:
@@ -116,6 +127,8 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     marks = _marks(request, view)
     if not marks:
         return [own] if own is not None else []
+    if not _matters(own, view):
+        return []
     declared = [
         endpoint.policy_of(declared, declared.name or fallback)
         for mark, fallback in marks
@@ -143,6 +156,18 @@ def _marks(request: HttpRequest, view: Any) -> list[tuple[Any, str]]:
         handler = getattr(owner, method, None)
         found += [(mark, name_of_class(owner, method)) for mark in getattr(handler, MARK, ())]
     return found
+
+
+def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
+    """Whether policies_of calls methods of a sync view: they may ask the database."""
+    if all(isinstance(mark, Declared) for mark in getattr(view, MARK, ())):
+        return False
+    return not iscoroutinefunction(view) and _matters(endpoint_of(request).policy, view)
+
+
+def _matters(own: Policy | None, view: Any) -> bool:
+    """Whether the middleware has to know what decorators and mixins say."""
+    return own is not None or is_atomic(view)
 
 
 def is_atomic(view: Any) -> bool:

@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.http import HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path as route
 from django.utils.decorators import method_decorator
 from django.views import View
 
@@ -23,6 +24,7 @@ from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.holding import note_of
 from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
 from django_redis_sync.signals import acquire_rejected, lease_lost
+from tests.request_site.views import Mixed
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 REQUESTS = RequestFactory()
@@ -65,6 +67,11 @@ def becomes(what: Callable[[], bool]) -> bool:
     while not what() and time.monotonic() < end:
         time.sleep(0.01)
     return what()
+
+
+def view_of_one(request) -> HttpResponse:
+    """Says what the request holds."""
+    return HttpResponse(" ".join(place.name for place in note_of(request)))
 
 
 def get(path: str, asgi: bool = False, **options) -> HttpResponse:
@@ -280,6 +287,28 @@ def test_a_project_can_give_its_own_template(settings, tmp_path) -> None:
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
     with one():
         assert get("/limited/").content.decode().startswith("busy: 503, ")
+
+
+PATHS = ["limited", "alimited", "adispatch", "mixed", "amixed", "reports/aexport"]
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_template_of_the_projects_own_may_ask_for_the_user(
+    settings, tmp_path, with_middleware, path: str, asgi: bool
+) -> None:
+    folder = tmp_path / "django_redis_sync"
+    folder.mkdir()
+    (folder / "503.html").write_text("busy, {{ user.username }}: {{ retry_after }}")
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+    client = AsyncClient() if asgi else Client()
+    client.force_login(User.objects.create(username="ann"))
+    ask = async_to_sync(client.get) if asgi else client.get
+    with one():
+        refused = ask(f"/{path}/")
+    assert 503 == refused.status_code
+    assert refused.content.decode().startswith("busy, ann: ")
 
 
 def test_on_full_raise_raises_where_the_project_can_catch_it() -> None:
@@ -746,6 +775,61 @@ def test_the_middleware_gives_back_what_it_took_before_a_refusal(
         finally:
             gc.enable()
     assert 200 == get("/limited/").status_code
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_a_mixins_options_may_ask_the_database_wherever_they_are_asked_for(
+    with_middleware, monkeypatch, asgi: bool
+) -> None:
+    asked = []
+
+    def limit(self):
+        asked.append(User.objects.count())
+        return 1
+
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    monkeypatch.setattr(Mixed, "get_semaphore_limit", limit)
+    with_middleware()
+    assert 200 == get("/mixed/", asgi).status_code
+    assert 2 == len(asked)  # by the middleware, then by the view itself
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_a_policy_that_the_middleware_asked_is_not_asked_again_by_the_view(
+    settings, with_middleware, monkeypatch, asgi: bool
+) -> None:
+    asked = []
+
+    def when(request):
+        asked.append("when")
+        return len(asked) == 1  # the next one would be another answer
+
+    def key(request):
+        asked.append("key")
+        return "anyone"
+
+    limited = semaphore_required("asked", limit=1, when=when, key=key)
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    settings.ROOT_URLCONF = (route("", limited(view_of_one)),)
+    with_middleware()
+    assert b"asked" == get("/", asgi).content
+    assert ["when", "key"] == asked
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_options_are_read_once_where_no_transaction_has_to_be_awaited(
+    with_middleware, monkeypatch, asgi: bool
+) -> None:
+    asked = []
+
+    def limit(self):
+        asked.append(self)
+        return 1
+
+    monkeypatch.setattr(Mixed, "get_semaphore_limit", limit)
+    with_middleware()
+    assert 200 == get("/mixed/", asgi).status_code
+    assert 1 == len(asked)
 
 
 def test_the_middleware_passes_a_visitor_on_to_the_login_without_a_permit(with_middleware) -> None:

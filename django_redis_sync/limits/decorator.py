@@ -14,7 +14,7 @@ from ..locks.transactions import warn_if_racing
 from .enforcement import Refused, enter
 from .holding import Hold
 from .policy import NOT_GIVEN, Declared, endpoint_of
-from .refusal import answer
+from .refusal import aanswer, answer
 from .steps import arun, run
 
 View = Callable[..., Any]
@@ -155,7 +155,7 @@ async def arespond(view: View, declared: Declared, args: Any, kwargs: Any) -> An
     policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
     hold = await arun(enter([policy], request, seen))
     if isinstance(hold, Refused):
-        return answer(request, hold)
+        return await aanswer(request, hold)
     return await _finish(_called(view, args, kwargs), hold)
 
 

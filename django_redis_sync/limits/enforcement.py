@@ -25,7 +25,7 @@ from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.reasons import FULL, OUTAGE, TIMEOUT
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
-from .holding import Hold, Permit, note_of
+from .holding import PASSED, Hold, Permit, note_of
 from .outage import Turn, breaker, rooms
 from .policy import Place, Policy
 from .steps import Call, Plan, Reject, Release, Take, User
@@ -129,9 +129,10 @@ def enter(policies: Iterable[Policy], request: HttpRequest, seen: Any = None) ->
     hold = Hold(request)
     if not conf.current().enabled:
         return hold
+    passed = getattr(request, PASSED, ())
     try:
         for policy in sorted(policies, key=lambda policy: policy.name):
-            if not policy.counts(request.method):
+            if policy in passed or not policy.counts(request.method):
                 continue
             if policy.when is not None and not (yield Call(policy.when, seen or request)):
                 continue

@@ -18,8 +18,9 @@ from ..logs import logger
 from .outage import Breaker
 from .policy import Place
 
-#: The attribute of a request that says which semaphores it holds.
-_NOTE = "_redis_sync_held"
+#: The attribute of a request that says which semaphores it holds, and the one that says which
+#: policies it has passed already.
+_NOTE, PASSED = "_redis_sync_held", "_redis_sync_passed"
 
 
 class Permit(NamedTuple):

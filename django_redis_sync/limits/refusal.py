@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
@@ -36,13 +37,20 @@ def answer(request: HttpRequest, refused: Refused) -> HttpResponse:
     return refusal_response(request, refused)
 
 
+async def aanswer(request: HttpRequest, refused: Refused) -> HttpResponse:
+    """As answer. A page is made in a thread: its template may ask for the user, or any row."""
+    if refused.policy.on_full == "raise" or _prefers_json(request):
+        return answer(request, refused)
+    return await sync_to_async(answer)(request, refused)
+
+
 def refusal_response(request: HttpRequest, refused: Refused) -> HttpResponse:
     """JSON or the template django_redis_sync/refused.html, as the request prefers."""
     status, seconds = refused.status, retry_after(refused)
     message = _("Please try again in a moment.")
     if refused.refusal.why.crowded:
         message = _("Too many requests at the same time. Please try again in a moment.")
-    if request.get_preferred_type(["text/html", "application/json"]) == "application/json":
+    if _prefers_json(request):
         response: HttpResponse = JsonResponse(
             {"detail": message, "status": status, "retry_after": seconds}, status=status
         )
@@ -54,6 +62,11 @@ def refusal_response(request: HttpRequest, refused: Refused) -> HttpResponse:
     # Django would log an error, and mail it to the admins, for each refusal.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
+
+
+def _prefers_json(request: HttpRequest) -> bool:
+    preferred = request.get_preferred_type(["text/html", "application/json"])
+    return bool(preferred == "application/json")
 
 
 def _page(request: HttpRequest, message: str, status: int, seconds: int) -> str:
