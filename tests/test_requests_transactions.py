@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 from django.http import HttpResponse
 from django.test import Client, RequestFactory, TestCase
 
-from django_redis_sync import LeaseLost, Lock
+from django_redis_sync import Lease, LeaseLost, Lock
 from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.locks.transactions import TransactionRace, locked_atomic, release_when_over
 
@@ -134,14 +134,14 @@ def test_a_lease_that_waits_for_a_commit_is_kept_alive() -> None:
 
 class InATestCase(TestCase):
     def test_a_release_comes_with_the_end_of_the_test(self) -> None:
-        type(self).lease = lock().take()
-        release_when_over(self.lease)
-        assert self.lease.held
+        lease = lock().take()
+        release_when_over(lease)
+        assert lease.held
+        self.addClassCleanup(self.assert_ended, lease)
 
-    @classmethod
-    def tearDownClass(cls) -> None:
-        super().tearDownClass()
-        assert cls.lease.ended
+    @staticmethod
+    def assert_ended(lease: Lease) -> None:
+        assert lease.ended
 
     def test_no_race_is_told_of(self) -> None:
         with warnings.catch_warnings():
