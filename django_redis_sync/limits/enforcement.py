@@ -17,8 +17,8 @@ from .. import conf
 from ..engine import labels
 from ..engine.wire import clock
 from ..exceptions import NotAcquired, Unavailable
-from ..locks.handle import Terms
 from ..locks.lease import Lease
+from ..locks.lease_state import Terms
 from ..locks.semaphore import Semaphore
 from ..logs import logger
 from ..protocol.plans import Ask, Grant, Refusal

@@ -14,7 +14,6 @@ from ..protocol.plans import Refusal
 from .callers import PerCaller
 from .lease import Lease
 from .semaphore import Semaphore
-from .variants import RLock
 
 
 class acquire_all:
@@ -72,10 +71,10 @@ class acquire_all:
                 semaphore, permits = self._given[i]
                 got = semaphore.take(self._blocking, self._left(deadline), permits)
                 leases[i] = self._check(semaphore, got)
-                undo.push(partial(_undo, semaphore, leases[i]))
+                undo.push(partial(semaphore.undo, leases[i]))
             found, taken = self._whole(leases), ExitStack()
             for i in order:
-                taken.push(partial(self._given[i][0]._exit, leases[i]))
+                taken.push(partial(self._given[i][0].leave, leases[i]))
             undo.pop_all()
         self._held.entered().append(taken)
         return found
@@ -88,10 +87,10 @@ class acquire_all:
                 semaphore, permits = self._given[i]
                 got = await semaphore.atake(self._blocking, self._left(deadline), permits)
                 leases[i] = self._check(semaphore, got)
-                undo.push_async_exit(partial(_aundo, semaphore, leases[i]))
+                undo.push_async_exit(partial(semaphore.aundo, leases[i]))
             found, taken = self._whole(leases), AsyncExitStack()
             for i in order:
-                taken.push_async_exit(partial(self._given[i][0]._aexit, leases[i]))
+                taken.push_async_exit(partial(self._given[i][0].aleave, leases[i]))
             undo.pop_all()
         self._held.entered().append(taken)
         return found
@@ -105,16 +104,16 @@ class acquire_all:
         return done
 
     def _places(self) -> list[tuple[str, str, str]]:
-        places = [(s._alias(), s.name, s.key or "") for s, _ in self._given]
+        places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
         if len(set(places)) < len(places):
             raise ValueError("acquire_all takes each name once: ask for more permits instead")
         return places
 
     def _order(self) -> list[int]:
         """In which order to take them. Wrong permits raise here, before any is taken."""
-        config, places = conf.current(), self._places()
+        places = self._places()
         for semaphore, permits in self._given:
-            semaphore._limit(semaphore._options(config), permits)
+            semaphore.check_permits(permits)
         return sorted(range(len(places)), key=lambda i: places[i])
 
     def _deadline(self) -> float | None:
@@ -127,7 +126,7 @@ class acquire_all:
     @staticmethod
     def _check(semaphore: Semaphore, got: Lease | Refusal) -> Lease:
         if isinstance(got, Refusal):
-            raise semaphore._refused(got)
+            raise semaphore.error_of(got)
         return got
 
     @staticmethod
@@ -141,14 +140,3 @@ class acquire_all:
         if not stacks:
             raise NotAcquired("this thread or task holds nothing through this object")
         return stacks.pop()
-
-
-def _undo(semaphore: Semaphore, lease: Lease, *error: Any) -> None:
-    """Give back at once, without a word about it: an exception is on its way out."""
-    if not isinstance(semaphore, RLock) or semaphore._last(lease):
-        lease.__exit__(*error)
-
-
-async def _aundo(semaphore: Semaphore, lease: Lease, *error: Any) -> None:
-    if not isinstance(semaphore, RLock) or semaphore._last(lease):
-        await lease.__aexit__(*error)

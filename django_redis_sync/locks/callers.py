@@ -36,9 +36,6 @@ class PerCaller:
             taken.pop()
         taken.append(lease)
 
-    def has(self, lease: Lease) -> bool:
-        return lease in self._lists()[0]
-
     def discard(self, lease: Lease) -> None:
         taken = self._lists()[0]
         for i in reversed(range(len(taken))):

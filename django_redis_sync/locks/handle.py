@@ -1,4 +1,4 @@
-"""The terms of a lease, and the handle by which another process adopts it."""
+"""The handle by which another process adopts a lease."""
 
 from __future__ import annotations
 
@@ -7,35 +7,17 @@ import binascii
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from .. import conf
-from ..engine.wire import ATTEMPT, clock
+from ..engine.wire import clock
 from ..exceptions import LeaseLost
 from ..protocol import plans
-from ..protocol.keys import Keys, keys_of, split
+from ..protocol.keys import keys_of, split
 from ..protocol.plans import Grant
+from .lease_state import Terms
 
 _MOST = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap."""
-
-    keys: Keys
-    alias: str
-    timeout: float
-    renew: bool
-    max_hold: float
-    min_hold: float
-    attempt: float = ATTEMPT
-    on_lost: Callable[[Any], Any] | None = None
-
-    @property
-    def budget(self) -> float:
-        return 2 * self.attempt
 
 
 def write(terms: Terms, grant: Grant, known: int) -> str:

@@ -23,8 +23,8 @@ from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
 from . import transactions
 from .callers import PerCaller, Shared
-from .handle import Terms
 from .lease import Lease
+from .lease_state import Terms
 from .terms import Asking
 
 logger = logging.getLogger("django_redis_sync")
@@ -114,7 +114,7 @@ class Semaphore(Asking):
     ) -> Lease | None:
         """A lease, or None when none came in time."""
         got = self.take(blocking, blocking_timeout, permits)
-        return self._keep(got) if isinstance(got, Lease) else None
+        return self.keep(got) if isinstance(got, Lease) else None
 
     async def aacquire(
         self,
@@ -126,32 +126,32 @@ class Semaphore(Asking):
     ) -> Lease | None:
         """As acquire."""
         got = await self.atake(blocking, blocking_timeout, permits)
-        return self._keep(got) if isinstance(got, Lease) else None
+        return self.keep(got) if isinstance(got, Lease) else None
 
     def release(self) -> None:
         """Give back the newest lease that this thread or task took through this object.
 
         NotAcquired when there is none, LeaseLost when it is over.
         """
-        lease = self._newest()
+        lease = self.newest()
         if not self._deferred(lease):
             lease.release()
 
     async def arelease(self) -> None:
         """As release."""
-        await self._newest().arelease()
+        await self.newest().arelease()
 
     def __enter__(self) -> Lease:
         return self._enter(self.take())
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        self._exit(self._leave(), kind, error, trace)
+        self.leave(self._leave(), kind, error, trace)
 
     async def __aenter__(self) -> Lease:
         return self._enter(await self.atake())
 
     async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        await self._aexit(self._leave(), kind, error, trace)
+        await self.aleave(self._leave(), kind, error, trace)
 
     def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
         """Acquire, then `transaction.atomic(using, durable=True)`: given back when that is over.
@@ -164,19 +164,19 @@ class Semaphore(Asking):
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Extend the newest lease. NotAcquired when there is none, LeaseLost when it is over."""
-        return self._newest(keep=True).extend(additional_time, replace_ttl)
+        return self.newest(keep=True).extend(additional_time, replace_ttl)
 
     async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """As extend."""
-        return await self._newest(keep=True).aextend(additional_time, replace_ttl)
+        return await self.newest(keep=True).aextend(additional_time, replace_ttl)
 
     def reacquire(self) -> bool:
         """Make the newest lease last its whole timeout again. Errors as for release."""
-        return self._newest(keep=True).reacquire()
+        return self.newest(keep=True).reacquire()
 
     async def areacquire(self) -> bool:
         """As reacquire."""
-        return await self._newest(keep=True).areacquire()
+        return await self.newest(keep=True).areacquire()
 
     def owned(self) -> bool:
         """Whether the server says that the newest lease of this thread or task is still ours."""
@@ -190,20 +190,20 @@ class Semaphore(Asking):
 
     def status(self) -> Status:
         """Who holds and who waits."""
-        return status_of(self.name, self.key, using=self._alias())
+        return status_of(self.name, self.key, using=self.alias())
 
     async def astatus(self) -> Status:
         """As status."""
-        return await astatus_of(self.name, self.key, using=self._alias())
+        return await astatus_of(self.name, self.key, using=self.alias())
 
     def locked(self) -> bool:
         """Whether anybody holds the name now."""
-        return bool(drivers.drive(self._looking(), server_of(self._alias()))[7])
+        return bool(drivers.drive(self._looking(), server_of(self.alias()))[7])
 
     async def alocked(self) -> bool:
         """As locked."""
         plan = self._looking()
-        return bool((await drivers.adrive(plan, async_server_of(self._alias())))[7])
+        return bool((await drivers.adrive(plan, async_server_of(self.alias())))[7])
 
     # Inside
 
@@ -261,25 +261,40 @@ class Semaphore(Asking):
             raise WrongKind(f"{terms.keys.display!r} is in use as {other}")
         return got
 
-    def _keep(self, lease: Lease) -> Lease:
+    def keep(self, lease: Lease) -> Lease:
+        """Have `release` of this thread or task know of it."""
         self._held.add(lease)
         return lease
 
+    def forget(self, lease: Lease) -> None:
+        """Undo keep."""
+        self._held.discard(lease)
+
     def _enter(self, got: Lease | Refusal) -> Lease:
         if isinstance(got, Refusal):
-            raise self._refused(got)
+            raise self.error_of(got)
         self._held.entered().append(got)
-        return self._keep(got)
+        return self.keep(got)
 
-    def _refused(self, refusal: Refusal) -> NotAcquired:
+    def error_of(self, refusal: Refusal) -> NotAcquired:
+        """What a `with` raises that was refused."""
         return NotAcquired(f"{self.name!r}: {refusal}", refusal.reason, self.name)
+
+    def undo(self, lease: Lease, *error: Any) -> None:
+        """Give back what `take` gave, without a word about it: an exception is on its way out."""
+        lease.__exit__(*error)
+
+    async def aundo(self, lease: Lease, *error: Any) -> None:
+        """As undo."""
+        await lease.__aexit__(*error)
 
     def _leave(self) -> Lease:
         lease: Lease = self._held.entered().pop()
         self._held.discard(lease)
         return lease
 
-    def _newest(self, keep: bool = False) -> Lease:
+    def newest(self, keep: bool = False) -> Lease:
+        """What `release` would give back; without `keep` it is taken out. NotAcquired: nothing."""
         lease = self._held.newest(take=not keep)
         if lease is None:
             raise NotAcquired(
@@ -288,7 +303,8 @@ class Semaphore(Asking):
             )
         return lease
 
-    def _exit(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+    def leave(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        """Give a lease back as leaving a `with` does."""
         if lease.held and self._deferred(lease):
             return
         try:
@@ -296,9 +312,10 @@ class Semaphore(Asking):
         except LeaseLost as lost:
             self._left_without(lost)
 
-    async def _aexit(
+    async def aleave(
         self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
     ) -> None:
+        """As leave."""
         try:
             await lease.__aexit__(kind, error, trace)
         except LeaseLost as lost:
@@ -321,7 +338,7 @@ class Semaphore(Asking):
         logger.warning("leaving %r: %s", self.name, lost)
 
     def _looking(self) -> plans.Plan:
-        keys = keys_of(conf.current().prefix(self._alias()), self.name, self.key)
+        keys = keys_of(conf.current().prefix(self.alias()), self.name, self.key)
         return plans.run_once("inspect", keys, ("", 1), ATTEMPT, clock())
 
 

@@ -180,13 +180,13 @@ def synchronized(
 def _leaving(guard: Semaphore, lease: Lease) -> ExitStack:
     """Leaves as the semaphore's own `with` does."""
     stack = ExitStack()
-    stack.push(functools.partial(guard._exit, lease))
+    stack.push(functools.partial(guard.leave, lease))
     return stack
 
 
 def _aleaving(guard: Semaphore, lease: Lease) -> AsyncExitStack:
     stack = AsyncExitStack()
-    stack.push_async_exit(functools.partial(guard._aexit, lease))
+    stack.push_async_exit(functools.partial(guard.aleave, lease))
     return stack
 
 
@@ -198,7 +198,7 @@ async def _finish(guard: Semaphore, lease: Lease, result: Any) -> Any:
 
 def _full(semaphore: Semaphore, refusal: Refusal, on_full: str) -> None:
     if on_full == "raise":
-        raise semaphore._refused(refusal)
+        raise semaphore.error_of(refusal)
 
 
 def _said(function: Any) -> str:

@@ -17,7 +17,7 @@ from ..engine.wire import ATTEMPT, clock
 from ..protocol.keys import keys_of
 from ..protocol.plans import Ask
 from ..protocol.scripts import MOST_PERMITS
-from .handle import Terms
+from .lease_state import Terms
 
 #: What an entry of SEMAPHORES may say in seconds.
 _SECONDS: dict[str, Callable[[str, object], float]] = {
@@ -57,7 +57,8 @@ class Asking:
     # What one permit is asked for with, by `blocking`, for as long as the settings stay.
     _usual: dict[bool | None, tuple[conf.Config, Terms, Ask, float]]
 
-    def _alias(self) -> str:
+    def alias(self) -> str:
+        """The cache alias that it goes by now."""
         return self.using or conf.current().cache
 
     def _options(self, config: conf.Config) -> dict[str, Any]:
@@ -71,6 +72,10 @@ class Asking:
             where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
             raise ImproperlyConfigured(f"{where}: {error}.") from error
         return named
+
+    def check_permits(self, permits: int) -> None:
+        """Raises what an acquire of so many permits would raise before it asks."""
+        self._limit(self._options(conf.current()), permits)
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
@@ -100,7 +105,7 @@ class Asking:
         named = self._options(config)
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
-        terms = self._terms(config, named, self._alias())
+        terms = self._terms(config, named, self.alias())
         hurried = wait and seconds < terms.budget
         ask = Ask(
             keys=terms.keys,

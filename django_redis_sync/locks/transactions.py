@@ -13,8 +13,8 @@ from typing import Any
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from .handle import Terms
 from .lease import Lease
+from .lease_state import Terms
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -63,7 +63,7 @@ _pending = _Pending()
 def refuse_twice(terms: Terms) -> None:
     """RuntimeError where the open transaction holds the only permit: it would wait for itself."""
     for lease in list(_pending.leases):
-        if lease.held and lease._is_of(terms.keys, terms.alias):
+        if lease.held and lease.is_of(terms.keys, terms.alias):
             raise RuntimeError(
                 f"{lease.name!r} is held until the open transaction ends, so it can't be waited "
                 "for in there: take it once, or use an RLock, which can be taken again."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from typing import Any
 
@@ -12,8 +11,8 @@ from ..protocol.keys import keys_of
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
 from .callers import PerCaller
-from .handle import Terms
 from .lease import Lease
+from .lease_state import Terms
 from .semaphore import Lock, Semaphore
 
 
@@ -31,12 +30,10 @@ class _Callers(PerCaller):
 
     def of(self, semaphore: Semaphore) -> list[Lease]:
         """Those of the semaphore's name that this process neither released nor detached."""
-        config, alias = conf.current(), semaphore._alias()
+        config, alias = conf.current(), semaphore.alias()
         keys = keys_of(config.prefix(alias), semaphore.name, semaphore.key)
         return [
-            lease
-            for lease in list(self.mine())
-            if not lease.ended and lease._pid == os.getpid() and lease._is_of(keys, alias)
+            lease for lease in list(self.mine()) if not lease.ended and lease.is_of(keys, alias)
         ]
 
 
@@ -79,13 +76,13 @@ class RLock(Lock):
 
     def release(self) -> None:
         """Undo one acquire; the last one gives the lease back. Errors as Semaphore's."""
-        lease = self._newest()
+        lease = self.newest()
         if self._last(lease) and not self._deferred(lease):
             lease.release()
 
     async def arelease(self) -> None:
         """As release."""
-        lease = self._newest()
+        lease = self.newest()
         if self._last(lease):
             await lease.arelease()
 
@@ -123,7 +120,7 @@ class RLock(Lock):
             mine[lease] = count
         return count <= 0
 
-    def _newest(self, keep: bool = False) -> Lease:
+    def newest(self, keep: bool = False) -> Lease:
         lease = self._mine()
         if lease is None:
             text = f"{self.name!r}: this thread or task holds nothing"
@@ -140,15 +137,25 @@ class RLock(Lock):
         mine[lease] = 0  # until then it may be taken again
         return True
 
-    def _exit(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+    def undo(self, lease: Lease, *error: Any) -> None:
+        """As Semaphore's."""
         if self._last(lease):
-            super()._exit(lease, kind, error, trace)
+            super().undo(lease, *error)
 
-    async def _aexit(
+    async def aundo(self, lease: Lease, *error: Any) -> None:
+        """As undo."""
+        if self._last(lease):
+            await super().aundo(lease, *error)
+
+    def leave(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if self._last(lease):
+            super().leave(lease, kind, error, trace)
+
+    async def aleave(
         self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
     ) -> None:
         if self._last(lease):
-            await super()._aexit(lease, kind, error, trace)
+            await super().aleave(lease, kind, error, trace)
 
 
 #: Leases that an open transaction gives back when it ends.
@@ -160,7 +167,7 @@ class _Later:
 
     def __init__(self, lease: Lease, counts: weakref.WeakKeyDictionary[Lease, int]) -> None:
         self.name, self._lease, self._counts = lease.name, lease, counts
-        self._is_of = lease._is_of
+        self.is_of = lease.is_of
 
     @property
     def held(self) -> bool:
@@ -248,16 +255,16 @@ class ReadWriteLock:
 
         NotAcquired when it does not write, LeaseLost when the lease is over.
         """
-        lease = self.write._newest(keep=True)
+        lease = self.write.newest(keep=True)
         lease.downgrade()
         return self._move(lease)
 
     async def adowngrade(self) -> Lease:
         """As downgrade."""
-        lease = self.write._newest(keep=True)
+        lease = self.write.newest(keep=True)
         await lease.adowngrade()
         return self._move(lease)
 
     def _move(self, lease: Lease) -> Lease:
-        self.write._held.discard(lease)
-        return self.read._keep(lease)
+        self.write.forget(lease)
+        return self.read.keep(lease)
