@@ -1,0 +1,1 @@
+"""Locks that can be examined: a page for each family. The list is exam/entries.py."""
