@@ -1,47 +1,108 @@
-"""Writes docs/settings.md from defaults.py, so that the page can't drift."""
+"""Writes the tables of options into the documentation from defaults.py, so that none can drift."""
 
 from __future__ import annotations
 
+import collections.abc
 import re
 import sys
+import types
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from django_redis_sync.defaults import ENTRY, NAMED, REQUESTS, SEMAPHORE, SETTINGS, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "settings.md"
-SOURCE = ROOT / "django_redis_sync" / "defaults.py"
 
-_HEAD = """# Settings
+_PAGE = """# Settings
 
 One setting, `REDIS_SYNC`, a dict. Every key with its default; what is left out has it. Values are
 read at each acquire, so `override_settings` works at once. An unknown key is an error.
 
 This page is made from `django_redis_sync/defaults.py` by `python -m devtools.settings_page`.
+
+## `REDIS_SYNC`
+
+{settings}
+
+## Options of requests
+
+An entry of `ENDPOINTS` or `SEMAPHORES` takes them, `@semaphore_required(...)` as keywords, the
+mixin as attributes `semaphore_...`. Where several say an option, the first of these wins: the
+decorator or mixin, `ENDPOINTS`, `SEMAPHORES`, `REQUESTS`. *REQUESTS* says whether
+`REDIS_SYNC["REQUESTS"]` takes it, for all requests of which nothing else says it.
+
+{requests}
+
+## Options of semaphores in code
+
+Keywords of `Semaphore`, `Lock`, `RLock`, `ReadWriteLock` and `@synchronized`. *SEMAPHORES* says
+whether `REDIS_SYNC["SEMAPHORES"][name]` gives it to code that leaves it out.
+
+{code}
 """
-_TITLES = {"REQUESTS": "`REDIS_SYNC['REQUESTS']`: what request limits start from"}
-_ENTRY = re.compile(r'^ {8}"(\w+)": (.+),$')
-_WHY = re.compile(r"^ {8}# (.+)$")
+_SIMPLE = {bool: "bool", int: "int", float: "number", str: "str", type(None): "None"}
 
 
 def page() -> str:
     """The page as it should be."""
-    tables: dict[str, list[str]] = {}
-    table, why = "", []
-    for line in SOURCE.read_text(encoding="utf-8").splitlines():
-        if start := re.match(r"^(\w+)(: .+)? = MappingProxyType\($", line):
-            table = start[1]
-        elif comment := _WHY.match(line):
-            why.append(comment[1])
-        elif entry := _ENTRY.match(line):
-            default = re.sub(r"MappingProxyType\((\{\})\)", r"\1", entry[2])
-            default = "see below" if default == "REQUESTS" else f"`{default}`"
-            tables.setdefault(table, []).append(f"| `{entry[1]}` | {default} | {' '.join(why)} |")
-            why = []
-    parts = [_HEAD]
-    for name in ("DEFAULTS", "REQUESTS"):
-        title = _TITLES.get(name, "`REDIS_SYNC`")
-        rows = "\n".join(tables[name])
-        parts.append(f"## {title}\n\n| key | default | what it is for |\n|---|---|---|\n{rows}\n")
-    return "\n".join(parts)
+    requests = {"limit": ENTRY["limit"], **ENTRY, **REQUESTS}
+    return _PAGE.format(
+        settings=_table(("key",), ((f"`{row.name.upper()}`", row) for row in SETTINGS.values())),
+        requests=_table(
+            ("option", "REQUESTS"),
+            ((f"`{row.name}`", _place(row, REQUESTS, ENTRY), row) for row in requests.values()),
+        ),
+        code=_table(
+            ("option", "SEMAPHORES"),
+            ((f"`{row.name}`", _place(row, NAMED, SEMAPHORE), row) for row in SEMAPHORE.values()),
+        ),
+    )
+
+
+def _place(row: Row, here: Mapping[str, Row], elsewhere: Mapping[str, Row]) -> str:
+    if row.name not in elsewhere:
+        return "only there"
+    return "yes" if row.name in here else "no"
+
+
+def _table(head: tuple[str, ...], lines: Iterable[tuple[Any, ...]]) -> str:
+    head = (*head, "type", "default", "what it is for")
+    rows = [head, ("---",) * len(head)]
+    rows += [(*first, _kind(row), _default(row), _cell(row.why)) for *first, row in lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _default(row: Row) -> str:
+    if row.name == "limit":
+        return "must be given"
+    return f"`{dict(row.default) if isinstance(row.default, Mapping) else row.default!r}`"
+
+
+def _kind(row: Row) -> str:
+    return _cell(", ".join(dict.fromkeys(_words(row.kind))))
+
+
+def _words(kind: Any) -> list[str]:
+    if get_origin(kind) in (Union, types.UnionType):
+        return [word for part in get_args(kind) for word in _words(part)]
+    if get_origin(kind) is Literal:
+        return [f'`"{word}"`' for word in get_args(kind)]
+    if kind in _SIMPLE:
+        return [_SIMPLE[kind]]
+    origin = get_origin(kind)
+    return [
+        "callable"
+        if origin is collections.abc.Callable
+        else "dict"
+        if origin is collections.abc.Mapping
+        else "list"
+    ]
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", r"\|")
 
 
 if __name__ == "__main__":

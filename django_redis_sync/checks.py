@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -15,6 +16,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
 from . import conf
+from .defaults import ENTRY, REQUESTS, SETTINGS
 from .engine.clients import backend_of
 from .limits.decorator import MARK
 from .limits.policy import Endpoint, checked, endpoints
@@ -48,7 +50,9 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         conf.current()
         endpoints()
     except ImproperlyConfigured as error:
-        hint = "See defaults.py for the keys of REDIS_SYNC."
+        hint = f"The keys of REDIS_SYNC: {', '.join(map(str.upper, SETTINGS))}."
+        if "'REQUESTS'" in str(error):
+            hint = f"What REQUESTS may say: {', '.join(REQUESTS)}."
         return [Error(str(error), hint=hint, id="redis_sync.E001")]
     return [*_check_aliases(), *_check_policies()]
 
@@ -80,38 +84,41 @@ def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
 
 def _check_policies() -> Iterator[CheckMessage]:
     config = conf.current()
-    for setting, names in (("SEMAPHORES", config.semaphores), ("ENDPOINTS", config.endpoints)):
-        for name in names:
-            error = _wrong(setting, name)
-            if error:
-                yield Error(
-                    f"REDIS_SYNC[{setting!r}][{name!r}]: {error}",
-                    hint="An entry needs a limit of 1 or more, and only options that exist.",
-                    id="redis_sync.E005",
-                )
+    for name in config.semaphores:
+        yield from _check_entry("SEMAPHORES", name, _check_semaphore)
+    for name in config.endpoints:
+        yield from _check_entry("ENDPOINTS", name, _check_endpoint)
 
 
-def _wrong(setting: str, name: str) -> str:
-    """What is wrong with an entry; empty when nothing is."""
+def _check_entry(setting: str, name: Any, check: Callable[[Any], None]) -> Iterator[CheckMessage]:
     try:
-        if setting == "ENDPOINTS":
-            Endpoint(endpoints().entries[name])
-        else:
-            _check_semaphore(name, conf.current().semaphores[name])
+        check(name)
     except (ImproperlyConfigured, TypeError, ValueError, ImportError) as error:
-        return str(error)
-    return ""
+        where = f"REDIS_SYNC[{setting!r}][{name!r}]"
+        said = str(error) if where in str(error) else f"{where}: {error}"
+        yield Error(said, hint=_hint(str(error)), id="redis_sync.E005")
 
 
-def _check_semaphore(name: str, options: Any) -> None:
+def _hint(error: str) -> str:
+    """What helps: what the option is for that the error names, else what an entry may say."""
+    named = [row for row in ENTRY.values() if re.search(rf"\b{row.name} must\b", error)]
+    if named:
+        return f"{named[0].name}: {named[0].why}"
+    if "limit" in error and "missing" in error:
+        return "Say there how many requests may run at the same time, such as {'limit': 3}."
+    return f"What an entry may say: {', '.join(sorted(ENTRY))}."
+
+
+def _check_endpoint(pattern: str) -> None:
+    Endpoint(endpoints().entries[pattern])
+
+
+def _check_semaphore(name: Any) -> None:
     """Code that uses the name may give the limit itself, and wait for ever: requests may not."""
-    if not isinstance(options, Mapping):
-        raise TypeError("it must be a dict")
     check_text("a name", name)
-    for option, value in options.items():
-        if option == "blocking_timeout" and value == math.inf:
-            continue
-        checked(option, value)
+    for option, value in conf.current().named(name).items():
+        if option != "blocking_timeout" or value != math.inf:
+            checked(option, value)
 
 
 @register(TAG)
@@ -127,7 +134,7 @@ def check_endpoints(**_: Any) -> list[CheckMessage]:
         if pattern is None:
             continue
         met.add(pattern)
-        if is_drf(route.view) and not _wrong("ENDPOINTS", pattern):
+        if is_drf(route.view) and not [*_check_entry("ENDPOINTS", pattern, _check_endpoint)]:
             policy = Endpoint(found.entries[pattern]).policy
             if policy is not None and policy.key == "user":
                 messages.append(_drf_by_user(pattern, route.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,41 +11,26 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .defaults import DEFAULTS, REQUESTS
+from . import defaults
+from .values import not_negative as not_negative
+from .values import positive as positive
+from .values import unknown
+from .values import whole as whole
 
 SETTING = "REDIS_SYNC"
 #: Minutes of history that a keyed child keeps at the most.
 MOST_FOR_CHILDREN = 60
 
-
-_KINDS: dict[str, Any] = {
-    "ENABLED": bool,
-    "CACHE": str,
-    "KEY_PREFIX": (str, type(None)),
-    "SEMAPHORES": Mapping,
-    "ENDPOINTS": Mapping,
-    "STATS": bool,
-    "STATS_HOURS": (int, float),
-    "ASYNC_CLIENT": (str, type(None)),
+_PLACES = {
+    **dict.fromkeys(defaults.ENTRY, "an entry of SEMAPHORES or ENDPOINTS"),
+    **dict.fromkeys(defaults.REQUESTS, "REQUESTS"),
 }
+_TABLE = "Their table is django_redis_sync/defaults.py, and the page Settings of the documentation."
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """The setting with its defaults filled in; the keys are DEFAULTS' in lower case."""
-
-    enabled: bool
-    cache: str
-    key_prefix: str | None
-    timeout: float
-    blocking_timeout: float | None
-    max_hold: float | None
-    requests: Mapping[str, Any]
-    semaphores: Mapping[str, Mapping[str, Any]]
-    endpoints: Mapping[str, str | Mapping[str, Any]]
-    stats: bool
-    stats_hours: float
-    async_client: str | None
+class Config(defaults.Settings):
+    """The setting with its defaults filled in."""
 
     def keep(self, key: str | None = None) -> int:
         """Minutes of history of a name; fewer for a child, of which there may be very many."""
@@ -60,63 +44,47 @@ class Config:
         own = settings.CACHES.get(alias, {}).get("KEY_PREFIX")
         return f"{own}:sync" if own else "sync"
 
-
-def positive(what: str, value: object, *, infinite: bool = False) -> float:
-    """`value` as seconds above 0 and below 1e9 (or inf). TypeError or ValueError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
-    if infinite and value == math.inf:
-        return math.inf
-    if not 0 < value < 1e9:
-        raise ValueError(f"{what} must be above 0 and below 1e9 seconds, not {value!r}")
-    return float(value)
+    def named(self, name: str) -> Mapping[str, Any]:
+        """What SEMAPHORES says of a name. ImproperlyConfigured unless it is a dict of options."""
+        given = self.semaphores.get(name, defaults.NOTHING)
+        if given is not defaults.NOTHING:
+            refuse_unknown(f"{SETTING}['SEMAPHORES'][{name!r}]", given, defaults.ENTRY)
+        return given
 
 
-def not_negative(what: str, value: object) -> float:
-    """`value` as seconds of waiting: 0 tries once, inf waits as long as it takes."""
-    return (
-        0.0 if value == 0 and not isinstance(value, bool) else positive(what, value, infinite=True)
-    )
-
-
-def whole(what: str, value: object, most: int) -> int:
-    """`value` as an int from 1 to `most`. TypeError or ValueError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    if not 1 <= value <= most:
-        raise ValueError(f"{what} must be from 1 to {most}, not {value}")
-    return value
-
-
-def unknown(given: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    return sorted(str(key) for key in given if key not in known)
+def refuse_unknown(where: str, given: Any, known: Mapping[str, Any]) -> None:
+    """ImproperlyConfigured unless `given` is a dict of known options."""
+    if not isinstance(given, Mapping):
+        limit = given if isinstance(given, int) else 3
+        like = f" such as {{'limit': {limit!r}}}" if known is defaults.ENTRY else ""
+        raise ImproperlyConfigured(f"{where} must be a dict{like}, not {given!r}.")
+    if wrong := unknown(given, known, _PLACES):
+        raise ImproperlyConfigured(f"{where} has unknown keys: {wrong}. {_TABLE}")
 
 
 @cache
 def current() -> Config:
     """The configuration in force. ImproperlyConfigured for unknown keys and impossible values."""
     given = getattr(settings, SETTING, {})
-    if not isinstance(given, Mapping):
-        raise ImproperlyConfigured(f"{SETTING} must be a dict.")
-    values = {**DEFAULTS, **given}
+    keys = {
+        name.upper(): row._replace(name=name.upper()) for name, row in defaults.SETTINGS.items()
+    }
+    refuse_unknown(SETTING, given, keys)
+    values = _filled(SETTING, given, keys)
     requests = values["REQUESTS"]
-    if not isinstance(requests, Mapping):
-        raise ImproperlyConfigured(f"{SETTING}['REQUESTS'] must be a dict.")
-    wrong = unknown(given, DEFAULTS) + unknown(requests, REQUESTS)
-    if wrong:
-        raise ImproperlyConfigured(f"{SETTING} has unknown keys: {', '.join(wrong)}.")
-    values["REQUESTS"] = {**REQUESTS, **requests}
-    for key, kind in _KINDS.items():
-        if not isinstance(values[key], kind):
-            raise ImproperlyConfigured(f"{SETTING}[{key!r}] can't be {values[key]!r}.")
-    try:
-        values["TIMEOUT"] = positive("TIMEOUT", values["TIMEOUT"], infinite=True)
-        for key in ("BLOCKING_TIMEOUT", "MAX_HOLD"):
-            if values[key] is not None:
-                values[key] = not_negative(key, values[key])
-    except (TypeError, ValueError) as error:
-        raise ImproperlyConfigured(f"{SETTING}: {error}.") from error
+    refuse_unknown(f"{SETTING}['REQUESTS']", requests, defaults.REQUESTS)
+    values["REQUESTS"] = _filled(f"{SETTING}['REQUESTS']", requests, defaults.REQUESTS)
     return Config(**{key.lower(): value for key, value in values.items()})
+
+
+def _filled(
+    where: str, given: Mapping[str, Any], rows: Mapping[str, defaults.Row]
+) -> dict[str, Any]:
+    """What is given, checked, and the defaults of what is not."""
+    try:
+        return {name: row.checked(given.get(name, row.default)) for name, row in rows.items()}
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{where}: {error}.") from error
 
 
 def _forget(*, setting: str, **_: Any) -> None:

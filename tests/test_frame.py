@@ -106,7 +106,7 @@ def test_the_installed_wheel_takes_a_lock(
 
 # From the bottom up: a room may import from its own row and from those above it in this table.
 LAYERS = [
-    {"defaults", "exceptions", "signals", "conf", "logs"},
+    {"values", "defaults", "exceptions", "signals", "conf", "logs"},
     {"protocol"},
     {"engine"},
     {"operators"},  # what people read and do
@@ -121,7 +121,7 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 
 # What the protocol stays free of, with the shared modules that would bring it in.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
-PURE_ROOMS = {"protocol", "defaults"}
+PURE_ROOMS = {"protocol", "defaults", "values"}
 
 # Libraries that one module only may import.
 ONLY = {"django_redis": "engine.clients", "redis.asyncio": "engine.clients"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import importlib.util
+import json
 import re
 import shutil
 import site
@@ -149,11 +150,8 @@ def test_the_hooks_run_what_is_in_the_environment() -> None:
 
 
 @pytest.fixture(scope="module")
-def complaints(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What mypy says, strictly, of a project that installed the wheel."""
-    for module in ("mypy", "mypy_django_plugin"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"no {module}: make lint installs it")
+def typed_project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folder of a project that installed the wheel, and the Python of its environment."""
     folder = tmp_path_factory.mktemp("typed")
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
@@ -163,16 +161,52 @@ def complaints(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> list[st
     (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     project = folder / "project"
     shutil.copytree(ROOT / "tests" / "typed_use", project / "typed_use", ignore=IGNORED)
+    return project, environment / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def complaints(typed_project: tuple[Path, Path]) -> list[str]:
+    """What mypy says, strictly, of a project that installed the wheel."""
+    for module in ("mypy", "mypy_django_plugin"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"no {module}: make lint installs it")
+    project, python = typed_project
     command = [sys.executable, "-m", "mypy", "--config-file", "typed_use/mypy.ini"]
-    command += ["--python-executable", str(environment / "bin" / "python"), "typed_use"]
+    command += ["--python-executable", str(python), "typed_use"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout.splitlines()[:-1]
 
 
 def test_a_project_that_checks_its_types_strictly_finds_them(complaints: list[str]) -> None:
-    assert [] == [line for line in complaints if "decorated.py" not in line]
+    kept = [line for line in complaints if not re.search(r"/(decorated|refused)\.py", line)]
+    assert [] == kept
 
 
 def test_what_is_decorated_keeps_its_type(complaints: list[str]) -> None:
     assert [] == [line for line in complaints if "decorated.py" in line]
+
+
+def marked() -> list[int]:
+    """The lines of refused.py that a type checker has to refuse."""
+    lines = (ROOT / "tests/typed_use/refused.py").read_text(encoding="utf-8").splitlines()
+    return [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
+
+
+def test_mypy_refuses_wrong_options_and_nothing_else(complaints: list[str]) -> None:
+    found = {int(n) for line in complaints for n in re.findall(r"refused\.py:(\d+): error", line)}
+    assert marked() == sorted(found), "\n".join(complaints)
+
+
+def test_pyright_refuses_wrong_options_and_nothing_else(typed_project: tuple[Path, Path]) -> None:
+    if importlib.util.find_spec("basedpyright") is None:
+        pytest.skip("no basedpyright: pip install basedpyright")
+    project, python = typed_project
+    (project / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", str(python)]
+    done = subprocess.run(
+        [*command, "typed_use/refused.py"], cwd=project, capture_output=True, text=True
+    )
+    said = json.loads(done.stdout)["generalDiagnostics"]
+    found = {one["range"]["start"]["line"] + 1 for one in said if one["severity"] == "error"}
+    assert marked() == sorted(found), said

@@ -66,7 +66,7 @@ def test_an_endpoint_says_nothing_of_another_semaphore_on_its_view(given) -> Non
 
 def test_a_policy_is_frozen_and_its_defaults_are_those_of_the_settings() -> None:
     policy = parse("x", {"limit": 1})
-    assert Policy("x", 1, max_hold=3600) == policy
+    assert Policy("x", 1) == policy
     with pytest.raises(AttributeError):
         policy.limit = 2
 

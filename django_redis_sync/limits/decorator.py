@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from inspect import isawaitable, isclass
@@ -10,12 +11,18 @@ from typing import Any, TypeVar, overload
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
+from ..defaults import Limit, PolicyOptions
 from ..locks.transactions import warn_if_racing
 from .enforcement import Refused, enter
 from .holding import Hold
 from .policy import NOT_GIVEN, Declared, endpoint_of
 from .refusal import aanswer, answer
 from .steps import arun, run
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    from typing_extensions import Unpack  # Django's asgiref brings it
 
 View = Callable[..., Any]
 Function = TypeVar("Function", bound=View)
@@ -28,59 +35,25 @@ _BARE = Declared(None, {})
 
 
 @overload
-def semaphore_required(name: Function) -> Function: ...
+def semaphore_required(name: Function, /) -> Function: ...
 @overload
 def semaphore_required(
-    name: str | None = None,
-    limit: Any = ...,
-    *,
-    key: Any = ...,
-    methods: Any = ...,
-    when: Any = ...,
-    blocking_timeout: Any = ...,
-    max_waiters: Any = ...,
-    timeout: Any = ...,
-    max_hold: Any = ...,
-    min_hold: Any = ...,
-    fair: Any = ...,
-    using: Any = ...,
-    on_outage: Any = ...,
-    status: Any = ...,
-    on_full: Any = ...,
-    enforce: Any = ...,
-    trusted_proxies: Any = ...,
+    name: str | None = None, limit: Limit = None, **options: Unpack[PolicyOptions]
 ) -> Callable[[Function], Function]: ...
 def semaphore_required(
-    name: str | View | None = None,
-    limit: Any = NOT_GIVEN,
-    *,
-    key: Any = NOT_GIVEN,
-    methods: Any = NOT_GIVEN,
-    when: Any = NOT_GIVEN,
-    blocking_timeout: Any = NOT_GIVEN,
-    max_waiters: Any = NOT_GIVEN,
-    timeout: Any = NOT_GIVEN,
-    max_hold: Any = NOT_GIVEN,
-    min_hold: Any = NOT_GIVEN,
-    fair: Any = NOT_GIVEN,
-    using: Any = NOT_GIVEN,
-    on_outage: Any = NOT_GIVEN,
-    status: Any = NOT_GIVEN,
-    on_full: Any = NOT_GIVEN,
-    enforce: Any = NOT_GIVEN,
-    trusted_proxies: Any = NOT_GIVEN,
+    name: str | View | None = None, limit: Any = NOT_GIVEN, **options: Any
 ) -> Any:
     """Let at most `limit` requests into a view at the same time; refuse, or let wait, the others.
 
     For sync and async views; methods of class-based views by way of method_decorator or directly.
     Without parentheses, or without a name, the semaphore is named after the view, and its limit
-    stands in REDIS_SYNC. The options are those of `policy.Policy`.
+    stands in REDIS_SYNC. The options are those of `defaults.PolicyOptions`.
 
     TypeError or ValueError for wrong options; TypeError at the first call when the function gets
     no request; ImproperlyConfigured at the first call when nothing says a limit.
     """
-    options = {option: value for option, value in locals().items() if value is not NOT_GIVEN}
-    del options["name"]
+    if limit is not NOT_GIVEN:
+        options["limit"] = limit
     if name is not None and not isinstance(name, str):
         if options or not callable(name):
             raise TypeError("semaphore_required takes the semaphore's name first, a str")

@@ -217,7 +217,7 @@ def _hopeless(policy: Policy, limit: int, refusal: Refusal) -> bool:
     """Whether those who wait already will take longer than this one may wait."""
     if refusal.mean_hold is None:
         return False
-    return refusal.waiting * refusal.mean_hold / limit > policy.blocking_timeout
+    return bool(refusal.waiting * refusal.mean_hold / limit > policy.blocking_timeout)
 
 
 def _without_redis(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Plan:

@@ -9,14 +9,15 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
+from ..defaults import ENTRY
 from .decorator import MARK, arespond, respond
-from .policy import NOT_GIVEN, OPTIONS, Declared
+from .policy import NOT_GIVEN, Declared
 
 
 class SemaphoreRequiredMixin:
     """Lets at most `semaphore_limit` requests into a class-based view at the same time.
 
-    Each option of `policy.Policy` is an attribute `semaphore_<option>` (a function there is called
+    Each option of `defaults.Entry` is an attribute `semaphore_<option>` (a function there is called
     with the request alone), and a method `get_semaphore_<option>(self)` to override where it
     depends on the view. Without a name the semaphore is named after the class. List the mixin
     before View, and after LoginRequiredMixin and the like: whom they turn away takes no permit.
@@ -26,22 +27,6 @@ class SemaphoreRequiredMixin:
     """
 
     semaphore_name: str | None = None
-    semaphore_limit: Any = NOT_GIVEN
-    semaphore_key: Any = NOT_GIVEN
-    semaphore_methods: Any = NOT_GIVEN
-    semaphore_when: Any = NOT_GIVEN
-    semaphore_blocking_timeout: Any = NOT_GIVEN
-    semaphore_max_waiters: Any = NOT_GIVEN
-    semaphore_timeout: Any = NOT_GIVEN
-    semaphore_max_hold: Any = NOT_GIVEN
-    semaphore_min_hold: Any = NOT_GIVEN
-    semaphore_fair: Any = NOT_GIVEN
-    semaphore_using: Any = NOT_GIVEN
-    semaphore_on_outage: Any = NOT_GIVEN
-    semaphore_status: Any = NOT_GIVEN
-    semaphore_on_full: Any = NOT_GIVEN
-    semaphore_enforce: Any = NOT_GIVEN
-    semaphore_trusted_proxies: Any = NOT_GIVEN
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
@@ -60,7 +45,7 @@ class SemaphoreRequiredMixin:
 def declared_by(view: Any) -> Declared:
     """What a view with the mixin says now."""
     given = []
-    for option in OPTIONS:
+    for option in ENTRY:
         value = getattr(view, f"get_semaphore_{option}")()
         if value is not NOT_GIVEN:
             given.append((option, tuple(value) if isinstance(value, (list, set)) else value))
@@ -99,5 +84,7 @@ def _getter(option: str) -> Callable[[Any], Any]:
     return get
 
 
-for _option in ("name", *OPTIONS):
+for _option in ENTRY:
+    setattr(SemaphoreRequiredMixin, f"semaphore_{_option}", NOT_GIVEN)
+for _option in ("name", *ENTRY):
     setattr(SemaphoreRequiredMixin, f"get_semaphore_{_option}", _getter(_option))

@@ -7,8 +7,8 @@ ENDPOINTS, the entry in SEMAPHORES, REQUESTS.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
@@ -19,12 +19,9 @@ from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from .. import conf
+from ..defaults import ENTRY
 from ..protocol.keys import check_text
-from ..protocol.scripts import MOST_PERMITS
-
-ON_OUTAGE = ("local", "open", "closed")
-ON_FULL = ("response", "raise")
-KEYS = ("user", "ip")
+from ..values import unknown
 
 
 class _NotGiven:
@@ -37,38 +34,25 @@ class _NotGiven:
 NOT_GIVEN: Any = _NotGiven()
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+_FIELDS = [
+    (row.name, row.kind, row.checked(row.default)) for row in ENTRY.values() if row.name != "limit"
+]
+_Options: Any = make_dataclass(
+    "_Options",
+    [("name", str), ("limit", ENTRY["limit"].kind), *_FIELDS],
+    frozen=True,
+    slots=True,
+)
+
+
+class Policy(_Options):  # type: ignore[misc]
     """At most `limit` requests per `name` (and key) at the same time. Times are in seconds.
 
-    `limit`: an int, or a callable request -> int. `key`: None, "user", "ip" or a callable
-    request -> str: a semaphore for each value. `methods`: those that count, None: all but OPTIONS.
-    `when`: a callable request -> bool; requests that it denies are not limited.
-    `blocking_timeout`: how long a request may wait, `max_waiters`: how many may. `timeout`,
-    `max_hold`, `min_hold`, `fair`, `using`: as for Semaphore. `on_outage`: what holds while Redis
-    can't be reached: local (a semaphore per process), open (no limit) or closed (all refused).
-    `status` of a refusal, None: 503, or 429 with a key. `on_full`: response, or raise NotAcquired.
-    `enforce`: False counts whom it would have refused and refuses nobody.
-    `trusted_proxies`: how many proxies of yours append to X-Forwarded-For.
+    Its other attributes are the options of `defaults.Entry`, where each is explained: dotted paths
+    resolved, `methods` in upper case.
     """
 
-    name: str
-    limit: int | Callable[[HttpRequest], Any]
-    key: str | Callable[[HttpRequest], Any] | None = None
-    methods: frozenset[str] | None = None
-    when: Callable[[HttpRequest], Any] | None = None
-    blocking_timeout: float = 0.0
-    max_waiters: int = 100
-    timeout: float | None = None
-    max_hold: float | None = None
-    min_hold: float | None = None
-    fair: bool = True
-    using: str | None = None
-    on_outage: str = "local"
-    status: int | None = None
-    on_full: str = "response"
-    enforce: bool = True
-    trusted_proxies: int = 0
+    __slots__ = ()
 
     @property
     def keyed(self) -> bool:
@@ -98,8 +82,8 @@ def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
     TypeError or ValueError for an impossible value, ImproperlyConfigured when nothing says a limit.
     """
     config = conf.current()
-    named = config.semaphores.get(name, {})
-    chain = ChainMap(*(dict(layer) for layer in (*layers, named)), dict(config.requests))
+    requests = {option: config.requests[option] for option in ENTRY if option in config.requests}
+    chain = ChainMap(*(dict(layer) for layer in (*layers, config.named(name))), requests)
     given = {option: checked(option, value) for option, value in chain.items()}
     check_text("a name", name)
     if given.get("limit") is None:
@@ -107,128 +91,20 @@ def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
             f"The limit of {name!r} is missing: give one where it is used, or set "
             f"REDIS_SYNC['SEMAPHORES'][{name!r}]['limit']."
         )
-    for option in ("key", "when"):
-        value = given.get(option)
-        if isinstance(value, str) and value not in KEYS:
+    for option, value in given.items():
+        if ENTRY[option].path and isinstance(value, str) and "." in value:
             given[option] = import_string(value)
     return Policy(name=name, **given)
 
 
-# Options, one by one
-
-
 def checked(option: str, value: Any) -> Any:
     """An option's value in the form that Policy has. TypeError or ValueError when it has none."""
-    try:
-        check = _CHECKS[option]
-    except KeyError:
-        known = ", ".join(sorted(_CHECKS))
-        raise TypeError(f"{option!r} is not an option of a policy; these are: {known}") from None
-    return check(option, value)
+    if option not in ENTRY:
+        raise TypeError(f"no option of a policy: {unknown([option], ENTRY)}; {_KNOWN}")
+    return ENTRY[option].checked(value)
 
 
-def _limit(what: str, value: Any) -> Any:
-    return value if callable(value) or value is None else conf.whole(what, value, MOST_PERMITS)
-
-
-def _key(what: str, value: Any) -> Any:
-    if value is None or callable(value):
-        return value
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be None, a str or callable, not {type(value).__name__}")
-    if value not in KEYS and "." not in value:
-        raise ValueError(
-            f"{what} must be None, 'user', 'ip', a callable or its path, not {value!r}"
-        )
-    return value
-
-
-def _when(what: str, value: Any) -> Any:
-    if value is None or callable(value) or (isinstance(value, str) and "." in value):
-        return value
-    raise TypeError(f"{what} must be a callable request -> bool, or its path, not {value!r}")
-
-
-def _methods(what: str, value: Any) -> frozenset[str] | None:
-    if value is None:
-        return None
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise TypeError(f"{what} must be a list of HTTP methods, not {value!r}")
-    methods = list(value)
-    if not methods or not all(isinstance(m, str) and m.isalpha() for m in methods):
-        raise ValueError(f"{what} must be HTTP methods, not {value!r}")
-    return frozenset(method.upper() for method in methods)
-
-
-def _seconds(what: str, value: Any) -> float | None:
-    return None if value is None else conf.positive(what, value, infinite=True)
-
-
-def _wait(what: str, value: Any) -> float:
-    seconds = 0.0 if value is None else conf.not_negative(what, value)
-    if seconds == float("inf"):
-        raise ValueError(f"{what} of a request must end some time: it holds a worker")
-    return seconds
-
-
-def _count(what: str, value: Any) -> int:
-    if value == 0 and type(value) is int:
-        return 0
-    return conf.whole(what, value, MOST_PERMITS)
-
-
-def _status(what: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    if not 400 <= value <= 599:
-        raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {value}")
-    return value
-
-
-def _flag(what: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} must be True or False, not {value!r}")
-    return value
-
-
-def _alias(what: str, value: Any) -> str | None:
-    if not isinstance(value, (str, type(None))):
-        raise TypeError(f"{what} must be one cache alias, not {value!r}")
-    return value
-
-
-def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
-    def check(what: str, value: Any) -> str:
-        if value not in words:
-            raise ValueError(f"{what} must be one of {', '.join(words)}, not {value!r}")
-        return str(value)
-
-    return check
-
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "limit": _limit,
-    "key": _key,
-    "methods": _methods,
-    "when": _when,
-    "blocking_timeout": _wait,
-    "max_waiters": _count,
-    "timeout": _seconds,
-    "max_hold": _seconds,
-    "min_hold": _seconds,
-    "fair": _flag,
-    "using": _alias,
-    "on_outage": _one_of(ON_OUTAGE),
-    "status": _status,
-    "on_full": _one_of(ON_FULL),
-    "enforce": _flag,
-    "trusted_proxies": _count,
-}
-#: What can be said of a name, in the settings, a decorator or a mixin.
-OPTIONS = tuple(field.name for field in fields(Policy) if field.name != "name")
-assert set(_CHECKS) == set(OPTIONS)
+_KNOWN = f"the options are {', '.join(sorted(ENTRY))}"
 
 
 # Endpoints

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
+from ..defaults import NAMED
 from ..engine import labels
 from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
@@ -18,14 +18,6 @@ from ..protocol.keys import keys_of
 from ..protocol.plans import Ask
 from ..protocol.scripts import MOST_PERMITS
 from .lease_state import Terms
-
-#: What an entry of SEMAPHORES may say in seconds.
-_SECONDS: dict[str, Callable[[str, object], float]] = {
-    "timeout": partial(conf.positive, infinite=True),
-    "blocking_timeout": conf.not_negative,
-    "max_hold": conf.positive,
-    "min_hold": conf.positive,
-}
 
 
 def _token() -> str:
@@ -63,11 +55,10 @@ class Asking:
 
     def _options(self, config: conf.Config) -> dict[str, Any]:
         """What REDIS_SYNC["SEMAPHORES"] says of this name."""
-        named = dict(config.semaphores.get(self.name, {}))
+        named = dict(config.named(self.name))
         try:
-            for option, check in _SECONDS.items():
-                if named.get(option) is not None:
-                    named[option] = check(option, named[option])
+            for option in named.keys() & NAMED.keys():
+                named[option] = NAMED[option].checked(named[option])
         except (TypeError, ValueError) as error:
             where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
             raise ImproperlyConfigured(f"{where}: {error}.") from error

@@ -75,7 +75,7 @@ def run(order: Order, command: Sequence[str], stderr: Any) -> int:
 
 
 def _semaphore(order: Order, command: Sequence[str]) -> Semaphore:
-    named = conf.current().semaphores.get(order.name, {})
+    named = conf.current().named(order.name)
     limit = order.limit or (None if "limit" in named else 1)
     wait = 0.0 if order.skip and order.wait is None else order.wait
     return Semaphore(

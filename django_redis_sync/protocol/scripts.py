@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from ..values import MOST_PERMITS as MOST_PERMITS
+
 LUA = Path(__file__).parent / "lua"
 
 #: Milliseconds unless said otherwise. One table for Lua and Python, so that they can't disagree.
@@ -28,9 +30,6 @@ CONSTANTS = MappingProxyType(
         "PAIR": 2**40,  # a counter and the sum of its ms share one number: count * PAIR + ms
     }
 )
-
-#: The largest limit and number of permits.
-MOST_PERMITS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable, conf
-from django_redis_sync.defaults import DEFAULTS, REQUESTS
+from django_redis_sync.defaults import REQUESTS, SETTINGS
 from django_redis_sync.engine import labels
 from django_redis_sync.limits import identity
 from django_redis_sync.protocol.keys import MOST_BYTES, check_text, keys_of, split
@@ -139,7 +139,7 @@ def test_a_handle_cannot_reach_beyond_the_prefix(raw: Any) -> None:
 # Settings
 
 
-KEYS = st.sampled_from(sorted(DEFAULTS)) | st.text(max_size=10)
+KEYS = st.sampled_from(sorted(map(str.upper, SETTINGS))) | st.text(max_size=10)
 VALUES = JSON | st.dictionaries(st.sampled_from(sorted(REQUESTS)) | st.text(max_size=5), JSON)
 
 

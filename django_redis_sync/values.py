@@ -1,0 +1,188 @@
+"""What the value of an option must be: one function for each kind.
+
+A check takes the option's name and its value, and gives the value in the form that is kept.
+TypeError for the wrong type, ValueError for a value out of bounds; both name the option.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+Check = Callable[[str, Any], Any]
+
+#: The most permits that a name can have.
+MOST_PERMITS = 2**31 - 1
+#: What a policy's key may be besides a callable.
+KEYS = ("user", "ip")
+
+
+# Seconds
+
+
+def positive(what: str, value: object, *, infinite: bool = False) -> float:
+    """`value` as seconds above 0 and below 1e9 (or inf)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
+    if infinite and value == math.inf:
+        return math.inf
+    if not 0 < value < 1e9:
+        raise ValueError(f"{what} must be above 0 and below 1e9 seconds, not {value!r}")
+    return float(value)
+
+
+def not_negative(what: str, value: object) -> float:
+    """`value` as seconds of waiting: 0 tries once, inf waits as long as it takes."""
+    return (
+        0.0 if value == 0 and not isinstance(value, bool) else positive(what, value, infinite=True)
+    )
+
+
+def lease(what: str, value: object) -> float:
+    """Seconds of a lease; inf is permanent."""
+    return positive(what, value, infinite=True)
+
+
+def hours(what: str, value: object) -> float:
+    """A number of hours, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6:
+        raise ValueError(f"{what} must be a number of hours, 0 or more, not {value!r}")
+    return float(value)
+
+
+def ending(what: str, value: object) -> float:
+    """Seconds that a request waits: not for ever, since it holds a worker. None does not wait."""
+    seconds = 0.0 if value is None else not_negative(what, value)
+    if seconds == math.inf:
+        raise ValueError(f"{what} of a request must end some time: it holds a worker")
+    return seconds
+
+
+# Numbers
+
+
+def whole(what: str, value: object, most: int = MOST_PERMITS) -> int:
+    """`value` as an int from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not 1 <= value <= most:
+        raise ValueError(f"{what} must be from 1 to {most}, not {value}")
+    return value
+
+
+def count(what: str, value: object) -> int:
+    """`value` as an int, 0 or more."""
+    return 0 if value == 0 and type(value) is int else whole(what, value)
+
+
+def limit(what: str, value: Any) -> Any:
+    """An int from 1, or a callable that returns one."""
+    return value if callable(value) else whole(what, value)
+
+
+def status(what: str, value: object) -> int:
+    """An HTTP status of an error."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    if not 400 <= value <= 599:
+        raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {value}")
+    return value
+
+
+# Words
+
+
+def anything(what: str, value: Any) -> Any:
+    return value
+
+
+def flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}")
+    return value
+
+
+def text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {value!r}")
+    return value
+
+
+def alias(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be one cache alias, not {value!r}")
+    return value
+
+
+def mapping(what: str, value: object) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must be a dict, not {value!r}")
+    return value
+
+
+def methods(what: str, value: object) -> frozenset[str]:
+    """HTTP methods in upper case."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{what} must be a list of HTTP methods, not {value!r}")
+    given = list(value)
+    if not given or not all(isinstance(method, str) and method.isalpha() for method in given):
+        raise ValueError(f"{what} must be HTTP methods, not {value!r}")
+    return frozenset(method.upper() for method in given)
+
+
+def one_of(*words: str) -> Check:
+    """A check for one of some words."""
+
+    def check(what: str, value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{what} must be one of {', '.join(words)}, not {value!r}")
+        return str(value)
+
+    return check
+
+
+# Callables
+
+
+def key(what: str, value: Any) -> Any:
+    """A word of KEYS, a callable, or the dotted path of one."""
+    if callable(value):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be None, a str or callable, not {type(value).__name__}")
+    if value not in KEYS and "." not in value:
+        raise ValueError(
+            f"{what} must be None, 'user', 'ip', a callable or its path, not {value!r}"
+        )
+    return value
+
+
+def function(what: str, value: Any) -> Any:
+    """A callable, or the dotted path of one."""
+    if callable(value) or (isinstance(value, str) and "." in value):
+        return value
+    raise TypeError(f"{what} must be a callable that takes the request, or its path, not {value!r}")
+
+
+# Names of options
+
+NOWHERE: Mapping[str, str] = MappingProxyType({})
+
+
+def unknown(given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = NOWHERE) -> str:
+    """Which of `given` are no options, with what may have been meant; empty when all are known.
+
+    `places`: options of other places, and where those are.
+    """
+    words = {word.lower(): word for word in known}
+    said = []
+    for name in sorted(str(one) for one in given if one not in words.values()):
+        close = get_close_matches(name.lower(), words, n=1)
+        if name in places and name.lower() not in words:
+            said.append(f"{name} (it belongs into {places[name]})")
+        else:
+            said.append(f"{name} (did you mean {words[close[0]]}?)" if close else name)
+    return ", ".join(said)

@@ -1,0 +1,185 @@
+"""The table of options: what is in it is taken everywhere, and stands nowhere else."""
+
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from devtools import settings_page
+from django_redis_sync import Semaphore, SemaphoreRequiredMixin, conf, semaphore_required
+from django_redis_sync.defaults import ENTRY, NAMED, REQUESTS, SEMAPHORE, SETTINGS
+from django_redis_sync.limits.policy import parse
+
+PACKAGE = Path(conf.__file__).parent
+
+#: A value of each option that differs from its default.
+OTHER = {
+    "timeout": 7.0,
+    "min_hold": 2.0,
+    "methods": ["POST"],
+    "when": lambda request: True,
+    "blocking_timeout": 1.0,
+    "max_waiters": 7,
+    "max_hold": 60.0,
+    "fair": False,
+    "on_outage": "closed",
+    "status": 429,
+    "on_full": "raise",
+    "enforce": False,
+    "trusted_proxies": 1,
+    "key": "ip",
+    "using": "other",
+    "limit": 9,
+}
+
+
+@pytest.fixture
+def requests(settings):
+    def give(**options):
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": options}
+
+    return give
+
+
+def test_each_option_has_a_value_to_try() -> None:
+    assert OTHER.keys() == ENTRY.keys()
+
+
+@pytest.mark.parametrize("option", ENTRY)
+def test_a_policy_takes_every_option_of_the_table(option: str) -> None:
+    policy = parse("x", {"limit": 1, option: OTHER[option]})
+    assert ENTRY[option].checked(OTHER[option]) == getattr(policy, option)
+    semaphore_required("x", **{option: OTHER[option]})
+
+
+@pytest.mark.parametrize("option", sorted(REQUESTS.keys() & ENTRY.keys()))
+def test_requests_says_it_where_nothing_else_does(option: str, requests) -> None:
+    requests(**{option: OTHER[option]})
+    assert ENTRY[option].checked(OTHER[option]) == getattr(parse("x", {"limit": 1}), option)
+
+
+@pytest.mark.parametrize("option", ["limit", "key", "using"])
+def test_what_requests_can_not_say_is_told_where_it_belongs(option: str, requests) -> None:
+    requests(**{option: OTHER[option]})
+    said = rf"REDIS_SYNC\['REQUESTS'\] has unknown keys: {option} \(it belongs into an entry"
+    with pytest.raises(ImproperlyConfigured, match=said):
+        conf.current()
+
+
+def test_the_refusal_of_all_requests_can_be_set(requests) -> None:
+    requests(status=429)
+    assert 429 == parse("x", {"limit": 1}).refusal_status
+
+
+def test_the_mixin_has_an_attribute_and_a_method_for_each() -> None:
+    for option in ENTRY:
+        assert hasattr(SemaphoreRequiredMixin, f"semaphore_{option}")
+        assert callable(getattr(SemaphoreRequiredMixin, f"get_semaphore_{option}"))
+
+
+def test_a_semaphore_in_code_takes_what_the_table_says() -> None:
+    parameters = inspect.signature(Semaphore).parameters
+    taken = {name: parameters[name].default for name in parameters if name not in ("name", "limit")}
+    assert {row.name: row.default for row in SEMAPHORE.values()} == taken
+
+
+@pytest.mark.parametrize("option", NAMED)
+def test_code_has_from_the_settings_what_the_table_says(option: str, settings) -> None:
+    entry = {"limit": 1, option: "soon"}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
+    with pytest.raises(ImproperlyConfigured, match=option):
+        Semaphore("x").acquire()
+
+
+# What is said of a mistake
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"SEMAPHORE": {}}, r"unknown keys: SEMAPHORE \(did you mean SEMAPHORES\?\)"),
+        ({"timeout": 3}, r"timeout \(did you mean TIMEOUT\?\)"),
+        ({"Cache": "x"}, r"Cache \(did you mean CACHE\?\)"),
+        ({"max_waiters": 3}, r"max_waiters \(it belongs into REQUESTS\)"),
+        ({"zzz": 3}, r"keys: zzz\. .*defaults\.py"),
+        ({"REQUESTS": {"max_waiter": 3}}, r"\['REQUESTS'\].*did you mean max_waiters"),
+        ({"REQUESTS": {"status": 200}}, r"\['REQUESTS'\]: status must be .* from 400"),
+        ({"REQUESTS": 3}, "REQUESTS must be a dict, not 3"),
+        ({"MAX_HOLD": 0}, "MAX_HOLD must be above 0"),
+    ],
+)
+def test_a_key_that_is_none_is_named_with_what_was_meant(given, said: str) -> None:
+    with override_settings(REDIS_SYNC=given), pytest.raises(ImproperlyConfigured, match=said):
+        conf.current()
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (2, r"REDIS_SYNC\['SEMAPHORES'\]\['x'\] must be a dict such as \{'limit': 2\}, not 2"),
+        ({"limt": 3}, r"REDIS_SYNC\['SEMAPHORES'\]\['x'\].* limt \(did you mean limit\?\)"),
+    ],
+)
+def test_an_entry_that_is_none_is_a_configuration_error_in_code_too(entry, said, settings) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
+    for take in (Semaphore("x", 1).acquire, lambda: parse("x", {"limit": 1})):
+        with pytest.raises(ImproperlyConfigured, match=said):
+            take()
+
+
+def test_a_misspelt_option_of_a_decorator_is_told_what_was_meant() -> None:
+    with pytest.raises(TypeError, match=r"limitt \(did you mean limit\?\)"):
+        semaphore_required("x", limitt=3)
+
+
+# A new option
+
+LINE = """class RequestOptions(Shared, total=False):
+    patience: Annotated[int, values.count, Option(4, "How patient the client is.")]
+"""
+TRIED = """
+from django.conf import settings
+settings.configure(REDIS_SYNC={"REQUESTS": {"patience": 5}}, CACHES={"default": {}})
+from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
+from django_redis_sync.limits.policy import parse
+from devtools import settings_page
+
+assert SemaphoreRequiredMixin().get_semaphore_patience().__repr__() == "NOT_GIVEN"
+semaphore_required("x", limit=1, patience=3)
+assert [3, 5] == [parse("x", {"limit": 1, **o}).patience for o in ({"patience": 3}, {})]
+for wrong in (True, "3", -1):
+    try:
+        semaphore_required("x", limit=1, patience=wrong)
+    except (TypeError, ValueError):
+        continue
+    raise AssertionError(wrong)
+assert "| `patience` | yes | int | `4` | How patient the client is. |" in settings_page.page()
+"""
+
+
+def test_a_new_option_needs_its_line_alone(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
+    shutil.copytree(PACKAGE.parent / "devtools", tmp_path / "devtools")
+    table = tmp_path / PACKAGE.name / "defaults.py"
+    source = table.read_text(encoding="utf-8")
+    assert 1 == source.count(LINE.splitlines()[0])
+    table.write_text(source.replace(LINE.splitlines()[0], LINE), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+    command = [sys.executable, "-c", TRIED]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_the_page_has_every_option_once() -> None:
+    page = settings_page.page()
+    for name in map(str.upper, SETTINGS):
+        assert 1 == page.count(f"| `{name}` |")
+    for name in ENTRY.keys() | SEMAPHORE.keys():
+        assert (name in ENTRY) + (name in SEMAPHORE) == page.count(f"| `{name}` |")
