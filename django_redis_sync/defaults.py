@@ -183,7 +183,7 @@ class RequestOptions(Shared, total=False):
     methods: Annotated[
         Iterable[str] | None,
         values.methods,
-        Option(None, "The HTTP methods that count; None: all but OPTIONS."),
+        Option(None, "The HTTP methods that count, HEAD with GET; None: all that reach the view."),
     ]
     when: Annotated[
         str | Judge | None,

@@ -10,7 +10,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
-from .limits.decorator import MARK, name_of, name_of_class
+from .limits.decorator import MARK, is_preflight, name_of, name_of_class, owner_of
 from .limits.enforcement import Refused, enter
 from .limits.holding import PASSED, Hold
 from .limits.policy import Declared, Policy, endpoint_of
@@ -71,7 +71,7 @@ class ConcurrencyLimitMiddleware:
         policies = policies_of(request, view, args, kwargs)
         if not policies:
             return None
-        got = run(enter(policies, request))
+        got = run(enter(policies, request, preflight=is_preflight(request, view)))
         if isinstance(got, Refused):
             return answer(request, got)
         _enter(request, got, policies)
@@ -87,7 +87,7 @@ class ConcurrencyLimitMiddleware:
         if not policies:
             return None
         setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
-        got = await arun(enter(policies, request))
+        got = await arun(enter(policies, request, preflight=is_preflight(request, view)))
         if isinstance(got, Refused):
             return await aanswer(request, got)
         _enter(request, got, policies)
@@ -146,7 +146,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
 def _marks(request: HttpRequest, view: Any) -> list[tuple[Any, str]]:
     """What decorators and mixins left on a view, or on the method of its class, with the name of a
     semaphore without a name."""
-    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    owner = owner_of(view)
     if owner is None:
         marks = getattr(view, MARK, ())
         return [(mark, name_of(view, (request,))) for mark in marks] if marks else []

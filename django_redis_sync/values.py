@@ -124,13 +124,14 @@ def mapping(what: str, value: object) -> Mapping[Any, Any]:
 
 
 def methods(what: str, value: object) -> frozenset[str]:
-    """HTTP methods in upper case."""
+    """HTTP methods in upper case; HEAD with GET, whose view answers both."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{what} must be a list of HTTP methods, not {value!r}")
     given = list(value)
     if not given or not all(isinstance(method, str) and method.isalpha() for method in given):
         raise ValueError(f"{what} must be HTTP methods, not {value!r}")
-    return frozenset(method.upper() for method in given)
+    upper = frozenset(method.upper() for method in given)
+    return upper | {"HEAD"} if "GET" in upper else upper
 
 
 def one_of(*words: str) -> Check:

@@ -3,9 +3,10 @@
 import pytest
 from django.contrib.auth.models import User
 from django.db import connections
-from django.test import Client
+from django.test import Client, RequestFactory
 
-from django_redis_sync import Semaphore
+from django_redis_sync import Semaphore, semaphore_required
+from tests.request_site import drf
 
 pytestmark = [
     pytest.mark.usefixtures("clean_redis"),
@@ -47,3 +48,10 @@ def test_with_atomic_requests_the_user_is_still_the_one_that_the_framework_found
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     (key,) = Client(headers={"X-User": "ann"}).get(path).json()["keys"]
     assert key == str(ann.pk) if path == "/token/" else key.startswith("ip-")
+
+
+def test_a_preflight_that_the_framework_answers_is_free() -> None:
+    with Semaphore("limited", 1):
+        view = semaphore_required("limited", limit=1)(drf.Marked.as_view())
+        assert 200 == view(RequestFactory().options("/")).status_code
+        assert 503 == view(RequestFactory().get("/")).status_code

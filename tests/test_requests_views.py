@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.http import HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path as route
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -338,14 +338,70 @@ def test_a_refusal_sends_a_signal_and_logs_no_error(caplog) -> None:
 # Who counts
 
 
-def test_options_requests_are_not_limited_and_methods_say_which_are() -> None:
-    posts = semaphore_required("one", limit=1, methods=["post"])(lambda request: HttpResponse())
-    all_but_options = semaphore_required("one", limit=1)(lambda request: HttpResponse())
+def test_options_and_head_pass_no_limit_of_a_function() -> None:
+    called = []
+    everything = semaphore_required("one", limit=1)(lambda r: called.append(r) or HttpResponse())
+    reads = semaphore_required("one", limit=1, methods=["get"])(everything)
     with one():
-        assert 200 == all_but_options(REQUESTS.options("/")).status_code
-        assert 503 == all_but_options(REQUESTS.get("/")).status_code
+        for method in ("get", "head", "post", "options"):
+            headers = {"Origin": "https://x", "Access-Control-Request-Method": "GET"}
+            request = REQUESTS.generic(method.upper(), "/", headers=headers)
+            assert 503 == everything(request).status_code
+        for method in ("GET", "HEAD"):
+            assert 503 == reads(REQUESTS.generic(method, "/")).status_code
+    assert [] == called
+
+
+def test_methods_say_which_requests_are_limited() -> None:
+    posts = semaphore_required("one", limit=1, methods=["post"])(lambda request: HttpResponse())
+    with one():
         assert 200 == posts(REQUESTS.get("/")).status_code
+        assert 200 == posts(REQUESTS.options("/")).status_code
         assert 503 == posts(REQUESTS.post("/")).status_code
+
+
+class Plain(View):
+    def get(self, request):
+        return HttpResponse()
+
+
+class Limited(SemaphoreRequiredMixin, Plain):
+    semaphore_name, semaphore_limit = "one", 1
+
+
+class AnswersItself(Limited):
+    def options(self, request):
+        return HttpResponse("made at length")
+
+
+class DispatchesAtLength(Plain):
+    def dispatch(self, request):
+        return super().dispatch(request)
+
+
+LIMIT = semaphore_required("one", limit=1)
+
+
+@pytest.mark.parametrize("limited_by", ["decorator", "middleware"])
+@pytest.mark.parametrize(
+    ("view", "status"),
+    [
+        (Limited.as_view(), 200),
+        (method_decorator(LIMIT, name="dispatch")(type("V", (Plain,), {})).as_view(), 200),
+        (LIMIT(Plain.as_view()), 200),
+        (AnswersItself.as_view(), 503),
+        (LIMIT(DispatchesAtLength.as_view()), 503),
+    ],
+)
+def test_options_is_free_only_where_the_framework_answers_it(
+    view, status, limited_by, with_middleware
+) -> None:
+    if limited_by == "middleware":
+        with_middleware(ENDPOINTS={"preflight": {"name": "one", "limit": 1}})
+    with override_settings(ROOT_URLCONF=(route("x/", view, name="preflight"),)), one():
+        assert status == Client().options("/x/").status_code
+        assert 503 == Client().get("/x/").status_code
+        assert 503 == Client().head("/x/").status_code
 
 
 def test_when_says_which_requests_are_limited() -> None:

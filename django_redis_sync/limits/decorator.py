@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from inspect import isawaitable, isclass
 from typing import Any, TypeVar, overload
 
@@ -32,6 +32,8 @@ _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit unt
 #: The attribute of a view that says which policies it takes by itself.
 MARK = "_redis_sync_policies"
 _BARE = Declared(None, {})
+#: The packages whose `options` and `dispatch` run no code of the project.
+_FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
 
 
 @overload
@@ -93,7 +95,7 @@ def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
     """The view's response, or the refusal; in sync code."""
     seen, request = find_request(view, args, kwargs)
     policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
-    hold = run(enter([policy], request, seen))
+    hold = run(enter([policy], request, seen, is_preflight(request, view, args)))
     if isinstance(hold, Refused):
         return answer(request, hold)
     try:
@@ -126,7 +128,7 @@ async def arespond(view: View, declared: Declared, args: Any, kwargs: Any) -> An
     """The view's response, or the refusal; in async code."""
     seen, request = find_request(view, args, kwargs)
     policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
-    hold = await arun(enter([policy], request, seen))
+    hold = await arun(enter([policy], request, seen, is_preflight(request, view, args)))
     if isinstance(hold, Refused):
         return await aanswer(request, hold)
     return await _finish(_called(view, args, kwargs), hold)
@@ -147,6 +149,31 @@ def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
         f"{getattr(view, '__qualname__', view)!s} got no request: semaphore_required is for views; "
         "for other functions there is synchronized"
     )
+
+
+def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
+    """Whether a framework answers the request before any code of the view runs: OPTIONS, of a class
+    that does not answer it by itself."""
+    if request.method != "OPTIONS":
+        return False
+    owner: Any = owner_of(view)
+    if owner is None:
+        instance = _owner(view, args)
+        owner = None if instance is None else type(instance)
+    return owner is not None and _answers_options(owner)
+
+
+@cache
+def _answers_options(owner: type) -> bool:
+    handlers = [getattr(owner, "options", None)]
+    handlers += [vars(base)["dispatch"] for base in owner.__mro__ if "dispatch" in vars(base)]
+    # What method_decorator makes of a handler keeps its module.
+    return all(str(getattr(one, "__module__", "")).split(".")[0] in _FRAMEWORKS for one in handlers)
+
+
+def owner_of(view: Any) -> Any:
+    """The class that a view function was made of, by Django or Django REST framework, or None."""
+    return getattr(view, "view_class", None) or getattr(view, "cls", None)
 
 
 def name_of(view: View, args: Any) -> str:

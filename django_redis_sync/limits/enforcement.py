@@ -121,10 +121,13 @@ class Refused:
 # Plans
 
 
-def enter(policies: Iterable[Policy], request: HttpRequest, seen: Any = None) -> Plan:
+def enter(
+    policies: Iterable[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
+) -> Plan:
     """A Hold with a permit of each policy that counts this request, or Refused holding none.
 
-    `seen`: the request as the view sees it, when that is another object.
+    `seen`: the request as the view sees it, when that is another object. `preflight`: it ends
+    before the view's own code.
     """
     hold = Hold(request)
     if not conf.current().enabled:
@@ -132,7 +135,7 @@ def enter(policies: Iterable[Policy], request: HttpRequest, seen: Any = None) ->
     passed = getattr(request, PASSED, ())
     try:
         for policy in sorted(policies, key=lambda policy: policy.name):
-            if policy in passed or not policy.counts(request.method):
+            if policy in passed or not policy.counts(request.method, preflight):
                 continue
             if policy.when is not None and not (yield Call(policy.when, seen or request)):
                 continue

@@ -63,9 +63,10 @@ class Policy(_Options):  # type: ignore[misc]
         """The status of the response to a request that was refused because it is full."""
         return self.status or (429 if self.keyed else 503)
 
-    def counts(self, method: str | None) -> bool:
-        """Whether requests with this HTTP method are limited."""
-        return method in self.methods if self.methods is not None else method != "OPTIONS"
+    def counts(self, method: str | None, preflight: bool = False) -> bool:
+        """Whether requests with this HTTP method are limited. `preflight`: a framework answers it
+        before the view's own code."""
+        return not preflight if self.methods is None else method in self.methods
 
 
 class Place(NamedTuple):
