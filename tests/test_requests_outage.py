@@ -14,9 +14,10 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 from devtools.servers import RedisServer, free_port
-from django_redis_sync import Lease, Semaphore
+from django_redis_sync import Lease, Semaphore, Unavailable
 from django_redis_sync.limits.decorator import semaphore_required
-from django_redis_sync.limits.outage import Rooms, breaker, rooms
+from django_redis_sync.limits.outage import Breaker, Rooms, breaker, rooms
+from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import outage_changed
 from tests.request_site import gate
 from tests.request_site.server import Site
@@ -197,6 +198,222 @@ def test_an_outage_is_told_once_and_so_is_its_end(server, caplog) -> None:
     assert "is down" in lines[0] and "is back" in lines[1]
 
 
+def test_an_outage_is_told_once_however_many_permits_are_held(server, caplog) -> None:
+    caplog.set_level(logging.INFO, "django_redis_sync")
+    options = {"limit": 12, "timeout": 3}
+    leaving, staying = ([Visit(asgi, **options) for asgi in (False, True) * 3] for _ in range(2))
+    assert all(visit.inside.wait(10) for visit in (*leaving, *staying))
+    server.kill()
+    assert enters(limit=20)
+    assert [200] * 6 == [visit.end() for visit in leaving]
+    time.sleep(1.5)  # their leases are due every second
+    server.restart()
+    assert becomes(lambda: enters(limit=20) and not breaker("default").down)
+    assert [200] * 6 == [visit.end() for visit in staying]
+    lines = [r.getMessage() for r in caplog.records if r.name == "django_redis_sync"]
+    lost = [line for line in lines if "lost" in line]  # the server came back with nothing
+    assert 4 >= len(lines) - len(lost)
+    assert 1 == len([line for line in lines if "is down" in line])
+    assert 1 == len([line for line in lines if "is back" in line])
+
+
+# The breaker, one report after the other
+
+
+@pytest.fixture
+def quiet(monkeypatch) -> Breaker:
+    """A breaker whose probes are made by hand."""
+    monkeypatch.setattr(Breaker, "_look_after_probes", lambda self: None)
+    return Breaker("default")
+
+
+def answered(breaker: Breaker) -> None:
+    breaker._answered = True
+
+
+GONE = Unavailable("Redis: gone")
+
+
+def test_a_success_of_who_asked_before_the_failure_does_not_end_the_outage(quiet) -> None:
+    early, late = quiet.ask(), quiet.ask()
+    quiet.failed(late, GONE)
+    quiet.succeeded(early)
+    assert quiet.down
+    assert quiet.ask() is None
+
+
+def test_a_failure_of_who_asked_before_the_end_begins_no_new_outage(quiet) -> None:
+    early, late = quiet.ask(), quiet.ask()
+    quiet.failed(early, GONE)
+    answered(quiet)
+    trial = quiet.ask()
+    quiet.succeeded(trial)
+    assert not quiet.down
+    quiet.failed(late, GONE)
+    quiet.failed(trial, GONE)
+    assert not quiet.down
+    quiet.failed(quiet.ask(), GONE)
+    assert quiet.down
+
+
+def test_an_answered_probe_lets_one_request_try(quiet) -> None:
+    quiet.failed(quiet.ask(), GONE)
+    with ThreadPoolExecutor(16) as threads:
+        for _ in range(50):
+            answered(quiet)
+            tried = [
+                era for era in threads.map(lambda _: quiet.ask(), range(16)) if era is not None
+            ]
+            assert 1 == len(tried)
+            quiet.failed(tried[0], GONE)
+            assert quiet.down and quiet.ask() is None
+    answered(quiet)
+    quiet.succeeded(quiet.ask())
+    assert quiet.ask() is not None and quiet.ask() is not None
+
+
+def test_a_trial_that_was_cancelled_leaves_it_to_another(quiet) -> None:
+    early = quiet.ask()
+    quiet.failed(early, GONE)
+    quiet.abandoned(early)  # was none
+    assert quiet.ask() is None
+    answered(quiet)
+    trial = quiet.ask()
+    assert quiet.ask() is None
+    quiet.abandoned(trial)
+    assert quiet.ask() == trial
+    assert quiet.ask() is None
+
+
+def test_a_trial_of_an_earlier_outage_says_nothing_of_a_later_one(quiet) -> None:
+    quiet.failed(quiet.ask(), GONE)
+    answered(quiet)
+    slow = quiet.ask()
+    answered(quiet)
+    quiet.succeeded(quiet.ask())
+    quiet.failed(quiet.ask(), GONE)
+    quiet.succeeded(slow)
+    assert quiet.down
+    quiet.abandoned(slow)
+    assert quiet.ask() is None
+
+
+def test_a_probe_of_an_earlier_outage_answers_for_no_later_one(monkeypatch) -> None:
+    mine = Breaker("default")
+    monkeypatch.setattr("django_redis_sync.limits.outage.WINDOW", 0.0)
+    asked = []
+
+    def is_there(self) -> bool:
+        """While it asks, this outage ends and the next one begins."""
+        asked.append(self.era)
+        if len(asked) == 1:
+            self._answered = True
+            self.succeeded(self.ask())
+            self.failed(self.ask(), GONE)
+            return True
+        return False
+
+    monkeypatch.setattr(Breaker, "_is_there", is_there)
+    try:
+        mine.failed(mine.ask(), GONE)
+        assert becomes(lambda: len(asked) > 1)
+        assert mine.down and mine.ask() is None
+    finally:
+        mine.retire()
+
+
+def test_where_no_thread_can_be_started_the_next_request_starts_the_probes(monkeypatch) -> None:
+    mine = Breaker("default")
+    monkeypatch.setattr("django_redis_sync.limits.outage.WINDOW", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        mine.failed(mine.ask(), GONE)
+        assert mine.down and mine.ask() is None
+    mine.ask()
+    assert becomes(lambda: mine._answered)
+    mine.retire()
+
+
+def refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+# The trial, in a request
+
+
+@pytest.fixture
+def half_open(clean_redis) -> Breaker:
+    """Redis is there, and one request may find that out."""
+    breaker("default").failed(breaker("default").ask(), GONE)
+    answered(breaker("default"))
+    yield breaker("default")
+    breaker("default").retire()
+
+
+def test_a_trial_that_is_cancelled_lets_the_next_request_try(half_open, monkeypatch) -> None:
+    asked = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        asked.set()
+        await asyncio.sleep(20)
+
+    @semaphore_required("one", limit=1)
+    async def view(request):
+        return HttpResponse()
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Semaphore, "atake", hang)
+            trial = asyncio.create_task(view(REQUESTS.get("/")))
+            await asked.wait()
+            trial.cancel()
+            await asyncio.gather(trial, return_exceptions=True)
+        assert half_open.down
+        assert 200 == (await view(REQUESTS.get("/"))).status_code
+
+    asyncio.run(main())
+    assert not half_open.down
+    assert {} == rooms()._rooms
+
+
+def test_a_trial_that_has_to_wait_ends_the_outage_before_its_turn_comes(half_open) -> None:
+    with Semaphore("one", 1):
+        waiting = Visit(blocking_timeout=20)
+        assert becomes(lambda: not half_open.down)
+        assert not waiting.inside.is_set()
+    assert waiting.inside.wait(10)
+    assert 200 == waiting.end()
+
+
+@pytest.mark.parametrize("outcome", [GONE, Refusal("full"), KeyboardInterrupt()], ids=repr)
+def test_a_place_in_the_process_is_given_back_when_redis_gives_no_permit(
+    half_open, monkeypatch, outcome
+) -> None:
+    """While one whom Redis does not know is inside, the next ones take a place here first."""
+
+    def take(*_: object) -> Refusal:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    half_open._answered = False
+    alone = Visit(limit=2)
+    assert alone.inside.wait(10)
+    answered(half_open)
+    (place,) = rooms()._rooms
+    monkeypatch.setattr(Semaphore, "take", take)
+    view = semaphore_required("one", limit=2)(lambda request: HttpResponse())
+    if isinstance(outcome, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            view(REQUESTS.get("/"))
+    else:
+        # Without Redis there is one more place in this process; Redis' own no is one.
+        assert (503 if outcome is not GONE else 200) == view(REQUESTS.get("/")).status_code
+    assert 1 == rooms().inside(place)
+    assert 200 == alone.end()
+    assert {} == rooms()._rooms
+
+
 def test_requests_of_before_and_of_the_outage_are_together_no_more_than_the_limit(server) -> None:
     before = Visit()
     assert before.inside.wait(10)
@@ -229,20 +446,14 @@ def test_no_request_asks_a_server_that_is_known_to_be_down(server, asgi: bool) -
 
 
 def test_no_request_waits_to_give_back_what_it_took_before_the_outage(server, monkeypatch) -> None:
-    threads: list[str] = []
-    release = Lease.release
-
-    def told(lease: Lease) -> None:
-        threads.append(threading.current_thread().name)
-        release(lease)
-
+    released = []
+    monkeypatch.setattr(Lease, "release", lambda lease: released.append(lease))
     before = Visit()
     assert before.inside.wait(10)
     server.pause()
     assert not enters()
-    monkeypatch.setattr(Lease, "release", told)
     assert 200 == before.end()
-    assert becomes(lambda: threads == ["redis-sync-reaper"])
+    assert [] == released
     server.resume()
     assert becomes(lambda: Semaphore("one", 1).status().in_use == 0)
 

@@ -9,14 +9,10 @@ from redis.exceptions import ResponseError
 
 from ..exceptions import ForeignValue, SyncError, Unavailable
 from ..protocol.plans import Failure, Plan, Run, Step
-from .wire import clock
+from .wire import FORBIDDEN, clock
 
 if TYPE_CHECKING:
     from .server import AsyncServer, Server
-
-
-#: How servers say that an ACL forbids it, from outside and from inside a script.
-_FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
 
 
 def error_of(failure: Failure, step: Step | None = None) -> SyncError:
@@ -25,7 +21,7 @@ def error_of(failure: Failure, step: Step | None = None) -> SyncError:
     if isinstance(failure.cause, ResponseError) and "WRONGTYPE" in text:
         keys = ", ".join(step.keys) if isinstance(step, Run) else "a name"
         return ForeignValue(f"another program's value is in one of {keys}: {text}")
-    if any(words in text for words in _FORBIDDEN):
+    if any(words in text for words in FORBIDDEN):
         text += " (docs: the least ACL that this app needs)"
     return Unavailable(f"Redis: {text}", maybe_executed=failure.why == "unanswered")
 

@@ -54,7 +54,7 @@ class Keeper:
         # None when there is none, or it ended: looked at by every acquire, so no is_alive().
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._looking = False
+        self._looking = self._failing = False
         self.clerk = clerk(alias, self._in_use)
 
     def watch(self, lease: Kept, token: str, keys: Keys) -> None:
@@ -142,11 +142,23 @@ class Keeper:
                     leases.append(lease)
                     steps.append(step._replace(timeout=ROUND))
         server = server_of(self._alias)
-        for kept, answer in zip(leases, server.many(steps), strict=True):
+        answers = server.many(steps)
+        for kept, answer in zip(leases, answers, strict=True):
             kept.tended(answer)
         del leases
+        self._say(answers)
         self._finish(server)
         return min(self._earliest(), clock() + RETRY if self._later else math.inf)
+
+    def _say(self, answers: list[Answer | Failure]) -> None:
+        """A line when renewals begin to fail and one when they work again, however many leases."""
+        failures = [answer for answer in answers if isinstance(answer, Failure)]
+        if failures and not self._failing:
+            words = len(failures), self._alias, failures[0]
+            logger.warning("%d leases of %r could not be renewed: %s", *words)
+        elif answers and not failures and self._failing:
+            logger.warning("the leases of %r are renewed again", self._alias)
+        self._failing = bool(failures) or (self._failing and not answers)
 
     def _earliest(self) -> float:
         leases = [ref() for ref, _ in list(self._kept.values())]

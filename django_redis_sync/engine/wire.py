@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -22,6 +23,12 @@ RETRY = 1.0
 REDIS_ERRORS = (errors.RedisError, OSError)
 
 _BUSY = ("BUSY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "UNBLOCKED")
+#: How servers say that an ACL forbids it, from outside and from inside a script.
+FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
+_UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
+_NO_DATABASE = ("DB index", "Invalid Database")
+# These end by themselves: the server went away while TLS was spoken.
+_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _CROWDED = ("max number of clients", "Too many connections")
 
 
@@ -106,6 +113,26 @@ def why(error: BaseException, sent: bool) -> Why:
             return "busy"
         return "unanswered" if sent else "unreachable"
     return "final"
+
+
+def turned_away(error: BaseException | None) -> str:
+    """Which of our settings the server refuses, in words; empty where waiting may mend it."""
+    while error is not None:
+        said = str(error)
+        if isinstance(error, errors.AuthenticationError) or _any(_UNKNOWN, said):
+            return "for our user or password"
+        if isinstance(error, errors.AuthorizationError) or _any(FORBIDDEN, said):
+            return "for the rights of our user"
+        if isinstance(error, ssl.SSLError) and not isinstance(error, _CUT_OFF):
+            return "for our TLS settings, or by its certificate"
+        if _any(_NO_DATABASE, said):
+            return "for the number of our database"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _any(words: tuple[str, ...], text: str) -> bool:
+    return any(word in text for word in words)
 
 
 def is_busy(error: BaseException) -> bool:

@@ -26,7 +26,7 @@ from ..protocol.reasons import FULL, OUTAGE, TIMEOUT
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
 from .holding import PASSED, Hold, Permit, note_of
-from .outage import Turn, breaker, rooms
+from .outage import Breaker, Turn, breaker, rooms
 from .policy import Place, Policy
 from .steps import Call, Plan, Reject, Release, Take, User
 
@@ -175,7 +175,8 @@ def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
 def _admit(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Plan:
     """A Permit or a Refusal: from Redis, or without it while it is down."""
     redis = breaker(place.using)
-    if not redis.allows():
+    era = redis.ask()
+    if era is None:
         return (yield from _without_redis(policy, place, limit, request))
     leave, semaphore = None, _semaphore(policy, place, limit).of(request)
     try:
@@ -183,18 +184,18 @@ def _admit(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Pl
             # Let in while Redis was down, and still inside: they count as well.
             leave = yield from _local(policy, place, limit)
             if isinstance(leave, Refusal):
-                redis.abandoned()
+                redis.abandoned(era)
                 return leave
-        got = yield from _from_redis(policy, place, limit, semaphore)
+        got = yield from _from_redis(policy, place, limit, semaphore, redis, era)
     except BaseException as error:
         if leave is not None:
             leave()
         if not isinstance(error, Unavailable):
-            redis.abandoned()
+            redis.abandoned(era)
             raise
-        redis.failed(error)
+        redis.failed(era, error)
         return (yield from _without_redis(policy, place, limit, request))
-    redis.succeeded()
+    redis.succeeded(era)
     if isinstance(got, Lease):
         leave = leave or rooms().enter(place)
         return Permit(place, got, leave, redis, request.path, semaphore.refused)
@@ -203,11 +204,19 @@ def _admit(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Pl
     return got
 
 
-def _from_redis(policy: Policy, place: Place, limit: int, semaphore: RequestSemaphore) -> Plan:
+def _from_redis(
+    policy: Policy,
+    place: Place,
+    limit: int,
+    semaphore: RequestSemaphore,
+    redis: Breaker,
+    era: int,
+) -> Plan:
     """A Lease or a Refusal. A wait that can't succeed is not begun."""
     wait = policy.enforce and policy.blocking_timeout > 0
-    if not wait or pressure.on(place):
+    if not wait or redis.down or pressure.on(place):
         got = yield Take(semaphore, False)
+        redis.succeeded(era)  # the others need not wait for as long as this one may
         if not wait or isinstance(got, Lease) or _hopeless(policy, limit, got):
             return got
     got = yield Take(semaphore, True)

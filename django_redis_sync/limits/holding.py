@@ -38,27 +38,37 @@ class Permit(NamedTuple):
     refused: str = ""
 
     def release(self) -> None:
-        """Give the lease back. Raises nothing: what fails is logged, and tried again later."""
+        """Give the lease back. Raises nothing: what fails is tried again by the keeper."""
         if self.lease is not None:
+            era = self.redis.era
             try:
                 self.lease.release()
             except Exception as error:
-                self._failed(self.lease, error)
+                self._failed(self.lease, era, error)
 
     async def arelease(self) -> None:
         """As release. A cancellation waits until it is given back."""
         if self.lease is not None:
+            era = self.redis.era
             try:
                 await self.lease.arelease()
             except Exception as error:
-                self._failed(self.lease, error)
+                self._failed(self.lease, era, error)
 
-    def _failed(self, lease: Lease, error: Exception) -> None:
+    def release_later(self) -> None:
+        """As release, by the keeper when Redis is back. Waits for nothing."""
+        if self.lease is not None:
+            try:
+                self.lease.release_later()
+            except Exception as error:
+                self._failed(self.lease, self.redis.era, error)
+
+    def _failed(self, lease: Lease, era: int, error: Exception) -> None:
         if isinstance(error, LeaseLost):
             logger.error("a request to %s went on after its lease was lost: %s", self.where, error)
         elif isinstance(error, Unavailable):
-            self.redis.failed(error)
-            logger.warning("%r will be released when Redis is back: %s", lease.name, error)
+            self.redis.failed(era, error)  # which says so, once per outage
+            logger.debug("%r will be released when Redis is back: %s", lease.name, error)
         else:
             logger.error("releasing %r failed", lease.name, exc_info=error)
 
@@ -153,8 +163,7 @@ class Hold:
             self._note.discard(permit.place)
             permit.leave()
             if permit.redis.down:
-                _reaper().start()
-                _reaper().give(permit)
+                permit.release_later()
             else:
                 yield permit
 
@@ -169,14 +178,14 @@ def note_of(request: HttpRequest) -> set[Place]:
 
 
 class _Reaper:
-    """Releases off the request: what was dropped without being closed, and what an outage holds up.
+    """Releases what was dropped without being closed, off the request.
 
     Its thread is there before it is needed: the garbage collector can start none.
     """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._dropped: queue.SimpleQueue[Hold | Permit] = queue.SimpleQueue()
+        self._dropped: queue.SimpleQueue[Hold] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -190,7 +199,7 @@ class _Reaper:
                     thread.start()
                     self._thread = thread
 
-    def give(self, dropped: Hold | Permit) -> None:
+    def give(self, dropped: Hold) -> None:
         self._dropped.put(dropped)
 
     def _run(self) -> None:

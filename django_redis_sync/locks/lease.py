@@ -144,6 +144,11 @@ class Lease:
             raise
         self._lose_if(self._state.released(released))
 
+    def release_later(self) -> None:
+        """As release, by the keeper as soon as the server answers. Waits for nothing."""
+        self._end()
+        self._give_back_later()
+
     def owned(self) -> bool:
         """Whether the server says that it is still ours."""
         plan = self._state.confirming(clock())
@@ -240,8 +245,6 @@ class Lease:
 
     def tended(self, answer: Answer | Failure) -> None:
         """What came of that renewal."""
-        if isinstance(answer, Failure) and self._state.ours:
-            logger.warning("could not renew %r: %s", self.name, answer)
         lost = self._state.tended(answer, clock())
         if lost is not None:
             self._lose(lost)

@@ -382,6 +382,9 @@ FAULTS: dict[int, Row] = {
         at(
             OUTAGE,
             "test_an_outage_under_load_neither_lifts_the_limit_nor_slows_requests_down",
+            "test_an_outage_is_told_once_however_many_permits_are_held",
+            "test_a_success_of_who_asked_before_the_failure_does_not_end_the_outage",
+            "test_an_answered_probe_lets_one_request_try",
             "test_no_request_asks_a_server_that_is_known_to_be_down",
             "test_open_lets_all_in_and_closed_none",
             "test_local_keeps_the_limit_in_this_process",
