@@ -41,11 +41,18 @@ from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from .exceptions import SyncError
 from .operators.history import Counters, History, add, histories
-from .operators.names import Group, configured, grouped, names_in_use
-from .operators.status import readable
+from .operators.names import (
+    Group,
+    Recent,
+    configured,
+    count_keys,
+    count_names,
+    groups_of,
+    is_listed,
+)
 
-#: Names that are shown one by one, and children of one policy that are summed, at the most.
-MOST_LABELS, MOST_CHILDREN = 200, 1000
+#: Names that are shown one by one, and names and keys that are read for one scrape, at the most.
+MOST_LABELS, MOST_READ = 200, 300
 
 _EVENTS = (
     "granted",
@@ -94,12 +101,10 @@ class SyncCollector(Collector):
         yield from families.values()
 
     def _fill(self, families: Mapping[str, Any]) -> None:
-        known = names_in_use(using=self._using)
-        families["names"].add_metric([], len(known))
-        shown = self._shown(known)
-        found, _ = readable(shown, using=self._using)
-        groups = grouped(found)
-        read = [(one.name, one.key) for one in found]
+        families["names"].add_metric([], count_names(using=self._using))
+        shown = self._shown()
+        groups, _ = groups_of(shown, MOST_READ - len(shown), using=self._using)
+        read = [(one.name, one.key) for group in groups for one in group.all]
         by_name: dict[str, list[History]] = {}
         for one in histories(read, minutes=2, using=self._using):
             by_name.setdefault(one.name, []).append(one)
@@ -107,14 +112,18 @@ class SyncCollector(Collector):
             _add_now(families, group)
             _add_events(families, group.name, by_name[group.name])
 
-    def _shown(self, known: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
-        named = configured()
-        by_name: dict[str, list[tuple[str, str | None]]] = {}
-        for name, key in known:
-            if name in named or any(fnmatchcase(name, glob) for glob in self._globs):
-                by_name.setdefault(name, []).append((name, key))
-        chosen = list(by_name.items())[:MOST_LABELS]
-        return [one for _, children in chosen for one in children[:MOST_CHILDREN]]
+    def _shown(self) -> list[str]:
+        named = sorted(configured())
+        used = is_listed([(name, None) for name in named], using=self._using)
+        keys = count_keys(named, using=self._using)
+        chosen = [name for name, here in zip(named, used, strict=True) if here or keys[name]]
+        if self._globs:
+            others = (n for n in Recent(using=self._using).every() if self._is_wanted(n))
+            chosen = list(dict.fromkeys([*chosen, *others]))
+        return chosen[:MOST_LABELS]
+
+    def _is_wanted(self, name: str) -> bool:
+        return any(fnmatchcase(name, glob) for glob in self._globs)
 
 
 def _families() -> dict[str, Any]:

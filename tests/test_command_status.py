@@ -27,12 +27,11 @@ from django.core.management.color import no_style
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.limits import identity
-from django_redis_sync.management import display, terminal
+from django_redis_sync.management import display, looking, terminal
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.doctor import Finding
-from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.names import grouped, names_in_use
-from django_redis_sync.operators.status import _record, status_of, statuses
+from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.status import _record, status_of
 from django_redis_sync.operators.words import duration
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
@@ -91,7 +90,15 @@ def busy(raw: redis.Redis) -> Iterator[None]:
 def test_the_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> None:
     actions.pause("api")
     head, *lines = locks("status").splitlines()
-    assert re.split(r"  +", head) == ["NAME", "KEYS", "IN USE", "WAITING", "HELD FOR", "NOTES"]
+    assert re.split(r"  +", head) == [
+        "NAME",
+        "KEYS",
+        "IN USE",
+        "WAITING",
+        "REFUSED",
+        "HELD FOR",
+        "NOTES",
+    ]
     rows = {line.split("  ")[0]: line for line in lines}
     assert len(rows) == 8
     assert re.search(r"exports +2/2 +0 ", rows["exports"])
@@ -195,10 +202,11 @@ def test_one_is_no_plural(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> 
     finding = Finding("x", "warning", "odd", "so it is", "mend it")
     last = display.findings([finding], None, no_style())[-1]
     assert last == "0 errors, 1 warning, 0 ok"
-    monkeypatch.setattr(display, "MOST_CHILDREN", 1)
     with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
         eventually(lambda: listed("api@1", "api@2"))
-        assert "… and 1 more key: ask with --key\n" in locks("status", "api")
+        assert "1 of 2 are shown: see --top" in locks(
+            "status", "api", "--sort", "name", "--top", "1"
+        )
     stream = StringIO()
     monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((80, 3)))
     terminal.Screen(stream).draw(["1", "2", "3"])
@@ -247,11 +255,11 @@ def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_tables_fit_the_terminal(busy: None, width: int) -> None:
-    groups = grouped(statuses(names_in_use()))
-    lists = [display.overview(groups, width, no_style())]
+    seen = looking.at(None, None, "", 100, None)
+    lists = [display.overview(seen, width, no_style())]
     lists += [
-        display.page(g, histories([(s.name, s.key) for s in g.all]), width, no_style())
-        for g in groups
+        display.page(looking.at(g.name, None, "", 100, None), width, no_style())
+        for g in seen.groups
     ]
     needed = 64 if width < 64 else width  # what can't give way any more is left to the terminal
     for line in (line for lines in lists for line in lines):
@@ -271,7 +279,7 @@ def test_columns_stay_aligned_with_wide_letters(busy: None) -> None:
 
 def test_a_policy_shows_all_its_keys_and_one_by_key(busy: None) -> None:
     page = locks("status", "api")
-    assert page.startswith("api: 3 keys, 3 in use, 0 waiting\n")
+    assert page.startswith("api: 3 keys, 3 in use, 0 waiting, limit 5 each\n")
     assert page.count(" of 5 in use\n") == 3
     for words in (["api", "--key", "42"], ["api@42"]):
         assert locks("status", *words).startswith("api@42: 1 of 5 in use\n")

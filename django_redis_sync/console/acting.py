@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from .. import conf
 from ..operators import actions
-from ..operators.names import family
+from ..operators.names import count_keys
 from ..operators.status import Holder, Status
 from ..protocol.scripts import MOST_PERMITS
 from . import pages
@@ -48,7 +48,7 @@ def prepare(verb: str, status: Status, form: QueryDict) -> Deed:
     deed = VERBS[verb](status, form)
     if deed.holders or status.key is not None:
         return deed
-    return replace(deed, keys=len(family(status.name)) - 1)
+    return replace(deed, keys=count_keys([status.name])[status.name])
 
 
 def _release(status: Status, form: QueryDict) -> Deed:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -12,31 +11,27 @@ from django.core import signing
 from django.core.paginator import Page, Paginator
 
 from ..models import Name
-from ..operators.history import Counters, History, add, histories_of
-from ..operators.names import Group, grouped, known_names
+from ..operators.history import Counters, History, histories_of
+from ..operators.listing import Past, Selection, hour, since
+from ..operators.names import Group, Recent, is_known
 from ..operators.status import (
     MOST_ROWS,
     Holder,
     Status,
     Unread,
     Waiter,
-    readable,
     statuses,
 )
-from ..operators.words import display, duration, handed_over
+from ..operators.words import duration, handed_over
 from . import charts
 
 PER_PAGE = 50
 #: Children of a policy that the list shows below it; the policy's own page has them all.
 MOST_CHILDREN = 5
-#: Children whose counters are read to sum them up.
-MOST_SUMMED = 500
 #: Minutes that the counters and sparklines of the list speak of.
 HOUR = 60
 #: Rows read where an action must find a holder that some page showed.
 ALL_ROWS = 100_000
-
-Pair = tuple[str, str | None]
 
 
 def reference(status: Status, token: str) -> str:
@@ -60,7 +55,8 @@ class Row:
 
     `limit`: None where it can't be told, and for a policy, whose limit is each child's.
     `hour`: what happened in the last HOUR minutes, None where that is too much to sum up;
-    `more`, after the last child shown: those of its `policy` that are not.
+    `more`, after the last child shown: those of its `policy` that are not; `least`: the sums are
+    of some of its children only.
     """
 
     id: str
@@ -79,32 +75,11 @@ class Row:
     child: bool = False
     policy: str = ""
     more: int = 0
+    least: bool = False
 
     @property
     def bar(self) -> charts.Bar:
         return charts.bar(self.in_use, self.limit, self.waiting)
-
-
-def _since(statuses: Iterable[Status]) -> datetime | None:
-    """When the oldest of the holders got in."""
-    return min((h.since for status in statuses for h in status.holders), default=None)
-
-
-def _fullness(group: Group) -> tuple[float, int]:
-    return max((s.in_use / s.limit for s in group.all if s.limit), default=0.0), group.in_use
-
-
-def _age(group: Group) -> float:
-    since = _since(group.all)
-    return -since.timestamp() if since else -math.inf
-
-
-#: How the list can be sorted, apart from by name: the largest first.
-ORDERS: dict[str, Callable[[Group], Any]] = {
-    "use": _fullness,
-    "waiting": lambda group: group.waiting,
-    "oldest": _age,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +87,19 @@ class Wanted:
     """What a visitor asked the list for. `policy`: only the children of this name."""
 
     query: str = ""
-    order: str = "name"
+    order: str = ""
     page: str = "1"
     policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page of the list."""
+    """One page of the list. `found`: names that there are; `compared`: see listing.Selection."""
 
     rows: tuple[Row, ...]
     page: Page[Any]
     found: int
+    compared: int | None
     wanted: Wanted
     unread: tuple[Unread, ...] = ()
 
@@ -138,52 +114,23 @@ class Listing:
 
 def listing(wanted: Wanted) -> Listing:
     """The rows of one page. Unavailable when Redis can't be reached."""
-    pairs = [pair for pair in known_names() if _matches(pair, wanted)]
-    keyed: dict[Any, list[Pair]] = {}
-    for pair in sorted(pairs, key=lambda pair: (pair[0].casefold(), pair[0], pair[1] or "")):
-        keyed.setdefault(pair if wanted.policy is not None else pair[0], []).append(pair)
-    blocks: list[list[Pair]] = list(keyed.values())
-    page: Page[Any]
-    field = wanted.order.lstrip("-")
-    if field in ORDERS:
-        groups, unread = _groups(blocks)
-        groups.sort(key=ORDERS[field], reverse=not wanted.order.startswith("-"))
-        page = Paginator(groups, PER_PAGE).get_page(wanted.page)
-        shown = list(page)
-    else:
-        if wanted.order == "-name":
-            blocks.reverse()
-        page = Paginator(blocks, PER_PAGE).get_page(wanted.page)
-        shown, unread = _groups(list(page))
-    rows = tuple(_rows(shown, wanted.policy is not None))
-    return Listing(rows, page, len(pairs), wanted, tuple(unread))
+    selection = Selection(wanted.order, query=wanted.query, policy=wanted.policy, minutes=HOUR)
+    page: Page[Any] = Paginator(range(selection.readable), PER_PAGE).get_page(wanted.page)
+    groups, unread = selection.read(max(0, page.start_index() - 1), page.end_index())
+    rows = tuple(_rows(groups, selection.past, wanted.policy is not None))
+    wanted = replace(wanted, order=selection.order)
+    return Listing(rows, page, selection.found, selection.compared, wanted, tuple(unread))
 
 
-def _matches(pair: Pair, wanted: Wanted) -> bool:
-    name, key = pair
-    if wanted.policy is not None and (name != wanted.policy or key is None):
-        return False
-    return wanted.query.casefold() in display(name, key).casefold()
-
-
-def _groups(blocks: Sequence[Sequence[Pair]]) -> tuple[list[Group], list[Unread]]:
-    found, unread = readable([pair for block in blocks for pair in block])
-    by_pair = {(one.name, one.key): one for one in found}
-    read = ([by_pair[pair] for pair in block if pair in by_pair] for block in blocks)
-    return [group for block in read for group in grouped(block)], unread
-
-
-def _rows(groups: Sequence[Group], flat: bool) -> Iterable[Row]:
-    shown = [(group, _children(group)) for group in groups]
-    told = [s for group, children in shown for s in _told(group, children, flat)]
-    past = {(one.name, one.key): one for one in histories_of(told, minutes=HOUR)}
-    for group, children in shown:
+def _rows(groups: Sequence[Group], past: Past, flat: bool) -> Iterable[Row]:
+    for group in groups:
+        children = _children(group)
         if flat or not children:
             yield from (_row(status, past) for status in group.all)
         else:
             yield _policy_row(group, past)
             rows = [_row(status, past, child=True) for status in children]
-            more = len(group.children) - len(rows)
+            more = group.keys - len(rows)
             yield from (*rows[:-1], replace(rows[-1], more=more, policy=Name.of(group.name).id))
 
 
@@ -192,22 +139,17 @@ def _children(group: Group) -> list[Status]:
     return sorted(group.children, key=lambda s: (-s.waiting, -s.in_use))[:MOST_CHILDREN]
 
 
-def _told(group: Group, children: list[Status], flat: bool) -> Iterable[Status]:
-    """Those whose history is read: to sum up a policy takes all of its children's."""
-    return group.all if flat or len(group.all) <= MOST_SUMMED else children
-
-
-def _row(status: Status, past: dict[Pair, History], child: bool = False) -> Row:
+def _row(status: Status, past: Past, child: bool = False) -> Row:
     found = past[status.name, status.key]
-    since = _since([status])
+    oldest = since([status])
     return Row(
         id=Name.of(status.name, status.key).id,
         title=status.display,
         in_use=status.in_use,
         limit=status.limit,
         waiting=status.waiting,
-        since=since,
-        age=duration((status.at - since).total_seconds()) if since else "",
+        since=oldest,
+        age=duration((status.at - oldest).total_seconds()) if oldest else "",
         paused=status.paused,
         resized=status.override is not None,
         stuck=any(holder.stuck for holder in status.holders),
@@ -217,23 +159,23 @@ def _row(status: Status, past: dict[Pair, History], child: bool = False) -> Row:
     )
 
 
-def _policy_row(group: Group, past: dict[Pair, History]) -> Row:
-    since = _since(group.all)
-    hours = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
+def _policy_row(group: Group, past: Past) -> Row:
+    oldest = since(group.all)
     return Row(
         id=Name.of(group.name).id,
         title=group.name,
         in_use=group.in_use,
         limit=None,
         waiting=group.waiting,
-        since=since,
-        age=duration((group.all[0].at - since).total_seconds()) if since else "",
+        since=oldest,
+        age=duration((group.all[0].at - oldest).total_seconds()) if oldest else "",
         paused=group.paused,
         resized=any(status.override is not None for status in group.all),
         stuck=any(holder.stuck for status in group.all for holder in status.holders),
-        hour=add(hours) if len(hours) == len(group.all) else None,
+        hour=hour(group, past),
         spark="",
-        children=len(group.children),
+        children=group.keys,
+        least=not group.whole,
     )
 
 
@@ -332,20 +274,13 @@ def _mean(seconds: float, times: int) -> str:
 def find(name: str, key: str | None, rows: int = MOST_ROWS) -> Status | None:
     """The status of a name that we know, else None: what was never used has no page."""
     status = statuses([(name, key)], rows=rows)[0]
-    if status.used or any(_is_of(pair, name, key) for pair in known_names()):
-        return status
-    return None
-
-
-def _is_of(pair: Pair, name: str, key: str | None) -> bool:
-    """Whether this is the name, or a child of it where the policy is asked for."""
-    return pair[0] == name and key in (None, pair[1])
+    return status if status.used or is_known(name, key) else None
 
 
 def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
     """Everything about a name. Unavailable when Redis can't be reached."""
     past = histories_of([status], minutes=minutes)[0]
-    children = listing(wanted) if status.key is None else None
+    children = listing(wanted) if status.key is None and Recent(status.name) else None
     return Detail(
         status=status,
         holders=tuple(holder_row(status, holder) for holder in status.holders),

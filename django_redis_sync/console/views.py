@@ -33,6 +33,7 @@ from ..engine.server import server_of
 from ..exceptions import SyncError
 from ..models import Name
 from ..operators import doctor
+from ..operators.listing import FIGURES
 from ..operators.status import MOST_ROWS, Status
 from . import acting, pages
 
@@ -211,7 +212,7 @@ def _findings() -> dict[str, list[doctor.Finding]]:
 
 def _wanted(request: HttpRequest, policy: str | None = None) -> pages.Wanted:
     get = request.GET.get
-    return pages.Wanted(get("q", "").strip(), get("o", "name"), get("p", "1"), policy)
+    return pages.Wanted(get("q", "").strip(), get("o", ""), get("p", "1"), policy)
 
 
 def _list_context(own: Owner, request: HttpRequest) -> dict[str, Any]:
@@ -256,7 +257,7 @@ def _links(listing: pages.Listing, kept: dict[str, str]) -> dict[str, Any]:
         return "?" + urlencode({**kept, **changes})
 
     page, sort = listing.page, {}
-    for field in ("name", *pages.ORDERS):
+    for field in ("name", *FIGURES):
         now = wanted.order == field
         down = (field == "name") == wanted.order.startswith("-")
         sort[field] = {
@@ -267,6 +268,7 @@ def _links(listing: pages.Listing, kept: dict[str, str]) -> dict[str, Any]:
         }
     return {
         "sort": sort,
+        "recent": link(o="recent"),
         "previous": link(o=wanted.order, p=str(page.number - 1)) if page.has_previous() else "",
         "next": link(o=wanted.order, p=str(page.number + 1)) if page.has_next() else "",
         "kept": kept,

@@ -16,13 +16,21 @@ from .wire import ATTEMPT, RETRY, ROUND, clock
 logger = logging.getLogger("django_redis_sync")
 
 #: Seconds after which a name in use is written to the registry again, and between two writes of new
-#: ones; days without use after which a name is dropped; names at the most, newest first.
+#: ones; days without use after which a name is dropped; names, and keys of one policy, at the
+#: most, newest first.
 NOTED_EVERY, NOTED_AFTER, NOTED_DAYS, MOST_NOTED = 60.0, 0.3, 1, 100_000
 
 
 def names_key(prefix: str) -> str:
-    """The registry: a sorted set of names as between braces, by last use in server ms."""
+    """The registry: a sorted set of names as between braces, by last use in server ms. A policy
+    whose keys are in use stands there as `policy@`, and its keys in a registry of their own."""
     return f"{quote(prefix)}:names"
+
+
+def policy_key(prefix: str, name: str) -> str:
+    """As names_key: the keys of one policy. Keys are made by anybody who asks: however many they
+    are, they push no other name out."""
+    return f"{quote(prefix)}:{{{quote(name)}}}:keys"
 
 
 def marked_key(prefix: str) -> str:
@@ -48,7 +56,8 @@ class Names:
         self.noted: set[str] = set()
         self.due = self._minute_ends = math.inf
         self.fresh: deque[Keys] = deque()
-        self._not_before = self._trim_at = 0.0
+        self._not_before = 0.0
+        self._trim_at: dict[str, float] = {}  # of each registry
 
     def add(self, keys: Keys) -> None:
         if len(self.noted) < MOST_NOTED:
@@ -103,18 +112,26 @@ class Names:
             by_prefix.setdefault(_prefix(keys), []).append(keys)
         for prefix, some in by_prefix.items():
             seconds, _ = server.command("TIME", timeout=ROUND)
-            registry, ms = f"{prefix}:names", int(seconds) * 1000
-            for start in range(0, len(some), 1000):
-                pairs = [(ms, keys.quoted) for keys in some[start : start + 1000]]
-                flat = [word for pair in pairs for word in pair]
-                server.command("ZADD", registry, *flat, timeout=ROUND)
+            ms = int(seconds) * 1000
+            for registry, members in _by_registry(prefix, some).items():
+                self._enter(server, registry, members, ms, now)
             self._inherit(server, f"{prefix}:marked", [k for k in some if "@" in k.quoted])
-            if now >= self._trim_at:
-                self._trim_at = now + NOTED_EVERY
-                old = ms - NOTED_DAYS * 86_400_000
-                server.command("ZREMRANGEBYSCORE", registry, "-inf", old, timeout=ROUND)
-                server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
-                server.command("PEXPIRE", registry, 2 * NOTED_DAYS * 86_400_000, timeout=ROUND)
+
+    def _enter(
+        self, server: Server, registry: str, members: list[str], ms: int, now: float
+    ) -> None:
+        for start in range(0, len(members), 1000):
+            pairs = [(ms, member) for member in members[start : start + 1000]]
+            flat = [word for pair in pairs for word in pair]
+            server.command("ZADD", registry, *flat, timeout=ROUND)
+        if now >= self._trim_at.get(registry, 0.0):
+            if len(self._trim_at) >= MOST_NOTED:
+                self._trim_at.clear()
+            self._trim_at[registry] = now + NOTED_EVERY
+            old = ms - NOTED_DAYS * 86_400_000
+            server.command("ZREMRANGEBYSCORE", registry, "-inf", old, timeout=ROUND)
+            server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
+            server.command("PEXPIRE", registry, 2 * NOTED_DAYS * 86_400_000, timeout=ROUND)
 
     def _inherit(self, server: Server, marked: str, children: list[Keys]) -> None:
         """Have fresh children of marked policies paused and resized as these are."""
@@ -141,6 +158,17 @@ class Names:
         for undo, before, after in zip(("resume", "reset"), wanted, marks(policy), strict=True):
             if before and not after:
                 server.run(operating(child, undo))
+
+
+def _by_registry(prefix: str, some: list[Keys]) -> dict[str, list[str]]:
+    """What is to be entered where; `prefix` as it stands in keys."""
+    found: dict[str, dict[str, None]] = {}
+    for keys in some:
+        policy, at, key = keys.quoted.partition("@")
+        found.setdefault(f"{prefix}:names", {})[policy + at] = None
+        if at:
+            found.setdefault(f"{prefix}:{{{policy}}}:keys", {})[key] = None
+    return {registry: list(members) for registry, members in found.items()}
 
 
 def _prefix(keys: Keys) -> str:

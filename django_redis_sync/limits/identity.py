@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -41,6 +42,16 @@ def of_value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise TypeError(f"a policy's key must return a str, not {type(value).__name__}")
     return digest("key", str(value))
+
+
+def possible_keys(text: str) -> list[str]:
+    """The keys that stand for what a person typed: a primary key, an address, or a free-form value;
+    likeliest first."""
+    plain, net = of_user(text), network(text)
+    by_address = digest("ip", net)
+    is_address = net != text or re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
+    others = [text, plain] if plain != text else [plain]
+    return [*([by_address] if is_address else []), *others, of_value(text), by_address]
 
 
 def address(request: HttpRequest, trusted_proxies: int) -> str:

@@ -15,14 +15,16 @@ from django.utils.translation import ngettext
 
 from ..operators.doctor import Finding
 from ..operators.history import Counters, History, add
+from ..operators.listing import Past
 from ..operators.names import Group
 from ..operators.status import Holder, Status, Unread, Waiter
 from ..operators.words import duration, handed_over
+from .looking import Seen
 from .naming import without_secrets
 from .terminal import Cell, Column, printable, table, wrap
 
-#: Children that the page of a policy shows one by one.
-MOST_CHILDREN = 200
+#: Busy keys of a policy up to which the page of the policy shows the holders of each.
+MOST_DETAILED = 20
 #: Names that could not be read, of which it is said.
 MOST_UNREAD = 5
 
@@ -30,30 +32,54 @@ MOST_UNREAD = 5
 # As people read them
 
 
-def overview(groups: Sequence[Group], width: int | None, style: Style) -> list[str]:
+def overview(seen: Seen, width: int | None, style: Style) -> list[str]:
     """A line for each name; a policy's keyed children count as one line."""
-    columns = [
+    rows = [_overview_row(group, seen.past, style) for group in seen.groups]
+    return [*table(_OVERVIEW(), rows, width), *_rest(seen, len(rows), width)]
+
+
+def _OVERVIEW() -> list[Column]:
+    return [
         Column(_("NAME"), flexible=True),
         Column(_("KEYS"), right=True),
         Column(_("IN USE"), right=True),
         Column(_("WAITING"), right=True),
+        Column(_("REFUSED"), right=True),
         Column(_("HELD FOR"), right=True),
         Column(_("WAITING FOR"), right=True),
         Column(_("NOTES"), flexible=True),
     ]
-    rows: list[list[str | Cell]] = [
-        [
-            group.name,
-            str(len(group.children)) if group.children else "",
-            _use(group, style),
-            Cell(str(group.waiting), style.WARNING if group.waiting else None),
-            _oldest([h for s in group.all for h in s.holders], group.all[0].at),
-            _oldest([w for s in group.all for w in s.waiters], group.all[0].at),
-            Cell(", ".join(_notes(group.all)), style.NOTICE),
-        ]
-        for group in groups
+
+
+def _overview_row(group: Group, past: Past, style: Style) -> list[str | Cell]:
+    refused = sum(past[s.name, s.key].total.turned_away for s in group.all)
+    return [
+        group.name,
+        str(group.keys) if group.keys else "",
+        _use(group, style),
+        Cell(_least(group, group.waiting), style.WARNING if group.waiting else None),
+        Cell(_least(group, refused), style.WARNING) if refused else "",
+        _oldest([h for s in group.all for h in s.holders], group.all[0].at),
+        _oldest([w for s in group.all for w in s.waiters], group.all[0].at),
+        Cell(", ".join(_notes(group.all)), style.NOTICE),
     ]
-    return table(columns, rows, width)
+
+
+def _least(group: Group, figure: int) -> str:
+    """A sum, marked where it is of some of the keys only."""
+    return str(figure) if group.whole else f"≥{figure}"
+
+
+def _rest(seen: Seen, shown: int, width: int | None) -> list[str]:
+    """What a list leaves out, and of how many its order speaks."""
+    said = []
+    if seen.found > shown:
+        words = {"shown": shown, "found": seen.found}
+        said.append(_("%(shown)d of %(found)d are shown: see --top and --sort.") % words)
+    if seen.compared is not None:
+        text = _("The order is that of the %d used last; older ones were not compared.")
+        said.append(text % seen.compared)
+    return [line for text in said for line in wrap(text, width)]
 
 
 def unread(found: Sequence[Unread]) -> str:
@@ -75,24 +101,31 @@ def unread(found: Sequence[Unread]) -> str:
     }
 
 
-def page(group: Group, histories: Sequence[History], width: int | None, style: Style) -> list[str]:
-    """All there is about one name: its holders, its waiters and its last hour."""
-    lines, shown, told = [], list(group.all), None
-    if len(group.all) > 1:
-        # What is said of the policy is not said of each key again; idle keys are left out.
-        told = group.own
-        lines = [_policy_line(group, style)]
-        lines += [*(_marks(told, width, style) if told else ()), ""]
-        shown = [s for s in group.all if _busy(s) or _marks(s, width, style, told)]
-    for one in shown[:MOST_CHILDREN]:
-        lines += [*_one(one, width, style, told), ""]
-    more = len(shown) - MOST_CHILDREN
-    if more > 0:
-        text = ngettext(
-            "… and %d more key: ask with --key", "… and %d more keys: ask with --key", more
-        )
-        lines += [text % more, ""]
-    return [*lines, *_recently(histories, width, style)]
+def page(seen: Seen, width: int | None, style: Style) -> list[str]:
+    """All there is about one name: its last hour first, then its holders and waiters."""
+    (group,) = seen.groups
+    if not group.children:
+        one = group.all[0]
+        head = [_headline(one, style), *_marks(one, width, style)]
+        return [*head, *_recently(seen, group, width, style), *_people(one, width, style)]
+    told, busy = group.own, [s for s in group.children if _busy(s)]
+    head = [_policy_line(group, style), *(_marks(told, width, style) if told else ())]
+    head += [*_recently(seen, group, width, style), *_rest(seen, len(group.children), width)]
+    if seen.ordered or len(busy) > MOST_DETAILED:
+        listed = group.children if seen.ordered else busy[:MOST_DETAILED]
+        return [*head, "", *_keys_table(seen, listed, width, style)]
+    # What is said of the policy is not said of each key again; idle keys are left out.
+    shown = [s for s in group.all if _busy(s) or (s is not told and _marks(s, width, style, told))]
+    for one in shown:
+        head += ["", _headline(one, style), *_marks(one, width, style, told)]
+        head += _people(one, width, style)
+    return head
+
+
+def _keys_table(seen: Seen, keys: Sequence[Status], width: int | None, style: Style) -> list[str]:
+    """A line for each of these keys."""
+    rows = [_overview_row(Group(s.display, s, ()), seen.past, style) for s in keys]
+    return table(_OVERVIEW(), rows, width)
 
 
 def holders_table(
@@ -125,8 +158,9 @@ def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[
     return [*lines, "", ", ".join(said)]
 
 
-def _one(one: Status, width: int | None, style: Style, told: Status | None) -> list[str]:
-    lines = [_headline(one, style), *_marks(one, width, style, told)]
+def _people(one: Status, width: int | None, style: Style) -> list[str]:
+    """The holders and the waiters of a name."""
+    lines = []
     if one.holders:
         rows = [_holder_row(one, h, style) for h in one.holders]
         lines += ["", *table(_HOLDERS(), rows, width)]
@@ -139,12 +173,16 @@ def _one(one: Status, width: int | None, style: Style, told: Status | None) -> l
     return lines
 
 
-def _recently(histories: Sequence[History], width: int | None, style: Style) -> list[str]:
+def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list[str]:
     """The last hour of a name and its keys in a sentence or two: was the limit too small?"""
+    histories = [seen.past[s.name, s.key] for s in group.all]
     c, minutes = add(h.total for h in histories), max(len(h.rows) for h in histories)
     suggested = max((h.suggested_limit or 0 for h in histories), default=0)
+    of = ""
+    if not group.whole:
+        of = _(" (of the %d keys used last)") % len(group.children)
     if not any(asdict(c).values()):
-        return [_("Last %d min: nothing happened.") % minutes]
+        return [_("Last %d min") % minutes + of + ": " + _("nothing happened.")]
     said = [_("granted %d") % (c.granted + c.waited)]
     if c.waited:
         words = {"n": c.waited, "mean": duration(c.wait_seconds / c.waited)}
@@ -160,11 +198,12 @@ def _recently(histories: Sequence[History], width: int | None, style: Style) -> 
         "lost": _("lost %d"),
     }
     bad = [text % getattr(c, name) for name, text in trouble.items() if getattr(c, name)]
-    lines = wrap(_("Last %d min: ") % minutes + ", ".join(said) + ".", width)
+    lines = wrap(_("Last %d min") % minutes + of + ": " + ", ".join(said) + ".", width)
     if bad:
         lines += _warn(_("Trouble: ") + ", ".join(bad) + ".", width, style)
     if suggested:
-        text = _("A limit of %d would have been enough.") % suggested
+        limits = {"limit": suggested, "now": _limit(group.limit)}
+        text = _("A limit of %(limit)d would have been enough; it is %(now)s now.") % limits
         lines += _warn(text, width, style)
     return lines
 
@@ -259,9 +298,13 @@ def _headline(one: Status, style: Style) -> str:
 
 def _policy_line(group: Group, style: Style) -> str:
     name = style.MIGRATE_LABEL(printable(group.name))
-    children = ngettext("%d key", "%d keys", len(group.children)) % len(group.children)
-    words = {"keys": children, "used": group.in_use, "waiting": group.waiting}
-    return f"{name}: " + _("%(keys)s, %(used)d in use, %(waiting)d waiting") % words
+    words = {
+        "keys": ngettext("%d key", "%d keys", group.keys) % group.keys,
+        "used": _least(group, group.in_use),
+        "waiting": _least(group, group.waiting),
+    }
+    line = f"{name}: " + _("%(keys)s, %(used)s in use, %(waiting)s waiting") % words
+    return line if group.limit is None else line + _(", limit %d each") % group.limit
 
 
 def _marks(one: Status, width: int | None, style: Style, told: Status | None = None) -> list[str]:
@@ -300,7 +343,7 @@ def _notes(some: Sequence[Status]) -> list[str]:
 
 def _use(group: Group, style: Style) -> Cell:
     if group.children:
-        return Cell(str(group.in_use))
+        return Cell(_least(group, group.in_use))
     one = group.all[0]
     if one.exclusive:
         return Cell(_("writer"), style.WARNING)
@@ -326,16 +369,24 @@ def _hidden(count: int) -> list[str]:
 # As JSON
 
 
-def as_json(
-    groups: Sequence[Group], histories: Sequence[History], unread: Sequence[Unread]
-) -> dict[str, Any]:
-    """Everything that the tables show, and more; times in ISO 8601, spans in seconds."""
-    by_name = {(h.name, h.key): h for h in histories}
-    names = [_status_json(s, by_name.get((s.name, s.key))) for g in groups for s in g.all]
-    hidden = [
-        {"name": u.name, "key": u.key, "error": without_secrets(str(u.error))} for u in unread
+def as_json(seen: Seen) -> dict[str, Any]:
+    """Everything that the tables show, and more; times in ISO 8601, spans in seconds. `found`: how
+    many names there are, or keys of the policy asked for; `names` has those that were read."""
+    names = [_status_json(s, seen.past.get((s.name, s.key))) for g in seen.groups for s in g.all]
+    policies = [
+        {"name": g.name, "keys": g.keys, "read": len(g.children)} for g in seen.groups if g.keys
     ]
-    return {"at": timezone.now().isoformat(), "names": names, "unread": hidden}
+    hidden = [
+        {"name": u.name, "key": u.key, "error": without_secrets(str(u.error))} for u in seen.unread
+    ]
+    return {
+        "at": timezone.now().isoformat(),
+        "found": seen.found,
+        "compared": seen.compared,
+        "policies": policies,
+        "names": names,
+        "unread": hidden,
+    }
 
 
 def _status_json(s: Status, history: History | None) -> dict[str, Any]:

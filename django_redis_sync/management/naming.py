@@ -11,47 +11,55 @@ from django.utils.translation import gettext as _
 from ..exceptions import Unavailable
 from ..limits import identity
 from ..operators.history import Counters, histories
-from ..operators.names import known_names, names_in_use
+from ..operators.names import Pair, Recent, family, is_known, is_listed, newest_keys
 from ..operators.status import Status
 from ..operators.words import display
 from ..protocol.keys import check_text
 from .terminal import printable
 
-Name = tuple[str, str | None]
-
 #: Names that are looked at for ones that are written alike, the most recently used first.
-_MOST_COMPARED = 10_000
+_MOST_COMPARED = 1000
 _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
-def find(name: str, key: str | None, using: str | None) -> list[Name]:
-    """A name with its known keyed children; one child when there is a key, or when `name` reads as
-    a child does in a table and is nothing else."""
+def find(name: str, key: str | None, using: str | None, most: int | None = None) -> list[Pair]:
+    """A name with its known keyed children, the most recently used ones if there are more than
+    `most`; one child when there is a key, or when `name` reads as a child does in a table and is
+    nothing else."""
     if key is not None:
         return [(name, _key(name, key, using))]
-    known = names_in_use(using=using)
     policy, at, child = name.partition("@")
-    if at and (name, None) not in known and (policy, child) in known:
+    if (
+        at
+        and policy
+        and child
+        and is_listed([(name, None), (policy, child)], using=using)
+        == [
+            False,
+            True,
+        ]
+    ):
         return [(policy, child)]
     check_text("a name", name)
-    return [(name, None), *((n, k) for n, k in known if n == name and k is not None)]
+    if most is None:
+        return family(name, using=using)
+    keys = newest_keys({name: most}, using=using)[name]
+    return [(name, None), *((name, one) for one in keys)]
 
 
 def _key(name: str, key: str, using: str | None) -> str:
     """What stands in the keys for what an operator typed: an address is digested, say."""
-    possible = keys_for(key)
-    known = {k for n, k in names_in_use(using=using) if n == name}
-    return next((one for one in possible if one in known), possible[0])
+    possible = [one for one in identity.possible_keys(key) if _fits(one)]
+    here = is_listed([(name, one) for one in possible], using=using)
+    known = [one for one, listed in zip(possible, here, strict=True) if listed]
+    return [*known, *possible, key][0]
 
 
-def keys_for(text: str) -> list[str]:
-    """What request policies make of a pk, an address or a free-form value; likeliest first."""
-    plain = identity.of_user(text)
-    network = identity.network(text)
-    address = identity.digest("ip", network)
-    is_address = network != text or re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
-    others = [text, plain] if plain != text else [plain]
-    return [*([address] if is_address else []), *others, identity.of_value(text), address]
+def _fits(key: str) -> bool:
+    try:
+        return bool(check_text("a key", key))
+    except ValueError:
+        return False
 
 
 def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
@@ -62,18 +70,24 @@ def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
     """
     if any(one.used for one in found):
         return None
-    known, asked = known_names(using=using), [(one.name, one.key) for one in found]
-    if not set(asked).isdisjoint(known):
+    asked = [(one.name, one.key) for one in found]
+    if len(asked) > 1 or is_known(*asked[0], using=using):
         return None
     if any(one.ever != Counters() for one in histories(asked, minutes=1, using=using)):
         return None
     said = _("Nothing is known of %s: nobody used it within the last day.")
-    name = found[0].display
-    others = [display(n, k) for n, k in known[:_MOST_COMPARED]]
-    policies = [n for n, k in known[:_MOST_COMPARED] if k is not None]
-    alike = get_close_matches(name, dict.fromkeys([*policies, *others]))
+    shown = found[0].display
+    alike = get_close_matches(shown, _others(shown, using))
     hint = " " + _("Did you mean %s?") % printable(", ".join(alike)) if alike else ""
-    return said % printable(name) + hint
+    return said % printable(shown) + hint
+
+
+def _others(shown: str, using: str | None) -> list[str]:
+    """Names of which one may be meant, and keys of those policies."""
+    names = Recent(using=using)[:_MOST_COMPARED]
+    policies = get_close_matches(shown.partition("@")[0], names)
+    keys = newest_keys(dict.fromkeys(policies, _MOST_COMPARED), using=using)
+    return [*names, *(display(name, key) for name in policies for key in keys[name])]
 
 
 def without_secrets(text: str) -> str:

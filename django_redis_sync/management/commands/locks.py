@@ -24,11 +24,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_redis_sync.exceptions import SyncError, Unavailable
-from django_redis_sync.management import display, naming, runner, terminal
+from django_redis_sync.management import display, looking, naming, runner, terminal
 from django_redis_sync.operators import actions, doctor
-from django_redis_sync.operators.history import History, histories_of
-from django_redis_sync.operators.names import Group, grouped, names_in_use
-from django_redis_sync.operators.status import Holder, Status, Unread, Waiter, readable, statuses
+from django_redis_sync.operators.listing import FIGURES
+from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.status import Holder, Status, Waiter, statuses
 from django_redis_sync.operators.words import duration
 
 EXIT_CODES = """\
@@ -42,6 +42,10 @@ exit codes:
 """
 #: The exit code for a name of which nothing is known.
 UNKNOWN = 3
+#: How `status` can be sorted.
+ORDERS = ("name", "recent", *FIGURES)
+#: Names that `status` shows, unless told otherwise.
+MOST_SHOWN = 100
 #: Rows of holders that `clear` shows and acts on.
 MOST_CLEARED = 10_000
 
@@ -114,6 +118,14 @@ class Command(BaseCommand):
         add_key(status)
         status.add_argument("--format", choices=("table", "json"), default="table")
         status.add_argument(
+            "--sort", choices=ORDERS, metavar="|".join(ORDERS),
+            help="the largest first; without it by name, or the most recently used of many",
+        )  # fmt: skip
+        status.add_argument(
+            "--top", type=_limit, default=MOST_SHOWN, metavar="N",
+            help=f"names, or keys of a policy, at the most ({MOST_SHOWN})",
+        )  # fmt: skip
+        status.add_argument(
             "--watch", nargs="?", type=_seconds, const=1.0, metavar="SECONDS",
             help="again every so many seconds (1), until Ctrl-C",
         )  # fmt: skip
@@ -181,7 +193,7 @@ class Command(BaseCommand):
 
     def _status(
         self, name: str | None, key: str | None, format: str, watch: float | None,
-        using: str | None, **_options: Any,
+        sort: str | None, top: int, using: str | None, **_options: Any,
     ) -> None:  # fmt: skip
         if key is not None and name is None:
             raise CommandError(_("--key needs a name"), returncode=2)
@@ -190,21 +202,20 @@ class Command(BaseCommand):
 
         def lines(width: int | None) -> list[str]:
             nonlocal unheard_of, hidden
-            groups, histories, unread = self._look(name, key, using)
-            hidden = display.unread(unread)
+            seen = looking.at(name, key, sort or "", top, using)
+            hidden = display.unread(seen.unread)
             note = [self.style.ERROR(hidden)] if hidden and watch is not None else []
             if name is not None:
-                unheard_of = naming.unheard_of(groups[0].all, using)
+                unheard_of = naming.unheard_of(seen.groups[0].all, using)
             if format == "json":
                 indent = None if watch is not None else 2
-                found = display.as_json(groups, histories, unread)
-                return [json.dumps(found, indent=indent, allow_nan=False)]
+                return [json.dumps(display.as_json(seen), indent=indent, allow_nan=False)]
             if name is not None:
                 note += [unheard_of] if unheard_of else []
-                return [*display.page(groups[0], histories, width, self.style), *note]
-            if not groups:
+                return [*display.page(seen, width, self.style), *note]
+            if not seen.groups:
                 return [_("No lock or semaphore was used within the last day.")]
-            return [*display.overview(groups, width, self.style), *note]
+            return [*display.overview(seen, width, self.style), *note]
 
         if watch is None:
             found = lines(self._width())
@@ -217,15 +228,6 @@ class Command(BaseCommand):
             return
         with contextlib.suppress(KeyboardInterrupt):
             self._watch(lines, watch, format)
-
-    def _look(
-        self, name: str | None, key: str | None, using: str | None
-    ) -> tuple[list[Group], list[History], list[Unread]]:
-        if name is None:
-            found, unread = readable(names_in_use(using=using), using=using)
-            return grouped(found), [], unread
-        found, unread = readable(naming.find(name, key, using), using=using)
-        return grouped(found), histories_of(found, using=using), unread
 
     def _watch(self, lines: Callable[[int | None], list[str]], every: float, format: str) -> None:
         every = max(0.1, every)
@@ -328,7 +330,7 @@ class Command(BaseCommand):
         self, act: Callable[[str, str | None, str | None], list[str]], said: str, name: str,
         key: str | None, using: str | None, undoes: bool = False, **_options: Any,
     ) -> None:  # fmt: skip
-        family = naming.find(name, key, using)
+        family = naming.find(name, key, using, most=1)
         unheard_of = naming.unheard_of(statuses(family, using=using), using)
         if undoes:
             self._check(unheard_of)

@@ -17,13 +17,13 @@ from ...engine.server import Server, server_of
 from ...engine.threads import uwsgi_runs_threads
 from ...engine.wire import REDIS_ERRORS
 from ...protocol.keys import quote
-from ..names import names_in_use
+from ..names import Recent, marked, newest_keys
 from ..status import Status, readable
 from .findings import Finding
 from .servers import allowed
 
-#: Names that are looked at, the most recently used first.
-MOST_NAMES = 10_000
+#: Names that are looked at, the most recently used first: each with its newest key, if it has any.
+MOST_NAMES = 50
 _SHOWN = 5
 
 
@@ -82,8 +82,11 @@ def _foreign(server: Server, prefix: str) -> bool:
 
 
 def _names(alias: str) -> Iterator[Finding]:
-    names = names_in_use(using=alias)[:MOST_NAMES]
-    found, unread = readable(names, using=alias)
+    names = Recent(using=alias)[:MOST_NAMES]
+    keys = newest_keys(dict.fromkeys(names, 1), using=alias)
+    pairs = [(name, None) for name in names] + [(n, key) for n in names for key in keys[n]]
+    chosen = dict.fromkeys([*marked(using=alias)[:MOST_NAMES], *pairs])
+    found, unread = readable(list(chosen)[: 2 * MOST_NAMES], using=alias)
     if unread:
         yield Finding(
             "unreadable",

@@ -1,0 +1,130 @@
+"""What a list shows: a page of names or of one policy's keys, in an order, read as far as shown.
+
+By name, or with something searched for, the registry's entries are gone through, in chunks; of what
+they are only the page is read. By a figure the most recently used entries are compared, no more
+than MOST_COMPARED: `Selection.compared` says of how many that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from .history import Counters, History, add, histories_of
+from .names import Group, Pair, Recent, groups_of, natural
+from .status import Status, Unread, readable
+
+#: Entries that are compared by a figure, and names and keys that are read for one page, at most.
+MOST_COMPARED, MOST_READ = 100, 180
+#: Entries up to which a list is in order of names unless another one is asked for.
+MOST_BY_NAME = 1000
+
+Past = Mapping[Pair, History]
+
+
+def since(statuses: Iterable[Status]) -> datetime | None:
+    """When the oldest of the holders got in."""
+    return min((h.since for status in statuses for h in status.holders), default=None)
+
+
+def hour(group: Group, past: Past) -> Counters | None:
+    """What happened to all of it in the time of `past`; None where that is not known."""
+    found = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
+    return add(found) if group.whole and len(found) == len(group.all) else None
+
+
+def _refused(group: Group, past: Past) -> int:
+    return sum(past[s.name, s.key].total.turned_away for s in group.all)
+
+
+def _fullness(group: Group, past: Past) -> tuple[float, int]:
+    return max((s.in_use / s.limit for s in group.all if s.limit), default=0.0), group.in_use
+
+
+def _age(group: Group, past: Past) -> float:
+    oldest = since(group.all)
+    return -oldest.timestamp() if oldest else -math.inf
+
+
+#: The figures that a list can be sorted by: the largest first.
+FIGURES: dict[str, Callable[[Group, Past], Any]] = {
+    "use": _fullness,
+    "waiting": lambda group, past: group.waiting,
+    "refused": _refused,
+    "oldest": _age,
+}
+
+
+class Selection:
+    """The names, or the keys of `policy`, that hold `query`, in `order`: "name", "recent" or one of
+    FIGURES, turned round by a "-" before it. Unavailable when Redis can't be reached."""
+
+    def __init__(
+        self,
+        order: str = "",
+        *,
+        query: str = "",
+        policy: str | None = None,
+        minutes: int = 60,
+        using: str | None = None,
+    ) -> None:
+        self._policy, self._minutes, self._using = policy, minutes, using
+        recent = Recent(policy, using=using)
+        field = order.lstrip("-")
+        if field not in ("name", "recent", *FIGURES):
+            field = "name" if len(recent) <= MOST_BY_NAME else "recent"
+            order = field
+        self.order, turned = order, order.startswith("-")
+        units: Sequence[str] = recent
+        if query or field == "name" or turned:
+            sought = query.casefold()
+            units = [one for one in recent.every() if sought in one.casefold()]
+        if field == "name":
+            units = sorted(units, key=natural, reverse=turned)
+        elif field == "recent" and turned:
+            units = units[::-1]
+        self._units, self.found = units, len(units)
+        #: Of how many entries a figure was compared; None where that is all of them, or no matter.
+        self.compared: int | None = None
+        self._sorted: list[Group] | None = None
+        self._unread: list[Unread] = []
+        self.past: dict[Pair, History] = {}
+        if field in FIGURES:
+            self._compare(field, turned)
+
+    @property
+    def readable(self) -> int:
+        """How many entries there are to be shown."""
+        return self.found if self._sorted is None else len(self._sorted)
+
+    def read(self, start: int, stop: int) -> tuple[list[Group], list[Unread]]:
+        """A group for each entry from `start` to `stop`, and those that could not be read. What
+        happened to them lately is in `past` then."""
+        if self._sorted is not None:
+            groups, unread = self._sorted[start:stop], self._unread
+        else:
+            groups, unread = self._groups(self._units[start:stop])
+        self._remember(groups)
+        return groups, unread
+
+    def _compare(self, field: str, turned: bool) -> None:
+        self._sorted, self._unread = self._groups(self._units[:MOST_COMPARED])
+        if self.found > MOST_COMPARED:
+            self.compared = MOST_COMPARED
+        if field == "refused":
+            self._remember(self._sorted)
+        figure = FIGURES[field]
+        self._sorted.sort(key=lambda group: figure(group, self.past), reverse=not turned)
+
+    def _groups(self, units: Sequence[str]) -> tuple[list[Group], list[Unread]]:
+        if self._policy is None:
+            return groups_of(units, MOST_READ - len(units), using=self._using)
+        found, unread = readable([(self._policy, key) for key in units], using=self._using)
+        return [Group(one.name, None, (one,), 1) for one in found], unread
+
+    def _remember(self, groups: Sequence[Group]) -> None:
+        wanted = [s for group in groups for s in group.all if (s.name, s.key) not in self.past]
+        for one in histories_of(wanted, minutes=self._minutes, using=self._using):
+            self.past[one.name, one.key] = one

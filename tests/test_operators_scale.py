@@ -1,0 +1,158 @@
+"""What operators look at costs by what is shown, not by what there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import StringIO
+
+import pytest
+import redis
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.test import Client
+
+from django_redis_sync import Semaphore
+from django_redis_sync.engine.names import names_key, policy_key
+from django_redis_sync.operators import doctor
+from django_redis_sync.operators.names import Recent, natural
+from tests.behaviour.watching import counted
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("large")]
+
+LIST = "/admin/django_redis_sync/name/"
+#: Scripts that one look may take, however many names there are.
+MOST_SCRIPTS = 300
+#: And commands that read the registry: where it has to be sorted, chunks of it.
+MOST_CHUNKS = 250
+NAMES, KEYS, POLICIES, HELD = 50_000, 50_000, 40, 200
+
+
+@pytest.fixture
+def large(raw: redis.Redis) -> Iterator[None]:
+    """A site of many: what it lists is written as the clerk would, some of it is really held."""
+    now = raw.time()[0] * 1000
+    fill = raw.pipeline(transaction=False)
+    for start in range(0, NAMES, 5000):
+        some = {f"invoice:{n}": now - 60_000 - n for n in range(start, start + 5000)}
+        fill.zadd(names_key(settings.PREFIX), some)
+    for start in range(0, KEYS, 5000):
+        keys = {str(n): now - 60_000 - n for n in range(start, start + 5000)}
+        fill.zadd(policy_key(settings.PREFIX, "api"), keys)
+    for n in range(POLICIES):
+        some = {f"key-{m}": now - m for m in range(100)}
+        fill.zadd(policy_key(settings.PREFIX, f"policy-{n}"), some)
+        fill.zadd(names_key(settings.PREFIX), {f"policy-{n}@": now - n})
+    fill.zadd(names_key(settings.PREFIX), {"api@": now})
+    fill.execute()
+    with ExitStack() as stack:
+        for n in range(HELD):
+            stack.enter_context(Semaphore("api", 3, key=str(n), timeout=600))
+        yield
+
+
+@pytest.fixture
+def admin() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def locks(*words: str) -> str:
+    out = StringIO()
+    call_command("locks", *words, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+PAGES = [
+    "",
+    "live/",
+    "live/?o=name",
+    "live/?o=-name&p=700",
+    "live/?o=use",
+    "live/?o=refused",
+    "live/?o=recent&p=900",
+    "live/?q=9999",
+    "api/change/",
+    "api/live/",
+    "api/live/?o=name&p=3",
+    "api/live/?o=-waiting",
+    "api/live/?q=77",
+    "api@7/change/",
+    "api@7/live/",
+    "invoice:77/live/",
+]
+COMMANDS = [
+    ("status",),
+    ("status", "--sort", "use", "--top", "20"),
+    ("status", "--sort", "refused"),
+    ("status", "--sort", "name"),
+    ("status", "api"),
+    ("status", "api", "--sort", "waiting"),
+    ("status", "api", "--key", "7"),
+    ("status", "api@7"),
+    ("status", "--format", "json"),
+    ("doctor",),
+]
+
+
+def cost_of(raw: redis.Redis, look: Callable[[], object]) -> None:
+    look()  # what is loaded once is not counted
+    with counted(raw) as commands:
+        look()
+    assert commands["evalsha"] + commands["eval"] <= MOST_SCRIPTS
+    assert commands["zrevrange"] <= MOST_CHUNKS
+    assert commands["keys"] == commands["scan"] == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_costs_what_it_shows(raw: redis.Redis, admin: Client, page: str) -> None:
+    def look() -> None:
+        assert admin.get(LIST + page).status_code == 200
+
+    cost_of(raw, look)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_costs_what_it_shows(raw: redis.Redis, words: tuple[str, ...]) -> None:
+    def look() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.exit", lambda code: None)  # the doctor's: this server has no AOF
+            locks(*words)
+
+    cost_of(raw, look)
+
+
+def test_metrics_and_the_doctor_cost_what_they_show(raw: redis.Redis) -> None:
+    metrics = pytest.importorskip("django_redis_sync.metrics")
+    cost_of(raw, lambda: list(metrics.SyncCollector(names=["*"]).collect()))
+    cost_of(raw, doctor.examine)
+
+
+def test_no_command_reads_more_of_the_registry_than_a_chunk(raw: redis.Redis) -> None:
+    """Whoever reads all of it reads it in parts, and misses none."""
+    raw.config_set("slowlog-log-slower-than", 10_000)
+    raw.slowlog_reset()
+    assert NAMES + POLICIES + 1 == len(set(Recent().every()))
+    assert KEYS == len(set(Recent("api").every()))
+    slow = [str(one["command"])[:80] for one in raw.slowlog_get()]
+    assert [] == [command for command in slow if "RANGE" in command.upper()]
+
+
+def test_a_flood_of_keys_hides_no_name(raw: redis.Redis) -> None:
+    text = locks("status", "--sort", "name", "--top", "60")
+    assert f"60 of {NAMES + POLICIES + 1} are shown" in text
+    assert "≥" in next(line for line in text.splitlines() if line.startswith("api "))
+    found = json.loads(locks("status", "api", "--format", "json"))
+    assert KEYS == found["found"]
+    assert [{"name": "api", "keys": KEYS, "read": 200}] == found["policies"]
+
+
+def test_numbers_are_in_their_order(admin: Client) -> None:
+    assert ["job 2", "job 10", "Job 10b"] == sorted(["Job 10b", "job 10", "job 2"], key=natural)
+    text = admin.get(LIST + "live/?o=name").content.decode()
+    assert text.index("invoice:2<") < text.index("invoice:10<")
+    text = admin.get(LIST + "api/live/?o=name").content.decode()
+    assert text.index("api@2<") < text.index("api@10<")
