@@ -25,6 +25,7 @@ REDIS_ERRORS = (errors.RedisError, OSError)
 _BUSY = ("BUSY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "UNBLOCKED")
 #: How servers say that an ACL forbids it, from outside and from inside a script.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
+RIGHTS = "for the rights of our user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
 _NO_DATABASE = ("DB index", "Invalid Database")
 # These end by themselves: the server went away while TLS was spoken.
@@ -122,7 +123,7 @@ def turned_away(error: BaseException | None) -> str:
         if isinstance(error, errors.AuthenticationError) or _any(_UNKNOWN, said):
             return "for our user or password"
         if isinstance(error, errors.AuthorizationError) or _any(FORBIDDEN, said):
-            return "for the rights of our user"
+            return RIGHTS
         if isinstance(error, ssl.SSLError) and not isinstance(error, _CUT_OFF):
             return "for our TLS settings, or by its certificate"
         if _any(_NO_DATABASE, said):

@@ -243,10 +243,16 @@ FAULTS: dict[int, Row] = {
         ),
     ),
     25: Row(
-        "NOPERM",
-        "the error names the command",
-        "ACL SETUSER without it, outside and inside a script",
+        "NOPERM; wrong password, certificate or database number",
+        "the error names the command; told as what it is, not as an outage, until it is mended",
+        "ACL SETUSER without it, outside and inside a script; each of the others",
         (
+            *at(
+                "test_requests_turned_away",
+                "test_it_is_no_outage_and_on_outage_rules",
+                "test_it_is_told_again_from_time_to_time_until_it_is_mended",
+                "test_the_doctor_says_so",
+            ),
             *at(
                 OLD,
                 "test_a_refused_command_is_named",

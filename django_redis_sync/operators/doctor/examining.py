@@ -9,16 +9,18 @@ from redis.exceptions import ResponseError
 
 from ... import conf
 from ...engine.drivers import error_of
+from ...engine.wire import RIGHTS, turned_away
 from ...exceptions import SyncError, Unavailable
 from ...protocol.plans import Failure
 from . import neighbours, servers
-from .findings import Finding, failed, silent, together
+from .findings import Finding, failed, refused, silent, together
 
 About = TypeVar("About")
 
 
 def examine(*, using: str | None = None) -> list[Finding]:
-    """All findings, whatever their level. Unavailable when Redis can't be reached.
+    """All findings, whatever their level. Unavailable when Redis can't be reached; when it is there
+    and turns us away, that is the one finding.
 
     Of a Cluster every node with slots is asked. One that does not answer is a finding, as long as
     another does.
@@ -39,6 +41,8 @@ def examine(*, using: str | None = None) -> list[Finding]:
         others = _looked(neighbours.LOOKS, alias, goes_on=len(nodes) > 1)
         return [*together(by_node), *others]
     except (Failure, Unavailable) as error:
+        if turned_away(error):
+            return [refused(_cause(error))]
         raise _unavailable(error) from _cause(error)
 
 
@@ -52,7 +56,9 @@ def _looked(
             yield from look(about)
         except (Failure, Unavailable) as error:
             cause = _cause(error)
-            if not (goes_on or isinstance(cause, ResponseError)):
+            # What our user may not do, the other looks can tell; past the door there are none.
+            at_the_door = turned_away(cause) not in ("", RIGHTS)
+            if not goes_on and (at_the_door or not isinstance(cause, ResponseError)):
                 raise
             yield failed(id, cause)
 

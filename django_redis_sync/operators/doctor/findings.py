@@ -42,6 +42,17 @@ def failed(id: str, cause: BaseException) -> Finding:
     )
 
 
+def refused(cause: BaseException) -> Finding:
+    """The server is there, and one of our settings does not let us in."""
+    return Finding(
+        "access",
+        "error",
+        _("This Redis turns us away"),
+        _("What came was: %s.") % str(cause).rstrip("."),
+        _("Mend user, password, TLS or database number in LOCATION and OPTIONS of the cache."),
+    )
+
+
 def silent(cause: BaseException) -> Finding:
     """A node that does not answer, while others do."""
     return Finding(

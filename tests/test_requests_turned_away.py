@@ -1,0 +1,190 @@
+"""A Redis that is there and turns us away: a wrong password, right, certificate or database number.
+
+Waiting mends none of it, so it is told in words of its own, and told again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+from devtools.servers import RedisServer
+from django_redis_sync import Lock, Unavailable, semaphore_required
+from django_redis_sync.engine.wire import turned_away
+from django_redis_sync.limits import outage
+from django_redis_sync.limits.outage import breaker
+from django_redis_sync.operators import doctor
+from tests.behaviour.both import eventually
+from tests.settings import PREFIX
+
+PASSWORD, RIGHTS = "for our user or password", "for the rights of our user"
+TLS, DATABASE = "for our TLS settings, or by its certificate", "for the number of our database"
+
+
+@pytest.fixture
+def guarded(new_server: Callable[..., RedisServer]) -> RedisServer:
+    """Wants a password; `app` may PING there, and nothing else."""
+    server = new_server(config={"requirepass": "right"})
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">word", "~*", "&*", "+ping")
+        rights = ["on", ">word", "~*", "&*", "+ping", "+evalsha", "+eval", "+time"]
+        client.execute_command("ACL", "SETUSER", "script", *rights)
+    return server
+
+
+@pytest.fixture
+def foreign() -> Iterator[int]:
+    """The port of one that speaks TLS and whose certificate nobody signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Path(__file__).parent / "support" / "localhost.pem")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(client, server_side=True).close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
+
+
+WAYS = {
+    "no password": ("redis://{0}/0", PASSWORD),
+    "wrong password": ("redis://:wrong@{0}/0", PASSWORD),
+    "unknown user": ("redis://bob:word@{0}/0", PASSWORD),
+    "no right to a command": ("redis://app:word@{0}/0", RIGHTS),
+    "no right inside a script": ("redis://script:word@{0}/0", RIGHTS),
+    "no such database": ("redis://:right@{0}/99", DATABASE),
+}
+
+
+@pytest.fixture(params=[*WAYS, "certificate"])
+def why(request, settings, guarded: RedisServer, foreign: int) -> str:
+    """Points the settings at one of these, and says how that is told."""
+    way, told = WAYS.get(request.param, ("rediss://{0}/0", TLS))
+    where = f"127.0.0.1:{foreign if told == TLS else guarded.port}"
+    point_at(settings, way.format(where))
+    return told
+
+
+def point_at(settings, url: str) -> None:
+    settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": url}}
+
+
+@semaphore_required("one", limit=1)
+def view(request):
+    return HttpResponse()
+
+
+@semaphore_required("one", limit=1)
+async def aview(request):
+    return HttpResponse()
+
+
+def enters(asgi: bool = False) -> bool:
+    request = RequestFactory().get("/")
+    return 200 == (asyncio.run(aview(request)) if asgi else view(request)).status_code
+
+
+@pytest.fixture
+def errors(caplog) -> Callable[[], list[str]]:
+    caplog.set_level(logging.DEBUG, "django_redis_sync")
+    return lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_it_is_no_outage_and_on_outage_rules(why: str, asgi: bool, errors) -> None:
+    assert [True] * 3 == [enters(asgi) for _ in range(3)]
+    (line,) = errors()
+    assert f"'default' turns us away, {why}: " in line
+    assert "locks doctor" in line and "is down" not in line
+    assert "right@" not in line and "wrong" not in line.partition(": ")[2].partition("No outage")[0]
+
+
+def test_code_is_told_too(why: str) -> None:
+    with pytest.raises(Unavailable) as caught:
+        Lock("one").acquire()
+    assert why == turned_away(caught.value)
+
+
+def test_the_doctor_says_so(why: str) -> None:
+    found = {finding.id: finding for finding in doctor.examine()}
+    if why == RIGHTS:  # seen by what is tried, command by command
+        assert "error" == found["acl"].level
+    else:
+        assert {"access"} == set(found)
+        assert "error" == found["access"].level
+        with pytest.raises(Unavailable) as caught:
+            Lock("one").acquire()
+        assert str(caught.value.__cause__).rstrip(".") in found["access"].detail
+
+
+def test_it_is_told_again_from_time_to_time_until_it_is_mended(
+    settings, guarded: RedisServer, errors, caplog, monkeypatch
+) -> None:
+    monkeypatch.setattr(outage, "WINDOW", 0.02)
+    monkeypatch.setattr(outage, "REMIND", 0.3)
+    point_at(settings, f"redis://:wrong@127.0.0.1:{guarded.port}/0")
+    assert enters()
+    eventually(lambda: len(errors()) >= 3, 10)
+    monkeypatch.setattr(outage, "REMIND", 300.0)
+    assert all("turns us away" in line for line in errors())
+    with redis.Redis.from_url(guarded.url) as client:
+        client.config_set("requirepass", "wrong")
+    eventually(lambda: enters() and not breaker("default").down, 10)
+    assert "is back" in caplog.records[-1].getMessage() + caplog.records[-2].getMessage()
+
+
+def test_an_outage_that_ends_in_a_refusal_is_told_as_one(
+    settings, new_server, errors, monkeypatch
+) -> None:
+    monkeypatch.setattr(outage, "WINDOW", 0.02)
+    server = new_server()
+    point_at(settings, server.url)
+    assert enters()
+    server.kill()
+    assert enters()
+    server.restart()
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("requirepass", "new")
+    eventually(lambda: enters() and any("turns us away" in line for line in errors()), 10)
+    assert "is down" in errors()[0]
+
+
+def test_what_ends_by_itself_is_told_as_an_outage() -> None:
+    for error in (
+        redis.ConnectionError("Connection refused"),
+        redis.TimeoutError("timed out"),
+        redis.BusyLoadingError("loading"),
+        redis.ResponseError("OOM command not allowed when used memory > 'maxmemory'."),
+        redis.ResponseError("NOREPLICAS Not enough good replicas to write."),
+        ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
+    ):
+        assert "" == turned_away(error)
+    assert "" == turned_away(None)
+
+
+def test_the_prefix_of_an_acl_is_told_apart(settings, new_server, errors) -> None:
+    """Keys of another prefix than the one that the user was given."""
+    server = new_server()
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">word", "~elsewhere:*", "+@all")
+    point_at(settings, server.url.replace("//", "//app:word@"))
+    assert PREFIX
+    assert enters()
+    assert RIGHTS in errors()[0]
