@@ -255,6 +255,17 @@ class Entry(PolicyOptions, total=False):
 class Requests(RequestOptions, total=False):
     """The dict REQUESTS."""
 
+    max_waiting_threads: Annotated[
+        int | None,
+        values.count,
+        Option(2, "How many threads of a process may wait at a time, over all limits; None: any."),
+    ]
+    max_waiting_tasks: Annotated[
+        int | None,
+        values.count,
+        Option(1000, "The same for async views, whose waiting keeps no thread; None: any."),
+    ]
+
 
 # Reading the table
 

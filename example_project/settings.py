@@ -107,8 +107,12 @@ REDIS_SYNC = {
     "ENABLED": not WITHOUT_LOCKS,
     "CACHE": "locks",
     "TIMEOUT": LEASE_SECONDS,
-    # While Redis is down, rather nobody than more than the limit.
-    "REQUESTS": {"on_outage": "closed"},
+    "REQUESTS": {
+        # While Redis is down, rather nobody than more than the limit.
+        "on_outage": "closed",
+        # The demo shows a long queue, and asks for nothing else meanwhile.
+        "max_waiting_threads": None,
+    },
 }
 
 LANGUAGE_CODE = "en"

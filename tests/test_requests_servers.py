@@ -31,7 +31,8 @@ def sites(tmp_path_factory) -> Iterator[dict[str, Site]]:
             "ENDPOINTS": {
                 "reports:export": {"name": "one", "limit": 1},
                 "reports:astream": {"name": "one", "limit": 1},
-            }
+            },
+            "REQUESTS": {"max_waiting_threads": None},
         },
     }
     with (
@@ -222,7 +223,47 @@ def counter(tmp_path, monkeypatch) -> Callable[[], int]:
 
 
 def test_with_atomic_requests_no_update_is_lost(tmp_path, counter) -> None:
-    options = {"middleware": [MIDDLEWARE], "atomic": True}
+    sync = {"REQUESTS": {"max_waiting_threads": None}}
+    options = {"middleware": [MIDDLEWARE], "atomic": True, "sync": sync}
     with Site("gunicorn", tmp_path / "log", workers=2, threads=4, **options) as site:
         increments(site, 500)
     assert 500 == counter()
+
+
+# Waiting requests and the workers
+
+CLIENTS = 30
+
+
+def test_requests_that_wait_leave_workers_to_the_others(tmp_path: Path) -> None:
+    """By default, on eight threads: a crowd that may wait 5 s, and a visitor of another view."""
+    limited = {"limit": 1, "key": "ip", "blocking_timeout": 5}
+    options = {"middleware": [MIDDLEWARE], "sync": {"ENDPOINTS": {"reports:export": limited}}}
+    with (
+        Site("gunicorn", tmp_path / "gunicorn.log", **options) as site,
+        ThreadPoolExecutor(CLIENTS) as clients,
+    ):
+        crowd = [clients.submit(site.get, "/reports/export/?gate=crowd") for _ in range(CLIENTS)]
+        assert becomes(lambda: sum(one.done() for one in crowd) == CLIENTS - 3)
+        refused = [one.result() for one in crowd if one.done()]
+        assert {429} == {one.status_code for one in refused}
+        assert all(int(one.headers["Retry-After"]) >= 1 for one in refused)
+        start = time.monotonic()
+        assert [200] * 20 == [site.get("/free/").status_code for _ in range(20)]
+        assert time.monotonic() - start < 4  # not one of them waited for a worker to be free
+        gate.open_gate("crowd")
+        assert 3 == sum(one.result().status_code == 200 for one in crowd)
+
+
+def test_tasks_that_wait_are_many_and_bounded_too(tmp_path: Path) -> None:
+    limited = {"name": "one", "limit": 1, "blocking_timeout": 15}
+    sync = {"ENDPOINTS": {"reports:aexport": limited}, "REQUESTS": {"max_waiting_tasks": 10}}
+    with (
+        Site("uvicorn", tmp_path / "uvicorn.log", middleware=[MIDDLEWARE], sync=sync) as site,
+        ThreadPoolExecutor(CLIENTS) as clients,
+    ):
+        crowd = [clients.submit(site.get, "/reports/aexport/?gate=tasks") for _ in range(CLIENTS)]
+        assert becomes(lambda: sum(one.done() for one in crowd) == CLIENTS - 11)
+        assert 10 == waiting("one")
+        gate.open_gate("tasks")
+        assert 11 == sum(one.result().status_code == 200 for one in crowd)

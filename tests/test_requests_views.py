@@ -659,9 +659,9 @@ def test_shadow_mode_counts_all_who_are_inside() -> None:
 class Visit:
     """A request in a thread of its own, inside until it is told to leave."""
 
-    def __init__(self, asgi: bool = False, **options) -> None:
+    def __init__(self, asgi: bool = False, name: str = "one", **options) -> None:
         self.inside, self.leave = threading.Event(), threading.Event()
-        decorate = semaphore_required("one", limit=1, **options)
+        decorate = semaphore_required(name, limit=1, **options)
 
         def body(request) -> HttpResponse:
             self.inside.set()
@@ -722,7 +722,29 @@ def test_no_more_wait_than_may(rejected) -> None:
     assert [200, 200] == [visit.end() for visit in visits]
 
 
-def test_a_wait_that_cannot_succeed_is_refused_at_once_after_the_first_in_vain(rejected) -> None:
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_no_more_wait_in_a_process_than_it_has_seats(asgi, rejected, settings) -> None:
+    seats = {"max_waiting_tasks" if asgi else "max_waiting_threads": 1}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": seats}
+    first = Visit(asgi)
+    assert first.inside.wait(10)
+    second = Visit(asgi, blocking_timeout=15)
+    assert becomes(lambda: one().status().waiting == 1)
+    with Semaphore("two", 1):
+        for name in ("one", "two"):  # the seats are those of the process, not of a policy
+            assert 503 == Visit(asgi, name, blocking_timeout=15).end()
+    assert 200 == Visit(asgi, "three", blocking_timeout=15).end()  # what is free takes no seat
+    assert ["waiters"] * 2 == rejected
+    assert 200 == first.end()
+    assert second.inside.wait(10)
+    assert 200 == second.end()
+    assert 0 == in_use()
+
+
+def test_a_wait_that_cannot_succeed_is_refused_at_once_after_the_first_in_vain(
+    rejected, settings
+) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": {"max_waiting_threads": None}}
     with one():
         time.sleep(0.3)  # what a hold lasts, as far as the server knows
     visits = [Visit(blocking_timeout=15)]

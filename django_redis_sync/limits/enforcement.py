@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.http import HttpRequest
@@ -22,12 +22,13 @@ from ..locks.lease_state import Terms
 from ..locks.semaphore import Semaphore
 from ..logs import logger
 from ..protocol.plans import Ask, Grant, Refusal
-from ..protocol.reasons import FULL, OUTAGE, TIMEOUT
+from ..protocol.reasons import FULL, OUTAGE, TIMEOUT, WAITERS
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
 from .holding import PASSED, Hold, Permit, note_of
 from .outage import Breaker, Turn, breaker, rooms
 from .policy import Place, Policy
+from .seats import Seated
 from .steps import Call, Plan, Reject, Release, Take, User
 
 #: Seconds that Redis may take to answer a request before an outage is assumed.
@@ -214,15 +215,20 @@ def _from_redis(
 ) -> Plan:
     """A Lease or a Refusal. A wait that can't succeed is not begun."""
     wait = policy.enforce and policy.blocking_timeout > 0
-    if not wait or redis.down or pressure.on(place):
+    waited = None
+    if wait and not redis.down and not pressure.on(place):
+        waited = yield Seated(Take(semaphore, True))
+    if waited is None:
         got = yield Take(semaphore, False)
         redis.succeeded(era)  # the others need not wait for as long as this one may
         if not wait or isinstance(got, Lease) or _hopeless(policy, limit, got):
             return got
-    got = yield Take(semaphore, True)
-    if isinstance(got, Refusal):
+        waited = yield Seated(Take(semaphore, True))
+        if waited is None:
+            return replace(got, reason=WAITERS)
+    if isinstance(waited, Refusal):
         pressure.note(place)
-    return got
+    return waited
 
 
 def _hopeless(policy: Policy, limit: int, refusal: Refusal) -> bool:
@@ -253,8 +259,10 @@ def _local(policy: Policy, place: Place, limit: int) -> Plan:
         return Refusal(FULL, waiting=mine.waiting(place))
     if isinstance(got, Future):
         leave = mine.leaver(place)
-        came = yield Turn(got, policy.blocking_timeout, leave)
-        return leave if came else Refusal(TIMEOUT)
+        came = yield Seated(Turn(got, policy.blocking_timeout, leave))
+        if came is None and got.cancel():
+            return Refusal(WAITERS, waiting=mine.waiting(place))
+        return Refusal(TIMEOUT) if came is False else leave
     return got
 
 

@@ -25,6 +25,7 @@ class Reason(NamedTuple):
 FULL = "full"
 TIMEOUT = "timeout"
 PAUSED = "paused"
+WAITERS = "waiters"
 CLEARED = "cleared"
 OUTAGE = "outage"
 
@@ -33,6 +34,12 @@ REASONS = {
     for reason in (
         Reason(FULL, gettext_noop("all permits are taken"), crowded=True, skippable=True),
         Reason(TIMEOUT, gettext_noop("no permit came free in time"), crowded=True, skippable=True),
+        Reason(
+            WAITERS,
+            gettext_noop("all permits are taken, and as many requests of this process wait as may"),
+            crowded=True,
+            skippable=True,
+        ),
         Reason(PAUSED, gettext_noop("an operator paused it"), skippable=True),
         Reason(CLEARED, gettext_noop("an operator cleared this waiter")),
         Reason(OUTAGE, gettext_noop("Redis can't be reached, and on_outage is 'closed'")),
