@@ -83,4 +83,7 @@ class NameAdmin(NameModelAdmin):
                 kwargs["object_id"] = unquote(kwargs["object_id"])
             return view(self, request, **kwargs)
 
-        return update_wrapper(self.admin_site.admin_view(wrapper), view)
+        found: Any = update_wrapper(self.admin_site.admin_view(wrapper), view)
+        found.model_admin = self  # as Django's own pages say whose they are
+        own: Callable[..., HttpResponseBase] = found
+        return own

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
@@ -68,7 +69,12 @@ class ConcurrencyLimitMiddleware:
     def _process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
-        policies = policies_of(request, view, args, kwargs)
+        try:
+            policies = policies_of(request, view, args, kwargs)
+        except ImproperlyConfigured:
+            if _is_of_admin(view):
+                return None
+            raise
         if not policies:
             return None
         got = run(enter(policies, request, preflight=is_preflight(request, view)))
@@ -80,10 +86,15 @@ class ConcurrencyLimitMiddleware:
     async def _aprocess_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
     ) -> HttpResponse | None:
-        if _asks_a_sync_view(request, view):
-            policies = await sync_to_async(policies_of)(request, view, args, kwargs)
-        else:
-            policies = policies_of(request, view, args, kwargs)
+        try:
+            if _asks_a_sync_view(request, view):
+                policies = await sync_to_async(policies_of)(request, view, args, kwargs)
+            else:
+                policies = policies_of(request, view, args, kwargs)
+        except ImproperlyConfigured:
+            if _is_of_admin(view):
+                return None
+            raise
         if not policies:
             return None
         setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
@@ -156,6 +167,12 @@ def _marks(request: HttpRequest, view: Any) -> list[tuple[Any, str]]:
         handler = getattr(owner, method, None)
         found += [(mark, name_of_class(owner, method)) for mark in getattr(handler, MARK, ())]
     return found
+
+
+def _is_of_admin(view: Any) -> bool:
+    """Whether it is a page of Django's admin: with wrong settings it stays open, for there they are
+    told what is wrong who can mend it."""
+    return hasattr(view, "admin_site") or hasattr(view, "model_admin")
 
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:

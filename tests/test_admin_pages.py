@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path, reverse
 
@@ -31,7 +34,11 @@ EVIL = "<img src=x onerror=alert(1)>"
 
 own_site = admin.AdminSite(name="operations")
 own_site.register(Name, NameAdmin)
-urlpatterns = [path("admin/", admin.site.urls), path("ops/", own_site.urls)]
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("ops/", own_site.urls),
+    path("plain/", lambda request: HttpResponse("plain")),
+]
 
 
 def staff(*codenames: str) -> Client:
@@ -335,6 +342,25 @@ def test_something_else_under_our_keys_is_said(viewer: Client, raw: object) -> N
         raw.delete(keys_of(conf.current().prefix("default"), "mine").queue)  # type: ignore[attr-defined]
     assert response.status_code == 503
     assert "errornote" in response.content.decode()
+
+
+@pytest.mark.parametrize("where", ["/admin/", "/admin/login/", LIST, LIST + "live/"])
+def test_a_misspelt_setting_leaves_the_admin_open_under_the_middleware(
+    viewer: Client, settings: Any, where: str
+) -> None:
+    """Where it is told; whatever else is limited fails, as it would with any wrong settings."""
+    limits = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, limits]
+    settings.REDIS_SYNC = {"TIMOUT": 3}
+    response = viewer.get(where)
+    if where.startswith(LIST):
+        assert 503 == response.status_code
+        assert "TIMOUT" in response.content.decode()
+    else:
+        assert response.status_code in (200, 302)
+    with pytest.raises(ImproperlyConfigured, match="TIMOUT"):
+        viewer.get("/plain/")
 
 
 # Charts and words

@@ -1,6 +1,7 @@
 """`locks doctor`: each finding, provoked on a server of its own."""
 
 import math
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from devtools.servers import RedisServer, find_server
 from devtools.topologies import Cluster
@@ -19,7 +20,7 @@ from django_redis_sync.operators.doctor import Finding, findings, permissions, s
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import names_in_use
 from tests.behaviour.both import eventually
-from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
@@ -84,6 +85,29 @@ def test_an_evicting_policy_is_an_error_when_memory_is_limited(start: Start) -> 
         assert found.level == "warning" and "nearly full" in found.title
 
 
+def test_memory_that_is_full_is_an_error_and_not_a_server_that_is_down(start: Start) -> None:
+    url = start()
+    with redis.Redis.from_url(url) as client:
+        with Lock("a", using="private"):
+            eventually(lambda: listed("a", using="private"))
+        client.set("other", "x" * 2_000_000)
+        client.config_set("maxmemory", "1mb")
+        found = examine()["eviction"]
+        assert ("error", "Memory is full") == (found.level, found.title.partition(":")[0])
+        with pytest.raises(SystemExit) as ended:
+            call_command("locks", "doctor", using="private", stdout=StringIO())
+        assert 1 == ended.value.code
+        with pytest.raises(CommandError) as caught:
+            call_command("locks", "pause", "a", using="private", stdout=StringIO())
+        assert "memory is full" in str(caught.value) and "running" not in str(caught.value)
+
+
+def test_a_file_that_is_written_when_the_system_likes_is_said(start: Start) -> None:
+    start(appendonly=True, appendfsync="no")
+    found = examine()["persistence"]
+    assert ("warning", True) == (found.level, "appendfsync is no" in found.detail)
+
+
 def test_without_persistence_a_restart_forgets(start: Start) -> None:
     url = start()
     found = examine()["persistence"]
@@ -134,15 +158,31 @@ def test_a_command_that_is_not_allowed_is_named(start: Start, denied: str, setti
     found = examine()["acl"]
     assert found.level == "error"
     assert found.detail == f"Refused: {denied.upper()}."
-    assert f"+{denied}" in found.remedy
+    assert f"Give it what it lacks: ACL SETUSER <user> +{denied}" == found.remedy
     with redis.Redis.from_url(url) as client:
         assert client.dbsize() == 0
 
 
-def test_keys_that_are_not_allowed_are_noticed(start: Start) -> None:
+def test_keys_that_are_not_allowed_are_noticed(start: Start, settings: Any) -> None:
     start(user=["app", "on", "nopass", "~other:*", "&*", "+@all"], login="app:x@")
     found = examine()["acl"]
     assert found.level == "error" and "EVALSHA" in found.detail
+    prefix = settings.REDIS_SYNC["KEY_PREFIX"]
+    assert found.remedy.endswith(f"SETUSER <user> ~{prefix}:*")
+
+
+def test_a_channel_that_is_not_allowed_is_noticed(start: Start, settings: Any) -> None:
+    start(user=["app", "on", "nopass", "~*", "resetchannels", "+@all"], login="app:x@")
+    found = examine()["acl"]
+    assert {"PUBLISH", "SUBSCRIBE"} == set(re.findall(r"[A-Z]{2,}", found.detail))
+    assert found.remedy.endswith(f"SETUSER <user> &{settings.REDIS_SYNC['KEY_PREFIX']}:*")
+
+
+def test_a_command_that_is_disabled_is_told_from_one_that_is_not_allowed(start: Start) -> None:
+    start(rename_command=["BLPOP", '""'])
+    found = examine()["acl"]
+    assert ("error", "Refused: BLPOP.") == (found.level, found.detail)
+    assert found.remedy.startswith("Not there at all: BLPOP.")
 
 
 def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from django.utils.translation import gettext as _
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from ..exceptions import Unavailable
 from ..limits import identity
@@ -97,5 +98,10 @@ def without_secrets(text: str) -> str:
 
 def unavailable(error: Unavailable) -> str:
     """One line for people: what happened, and what to do."""
-    what = " ".join(without_secrets(str(error)).split())
-    return _("%s. Is the server running, and is LOCATION in CACHES its address?") % what.rstrip(".")
+    what = " ".join(without_secrets(str(error)).split()).rstrip(".")
+    cause = error.__cause__
+    if isinstance(cause, OutOfMemoryError) or "OOM" in what:
+        return _("%s. The server's memory is full: raise maxmemory, see locks doctor.") % what
+    if isinstance(cause, ResponseError):  # it runs, and said no
+        return _("%s. See locks doctor.") % what
+    return _("%s. Is the server running, and is LOCATION in CACHES its address?") % what

@@ -25,6 +25,6 @@ def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         each.forget()
 
 
-def listed(*wanted: str) -> bool:
+def listed(*wanted: str, using: str | None = None) -> bool:
     """Whether the registry has these names, as people see them."""
-    return set(wanted) <= {display(name, key) for name, key in names_in_use()}
+    return set(wanted) <= {display(name, key) for name, key in names_in_use(using=using)}

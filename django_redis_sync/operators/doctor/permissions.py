@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -86,8 +87,17 @@ def rules(prefix: str) -> str:
     return f"resetchannels ~{quote(prefix)}:* &{prefix}:* {commands}"
 
 
-def denied(server: Server, prefix: str, has: Callable[[str], bool]) -> list[str]:
-    """The commands that this user may not run on our keys there, of which the server `has` some.
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A command that was refused. `rule`: what ACL SETUSER has to be told; empty where no rule
+    helps, because the server has no command of that name: it was renamed or disabled."""
+
+    verb: str
+    rule: str
+
+
+def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lack]:
+    """What this user may not do with our keys there, of which the server `has` some.
 
     Failure when Redis can't be reached.
     """
@@ -97,18 +107,27 @@ def denied(server: Server, prefix: str, has: Callable[[str], bool]) -> list[str]
             break
         base = _base(prefix)
     names = {part: base + part for part in "zhl"} | {"channel": f"{prefix}:wake:doctor"}
-    found: list[str] = []
+    found: list[Lack] = []
     # What cleans up comes first: without it, nothing is made.
     for verb in sorted((set(needed()) | set(_HARMLESS)) - set(_APART), key=_order):
-        if verb in _MAKING and "DEL" in found:
+        if verb in _MAKING and any(lack.verb == "DEL" for lack in found):
             continue
         words = [names.get(w, w) if isinstance(w, str) else w for w in _HARMLESS[verb]]
-        if _refused(server, verb, *words):
-            found.append(verb)
-    _refused(server, "DEL", *(names[part] for part in "zhl"))
-    if _may_not_subscribe(server, names["channel"]):
-        found.append("SUBSCRIBE")
-    return sorted(found)
+        if said := _refusal(server, verb, *words):
+            found.append(Lack(verb, _rule(said, verb, prefix)))
+    _refusal(server, "DEL", *(names[part] for part in "zhl"))
+    if said := _refused_channel(server, names["channel"]):
+        found.append(Lack("SUBSCRIBE", _rule(said, "SUBSCRIBE", prefix)))
+    return sorted(found, key=lambda lack: lack.verb)
+
+
+def _rule(said: str, verb: str, prefix: str) -> str:
+    """What of the least ACL is missing, by what the server said."""
+    if "unknown command" in said:
+        return ""
+    if "channel" in said:
+        return f"&{prefix}:*"
+    return f"~{quote(prefix)}:*" if "key" in said else f"+{verb.lower()}"
 
 
 def _base(prefix: str) -> str:
@@ -119,7 +138,8 @@ def _order(verb: str) -> int:
     return list(_HARMLESS).index(verb)
 
 
-def _refused(server: Server, *words: Any) -> bool:
+def _refusal(server: Server, *words: Any) -> str:
+    """What the server says when it refuses; empty when it does not."""
     try:
         server.command(*words)
     except Failure as failure:
@@ -127,19 +147,20 @@ def _refused(server: Server, *words: Any) -> bool:
             raise
         # Renamed or disabled commands are unknown ones; other errors are about the arguments.
         text = str(failure.cause)
-        return isinstance(failure.cause, NoPermissionError) or "unknown command" in text
-    return False
+        if isinstance(failure.cause, NoPermissionError) or "unknown command" in text:
+            return text or "no permission"
+    return ""
 
 
-def _may_not_subscribe(server: Server, channel: str) -> bool:
+def _refused_channel(server: Server, channel: str) -> str:
     pubsub = PubSub(server.pool())
     try:
         pubsub.subscribe(channel)
         pubsub.get_message(timeout=1.0)
-    except NoPermissionError:
-        return True
+    except NoPermissionError as error:
+        return str(error) or "no permission"
     except REDIS_ERRORS as error:
         raise Failure(error, clock(), why(error, True)) from error
     finally:
         pubsub.close()
-    return False
+    return ""

@@ -127,18 +127,26 @@ def _clock(node: Node) -> Iterator[Finding]:
 
 def _permissions(node: Node) -> Iterator[Finding]:
     prefix = conf.current().prefix(node.server.alias)
-    denied = permissions.denied(node.server, prefix, node.has)
-    if not denied:
+    lacks = permissions.lacking(node.server, prefix, node.has)
+    if not lacks:
         yield Finding(
             "acl", "ok", _("This user may do all that is needed"), _("Each command was tried.")
         )
         return
+    rules = dict.fromkeys(lack.rule for lack in lacks if lack.rule)
+    unknown = [lack.verb for lack in lacks if not lack.rule]
+    remedies = (
+        [_("Give it what it lacks: ACL SETUSER <user> %s") % " ".join(rules)] if rules else []
+    )
+    if unknown:
+        said = _("Not there at all: %s. Was it renamed or disabled in the server's configuration?")
+        remedies.append(said % ", ".join(unknown))
     yield Finding(
         "acl",
         "error",
         _("This user may not do all that is needed"),
-        _("Refused: %s.") % ", ".join(denied),
-        _("Give it at least: %s") % permissions.rules(prefix),
+        _("Refused: %s.") % ", ".join(lack.verb for lack in lacks),
+        " ".join(remedies),
     )
 
 
@@ -185,6 +193,15 @@ def _eviction(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
         )
         return
     used = int(info.get("used_memory", 0))
+    if most and used >= most:
+        yield Finding(
+            "eviction",
+            "error",
+            _("Memory is full: %d %%") % (100 * used // most),
+            _("Nothing is granted any more; releases still work."),
+            _("Raise maxmemory, or move what else is on it elsewhere."),
+        )
+        return
     if most and used > most * _FULL:
         yield Finding(
             "eviction",
@@ -200,6 +217,15 @@ def _eviction(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
 def _persistence(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
     if info.get("aof_enabled") == "1":
         failed = info.get("aof_last_write_status", "ok") != "ok"
+        if not failed and _configured(server, "appendfsync") == "no":
+            yield Finding(
+                "persistence",
+                "warning",
+                _("Persistence: AOF, but the system writes it when it likes"),
+                _("appendfsync is no: after a power failure the last half minute is forgotten."),
+                _("Set appendfsync everysec, which forgets a second, or always."),
+            )
+            return
         yield Finding(
             "persistence",
             "error" if failed else "ok",
@@ -208,17 +234,21 @@ def _persistence(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
             _("See the server's log: is its disk full?") if failed else "",
         )
         return
-    saved = allowed(server, "CONFIG", "GET", "save")
-    points = dict(saved).get("save") if isinstance(saved, dict) else (saved or [None, None])[1]
     yield Finding(
         "persistence",
         "warning",
-        _("Persistence: none") if points == "" else _("Persistence: no AOF"),
+        _("Persistence: none") if _configured(server, "save") == "" else _("Persistence: no AOF"),
         _("A restart forgets leases: others get in while their holders still work.")
         + " "
         + _("Pauses and resized limits are forgotten too."),
         _("Set appendonly yes and appendfsync everysec."),
     )
+
+
+def _configured(server: Server, option: str) -> Any:
+    """What the server's configuration says of an option; None where this user may not ask."""
+    reply = allowed(server, "CONFIG", "GET", option)
+    return dict(reply).get(option) if isinstance(reply, dict) else (reply or [None, None])[1]
 
 
 def _cluster(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
