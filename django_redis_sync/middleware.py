@@ -172,7 +172,10 @@ def _marks(request: HttpRequest, view: Any) -> list[tuple[Any, str]]:
 def _is_of_admin(view: Any) -> bool:
     """Whether it is a page of Django's admin: with wrong settings it stays open, for there they are
     told what is wrong who can mend it."""
-    return hasattr(view, "admin_site") or hasattr(view, "model_admin")
+    site = getattr(view, "__self__", None)  # of the page to log in
+    return any(hasattr(view, own) for own in ("admin_site", "model_admin")) or hasattr(
+        site, "admin_view"
+    )
 
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
