@@ -37,6 +37,7 @@ def test_random_clients_find_nothing_wrong_with_the_scripts(raw: redis.Redis) ->
     summary = random.journal.check().summary()
 
     assert 4 == summary["names"]
+    assert summary["believed"] > 1000
     # What was never seen was never checked.
     for what in ("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"):
         assert summary[what] > 10, what
@@ -228,6 +229,32 @@ def test_a_planted_defect_is_found(raw: redis.Redis, name: str) -> None:
     pytest.fail(f"not found: {name}\n{found.summary()}\n{found.report()}")
 
 
+class OfTheLastAnswer(plans.Belief):
+    """Believes the answer that came last."""
+
+    def answered(self, nth: int, until: float) -> None:
+        self._ends = {nth: (until, True)}
+
+
+class OfAnswersOnly(plans.Belief):
+    """Does not reckon with what is on its way."""
+
+    def asked(self, nth: int, lease: float, now: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("believing", [OfTheLastAnswer, OfAnswersOnly])
+def test_a_defect_in_what_holders_believe_is_found(
+    raw: redis.Redis, believing: type[plans.Belief]
+) -> None:
+    random = workload(raw, believing=believing)
+    for _ in range(ROUNDS):
+        random.run(1500)
+        if random.journal.judge().rules() == {"belief"}:
+            return
+    pytest.fail("not found")
+
+
 # Journals made by hand
 
 US = 1_700_000_000_000_000
@@ -297,6 +324,11 @@ class Book:
             ("RPUSH", 5, token, f"{fence} {NOW + int(at)} {lease:.0f}"),
             ("PEXPIREAT", 5, token, str(NOW + at + 10_000)),
         ]
+
+    def believe(self, at: float, token: str, until: float) -> None:
+        argv, us = (token, str(NOW + until)), US + int(at * 1000)
+        entry = ("", us, "!believes", "n", argv, (), (0, 0), (), "")
+        self.entries.append(Entry(len(self.entries), *entry))
 
     def operate(self, at: float, how: str, *writes: Write, value: int | str = "") -> None:
         self.add(at, call("operate", KEYS, how=how, value=value), ("ok",), *writes)
@@ -515,6 +547,11 @@ def keys(book: Book) -> None:
     book.add(0, call("clear", KEYS, "a"), ("gone",), ("SET", 0, "other", "1"))
 
 
+def belief(book: Book) -> None:
+    book.grant(0, "a")
+    book.believe(50, "a", until=101)
+
+
 def error(book: Book) -> None:
     book.add(0, call("clear", KEYS, "a"), (), error="ERR attempt to index a nil value")
 
@@ -558,6 +595,7 @@ BAD: list[Callable[[Book], None]] = [
     expiry_of_the_wake_list,
     vanished,
     keys,
+    belief,
     error,
 ]
 
@@ -583,6 +621,7 @@ def test_every_rule_has_a_bad_journal() -> None:
 def good() -> Book:
     book = Book()
     fence = book.grant(0, "a")
+    book.believe(0, "a", until=99)
     book.wait(1, "b")
     book.wait(2, "dead", until=3)
     book.release(10, "a", fence, *book.handed(10, "b"))
@@ -597,7 +636,8 @@ def test_a_good_journal_breaks_none() -> None:
 
     assert [] == history.violations
     counts = {"granted at once": 2, "handed over": 1, "reclaimed": 1, "released": 1, "waited": 2}
-    assert {"entries": 5, "names": 1, "epochs": 1, **counts} == history.summary()
+    counts["believed"] = 1
+    assert {"entries": 6, "names": 1, "epochs": 1, **counts} == history.summary()
 
 
 @pytest.mark.parametrize(("restarted", "expected"), [(True, set()), (False, {"fence"})])

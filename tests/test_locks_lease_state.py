@@ -9,6 +9,7 @@ import pytest
 
 from django_redis_sync.exceptions import LeaseLost, NotAcquired
 from django_redis_sync.locks.lease_state import LeaseState, Lost, Terms
+from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
 
@@ -35,7 +36,7 @@ def test_it_is_looked_at_after_a_third_of_its_time_and_renewed_for_all_of_it() -
     step = state.tend(110.0)
     assert isinstance(step, Run)
     assert ("renew", "set", "30001") == (step.verb, step.argv[2], step.argv[3])
-    assert state.tended(ok(30, 110.0), 110.0) is None
+    assert state.tended(step, ok(30, 110.0), 110.0) is None
     assert 139.999 == pytest.approx(state.until)
 
 
@@ -47,8 +48,9 @@ def test_a_hard_lease_is_looked_at_when_it_ends() -> None:
 
 def test_it_is_given_up_shortly_before_the_server_may_give_it_away() -> None:
     state = state_of(3)
-    assert isinstance(state.tend(101.0), Run)
-    assert state.tended(Failure(OSError(), 102.0, "unanswered"), 102.0) is None
+    step = state.tend(101.0)
+    assert isinstance(step, Run)
+    assert state.tended(step, Failure(OSError(), 102.0, "unanswered"), 102.0) is None
     assert 102.3 == pytest.approx(state.due)
     assert state.held(102.84)
     assert Lost("it could not be renewed") == state.tend(102.86)
@@ -58,7 +60,7 @@ def test_it_is_never_renewed_past_max_hold() -> None:
     state = state_of(30, max_hold=35)
     step = state.tend(110.0)
     assert isinstance(step, Run) and "25001" == step.argv[3]
-    state.tended(ok(25.001, 110.0), 110.0)
+    state.tended(step, ok(25.001, 110.0), 110.0)
     assert 135.0 == pytest.approx(state.until) == pytest.approx(state.due)
 
 
@@ -84,3 +86,104 @@ def test_a_loss_that_only_its_release_found_is_still_to_be_told() -> None:
     state.end()
     assert Lost("the server has it no more") == state.released(False)
     assert state.lose("the server has it no more")
+
+
+# Renewals that overlap
+
+
+def answered(plan: Any, seconds: float, sent: float) -> Lost | None:
+    """Hear the answer to a plan that has sent its renewal."""
+    try:
+        plan.send(ok(seconds, sent))
+    except StopIteration as stop:
+        result: Lost | None = stop.value
+        return result
+    raise AssertionError("the plan goes on")
+
+
+def test_of_two_renewals_in_flight_the_soonest_end_is_believed() -> None:
+    state = state_of(30)
+    longer = state.renewal(60, 101.0)
+    next(longer)
+    shorter = state.renewal(3, 102.0)
+    next(shorter)
+    assert 105.0 == pytest.approx(state.until, abs=0.01)
+    answered(shorter, 3, 102.0)
+    answered(longer, 60, 101.0)  # the server ran it before the other
+    assert 105.0 == pytest.approx(state.until, abs=0.01)
+
+
+def test_a_renewal_without_an_answer_may_be_run_at_any_time() -> None:
+    state = state_of(30)
+    lost = state.renewal(3, 101.0)
+    next(lost)
+    with pytest.raises(Failure):
+        lost.throw(Failure(OSError(), 111.5, "final"))
+    assert 104.0 == pytest.approx(state.until, abs=0.01)
+    assert state.tend(state.due) is not None
+    later = state.renewal(60, 103.0)
+    next(later)
+    assert 104.0 == pytest.approx(state.until, abs=0.01)
+    answered(later, 60, 103.0)  # the server heeds the other no more
+    assert 163.0 == pytest.approx(state.until, abs=0.01)
+
+
+def test_the_keeper_asks_for_no_less_than_its_holder_does() -> None:
+    state = state_of(3)
+    plan = state.renewal(60, 100.5)
+    next(plan)
+    step = state.tend(state.due)
+    assert isinstance(step, Run) and int(step.argv[3]) > 58_000
+    answered(plan, 60, 100.5)
+    step = state.tend(state.due)
+    assert step is None  # it has all that it may have
+
+
+def test_the_keeper_asks_for_no_more_than_a_detached_lease_is_to_have() -> None:
+    state = state_of(3)
+    plan = state.renewal(3.5, 100.0, leaving=True)
+    next(plan)
+    step = state.tend(101.0)
+    assert isinstance(step, Run) and int(step.argv[3]) <= 2_500
+
+
+def test_a_detached_lease_that_another_thread_cut_short_is_renewed_once_more() -> None:
+    state = state_of(30)
+    plan = state.renewal(60, 100.0, leaving=True)
+    first = next(plan)
+    other = state.renewal(3, 100.0)
+    next(other)
+    again = plan.send(ok(60, 100.0))
+    assert plans.number_of(first) < plans.number_of(again)
+    answered(plan, 60, 100.0)
+    answered(other, 3, 100.0)
+    assert 160.0 == pytest.approx(state.until, abs=0.01)
+
+
+def test_a_shorter_hard_lease_stays_shorter() -> None:
+    state = state_of(30, renew=False)
+    plan = state.renewal(3, 101.0)
+    next(plan)
+    assert 104.0 == pytest.approx(state.due, abs=0.01)
+    answered(plan, 3, 101.0)
+    state.renewed(101.0)
+    assert Lost("its time is over") == state.tend(104.0)
+
+
+def test_a_lease_that_is_renewed_for_a_moment_is_kept_up() -> None:
+    state = state_of(30)
+    plan = state.renewal(0.2, 101.0)
+    next(plan)
+    answered(plan, 0.2, 101.0)
+    state.renewed(101.0)
+    assert isinstance(state.tend(state.due), Run)
+
+
+def test_a_renewal_is_no_remedy_for_a_lease_that_was_called_lost() -> None:
+    state = state_of(3)
+    plan = state.renewal(60, 101.0)
+    next(plan)
+    state.lose("it could not be renewed")
+    answered(plan, 60, 101.0)
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        state.renewed(102.0)

@@ -39,7 +39,7 @@ class Kept(Protocol):
     @property
     def due(self) -> float: ...
     def tend(self, now: float) -> Run | None: ...
-    def tended(self, answer: Answer | Failure) -> None: ...
+    def tended(self, step: Run, answer: Answer | Failure) -> None: ...
 
 
 class Keeper:
@@ -143,8 +143,8 @@ class Keeper:
                     steps.append(step._replace(timeout=ROUND))
         server = server_of(self._alias)
         answers = server.many(steps)
-        for kept, answer in zip(leases, answers, strict=True):
-            kept.tended(answer)
+        for kept, step, answer in zip(leases, steps, answers, strict=True):
+            kept.tended(step, answer)
         del leases
         self._say(answers)
         self._finish(server)

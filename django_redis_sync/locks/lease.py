@@ -14,7 +14,7 @@ from ..engine.quorum import Quorum
 from ..engine.server import AsyncServer, Server, async_server_of, server_of
 from ..engine.wire import clock
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Grant, Run
+from ..protocol.plans import Answer, Failure, Grant, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
 from .lease_state import LeaseState, Lost, Terms
@@ -54,7 +54,7 @@ class Lease:
 
     @property
     def permits(self) -> int:
-        return self._state.grant.permits
+        return self._state.permits
 
     @property
     def acquired_at(self) -> datetime:
@@ -96,12 +96,11 @@ class Lease:
 
     def renew(self, timeout: float | None = None) -> None:
         """Make it end `timeout` seconds from now (default: its own). LeaseLost if it is over."""
-        self._renewed(drivers.drive(self._state.renewal(timeout, clock()), self._server()))
+        self._renewed(drivers.drive(self._renewal(timeout), self._server()))
 
     async def arenew(self, timeout: float | None = None) -> None:
         """As renew."""
-        plan = self._state.renewal(timeout, clock())
-        self._renewed(await drivers.adrive(plan, self._aserver()))
+        self._renewed(await drivers.adrive(self._renewal(timeout), self._aserver()))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Add seconds to what is left, or replace it. LeaseLost if it is over. Returns True."""
@@ -183,13 +182,14 @@ class Lease:
         it as secret as a session key. NotImplementedError for a lease of several servers.
         """
         self._check_handle()
-        self.renew(timeout)
+        self._renewed(drivers.drive(self._renewal(timeout, leaving=True), self._server()))
         return self._handle()
 
     async def adetach(self, timeout: float | None = None) -> str:
         """As detach."""
         self._check_handle()
-        await self.arenew(timeout)
+        plan = self._renewal(timeout, leaving=True)
+        self._renewed(await drivers.adrive(plan, self._aserver()))
         return self._handle()
 
     @classmethod
@@ -243,9 +243,9 @@ class Lease:
             return None
         return step
 
-    def tended(self, answer: Answer | Failure) -> None:
+    def tended(self, step: Run, answer: Answer | Failure) -> None:
         """What came of that renewal."""
-        lost = self._state.tended(answer, clock())
+        lost = self._state.tended(step, answer, clock())
         if lost is not None:
             self._lose(lost)
 
@@ -274,9 +274,19 @@ class Lease:
     def _aserver(self) -> AsyncServer:
         return async_server_of(self._state.terms.alias)
 
-    def _renewed(self, until: float | None) -> None:
-        self._lose_if(self._state.renewed(until, clock()))
-        keeper(self._state.terms.alias).watch(self, self.token, self._state.terms.keys)
+    def _renewal(self, timeout: float | None, leaving: bool = False) -> Plan:
+        plan = self._state.renewal(timeout, clock(), leaving)
+        self._watch()  # its end may be sooner from here on
+        return plan
+
+    def _renewed(self, lost: Lost | None) -> None:
+        self._lose_if(lost)
+        self._state.renewed(clock())
+        self._watch()
+
+    def _watch(self) -> None:
+        state = self._state
+        keeper(state.terms.alias).watch(self, self.token, state.terms.keys)
 
     def _shared(self, done: bool) -> None:
         self._lose_if(None if done else Lost("the server has it no more"))
@@ -298,7 +308,8 @@ class Lease:
     def _handle(self) -> str:
         state = self._state
         keeper(state.terms.alias).forget(self.token)
-        return handles.write(state.terms, state.grant, state.detached())
+        grant = state.grant._replace(permits=state.permits)
+        return handles.write(state.terms, grant, state.detached())
 
     def _leaving(self) -> bool:
         """Whether leaving a `with` has to release: not in a forked child, not twice."""

@@ -14,10 +14,12 @@ from ..engine.wire import ATTEMPT
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Grant, Run
+from ..protocol.plans import Answer, Belief, Failure, Grant, Run
 
 #: Part of a lease that the keeper leaves when it calls a lease lost that it could not renew.
 _MARGIN = 0.05
+#: Seconds by which a detached lease may be shorter than was asked for.
+_CLOSE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,33 @@ class LeaseState:
     Methods that find out that the lease is over return Lost, or raise LeaseLost to the caller.
     """
 
-    # Invariants: until never lies behind the server's end of this lease;
-    # over is empty while it is ours to lose, else says why it is not; closed is what this side
-    # did last, released or detached;
-    # due is when the keeper has to look, and only the keeper or a renewal moves it.
-    __slots__ = ("closed", "due", "grant", "nth", "over", "pid", "terms", "until")
+    # Invariants: over is empty while it is ours to lose, else says why it is not; closed is what
+    # this side did last, released or detached;
+    # due is when the keeper has to look, and only the keeper or a renewal moves it;
+    # _aims has the holder's own renewals that are in flight, by number: the ends they ask for.
+    __slots__ = (
+        "_aims",
+        "_belief",
+        "_doubt",
+        "_ends",
+        "_leaving",
+        "_nth",
+        "closed",
+        "due",
+        "grant",
+        "over",
+        "permits",
+        "pid",
+        "terms",
+    )
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int, now: float) -> None:
         self.terms, self.grant, self.pid = terms, grant, os.getpid()
-        self.nth = itertools.count(renewals + 1)
+        self.permits, self._ends = grant.permits, grant.ends
+        self._nth, self._belief = itertools.count(renewals + 1), Belief(grant.until, renewals)
+        self._aims: dict[int, float] = {}
         self.over = self.closed = ""
-        self.until, self.due = grant.until, math.inf
+        self._leaving = False
         self._schedule(now)
 
     # What is believed
@@ -74,6 +92,11 @@ class LeaseState:
     def ours(self) -> bool:
         """Whether it is this process's to use: not lost, released or detached."""
         return not self.over and self.at_home
+
+    @property
+    def until(self) -> float:
+        """No later than the server's end of this lease, whatever is on its way there."""
+        return self._belief.until
 
     def remaining(self, now: float) -> float:
         """Seconds that the lease surely still has."""
@@ -100,76 +123,109 @@ class LeaseState:
         if not self.ours:
             self.due = math.inf
             return None
-        wanted = self._wanted(now)
-        if now >= self.until:
+        until, wanted = self.until, self._wanted(now)
+        if now >= until:
             return Lost("it was not renewed in time" if wanted > 0 else "its time is over")
-        if self.until - now <= self._doubt():
+        if until - now <= self._doubt:
             return Lost("it could not be renewed")
-        if wanted == math.inf or now + wanted <= self.until:
+        if now + wanted <= until:
             self._schedule(now)
             return None
-        lease, terms = wanted + plans.TICK, self.terms
-        return plans.renewing(terms.keys, self.grant, lease, next(self.nth), terms.attempt)
+        lease, nth, terms = wanted + plans.TICK, next(self._nth), self.terms
+        self._belief.asked(nth, lease, now)
+        return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
-    def tended(self, answer: Answer | Failure, now: float) -> Lost | None:
-        """What came of the keeper's renewal."""
+    def tended(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
+        """What came of that renewal of the keeper's."""
         if not self.ours:
             return None
         if isinstance(answer, Failure):
             # Soon again, and exactly when there is no time left to hope.
-            step = min(1.0, max(0.05, self.terms.timeout / 10))
-            self.due = min(now + step, max(now, self.until - self._doubt()))
+            pause = min(1.0, max(0.05, self.terms.timeout / 10))
+            self.due = min(now + pause, max(now, self.until - self._doubt))
             return None
         until = plans.renewed(answer)
         if until is None:
             return Lost("the server has it no more")
-        self.until = until
+        self._belief.answered(plans.number_of(step), until)
         self._schedule(now)
         return None
 
     def _last(self) -> float:
-        """When it ends at the latest, however often it is renewed."""
+        """When it ends at the latest, however often the keeper renews it."""
         if self.terms.renew:
             return self.grant.began + self.terms.max_hold
-        return self.grant.ends
+        return self._ends
+
+    def _aim(self) -> float:
+        """The latest end that its holder asks for at this moment."""
+        return max(list(self._aims.values()), default=-math.inf)
 
     def _wanted(self, now: float) -> float:
-        """Seconds from now at which the lease should end."""
-        left = self._last() - now
-        return min(self.terms.timeout, left) if self.terms.renew else left
-
-    def _doubt(self) -> float:
-        """Seconds before the end at which a lease that has to be renewed is given up."""
-        return min(0.25, self.terms.timeout * _MARGIN) if self.terms.renew else 0.0
+        """Seconds from now at which the keeper wants it to end."""
+        left, aim = self._last() - now, self._aim() - now
+        if self._leaving:
+            return aim
+        # No shorter than what its holder asks for at this moment: the later of two renewals rules.
+        return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
         """Set when the keeper has to look again."""
-        renewable = self.until < self._last()
-        self.due = now + (self.until - now) / 3 if renewable else self.until
+        until = self.until
+        renewable = until < max(self._last(), self._aim())
+        self.due = now + (until - now) / 3 if renewable else until
+        #: Seconds before the end at which a lease that could not be renewed is given up.
+        share = _MARGIN * min(self.terms.timeout, until - now)
+        self._doubt = min(0.25, share) if self.terms.renew else 0.0
 
     # What its holder does
 
-    def renewal(self, timeout: float | None, now: float) -> plans.Plan:
-        """Has it end `timeout` seconds from now (None: its own)."""
+    def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> plans.Plan:
+        """Has it end `timeout` seconds from now (None: its own). The plan's result: Lost, or None.
+
+        `leaving`: it is about to be detached, and the keeper renews it for no longer than that.
+        """
         if timeout is not None:
             timeout = conf.positive("timeout", timeout, infinite=True)
         self.check_ours()
-        terms = self.terms
-        wanted = terms.timeout if timeout is None else timeout
+        wanted = self.terms.timeout if timeout is None else timeout
+        nth = next(self._nth)
+        self._aims[nth] = end = now + wanted - plans.TICK
+        self._leaving |= leaving
         # A shorter lease may begin at the server before its answer comes, or without one.
-        self.until = min(self.until, now + wanted)
-        nth = next(self.nth)
-        return plans.renew(terms.keys, self.grant, wanted, nth, terms.budget, terms.attempt, now)
-
-    def renewed(self, until: float | None, now: float) -> Lost | None:
-        """What came of a renewal of the holder's."""
-        if until is None:
-            return Lost("the server has it no more")
-        self.until = until
+        self._belief.asked(nth, wanted, now)
         if not self.terms.renew:
-            self.grant = self.grant._replace(ends=until)
+            self._ends = min(self._ends, end)
         self._schedule(now)
+        return self._renewing(nth, wanted, now, leaving)
+
+    def _renewing(self, nth: int, lease: float, now: float, leaving: bool) -> plans.Plan:
+        terms, end, aim = self.terms, now + lease, nth
+        try:
+            while True:
+                until = yield from plans.renew(
+                    terms.keys, self.grant, lease, nth, terms.budget, terms.attempt, now
+                )
+                if until is None:
+                    return Lost("the server has it no more")
+                self._belief.answered(nth, until)
+                if not leaving or self.until >= end - _CLOSE:
+                    break
+                nth = next(self._nth)  # another thread renewed it meanwhile, for less
+                self._belief.asked(nth, lease, now)
+        except BaseException:
+            self._leaving &= not leaving
+            raise
+        finally:
+            self._aims.pop(aim, None)
+        if not terms.renew:
+            self._ends = self.until
         return None
+
+    def renewed(self, now: float) -> None:
+        """The holder's renewal was answered. LeaseLost when it was called lost meanwhile."""
+        self.check_ours()
+        self._schedule(now)
 
     def extended(self, additional_time: float, replace_ttl: bool, now: float) -> float:
         """The seconds to renew it for, so that so many are added to what is left."""
@@ -179,10 +235,10 @@ class LeaseState:
     def sharing(self, now: float) -> plans.Plan:
         """Makes a reader's lease of a writer's."""
         self.check_ours()
-        if self.grant.permits != 0:
+        if self.permits != 0:
             raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
         # Readers may get in before the answer comes, or without one.
-        self.grant = self.grant._replace(permits=1)
+        self.permits = 1
         return plans.share(self.terms.keys, self.grant, self.terms.attempt, now)
 
     def confirming(self, now: float) -> plans.Plan:
@@ -217,7 +273,7 @@ class LeaseState:
         """Nothing renews or releases it from here on; a number above those of its renewals."""
         self.over = self.closed = "detached"
         self.due = math.inf
-        return next(self.nth)
+        return next(self._nth)
 
     def giving_back(self) -> Run:
         """The step that gives it back, for later."""

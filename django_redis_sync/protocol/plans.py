@@ -6,7 +6,8 @@ monotonic clock; a lease is in seconds, `math.inf` when permanent.
 
 What keeps this safe:
 - belief in a lease counts from *before* the send, or from the grant's server time mapped to the
-  latest "wait" answer, so that it ends no later than the server's lease;
+  latest "wait" answer, so that it ends no later than the server's lease; of renewals in flight the
+  soonest end is believed;
 - a lost reply is asked for again with the same token;
 - if any acquire of a token went unanswered, whatever ends that token buries it.
 """
@@ -349,6 +350,11 @@ def renewing(
     return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)
 
 
+def number_of(renewal: Run) -> int:
+    """Which renewal of its lease a step is."""
+    return int(renewal.argv[4])
+
+
 def _renew(
     keys: Keys, token: str, fence: int, how: str, ms: str, nth: int, known: int, timeout: float
 ) -> Run:
@@ -372,6 +378,43 @@ def renew(
 
 def renewed(answer: Answer) -> float | None:
     return answer.sent + seconds(answer.reply[1]) - TICK if answer.reply[0] == "ok" else None
+
+
+class Belief:
+    """When a lease ends at the soonest, in whichever order its renewals are run and answered.
+
+    Threads share it without a lock: each method reads or writes the table in one atomic step.
+    """
+
+    # Of two renewals the server heeds the one with the higher number, whichever arrives last. So
+    # the answer with the highest number rules, and those below it mean nothing. A renewal above it
+    # may have been run, or may be run still; run whenever, it gives at least its own time counted
+    # from before it was sent. Hence the soonest of these is believed.
+    __slots__ = ("_ends",)
+
+    def __init__(self, until: float, nth: int = 0) -> None:
+        #: By number: the end, and whether an answer said so.
+        self._ends = {nth: (until, True)}
+
+    @property
+    def until(self) -> float:
+        ends = self._ends.copy()
+        if len(ends) == 1:
+            return next(iter(ends.values()))[0]
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        return min(end for nth, (end, _) in ends.items() if nth >= newest)
+
+    def asked(self, nth: int, lease: float, now: float) -> None:
+        """A renewal is about to be sent, for so many seconds."""
+        self._ends[nth] = (now + lease - TICK, False)
+
+    def answered(self, nth: int, until: float) -> None:
+        self._ends[nth] = (until, True)
+        ends = self._ends.copy()
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        for nth in ends:
+            if nth < newest:
+                self._ends.pop(nth, None)
 
 
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:

@@ -16,7 +16,8 @@ class Harm(NamedTuple):
     """What to do to the next request that `match` is part of.
 
     drop: run it, and never say so; cut: run it, then cut the connection instead of its reply;
-    hold: keep it back until `let_go()`, whatever becomes of its client; refuse: cut at once.
+    hold: keep it back until `let_go()`, whatever becomes of its client; late: run it, and keep the
+    answer back until then; refuse: cut at once.
     """
 
     what: str
@@ -87,6 +88,8 @@ class Proxy:
             while data := await replies.read(65536):
                 if "cut" in state:
                     break
+                if state.pop("late", False):
+                    await self._go.wait()
                 if "drop" not in state:
                     back.write(data)
             back.close()

@@ -407,6 +407,19 @@ FAULTS: dict[int, Row] = {
             *at(VIEWS, "test_a_response_that_nobody_will_close_gives_its_permit_back"),
         ),
     ),
+    41: Row(
+        "two renewals of one lease in flight, answers in either order",
+        "belief never ends later than the server's lease; nothing is cut off what was asked for",
+        "a proxy keeps a request or an answer back; plain load of twelve threads",
+        at(
+            "behaviour/test_renewals",
+            "test_an_answer_that_comes_late_does_not_undo_a_later_renewal",
+            "test_the_keeper_cuts_nothing_off_a_renewal_that_is_not_answered_yet",
+            "test_a_renewal_that_reaches_the_server_late_is_believed_as_it_may_be",
+            "test_a_lease_that_may_be_over_soon_is_looked_after_soon",
+            "test_belief_holds_under_load",
+        ),
+    ),
 }
 
 MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"

@@ -52,6 +52,26 @@ CASES = [
         25_000,
     ),
     Case(
+        Setting(
+            "a renewal and its keeper's, side by side",
+            (_plain(begins=0, lease=3, renew=(4,), keep=(2,)), _plain(wait=False, begins=4)),
+            4,
+            1,
+            "delay",
+        ),
+        40_000,
+    ),
+    Case(
+        Setting(
+            "a shorter renewal and its keeper's, side by side",
+            (_plain(begins=0, renew=(1,), keep=(3, 2)),),
+            4,
+            1,
+            "delay lose pause",
+        ),
+        20_000,
+    ),
+    Case(
         Setting("woken by a message", (_FIRST, _plain(asynchronous=True, renew=(4,))), 6, 1),
         30_000,
     ),

@@ -95,9 +95,9 @@ def protocol(
 class Spec:
     """What a client does: acquire, hold, renew some times, release; all of it some times over.
 
-    Times are ticks. `renew`: the leases of its renewals, in turn. `share`: from
-    writer to reader at last. `offset`: how far its clock is
-    from the server's. `begins`: the last tick to begin at.
+    Times are ticks. `renew`: the leases of its renewals, in turn; `keep`: of those that its keeper
+    sends meanwhile, whatever else is in flight. `share`: from writer to reader at last. `offset`:
+    how far its clock is from the server's. `begins`: the last tick to begin at.
     """
 
     lease: float = 4
@@ -107,6 +107,7 @@ class Spec:
     patience: float = FOREVER
     turns: int = 1
     renew: tuple[float, ...] = ()
+    keep: tuple[float, ...] = ()
     share: bool = False
     hold: float = 0
     kind: str = "p"
@@ -140,6 +141,10 @@ class Client:
     protocol: Protocol
     made: int = 0
     grant: Any = None  # believed in until its time is over
+    belief: Any = None
+    renewals: int = 0
+    kept: int = 0  # renewals that its keeper sent
+    keeping: Any = None  # the one that is in flight
     debts: list[Any] = field(default_factory=list)  # undoing left for later
     closed: list[str] = field(default_factory=list)  # tokens that ended for good
     ended: str = ""  # how the last turn ended
@@ -182,35 +187,67 @@ class Client:
                     yield from self._hold(result, budget, attempt)
             except (plans.Failure, Cancelled) as error:
                 self.ended = self.ended or type(error).__name__
-            self.grant = None
+            self.grant = self.belief = None
             self.closed = [f"{self.name()}{n + 1}" for n in range(self.made)]
 
     def _hold(self, grant: Any, budget: float, attempt: float) -> Any:
         plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
+        self.belief = plans.Belief(grant.until)
+        self.renewals = self.kept = 0
         try:
             choices: list[Any] = [("renew", lease) for lease in spec.renew]
-            for nth, other in enumerate((*choices, *[("share", 0)] * spec.share, None), 1):
+            for other in (*choices, *[("share", 0)] * spec.share, None):
                 choice, now = yield Hold(other and other[0])
                 if choice == "release":
                     break
-                lease = other[1]
                 if choice == "share":
                     self.grant = grant = grant._replace(permits=1)
-                    if not (yield from plans.share(KEYS, grant, attempt, now)):
-                        self.grant = None
-                        break
-                    continue
-                lasts = lease * tick
-                until = yield from plans.renew(KEYS, grant, lasts, nth, budget, attempt, now)
-                if until is None:
-                    self.grant = None
+                    done = yield from plans.share(KEYS, grant, attempt, now)
+                else:
+                    lease = other[1] * tick
+                    nth = self._asked(lease, now)
+                    done = yield from plans.renew(KEYS, grant, lease, nth, budget, attempt, now)
+                    if done is not None:
+                        self.belief.answered(nth, done)
+                if not done:
                     break
-                self.grant = grant = grant._replace(until=until)
             self.grant = None
             yield from plans.release(KEYS, grant, spec.hold * tick, budget, attempt, now)
         except (plans.Failure, Cancelled):
             self.debts.append(plans.undoing(KEYS, grant.token))
             raise
+
+    def _asked(self, lease: float, now: float) -> int:
+        self.renewals += 1
+        self.belief.asked(self.renewals, lease, now)
+        return self.renewals
+
+    # The keeper, beside the plan
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its keeper may renew now."""
+        idle = self.grant is not None and self.belief is not None and self.keeping is None
+        return idle and self.kept < len(self.spec.keep)
+
+    def keep(self, now: float) -> None:
+        """Its keeper sends a renewal."""
+        plans, tick = self.protocol.plans, self.protocol.tick
+        lease = self.spec.keep[self.kept] * tick
+        self.kept += 1
+        nth = self._asked(lease, now)
+        self.keeping = plans.renewing(KEYS, self.grant, lease, nth, tick)
+
+    def heard(self, answer: Any) -> None:
+        """The answer to that; None when none came."""
+        step, self.keeping = self.keeping, None
+        if answer is None or self.grant is None or self.grant.token != step.argv[0]:
+            return
+        until = self.protocol.plans.renewed(answer)
+        if until is None:
+            self.grant = None
+        else:
+            self.belief.answered(self.protocol.plans.number_of(step), until)
 
 
 _SKIPPED = (
@@ -268,6 +305,8 @@ class Node(NamedTuple):
     closed: frozenset[str]
     ended: str
     phase: str  # idle, acquiring, holding
+    keeps: bool
+    keeping: Any  # what its keeper has sent
 
 
 class Lives:
@@ -282,7 +321,8 @@ class Lives:
         self._enter(())
 
     def send(self, node: int, given: tuple[Any, ...]) -> int:
-        """The state after `given`: answer reply sent received | fail why at | cancel | say what."""
+        """The state after `given`: answer reply sent received | fail why at | cancel | say what;
+        of its keeper: keep now | heard reply sent received | missed."""
         key = (node, given)
         found = self._next.get(key)
         if found is None:
@@ -304,21 +344,31 @@ class Lives:
                     step = life.throw(plans.Failure(OSError(why), at, why))
                 elif word == "cancel":
                     step = life.throw(Cancelled())
+                elif word == "keep":
+                    client.keep(rest[0])
+                elif word == "heard":
+                    client.heard(plans.Answer(*rest))
+                elif word == "missed":
+                    client.heard(None)
                 else:
                     step = life.send(rest[0])
         except StopIteration:
             step = None
-        grant = client.grant
+        grant, belief = client.grant, client.belief
+        until = belief.until if belief is not None else grant and grant.until
         node = Node(
             step,
             f"{client.name()}{client.made}",
-            None if grant is None else (grant.token, grant.fence, grant.until, grant.permits),
+            None if grant is None else (grant.token, grant.fence, until, grant.permits),
             tuple(client.debts),
             frozenset(client.closed),
             client.ended,
             self._phase(step, client),
+            client.keeps,
+            client.keeping,
         )
-        key = (node, client.made, _stack(life))
+        table = () if belief is None else tuple(sorted(_still(tuple(belief._ends.items()))))
+        key = (node, client.made, client.renewals, client.kept, table, _stack(life))
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = len(self.nodes)

@@ -98,6 +98,26 @@ DEFECTS = [
         kinds="delay",
     ),
     Defect(
+        "of two renewals in flight the answer that comes last is believed",
+        "believes in a lease that is over",
+        (Spec(lease=3, begins=0, renew=(5,), keep=(2,)), Spec(wait=False, begins=6)),
+        python={"self._ends[nth] = (until, True)": "self._ends = {nth: (until, True)}"},
+    ),
+    Defect(
+        "a renewal that is not answered yet is not reckoned with",
+        "believes in a lease that is over",
+        (Spec(begins=0, renew=(2,)), Spec(wait=False, begins=6)),
+        python={"self._ends[nth] = (now + lease - TICK, False)": "pass"},
+        kinds="pause",
+    ),
+    Defect(
+        "what a longer renewal is answered makes a shorter one in flight forgotten",
+        "believes in a lease that is over",
+        (Spec(lease=3, begins=0, renew=(5,), keep=(2,)), Spec(wait=False, begins=6)),
+        python={"min(end for nth, (end, _) in ends.items() if nth >= newest)": "ends[newest][0]"},
+        kinds="pause",
+    ),
+    Defect(
         "permits that are kept leave their token free for a late acquire",
         "had ended and was granted again: a ghost",
         (Spec(begins=0, hold=2), _SOON),

@@ -39,13 +39,15 @@ class Setting:
 
 class Client(NamedTuple):
     """`doing`: ("sent", at, slow) | ("reply", at, reply) | ("wait", at, due) | ("sleep", at, due)
-    or None when it is idle, holds or has ended. `early`: messages that nobody waited for yet."""
+    or None when it is idle, holds or has ended. `early`: messages that nobody waited for yet.
+    `kept`: what is in flight of its keeper, as `doing`."""
 
     node: int
     mode: str  # live, paused, dead
     doing: tuple[Any, ...] | None
     early: tuple[tuple[str, str], ...]
     debts: tuple[Any, ...]
+    kept: tuple[Any, ...] | None = None
 
 
 class State(NamedTuple):
@@ -297,6 +299,8 @@ class World:
                     elif kind == "sleep" and doing[2] <= state.now:
                         slept = _put(state, index, client._replace(doing=("reply", doing[1], None)))
                         yield ("slept", index), self._answer(slept, index), None
+            if client.kept is not None:
+                yield from self._kept(state, index)
             if client.debts and client.mode == "live":
                 debt, *left = client.debts
                 after = _put(state, index, client._replace(debts=tuple(left)))
@@ -312,6 +316,27 @@ class World:
         after, ran = self.run(state, step.verb, step.argv[0], step.argv)
         after = _put(after, index, after.clients[index]._replace(doing=("reply", sent, ran.reply)))
         return ("runs", index, step.verb, step.argv, ran.reply), after, ran
+
+    def _kept(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
+        """What the keeper sent is run, or its answer heard."""
+        client = state.clients[index]
+        step = self.lives[index].nodes[client.node].keeping
+        word, at, *reply = client.kept  # type: ignore[misc]
+        if word == "sent":
+            after, ran = self.run(state, step.verb, step.argv[0], step.argv)
+            kept = ("reply", at, ran.reply)
+            after = _put(after, index, after.clients[index]._replace(kept=kept))
+            yield ("runs its keeper's", index, step.verb, step.argv, ran.reply), after, ran
+        elif client.mode == "live":
+            now = self.clock(state, index)
+            sent = round(now - (state.now - at) * self.protocol.tick, 9)
+            after = self._keeper(state, index, None, "heard", reply[0], sent, now)
+            yield ("hears its keeper's", index, reply[0]), after, None
+
+    def _keeper(self, state: State, index: int, kept: Any, *given: Any) -> State:
+        client = state.clients[index]
+        node = self.lives[index].send(client.node, given)
+        return _put(state, index, client._replace(node=node, kept=kept))
 
     def _delivered(self, state: State, item: tuple[Any, ...]) -> tuple[Label, State, None]:
         _, index, token, element, _ = item
@@ -330,7 +355,13 @@ class World:
     def _choices(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
         """What clients and operators do when they like."""
         for index, client in enumerate(state.clients):
-            if client.mode != "live" or client.doing is not None:
+            if client.mode != "live":
+                continue
+            if self.lives[index].nodes[client.node].keeps:
+                now = self.clock(state, index)
+                after = self._keeper(state, index, ("sent", state.now), "keep", now)
+                yield ("has a keeper that renews", index), after, None
+            if client.doing is not None:
                 continue
             step, now = self.lives[index].nodes[client.node].step, self.clock(state, index)
             if isinstance(step, Begin) and state.now <= self.setting.clients[index].begins:
@@ -388,6 +419,8 @@ class World:
                 continue
             if "pause" in kinds and not idle and doing != "sent":
                 yield ("stops", index), _put(state, index, client._replace(mode="paused")), None
+            if client.kept is not None:
+                yield from self._keeper_faults(state, index)
             if doing == "sent":
                 ghost = ("run", index, node.step.verb, node.step.argv[0], node.step.argv)
                 adrift = state._replace(loose=_with(state.loose, ghost))
@@ -427,6 +460,19 @@ class World:
                     late = _with(without, (*item[:4], True))
                     yield ("a message is late", *item[1:4]), state._replace(loose=late), None
 
+    def _keeper_faults(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
+        client, missed = state.clients[index], self._keeper(state, index, None, "missed")
+        if client.kept[0] == "reply" and "lose" in self.setting.kinds:  # type: ignore[index]
+            yield ("loses its keeper's reply", index), missed, None
+        elif client.kept[0] == "sent" and "delay" in self.setting.kinds:  # type: ignore[index]
+            late = missed._replace(loose=_with(state.loose, self._ghost(state, index)))
+            yield ("hears nothing, its keeper's message is late", index), late, None
+
+    def _ghost(self, state: State, index: int) -> tuple[Any, ...]:
+        """What the keeper sent, without anybody waiting for it."""
+        step = self.lives[index].nodes[state.clients[index].node].keeping
+        return "run", index, step.verb, step.argv[0], step.argv
+
     def _adrift(self, state: State, index: int) -> State:
         """The server goes on with a BLPOP that its client gave up."""
         client, spec = state.clients[index], self.setting.clients[index]
@@ -442,6 +488,8 @@ class World:
         if doing and doing[0] == "sent":
             ghost = ("run", index, node.step.verb, node.step.argv[0], node.step.argv)
             state = state._replace(loose=_with(state.loose, ghost))
+        if client.kept and client.kept[0] == "sent":
+            state = state._replace(loose=_with(state.loose, self._ghost(state, index)))
         if doing and (doing[0] != "wait" or self.setting.clients[index].asynchronous):
             doing = None  # but a BLPOP outlives its client
         return _put(state, index, Client(client.node, "dead", doing, (), ()))

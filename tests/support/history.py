@@ -43,6 +43,7 @@ RULES = {
     "expiry": "keys expire, and later than all that is in them",
     "vanished": "what is in the keys was put there by the scripts",
     "keys": "a script writes the keys of its name and nothing else",
+    "belief": "no holder believes in its lease for longer than the server has it",
     "error": "no script fails",
 }
 
@@ -248,6 +249,8 @@ class _Replay:
                 for at in self.names.values():
                     at.wipe()
                     at.override, at.paused = None, False
+            elif entry.verb == "!believes":
+                self.believed(entry)
             return
         history = self.history
         history.entries += 1
@@ -280,6 +283,18 @@ class _Replay:
         self.thrown_out()
         if entry.writes:
             self.outlives()
+
+    def believed(self, entry: Entry) -> None:
+        """A holder said until when it believes in its lease."""
+        self.history.entries += 1
+        at, (token, until) = self.names.get(entry.name), entry.argv
+        if at is None or at.unsure or float(until) <= entry.us / 1000:
+            return
+        mine, end = self.tokens.get((entry.name, token)), at.leases.scores.get(token, 0)
+        self.history.counts["believed"] += 1
+        if mine is not None and not mine.ended and float(until) > end:
+            self.at, self.entry = at, entry
+            self.bad("belief", f"{token[:8]} believes {float(until) - end:.0f} ms too long")
 
     def restarted(self, entry: Entry) -> None:
         self.history.epochs += 1

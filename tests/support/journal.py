@@ -19,6 +19,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -173,6 +174,17 @@ class Journal:
         """Tell the judge what it can't see, e.g. `wiped`: the keys were deleted from outside."""
         self.drain()
         self._drained.append(json.dumps(["", "0", f"!{word}", "", [], [], [], [], ""]).encode())
+
+    def believe(self, beliefs: Iterable[tuple[str, str, float]]) -> None:
+        """Tell the judge what holders believe now: the info key of the name, the token, and when
+        the lease ends, in seconds of the server's clock."""
+        us, lines = f"{time.time() * 1e6:.0f}", []
+        for info, token, until in beliefs:
+            argv = [token, f"{until * 1000:.3f}"]
+            entry = ["", us, "!believes", info.removesuffix(":info"), argv, [], [], [], ""]
+            lines.append(json.dumps(entry))
+        if lines:
+            self.client.rpush(self.key, *lines)
 
     def __iter__(self) -> Iterator[Entry]:
         return (parse(seq, line) for seq, line in enumerate(self._lines()))

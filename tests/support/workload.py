@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
 import redis
 
-from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
+from django_redis_sync.protocol.plans import Belief
 
 from .journal import Journal, wrap
 
@@ -101,6 +102,10 @@ class Client:
     nth: int = 0
     known: int | None = None  # what its handle said, when it was adopted
     unanswered: bool = False
+    belief: Belief | None = None  # None: it does not know
+    believing: type[Belief] = Belief
+    beside: list[Call] = field(default_factory=list)  # what it sends at the same time
+    sent: float = 0.0
     ending: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,12 +116,20 @@ class Client:
         return call(verb, self.kind.keys, self.token, **said)
 
     def step(self) -> Call | None:
+        self.sent = time.time()
         return self.steps[self.state]()
+
+    def renew(self) -> Call:
+        more = "inf" if self.rng.random() < 0.03 else self.rng.randint(20, 120)
+        self.nth += 1
+        if self.belief is not None:
+            self.belief.asked(self.nth, plans.seconds(more), self.sent)
+        return self.call("renew", fence=self.fence, how="set", ms=more, nth=self.nth)
 
     def _idle(self) -> Call:
         rng = self.rng
         self.token, self.unanswered, self.fence = f"{rng.getrandbits(128):032x}", False, "0"
-        self.nth, self.known = 0, None
+        self.nth, self.known, self.belief = 0, None, None
         self.ask = {
             "lease": rng.choice(["inf", 400, 400, *(rng.randint(30, 100) for _ in range(30))]),
             "permits": rng.choice(self.kind.permits),
@@ -153,9 +166,9 @@ class Client:
             hold = 30 if self.rng.random() < 0.15 else 0
             return self._end("release", hold)
         if roll < 0.45:
-            more = "inf" if self.rng.random() < 0.03 else self.rng.randint(20, 120)
-            self.nth += 1
-            return self.call("renew", fence=self.fence, how="set", ms=more, nth=self.nth)
+            if roll < 0.35:
+                self.beside.append(self.renew())
+            return self.renew()
         if roll < 0.5:
             return self.call("renew", fence=self.fence, how="confirm")
         if roll < 0.55:
@@ -176,11 +189,13 @@ class Client:
         if roll > 0.9 and self.known is not None:
             return self._adopt(self.known + rng.randint(1, 1000))  # somebody with the same handle
         if roll > 0.93:
-            # A copy of the renewal before the last.
+            # A copy of the renewal before the last; there may be none, and then it is heeded.
+            self.belief = self.belief if self.nth > 1 else None
             return self.call("renew", fence=self.fence, how="set", ms=90, nth=max(0, self.nth - 1))
         return None
 
     def _adopt(self, nth: int) -> Call:
+        self.belief = None  # it is another's to believe in
         said = {"how": "adopt", "ms": 90, "nth": nth, "known": self.known}
         return self.call("renew", fence=self.fence, **said)
 
@@ -206,6 +221,9 @@ class Client:
         word = reply[0].decode()
         if done.verb == "acquire":
             if word == "ok":
+                if self.state != "holding":
+                    until = self.sent + plans.seconds(reply[2].decode()) - plans.TICK
+                    self.belief = self.believing(until)
                 self.state, self.fence = "holding", reply[1].decode()
             elif word == "wait":
                 self.state = "waiting"
@@ -214,6 +232,10 @@ class Client:
             else:
                 self.state = "idle"
         elif done.verb == "renew":
+            ours = self.belief is not None and done.said.get("nth")
+            if word == "ok" and done.said["how"] == "set" and ours:
+                until = self.sent + plans.seconds(reply[1].decode()) - plans.TICK
+                self.belief.answered(ours, until)
             if word == "lost" and done.said["fence"] == self.fence:
                 self._end("undo")
             elif word == "adopted" and done.said["nth"] == self.nth:
@@ -241,6 +263,7 @@ class Workload:
         constants: Mapping[str, int] = FAST,
         mutate: Callable[[str, str], str] = lambda verb, source: source,
         prefix: str = "test-sync",
+        believing: type[Belief] = Belief,
     ) -> None:
         self.redis, self.rng = client, random.Random(seed)
         self.journal = Journal(client, f"{prefix}-journal:{seed}", constants)
@@ -259,7 +282,9 @@ class Workload:
         )
         numbers = (clients, clients, clients, 2)
         self.clients = [
-            Client(kind, self.rng) for kind, n in zip(kinds, numbers, strict=True) for _ in range(n)
+            Client(kind, self.rng, believing=believing)
+            for kind, n in zip(kinds, numbers, strict=True)
+            for _ in range(n)
         ]
         self.late: list[tuple[int, Call]] = []
         self.kinds, self.round = kinds, 0
@@ -282,6 +307,8 @@ class Workload:
         for client in rng.sample(self.clients, 6):
             if (step := client.step()) is not None:
                 sent.append((client, step))
+                sent += [(client, other) for other in client.beside]
+                client.beside.clear()
                 if rng.random() < 0.06:
                     # A copy is on its way: the client sends it again later, and knows it.
                     client.unanswered |= step.verb == "acquire"
@@ -303,11 +330,21 @@ class Workload:
                 else:
                     pipe.evalsha(self.shas[one.verb], len(one.keys), *one.keys, *one.argv)
             replies = pipe.execute(raise_on_error=False)
-        for (client, one), reply in zip(sent, replies, strict=True):
+        heard = list(zip(sent, replies, strict=True))
+        rng.shuffle(heard)
+        for (client, one), reply in heard:
             if client is not None:
                 lost = rng.random() < 0.05 or isinstance(reply, Exception)
                 client.take(one, None if lost else reply)
+        self.journal.believe(self._believed(time.time()))
         return len(sent)
+
+    def _believed(self, now: float) -> Iterator[tuple[str, str, float]]:
+        for client in self.clients:
+            if client.state == "holding" and client.belief is not None:
+                until = client.belief.until
+                if now < until < math.inf:
+                    yield client.kind.keys.info, client.token, until
 
     def _operator(self) -> Call:
         rng, kind = self.rng, self.rng.choice(self.kinds)

@@ -139,7 +139,8 @@ class AsyncQuorumServer(AsyncServer):
         if len(oks) >= self.quorum.need:
             left = self._agreed(reply[1] for reply in oks.values())
             if left > 0:
-                held.until = sent + left / 1000
+                # Renewals overlap: it may be forgotten after the last of them.
+                held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
