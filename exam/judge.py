@@ -105,6 +105,8 @@ class Visit:
     error: str = ""
     probes: list[float] = field(default_factory=list)
     stops: list[tuple[float, float]] = field(default_factory=list)
+    #: When harm was done to its messages: it may have been granted and not know it.
+    mute: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def answered(self) -> float:
@@ -124,7 +126,8 @@ class Course:
     """A history, read."""
 
     visits: list[Visit]
-    troubles: list[tuple[float, float]]
+    troubles: list[tuple[float, float]]  # that all had
+    own_troubles: dict[str, list[tuple[float, float]]]  # that one worker had
     busy: list[tuple[float, float]]
     end: float
 
@@ -137,7 +140,7 @@ class Course:
 
 def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
     """The visits of a history, and what else went on."""
-    course = Course([], [], [], history[-1].at if history else 0.0)
+    course = Course([], [], defaultdict(list), [], history[-1].at if history else 0.0)
     latest: dict[int, Visit] = {}
     for event in history:
         if event.what == "ask":
@@ -145,12 +148,16 @@ def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
             course.visits.append(latest[event.seat])
         elif event.what == "busy":
             course.busy.append((event.at - (event.number or 0), event.at))
-        elif event.what == "trouble":
-            course.troubles.append((event.at, math.inf))
-        elif event.what == "peace":
-            course.troubles[-1] = (course.troubles[-1][0], event.at)
+        elif event.what in ("trouble", "peace"):
+            troubles = course.own_troubles[event.name] if event.name else course.troubles
+            if event.what == "trouble":
+                troubles.append((event.at, math.inf))
+            else:
+                troubles[-1] = (troubles[-1][0], event.at)
         elif visit := latest.get(event.seat):
             _STEPS[event.what](visit, event, claims)
+    for visit in course.visits:
+        visit.mute = course.own_troubles.get(visit.who, [])
     return course
 
 
@@ -220,12 +227,12 @@ _STEPS: dict[str, Callable[[Visit, Event, Claims], None]] = {
 
 
 def judge(
-    history: Sequence[Event], claims: Claims = Claims(), *, lossy: bool = False
+    history: Sequence[Event], claims: Claims = Claims(), *, lossy: bool = False, keeps: bool = False
 ) -> list[Finding]:
     """Every finding of a history, of all its names, the worst first.
 
     `lossy`: the lock's memory was taken from it on purpose, so that two may be inside, until the
-    earlier one is told.
+    earlier one is told. `keeps`: what was done is no reason to lose a lease.
     """
     course = read(history, claims)
     found: list[Finding] = []
@@ -233,7 +240,17 @@ def judge(
         visits = [visit for visit in course.visits if visit.name == name]
         for rule in RULES:
             found += rule(visits, claims, course, lossy)
+        found += _losses(visits, claims, course, keeps)
     return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), one.at))
+
+
+def gap(history: Sequence[Event], limit: int = 1) -> float:
+    """The longest time in which somebody waited and nobody was inside any more: since the holder
+    left, died or was stopped, whatever was done to anybody."""
+    calm = [event for event in history if event.what not in ("trouble", "peace")]
+    claims = Claims(limit, lease=1e-6, renewed=True, dead_waiter=0, within=0)
+    found = judge(calm, claims)
+    return max((one.seconds for one in found if one.kind in (NOT_GIVEN, NEVER_FREE)), default=0.0)
 
 
 def against(found: Iterable[Finding]) -> list[Finding]:
@@ -365,7 +382,7 @@ def _passed(early: Visit, late: Visit, course: Course) -> bool:
         early.permits <= late.permits
         and early.asked + apart < late.asked
         and late.entered + apart < early.answered
-        and not _any_overlap(early.stops, early.asked, late.entered)
+        and not _any_overlap([*early.stops, *early.mute], early.asked, late.entered)
         and not _any_overlap(course.troubles, early.asked, late.entered)
     )
 
@@ -421,6 +438,8 @@ def _occupied(visit: Visit, claims: Claims) -> list[tuple[float, float]]:
     lease = math.inf if claims.lease is None else claims.lease
     dead = lease if claims.dead_waiter is None else claims.dead_waiter
     waited = [(a, min(b, a + dead)) for a, b in visit.stops if a < visit.answered]
+    if _any_overlap(visit.mute, visit.asked, visit.answered):
+        waited.append((visit.asked, min(visit.answered, visit.mute[-1][1]) + lease))
     if visit.entered == math.inf:
         if visit.failed < visit.gave_up:  # it may have been granted all the same
             waited.append((visit.asked, visit.failed + lease))
@@ -436,7 +455,7 @@ def _occupied(visit: Visit, claims: Claims) -> list[tuple[float, float]]:
 
 
 def _waiting(visit: Visit, course: Course) -> list[tuple[float, float]]:
-    return minus((visit.asked, min(visit.answered, course.end)), visit.stops)
+    return minus((visit.asked, min(visit.answered, course.end)), [*visit.stops, *visit.mute])
 
 
 # Answers late and early, errors, and losses that were none
@@ -461,23 +480,24 @@ def _errors(visits: list[Visit], claims: Claims, course: Course, lossy: bool) ->
     return [
         Finding(ERROR, one.failed, 0.0, f"{one}: {one.error}")
         for one in visits
-        if one.failed < math.inf and not _in_trouble(one.asked, one.failed, claims, course)
+        if one.failed < math.inf and not _in_trouble(one, one.asked, one.failed, claims, course)
     ]
 
 
-def _in_trouble(start: float, end: float, claims: Claims, course: Course) -> bool:
+def _in_trouble(who: Visit, start: float, end: float, claims: Claims, course: Course) -> bool:
     """Whether harm was done in that time, or so shortly before it that it may still be felt."""
     after = claims.within + (claims.lease or 0)
-    return _any_overlap(((a, b + after) for a, b in course.troubles), start, end)
+    troubles = [*course.troubles, *who.mute]
+    return _any_overlap(((a, b + after) for a, b in troubles), start, end)
 
 
-def _losses(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
+def _losses(visits: list[Visit], claims: Claims, course: Course, keeps: bool) -> list[Finding]:
     return [
         Finding(NO_REASON, one.told, 0.0, f"{one} was going, and had it for less than its lease")
         for one in visits
         if one.entered <= one.told < math.inf
         and one.told < rightful(one, _without_telling(claims), course)
-        and not _in_trouble(one.asked, one.told, claims, course)
+        and (keeps or not _in_trouble(one, one.asked, one.told, claims, course))
     ]
 
 
@@ -498,12 +518,12 @@ def _refusals(visits: list[Visit], claims: Claims, course: Course, lossy: bool) 
             v.permits for v, span in spans if v is not visit and _any_overlap([span], *when)
         )
         room = taken + visit.permits <= claims.limit
-        if room and not wanted and not _in_trouble(*when, claims, course):
+        if room and not wanted and not _in_trouble(visit, *when, claims, course):
             found.append(Finding(REFUSED, visit.gave_up, 0.0, f"{visit} was alone"))
     return found
 
 
-RULES = (_crowds, _fences, _orders, _idle, _answers, _errors, _losses, _refusals)
+RULES = (_crowds, _fences, _orders, _idle, _answers, _errors, _refusals)
 
 
 # Intervals

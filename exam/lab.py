@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any
 
 from devtools.servers import HOST, ConfigValue, RedisServer
+from tests.faults import clock
+from tests.faults.clock import Clock
 
 from .adapter import LEASE, Entry, Place
 from .proxy import Way
@@ -37,7 +39,9 @@ class Hand:
     """A worker, seen from the exam: `do` a command, or `start` it and ask for its `end` later."""
 
     def __init__(self, lab: Lab, who: str, place: Place, nursery: str) -> None:
-        self.who, self.way = who, None if not place.url else lab.way_of.get(place.url)
+        self.who = who
+        #: The proxies between it and its servers, when it has its own.
+        self.ways = [lab.ways[url] for url in place.urls if url in lab.ways]
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(COMMAND_SECONDS)
         self._socket.connect(nursery)
@@ -80,6 +84,10 @@ class Hand:
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
+    @property
+    def way(self) -> Way | None:
+        return self.ways[0] if self.ways else None
+
     def close(self) -> None:
         self.kill()
         with contextlib.suppress(OSError):
@@ -96,15 +104,17 @@ class Lab:
         key: str,
         limit: int = 1,
         config: Mapping[str, ConfigValue] | None = None,
+        moves_clock: bool = False,
     ) -> None:
         self.entry, self.key, self.limit = entry, key, limit
         self.config = dict(config or {})
+        self._moves_clock = moves_clock
         self.environment: dict[str, str] = {}  # of the servers
-        self.way_of: dict[str, Way] = {}
+        self.ways: dict[str, Way] = {}  # by their URL
         self.servers: list[RedisServer] = []
         self.postgres = ""
         self._stack = contextlib.ExitStack()
-        self._nurseries: dict[str, str] = {}
+        self._nurseries: dict[float, str] = {}
 
     def __enter__(self) -> Lab:
         try:
@@ -129,6 +139,9 @@ class Lab:
     # Servers
 
     def _start_servers(self) -> None:
+        if self._moves_clock:
+            self.clock = self.new_clock()
+            self.environment = self.clock.environment
         if self.entry.needs == "postgres":
             from .postgres import Postgres
 
@@ -161,12 +174,7 @@ class Lab:
     def place(self, own_way: bool = False, name: str = "exam") -> Place:
         urls = [server.url for server in self.servers]
         if own_way:
-            ways = [
-                self._stack.enter_context(contextlib.closing(Way(HOST, server.port or 0)))
-                for server in self.servers
-            ]
-            self.way_of[ways[0].url] = ways[0]
-            urls = [way.url for way in ways]
+            urls = [self.way(server).url for server in self.servers]
         return Place(
             url=urls[0] if urls else "",
             urls=tuple(urls),
@@ -177,6 +185,12 @@ class Lab:
             lease=LEASE,
         )
 
+    def way(self, server: RedisServer) -> Way:
+        """A path of its own to a server."""
+        way = self._stack.enter_context(contextlib.closing(Way(HOST, server.port or 0)))
+        self.ways[way.url] = way
+        return way
+
     def hand(
         self,
         who: str,
@@ -184,11 +198,12 @@ class Lab:
         own_way: bool = False,
         warm: bool = True,
         name: str = "exam",
-        environment: Mapping[str, str] | None = None,
+        off: float = 0.0,
     ) -> Hand:
-        """A worker. `own_way`: its path to the server is a proxy's, `hand.way`."""
+        """A worker. `own_way`: proxies lead it to the servers; `off`: by so many
+        seconds its wall clock is."""
         place = self.place(own_way, name)
-        hand = Hand(self, who, place, self._nursery(dict(environment or {})))
+        hand = Hand(self, who, place, self._nursery(off))
         self._stack.callback(hand.close)
         if warm:
             said = hand.do("warm")
@@ -199,10 +214,20 @@ class Lab:
     def hands(self, *names: str, **options: Any) -> list[Hand]:
         return [self.hand(name, **options) for name in names]
 
-    def _nursery(self, environment: dict[str, str]) -> str:
-        key = json.dumps(environment)
-        if key in self._nurseries:
-            return self._nurseries[key]
+    def new_clock(self, seconds: float = 0.0) -> Clock:
+        if why := clock.reason():
+            raise Unable(why)
+        folder = self.folder / f"clock-{len(list(self.folder.iterdir()))}"
+        folder.mkdir()
+        made = Clock(folder)
+        made.shift(seconds)
+        return made
+
+    def _nursery(self, seconds: float) -> str:
+        """Where the workers are forked whose clocks are off by so much."""
+        if seconds in self._nurseries:
+            return self._nurseries[seconds]
+        environment = self.new_clock(seconds).environment if seconds else {}
         path = str(self.folder / f"nursery-{len(self._nurseries)}")
         process = subprocess.Popen(
             [sys.executable, "-m", "exam.worker", self.key, path],
@@ -215,7 +240,7 @@ class Lab:
         assert process.stdout is not None
         if not process.stdout.readline():
             raise RuntimeError("workers can't be started")
-        self._nurseries[key] = path
+        self._nurseries[seconds] = path
         return path
 
     # What happened

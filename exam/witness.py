@@ -77,7 +77,7 @@ class Event:
     refused    worker giving back was refused, as no longer its own
     gave_up    worker the lock said no
     error      worker the lock raised: the error
-    trouble    exam   from here on harm is done on purpose: which
+    trouble    exam   from here on harm is done on purpose: which; to whom, in `name`
     peace      exam   from here on it is not
     closed     -      the worker's connection ended
     died       -      the worker's process ended
@@ -184,13 +184,14 @@ class Seat:
         return self.say("error", self.name, None, text[:300])
 
     @contextlib.contextmanager
-    def trouble(self, what: str) -> Iterator[None]:
-        """Said by whoever does harm: errors and waits are due in this block."""
-        self.say("trouble", "", None, what)
+    def trouble(self, what: str, who: str = "") -> Iterator[None]:
+        """Said by whoever does harm: errors and waits are due in this block. `who`: to one only,
+        whose errors are due; the others' waits are not."""
+        self.say("trouble", who, None, what)
         try:
             yield
         finally:
-            self.say("peace", "", None, what)
+            self.say("peace", who, None, what)
 
 
 # The side of the test

@@ -130,9 +130,9 @@ class Worker:
             time.sleep(chance.random() * hold / 2)
         return f"turns {turns}"
 
-    def turn(self, wait: float = 10, hold: float = 0.3) -> str:
+    def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
         """One whole visit."""
-        said = self.take(wait)
+        said = self.take(wait, name)
         return said if said != "got" else self.keep(hold) and self.give()
 
     def crowd(self, count: int, wait: float) -> str:
@@ -240,6 +240,7 @@ class Worker:
         start = time.monotonic()
         loop.run_until_complete(take())
         loop.close()
+        self.seat.close()  # this worker has nothing more to say
         return f"ended {time.monotonic() - start:.1f}"
 
     def serve(self, connection: socket.socket) -> None:

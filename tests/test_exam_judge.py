@@ -24,6 +24,7 @@ from exam.judge import (
     Claims,
     Finding,
     against,
+    gap,
     judge,
 )
 from exam.witness import Event
@@ -40,7 +41,8 @@ def history(*lines: tuple[Any, ...]) -> list[Event]:
     for at, who, what, *rest in sorted(lines, key=lambda line: line[0]):
         seat = seats.setdefault(who, len(seats) + 1)
         number, text = [*rest, None, ""][:2] if len(rest) < 2 else rest
-        made.append(Event(at, seat, 100 + seat, who, what, "x", number, text or ""))
+        name = "" if what in ("trouble", "peace") else "x"
+        made.append(Event(at, seat, 100 + seat, who, what, name, number, text or ""))
     return made
 
 
@@ -228,3 +230,26 @@ def test_an_error_is_due_in_trouble_only() -> None:
     seen = [(1, "b", "ask", 1), (1.1, "b", "error", None, "OSError: no")]
     assert [ERROR] == kinds(judge(history(*seen), PLAIN))
     assert [] == judge(history((0.5, "x", "trouble"), *seen, (1, "x", "peace")), PLAIN)
+
+
+def test_harm_done_to_one_ones_messages_is_no_excuse_for_others() -> None:
+    def seen(whose: str) -> list[Event]:
+        made = history((0, "x", "trouble"), *visit("b", 1, 4.1, 5), (6, "x", "peace"))
+        return [replace(e, name=whose) if e.what in ("trouble", "peace") else e for e in made]
+
+    assert [] == judge(seen(""), PLAIN)
+    assert [] == judge(seen("b"), PLAIN)
+    assert [NOT_GIVEN] == kinds(judge(seen("c"), PLAIN))
+
+
+def test_harm_that_is_no_reason_to_lose_a_lease_excuses_no_loss() -> None:
+    trouble = [(0.3, "x", "trouble"), (0.9, "x", "peace")]
+    a = [*visit("a", 0, 0.1, 0.5)[:-2], (0.5, "a", "probe"), (0.5, "a", "lost")]
+    assert [] == judge(history(*trouble, *a), TELLS)
+    assert [NO_REASON] == kinds(judge(history(*trouble, *a), TELLS, keeps=True))
+
+
+def test_the_gap_is_from_the_end_of_one_to_the_beginning_of_the_next() -> None:
+    a = [(0, "a", "ask", 1), (0.1, "a", "enter"), (0.6, "a", "died")]
+    assert 1.5 == pytest.approx(gap(history(*a, *visit("b", 0.2, 2.1, 3))))
+    assert 0.1 == gap(history(*visit("a", 0, 0.1, 1), *visit("b", 2, 2, 3)))

@@ -22,7 +22,7 @@ class TellsLate(SerialLock):
     """It says so half a second after another one may have it."""
 
     def held(self, grant: Any) -> bool:
-        return time.monotonic() < grant["until"] + 0.5
+        return bool(time.monotonic() < grant["until"] + 0.5)
 
 
 class LosesForFun(SerialLock):

@@ -1,0 +1,110 @@
+"""What articles about locks in Redis show, in own words: five steps of the same idea.
+
+Each asks again every few milliseconds, with a lease of LEASE seconds.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from .peers import OnRedis, asked_again
+
+POLL = 0.02
+
+
+class _Polling(OnRedis):
+    def once(self) -> Any:
+        raise NotImplementedError
+
+    def acquire(self, wait: float) -> Any:
+        return asked_again(self.once, wait, POLL)
+
+
+class SetnxExpire(_Polling):
+    """SETNX, then EXPIRE; released by DEL."""
+
+    def once(self) -> Any:
+        if not self.client.setnx(self.place.name, "taken"):
+            return None
+        self.client.expire(self.place.name, int(self.place.lease))
+        return True
+
+    def release(self, grant: Any) -> None:
+        self.client.delete(self.place.name)
+
+
+class SetNxEx(_Polling):
+    """SET NX EX with a token; released by GET, compare, DEL in a script."""
+
+    SCRIPT = """
+        if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
+        return 0
+    """
+
+    def once(self) -> Any:
+        token = uuid.uuid4().hex
+        lease = int(self.place.lease * 1000)
+        return token if self.client.set(self.place.name, token, nx=True, px=lease) else None
+
+    def release(self, grant: Any) -> None:
+        self.client.eval(self.SCRIPT, 1, self.place.name, grant)
+
+
+class UnfairSortedSet(_Polling):
+    """A semaphore: members by the client's time, those that rank below the limit hold."""
+
+    def once(self) -> Any:
+        me, now, name = uuid.uuid4().hex, time.time(), self.place.name
+        with self.client.pipeline() as pipe:
+            pipe.zremrangebyscore(name, "-inf", now - self.place.lease)
+            pipe.zadd(name, {me: now})
+            pipe.zrank(name, me)
+            if pipe.execute()[-1] < self.place.limit:
+                return me
+        self.client.zrem(name, me)
+        return None
+
+    def release(self, grant: Any) -> None:
+        self.client.zrem(self.place.name, grant)
+
+
+class FairSortedSet(_Polling):
+    """The fair one: a counter gives the ranks, in a second set of owners."""
+
+    def once(self) -> Any:
+        me, now, name = uuid.uuid4().hex, time.time(), self.place.name
+        owners = f"{name}:owner"
+        with self.client.pipeline() as pipe:
+            pipe.zremrangebyscore(name, "-inf", now - self.place.lease)
+            pipe.zinterstore(owners, {owners: 1, name: 0})
+            pipe.incr(f"{name}:counter")
+            counter = pipe.execute()[-1]
+            pipe.zadd(name, {me: now})
+            pipe.zadd(owners, {me: counter})
+            pipe.zrank(owners, me)
+            if pipe.execute()[-1] < self.place.limit:
+                return me
+        self.release(me)
+        return None
+
+    def release(self, grant: Any) -> None:
+        with self.client.pipeline() as pipe:
+            pipe.zrem(f"{self.place.name}:owner", grant)
+            pipe.zrem(self.place.name, grant)
+            pipe.execute()
+
+
+class IncrLock(_Polling):
+    """INCR: whoever makes it no more than the limit is in; DECR gives back."""
+
+    def once(self) -> Any:
+        if self.client.incr(self.place.name) <= self.place.limit:
+            self.client.expire(self.place.name, int(self.place.lease))
+            return True
+        self.client.decr(self.place.name)
+        return None
+
+    def release(self, grant: Any) -> None:
+        self.client.decr(self.place.name)

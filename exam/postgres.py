@@ -1,0 +1,88 @@
+"""A PostgreSQL server for the examination, in a folder of its own; ends with its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from devtools.servers import free_port
+
+START_SECONDS = 30
+
+
+def binaries() -> Path | None:
+    """The folder of the newest PostgreSQL here; Debian keeps them out of PATH."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return folders[-1].parent if folders else None
+
+
+def reason() -> str:
+    """Why none can be started; empty when it can."""
+    return "" if binaries() else "PostgreSQL is not installed"
+
+
+def version() -> str:
+    words = [str(binaries() / "postgres"), "--version"]  # type: ignore[operator]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[2]
+
+
+class Postgres:
+    """One server on a Unix socket in its folder; `dsn` is what clients use."""
+
+    def __enter__(self) -> Postgres:
+        found = binaries()
+        assert found is not None
+        # It refuses to run as root, and is then nobody.
+        self._user = "nobody" if os.getuid() == 0 else None
+        self._folder = Path(tempfile.mkdtemp(prefix="exam-pg-"))
+        if self._user:
+            os.chown(self._folder, pwd.getpwnam(self._user).pw_uid, -1)
+        data, port = self._folder / "data", free_port()
+        words = ["-D", str(data), "-U", "exam", "-A", "trust", "--no-sync", "-E", "UTF8"]
+        self._run(str(found / "initdb"), *words)
+        options = ["-k", str(self._folder), "-p", str(port), "-F", "-c", "listen_addresses="]
+        with open(os.devnull, "wb") as quiet:
+            self._process = subprocess.Popen(
+                [str(found / "postgres"), "-D", str(data), *options],
+                stdout=quiet,
+                stderr=quiet,
+                cwd="/",
+                user=self._user,
+                start_new_session=True,
+            )
+        self.dsn = f"host={self._folder} port={port} user=exam dbname=postgres"
+        try:
+            self._wait(found, port)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _run(self, *words: str) -> None:
+        subprocess.run(words, cwd="/", user=self._user, capture_output=True, check=True, timeout=60)
+
+    def _wait(self, found: Path, port: int) -> None:
+        end = time.monotonic() + START_SECONDS
+        words = [str(found / "pg_isready"), "-q", "-h", str(self._folder), "-p", str(port)]
+        while subprocess.run(words, timeout=10).returncode:
+            if time.monotonic() > end or self._process.poll() is not None:
+                raise RuntimeError("PostgreSQL did not start")
+            time.sleep(0.1)
+
+    def __exit__(self, *error: object) -> None:
+        self._process.send_signal(signal.SIGINT)  # without waiting for its clients
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
