@@ -8,7 +8,7 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep soak bench lint docs messages matrix server clean
+.PHONY: help demo test deep soak bench exam lint docs messages matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -27,6 +27,9 @@ soak: $(VENV)/.installed server  ## random work and random faults for ten minute
 
 bench: $(VENV)/.bench server  ## this project beside its peers, some minutes (ARGS=--quick for one)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+exam: $(VENV)/.exam server  ## any lock through thirty faults, ours beside its peers (ARGS="--only NAME --fault NAME", --self)
+	@$(BIN)/python -m exam $(ARGS)
 
 lint: $(VENV)/.installed  ## ruff (with bandit's rules) and mypy
 	@$(BIN)/python -m ruff check .
@@ -61,7 +64,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml | $(VENV)/bin/python
 	@$(INSTALL) -e '.[demo,test,lint]'
 	@touch $@
 
-$(VENV)/.docs $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: $(VENV)/.installed
+$(VENV)/.docs $(VENV)/.dev $(VENV)/.bench $(VENV)/.exam: $(VENV)/.%: $(VENV)/.installed
 	@$(INSTALL) -e '.[$*]'
 	@touch $@
 

@@ -16,13 +16,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from .witness import Event
 
 #: Seconds by which two who ask must lie apart for their order to be known from outside.
 APART = 0.3
+#: Seconds between a grant and the news of it, at the most, when nothing came between.
+SHORTLY = 0.5
 
 
 @dataclass(frozen=True)
@@ -266,9 +268,21 @@ def rightful(visit: Visit, claims: Claims, course: Course) -> float:
     if claims.told or not claims.lease:
         return math.inf
     if not claims.renewed:
-        return visit.asked + claims.lease
-    # Nobody renews for a process that does not run.
-    still = claims.lease / 3
+        return _granted(visit, course) + claims.lease
+    return _renewed_until(visit, claims, course)
+
+
+def _granted(visit: Visit, course: Course) -> float:
+    """When its lease began, at the earliest: shortly before it heard so, unless it was held up."""
+    when = (visit.asked, visit.entered)
+    if _any_overlap([*visit.stops, *visit.mute, *course.troubles], *when):
+        return visit.asked
+    return max(visit.asked, visit.entered - SHORTLY - course.busy_in(*when))
+
+
+def _renewed_until(visit: Visit, claims: Claims, course: Course) -> float:
+    """Nobody renews for a process that does not run."""
+    still = (claims.lease or math.inf) / 3
     pauses = [start for start, end in [*visit.stops, *course.busy] if end - start > still]
     return min((start for start in pauses if start > visit.asked), default=math.inf)
 
@@ -496,13 +510,16 @@ def _losses(visits: list[Visit], claims: Claims, course: Course, keeps: bool) ->
         Finding(NO_REASON, one.told, 0.0, f"{one} was going, and had it for less than its lease")
         for one in visits
         if one.entered <= one.told < math.inf
-        and one.told < rightful(one, _without_telling(claims), course)
+        and one.told < _lost_at(one, claims, course)
         and (keeps or not _in_trouble(one, one.asked, one.told, claims, course))
     ]
 
 
-def _without_telling(claims: Claims) -> Claims:
-    return replace(claims, told=False)
+def _lost_at(visit: Visit, claims: Claims, course: Course) -> float:
+    """When its lease may end by itself, at the earliest."""
+    if claims.lease and not claims.renewed:
+        return visit.asked + claims.lease
+    return _renewed_until(visit, claims, course)
 
 
 def _refusals(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:

@@ -152,7 +152,7 @@ class Verdict:
 
     @property
     def just(self) -> bool:
-        if self.key in CORRECT:
+        if self.key not in PLANTED:
             return not self.found
         return bool(EXPECTED[self.key] & {one.kind for one in self.found})
 
@@ -180,8 +180,7 @@ def _tell(key: str, verdicts: list[Verdict]) -> bool:
     just = sum(one.just for one in verdicts)
     kinds = Counter(kind for one in verdicts for kind in {found.kind for found in one.found})
     said = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()) or "nothing said"
-    right = "accused" if key in CORRECT else "caught"
-    number = len(verdicts) - just if key in CORRECT else just
+    right, number = ("caught", just) if key in PLANTED else ("accused", len(verdicts) - just)
     print(f"  {key:20} {right} in {number} of {len(verdicts)}: {said}", flush=True)
     for one in verdicts:
         if not one.just:

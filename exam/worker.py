@@ -226,12 +226,14 @@ class Worker:
     def loop_ended(self) -> str:
         """Loops that are closed in the middle: one task has it or waits, nobody is cancelled."""
         self.seat.ask(self.place.name, 1, 5)
+        other = Seat(self.setting["witness"], "a task that waits")
 
         async def take() -> None:
             lock = self.entry.adapter(self.place)
             got = await asyncio.wait_for(lock.aacquire(5), 5)
             if got is not None:
                 self.seat.enter(lock.fence(got))
+            other.ask(self.place.name, 1, 5)
             task = asyncio.ensure_future(lock.aacquire(5))
             await asyncio.sleep(0.3)
             self.setting["kept"] = task  # nobody collects it
@@ -240,7 +242,8 @@ class Worker:
         start = time.monotonic()
         loop.run_until_complete(take())
         loop.close()
-        self.seat.close()  # this worker has nothing more to say
+        for seat in (self.seat, other):  # they have nothing more to say
+            seat.close()
         return f"ended {time.monotonic() - start:.1f}"
 
     def serve(self, connection: socket.socket) -> None:

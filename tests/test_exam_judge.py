@@ -145,6 +145,16 @@ def test_a_hard_lease_ends_by_itself() -> None:
     assert [TWO_INSIDE] == kinds(judge(seen, hard))
 
 
+def test_a_hard_lease_begins_when_it_is_granted_and_not_when_it_is_asked_for() -> None:
+    hard = Claims(lease=2)
+    b = visit("b", 0.2, 2.1, 3.9)
+    seen = history(*visit("a", 0, 0.1, 1.9), *b, *visit("c", 2.2, 2.6, 4))
+    assert [TWO_INSIDE] == kinds(judge(seen, hard))
+    late = [(0.1, "x", "trouble"), (2.1, "x", "peace")]  # its answer may have been on the way
+    seen = history(*late, *visit("a", 0, 0.1, 1.9), *b, *visit("c", 2.2, 2.6, 4))
+    assert [] == kinds(judge(seen, hard))
+
+
 def test_a_late_write_that_storage_can_tell_is_not_held_against_a_fence() -> None:
     fenced = Claims(lease=2, fenced=True)
     late = history(*visit("a", 0, 0.1, 3, 7), *visit("b", 0.2, 2.1, 3.5, 8))
