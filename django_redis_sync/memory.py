@@ -174,7 +174,8 @@ def _acquire(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
     if how == "shadow":
         return [*_granted(_grant(name, claim, now), now), PAUSED if name.paused else FULL]
     if how == "try" or (token not in name.queue and len(name.queue) >= int(given["max_waiters"])):
-        return ["no", PAUSED if name.paused else FULL, len(name.queue)]
+        reason = PAUSED if name.paused else FULL
+        return ["no", reason, len(name.queue), "", name.override or limit]
     if token not in name.queue:
         claim.ticket = int(now * 1000)
         name.queue[token] = claim

@@ -8,7 +8,7 @@ from django.dispatch import Signal
 lease_lost = Signal()
 
 #: A request was refused, or would have been if it were enforced. Arguments: request, policy, key
-#: (str or None), refusal (reason, waiting, mean_hold), enforced (bool). The sender is Policy.
+#: (str or None), refusal (reason, waiting, mean_hold, limit), enforced (bool). Sender: Policy.
 acquire_rejected = Signal()
 
 #: Request limits lost their Redis, or found it again. Arguments: alias (str), down (bool). Sent

@@ -244,6 +244,7 @@ def test_a_busy_server_is_asked_again(desk: Desk) -> None:
         (("no", "full", 4), Refusal("full", waiting=4)),
         (("no", "full", 0, "1500"), Refusal("full", waiting=0, mean_hold=1.5)),
         (("no", "paused", 0), Refusal("paused")),
+        (("no", "full", 0, "", "2"), Refusal("full", limit=2)),
         (("large", "2"), Refusal("large", "2")),
         (("kind", "w"), Refusal("kind", "w")),
         (("dead",), Refusal("cleared")),

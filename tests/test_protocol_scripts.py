@@ -807,6 +807,14 @@ def test_holders_keep_what_they_have_while_paused(x: Name) -> None:
     assert "ok" == x.release("a", fence)
 
 
+def test_a_refusal_says_the_limit_in_force(x: Name) -> None:
+    x.hold("a", limit=3)
+    x.operate("resize", 1)
+    assert ["no", "full", 0, "", "1"] == x.ask("b", "try", limit=3)
+    x.operate("reset")
+    assert ["no", "full", 0, "", "1"] == x.ask("b", "try", limit=1)
+
+
 def test_an_operators_limit_overrides_the_callers(x: Name) -> None:
     x.operate("resize", 1)
     assert ["ok", "no"] == [x.ask(t, "try", limit=9)[0] for t in "ab"]

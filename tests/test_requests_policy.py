@@ -245,6 +245,21 @@ def test_retry_after_follows_the_queue_within_bounds(waiting, mean, limit, least
     assert all(least <= retry_after(refused) <= most for _ in range(200))
 
 
+@pytest.mark.parametrize(
+    ("refusal", "options", "least", "most"),
+    [
+        (Refusal("full", mean_hold=6.0, limit=1), {}, 6, 9),
+        (Refusal("full", mean_hold=6.0, limit=3), {}, 2, 3),
+        (Refusal("full", limit=1), {"min_hold": 20}, 20, 30),
+        (Refusal("full", mean_hold=0.1, limit=2), {"min_hold": 20}, 10, 15),
+        (Refusal("full", mean_hold=30.0, limit=1), {"min_hold": 20}, 30, 45),
+    ],
+)
+def test_retry_after_heeds_an_operators_limit_and_min_hold(refusal, options, least, most) -> None:
+    refused = Refused(parse("x", {"limit": 3, **options}), 3, refusal)
+    assert all(least <= retry_after(refused) <= most for _ in range(200))
+
+
 def test_retry_after_scatters_those_who_were_refused_together() -> None:
     refused = Refused(parse("x", {"limit": 1}), 1, Refusal("full", waiting=9, mean_hold=2.0))
     assert 1 < len({retry_after(refused) for _ in range(200)})

@@ -23,6 +23,8 @@ from django_redis_sync.limits import enforcement
 from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.holding import note_of
 from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
+from django_redis_sync.limits.policy import Place
+from django_redis_sync.operators.actions import resize
 from django_redis_sync.signals import acquire_rejected, lease_lost
 from tests.request_site.views import Mixed
 
@@ -661,7 +663,7 @@ class Visit:
 
     def __init__(self, asgi: bool = False, name: str = "one", **options) -> None:
         self.inside, self.leave = threading.Event(), threading.Event()
-        decorate = semaphore_required(name, limit=1, **options)
+        decorate = semaphore_required(name, **{"limit": 1, **options})
 
         def body(request) -> HttpResponse:
             self.inside.set()
@@ -756,6 +758,20 @@ def test_a_wait_that_cannot_succeed_is_refused_at_once_after_the_first_in_vain(
         assert 503 == Visit(blocking_timeout=0.5).end()
     assert ["timeout", "full"] == rejected
     assert [200] * 4 == [visit.end() for visit in visits]
+
+
+def test_a_wait_is_not_begun_that_an_operators_limit_makes_hopeless(rejected) -> None:
+    resize("one", None, 1)
+    with one():
+        time.sleep(0.3)
+    options = {"blocking_timeout": 15, "limit": 9}
+    with one():
+        first = Visit(**options)
+        assert becomes(lambda: one().status().waiting == 1)
+        enforcement.pressure.note(Place("default", "one", None))
+        assert 503 == Visit(limit=9, blocking_timeout=0.1).end()  # 0.3 s by the operator's limit
+    assert ["full"] == rejected
+    assert 200 == first.end()
 
 
 def test_a_request_cancelled_while_it_waits_leaves_the_queue() -> None:

@@ -119,6 +119,15 @@ class Refused:
         return NotAcquired(said, self.refusal.reason, self.policy.name)
 
 
+def seconds_until_free(policy: Policy, limit: int, refusal: Refusal, ahead: int) -> float | None:
+    """Until so many more permits were given back, as holds lately were; None when that is unknown.
+
+    `limit`: the caller's, which an operator's replaces. `min_hold` keeps permits at the least.
+    """
+    hold = max(refusal.mean_hold or 0, policy.min_hold or 0)
+    return ahead * hold / (refusal.limit or limit) if hold else None
+
+
 # Plans
 
 
@@ -221,7 +230,10 @@ def _from_redis(
     if waited is None:
         got = yield Take(semaphore, False)
         redis.succeeded(era)  # the others need not wait for as long as this one may
-        if not wait or isinstance(got, Lease) or _hopeless(policy, limit, got):
+        if not wait or isinstance(got, Lease):
+            return got
+        needed = seconds_until_free(policy, limit, got, got.waiting)
+        if needed is not None and needed > policy.blocking_timeout:
             return got
         waited = yield Seated(Take(semaphore, True))
         if waited is None:
@@ -229,13 +241,6 @@ def _from_redis(
     if isinstance(waited, Refusal):
         pressure.note(place)
     return waited
-
-
-def _hopeless(policy: Policy, limit: int, refusal: Refusal) -> bool:
-    """Whether those who wait already will take longer than this one may wait."""
-    if refusal.mean_hold is None:
-        return False
-    return bool(refusal.waiting * refusal.mean_hold / limit > policy.blocking_timeout)
 
 
 def _without_redis(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Plan:

@@ -12,7 +12,7 @@ from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
-from .enforcement import Refused
+from .enforcement import Refused, seconds_until_free
 
 #: Seconds of Retry-After at the least and at the most, and where no hold was measured.
 SOONEST, LATEST, USUAL = 1.0, 120.0, 2.0
@@ -22,11 +22,9 @@ JITTER = 0.5
 
 def retry_after(refused: Refused) -> int:
     """Seconds until a permit may be free for one more in the queue."""
-    refusal = refused.refusal
-    wait = USUAL
-    if refusal.mean_hold is not None:
-        wait = (refusal.waiting + 1) * refusal.mean_hold / refused.limit
-    wait = min(max(wait, SOONEST), LATEST)
+    ahead = refused.refusal.waiting + 1
+    known = seconds_until_free(refused.policy, refused.limit, refused.refusal, ahead)
+    wait = min(max(USUAL if known is None else known, SOONEST), LATEST)
     return math.ceil(min(wait * random.uniform(1, 1 + JITTER), LATEST))
 
 

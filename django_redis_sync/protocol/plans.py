@@ -133,13 +133,15 @@ class Refusal:
     """Contention is an answer.
 
     `reason`: a word of REASONS; `detail`: the limit with "large", p or w with "kind". `waiting`:
-    how many wait; `mean_hold`: seconds that permits were lately held, None when unknown.
+    how many wait; `mean_hold`: seconds that permits were lately held; `limit`: what is in force, an
+    operator's or the caller's; both None when unknown.
     """
 
     reason: str
     detail: str = ""
     waiting: int = 0
     mean_hold: float | None = None
+    limit: int | None = None
 
     @property
     def why(self) -> Reason:
@@ -278,8 +280,13 @@ def _settled(
 ) -> Plan:
     """What an answer other than "wait" means; a grant counts from `began`."""
     if word == "no":
-        mean = int(rest[2]) / 1000 if len(rest) > 2 else None
-        return Refusal(rest[0], waiting=int(rest[1]), mean_hold=mean)
+        reason, waiting, mean, limit = (*rest, "", "")[:4]
+        return Refusal(
+            reason,
+            waiting=int(waiting),
+            mean_hold=int(mean) / 1000 if mean else None,
+            limit=int(limit) if limit else None,
+        )
     if word in ("large", "kind"):
         return Refusal(word, rest[0])
     if word == "dead":

@@ -5,7 +5,7 @@
 --   lease: ms or inf; permits: 0 for all of them; kind: p (plain) or w (read/write);
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);
 --   channel: - for none; keep: minutes of history
--- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting [mean_hold] | large limit | kind other | gone | dead
+-- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit | large limit | kind other | gone | dead
 -- @include state
 local t, me, ticket, handed, how, reply = token, token, nil, false, ARGV[6], nil
 local lease, permits, limit, channel, label = ARGV[2], ARGV[3], ARGV[4], ARGV[9], ARGV[10]

@@ -32,7 +32,7 @@ else
       local sum = call('HGET', STATS, old .. ':r') or 0
       n, held = n + math.floor(sum / PAIR), held + sum % PAIR
     end
-    reply = {'no', paused and 'paused' or 'full', waiting, n > 0 and whole(held / n) or nil}
+    reply = {'no', paused and 'paused' or 'full', waiting, n > 0 and whole(held / n) or '', whole(most)}
   else
     local last = waiting > 0 and call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
     call('ZADD', QUEUE, whole(math.max(us, (last or 0) + 1)), token)
