@@ -1,8 +1,10 @@
-"""Renews leases in the background, says in time when one is lost, and finishes what failed.
+"""Renews leases in the background, and says in time when one is lost.
 
-One daemon thread per process and cache alias serves leases of threads and of event loops alike: a
-loop that is busy for long does not lose its leases. Leases are held weakly: one that nobody can
-release any more is not renewed.
+Per process and cache alias one daemon thread watches the leases of threads and of event loops
+alike: a loop that is busy for long does not lose its leases. It never waits for a server: renewals
+go over lanes, one for each node, which have threads of their own. So a lease is called lost in time
+while a server hangs, and a node that hangs holds up no other's renewals. Leases are held weakly:
+one that nobody can release any more is not renewed.
 """
 
 from __future__ import annotations
@@ -11,176 +13,272 @@ import atexit
 import logging
 import math
 import os
-import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Run
+from . import courier
 from .clerk import clerk
-from .server import Server, server_of
-from .threads import warn_about_uwsgi
-from .wire import RETRY, ROUND, clock
+from .errands import Errands
+from .schedule import Schedule, When
+from .server import server_of
+from .threads import Worker
+from .wire import ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
 
-#: Seconds after which what failed is given up: its lease is over then.
-GIVE_UP = 120.0
-_PAUSE = 0.05
+#: Renewals in one round trip at the most: a server runs them without a break.
+BATCH = 256
+#: Part of the time until a renewal by which it may come earlier, together with others.
+EARLY = 1 / 8
+#: Seconds between two looks at a lease that needs no renewal: does anybody still refer to it?
+GLANCE = 60.0
+
+#: A renewal and the token of its lease.
+Order = tuple[str, Run]
 
 
 class Kept(Protocol):
-    """What the keeper needs of a lease."""
+    """What the keeper needs of a lease.
+
+    `due`: when it has to be renewed; `lapses`: when it is lost unless it was renewed by then. Both
+    are times of the clock. A holder that moves them has it watched again.
+    """
 
     @property
     def due(self) -> float: ...
+    @property
+    def lapses(self) -> float: ...
     def tend(self, now: float) -> Run | None: ...
     def tended(self, step: Run, answer: Answer | Failure) -> None: ...
+
+
+class Lane:
+    """Sends renewals to one node, the oldest first, a batch at a time."""
+
+    def __init__(
+        self,
+        alias: str,
+        perform: Callable[[Sequence[Run]], Sequence[Answer | Failure]],
+        answered: Callable[[Sequence[Order], Sequence[Answer | Failure]], None],
+    ) -> None:
+        self._perform, self._answered = perform, answered
+        self._orders: deque[Order] = deque()
+        self._alias, self._sending, self._failing = alias, False, False
+        self._worker = Worker(f"redis-sync-renewal-{alias}", self._turn, self._earliest)
+
+    @property
+    def busy(self) -> bool:
+        return self._sending or bool(self._orders)
+
+    def send(self, orders: list[Order]) -> None:
+        """Have `answered` called with what came of them. Without a thread, this one sends them."""
+        self._orders.extend(orders)
+        while not self._worker.rouse() and self._orders:
+            self._turn()
+
+    def _earliest(self) -> float:
+        return -math.inf if self._orders else math.inf
+
+    def _turn(self) -> float:
+        self._sending = True
+        orders = [self._orders.popleft() for _ in range(min(BATCH, len(self._orders)))]
+        if orders:
+            answers = self._perform([step for _, step in orders])
+            self._answered(orders, answers)
+            self._say([answer for answer in answers if isinstance(answer, Failure)])
+        self._sending = False
+        return self._earliest()
+
+    def _say(self, failures: Sequence[Failure]) -> None:
+        """A line when renewals begin to fail and one when they work again, however many leases."""
+        if failures and not self._failing:
+            words = len(failures), self._alias, failures[0]
+            logger.warning("%d leases of %r could not be renewed: %s", *words)
+        elif self._failing and not failures:
+            logger.warning("the leases of %r are renewed again", self._alias)
+        self._failing = bool(failures)
 
 
 class Keeper:
     """Watches the leases of one alias in this process."""
 
+    # Invariant: _flying has the tokens of the renewals that are under way; only the watching thread
+    # changes it, and only that thread tends.
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
+        self.clerk, self.errands = clerk(alias, self._in_use), Errands(alias)
         self._kept: dict[str, tuple[weakref.ref[Kept], Keys]] = {}
-        self._later: deque[tuple[Run, float]] = deque()
-        # Invariant: the thread looks no later than _looks_at.
-        self._wake, self._looks_at = threading.Event(), math.inf
-        # None when there is none, or it ended: looked at by every acquire, so no is_alive().
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._looking = self._failing = False
-        self.clerk = clerk(alias, self._in_use)
+        self._schedule, self._flying = Schedule(), set[str]()
+        self._answers: deque[tuple[Order, Answer | Failure]] = deque()
+        self._lanes: dict[Hashable, Lane] = {}
+        self._worker = Worker(f"redis-sync-keeper-{alias}", self._turn, self._earliest)
+
+    # For holders, in any thread
 
     def watch(self, lease: Kept, token: str, keys: Keys) -> None:
-        """Tend `lease` whenever it is due, until `forget`."""
+        """Tend `lease` whenever it is due, until `forget`; again when its times have moved."""
         self._kept[token] = (weakref.ref(lease), keys)
-        self._expect(lease.due)
+        self._worker.expect(self._plan(token, lease))
         self.clerk.note(keys)
-
-    def _expect(self, due: float) -> None:
-        """Have the thread look at `due`. It is roused only when it would sleep for longer."""
-        if due < self._looks_at or self._thread is None:
-            self._looks_at = min(due, self._looks_at)
-            self._rouse()
 
     def forget(self, token: str) -> None:
         self._kept.pop(token, None)
+        self._schedule.drop(token)
 
     def later(self, step: Run) -> None:
         """Do `step` as soon as the server answers again."""
-        self._later.append((step, clock() + GIVE_UP))
-        self._rouse()
+        self.errands.send(step)
+
+    def look_after(self) -> None:
+        """Start the thread that watches, when it could not be started or ended."""
+        if self._kept and not self._worker.runs:
+            self._worker.rouse()
+
+    def let_go(self) -> None:
+        """Keep nothing any more."""
+        self._kept.clear()
+        self._schedule.clear()
+        self.errands.let_go()
 
     def last_words(self, until: float) -> None:
-        """At the end of the process: what the thread has still to do, it does now."""
-        self._wake.set()
-        while self._thread is not None and clock() < until:
-            if not (self._looking or self._later):
-                return
+        """At the end of the process: what is on its way, or still to be finished, is done now."""
+        self.errands.hurry()
+        while clock() < until and (self.errands.busy or self._sending()):
             time.sleep(0.002)
 
-    def _rouse(self) -> None:
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    warn_about_uwsgi()
-                    name = f"redis-sync-keeper-{self._alias}"
-                    self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                    self._thread.start()
-        self._wake.set()
+    def _sending(self) -> bool:
+        return any(lane.busy for lane in self._lanes.copy().values())
 
-    def _run(self) -> None:
-        try:
-            while True:
-                self._wake.clear()
-                self._looking = True
-                due = self._look()
-                self._looking = False
-                # Kept even when its lease is gone: else every short lease would rouse the thread.
-                if self._looks_at > clock():
-                    due = min(due, self._looks_at)
-                self._looks_at = due
-                if self._earliest() >= due:
-                    self._wake.wait(None if due == math.inf else max(0.0, due - clock()))
-        finally:
-            self._thread = None  # whoever needs one next starts another
-
-    def _look(self) -> float:
-        """Tend what is due, whatever happens; when to look again."""
-        try:
-            return self._round()
-        except ImproperlyConfigured as error:
-            # The alias is gone, as after a test's override_settings: nothing can be kept there.
-            logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
-            self._kept.clear()
-            self._later.clear()
-            return math.inf
-        except Exception:
-            logger.exception("the keeper of %r met an error and goes on", self._alias)
-            time.sleep(_PAUSE)  # what is overdue would have it try again at once
-            return clock() + RETRY
-
-    def _round(self) -> float:
-        """Tend what is due; when the next one will be."""
-        now, leases, steps = clock(), [], []
-        for token, (ref, keys) in list(self._kept.items()):
-            lease = ref()
-            if lease is None:
-                if self._kept.pop(token, None):
-                    logger.warning(
-                        "a lease of %r was dropped without a release: not renewed", keys.display
-                    )
-            elif lease.due <= now:
-                step = lease.tend(now)
-                if step is not None:
-                    leases.append(lease)
-                    steps.append(step._replace(timeout=ROUND))
-        server = server_of(self._alias)
-        answers = server.many(steps)
-        for kept, step, answer in zip(leases, steps, answers, strict=True):
-            kept.tended(step, answer)
-        del leases
-        self._say(answers)
-        self._finish(server)
-        return min(self._earliest(), clock() + RETRY if self._later else math.inf)
-
-    def _say(self, answers: list[Answer | Failure]) -> None:
-        """A line when renewals begin to fail and one when they work again, however many leases."""
-        failures = [answer for answer in answers if isinstance(answer, Failure)]
-        if failures and not self._failing:
-            words = len(failures), self._alias, failures[0]
-            logger.warning("%d leases of %r could not be renewed: %s", *words)
-        elif answers and not failures and self._failing:
-            logger.warning("the leases of %r are renewed again", self._alias)
-        self._failing = bool(failures) or (self._failing and not answers)
+    # On the thread that watches
 
     def _earliest(self) -> float:
-        leases = [ref() for ref, _ in list(self._kept.values())]
-        return min((lease.due for lease in leases if lease is not None), default=math.inf)
+        return -math.inf if self._answers else self._schedule.earliest()
+
+    def _turn(self) -> float:
+        """Tend what is due, whatever happens; when the next one will be."""
+        orders: list[Order] = []
+        for _ in range(len(self._answers)):
+            self._heed(*self._answers.popleft())
+        now = clock()
+        for token in self._schedule.take(now):
+            orders += self._tend(token, now)
+        self._send(orders)
+        return min(self._schedule.earliest(), courier.look_after(clock()))
+
+    def _heed(self, order: Order, answer: Answer | Failure) -> None:
+        token, step = order
+        self._flying.discard(token)
+        lease = self._lease(token)
+        if lease is not None:
+            self._guarded(lambda: lease.tended(step, answer), token)
+            self._plan(token, lease)
+
+    def _tend(self, token: str, now: float) -> list[Order]:
+        """The renewal of a lease that is due, if it is to be renewed."""
+        lease = self._lease(token)
+        if lease is None:
+            if self._kept.get(token):
+                logger.warning(
+                    "a lease of %r was dropped without a release: not renewed",
+                    self._kept[token][1].display,
+                )
+            self.forget(token)
+            return []
+        step = None
+        if token not in self._flying or now >= lease.lapses:
+            step = self._guarded(lambda: lease.tend(now), token)
+        if step is not None:
+            self._flying.add(token)
+        self._plan(token, lease)
+        return [] if step is None else [(token, step)]
+
+    def _guarded(self, tend: Callable[[], Run | None], token: str) -> Run | None:
+        """One lease that fails must not stop the watch of the others."""
+        try:
+            return tend()
+        except BaseException:
+            logger.exception("the keeper of %r met an error and goes on", self._alias)
+            self.forget(token)
+            return None
+
+    def _send(self, orders: list[Order]) -> None:
+        by_place: dict[Hashable, list[Order]] = {}
+        try:
+            server = server_of(self._alias)
+            for order in orders:
+                by_place.setdefault(server.place(order[1]), []).append(order)
+        except ImproperlyConfigured as error:
+            self._abandon(error)
+            return
+        for place, some in by_place.items():
+            self._lane(place).send(some)
+
+    def _lane(self, place: Hashable) -> Lane:
+        found = self._lanes.get(place)
+        if found is None:
+            found = self._lanes[place] = Lane(self._alias, self._perform, self._answered)
+        return found
+
+    def _abandon(self, error: ImproperlyConfigured) -> None:
+        # The alias is gone, as after a test's override_settings: nothing can be kept there.
+        logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
+        self.let_go()
+
+    # On the threads of lanes
+
+    def _perform(self, steps: Sequence[Run]) -> Sequence[Answer | Failure]:
+        """What came of them, whatever happens."""
+        try:
+            server = server_of(self._alias)
+            return server.many([step._replace(timeout=ROUND) for step in steps])
+        except ImproperlyConfigured as error:
+            self._abandon(error)
+            failure = Failure(error, clock(), "final")
+        except BaseException as error:
+            logger.exception("a renewal on %r met an error, and is tried again", self._alias)
+            failure = Failure(error, clock(), "unanswered")
+        return [failure] * len(steps)
+
+    def _answered(self, orders: Sequence[Order], answers: Sequence[Answer | Failure]) -> None:
+        self._answers.extend(zip(orders, answers, strict=True))
+        self._worker.rouse()
+
+    # On any of them
+
+    def _lease(self, token: str) -> Kept | None:
+        ref, _ = self._kept.get(token, (None, None))
+        return None if ref is None else ref()
+
+    def _plan(self, token: str, lease: Kept) -> float:
+        """Have it looked at when it is next due; returns when."""
+        while True:
+            at = self._next_look(token, lease)
+            now = clock()
+            if at == math.inf:
+                at = early = now + GLANCE
+            else:
+                early = at - max(0.0, at - now) * EARLY if at < lease.lapses else at
+            self._schedule.put(token, When(at, early))
+            if token not in self._kept:
+                self._schedule.drop(token)
+            # Of two threads that plan at once, the one that knows the latest times has the word.
+            if self._next_look(token, lease) >= at:
+                return at
+
+    def _next_look(self, token: str, lease: Kept) -> float:
+        lapses = lease.lapses
+        return lapses if token in self._flying else min(lease.due, lapses)
 
     def _in_use(self) -> list[Keys]:
         """The names of the leases that are kept now: used for as long as they are held."""
-        return [keys for ref, keys in list(self._kept.values()) if ref() is not None]
-
-    def _finish(self, server: Server) -> None:
-        todo = [self._later.popleft() for _ in range(len(self._later))]
-        try:
-            answers = server.many([step._replace(timeout=ROUND) for step, _ in todo])
-        except Exception:
-            self._later.extend(todo)
-            raise
-        for (step, give_up_at), answer in zip(todo, answers, strict=True):
-            if isinstance(answer, Failure):
-                if clock() < give_up_at:
-                    self._later.append((step, give_up_at))
-                else:
-                    logger.error("gave up undoing on %s: %s", step.keys[0], answer)
+        return [keys for ref, keys in self._kept.copy().values() if ref() is not None]
 
 
 _keepers: dict[str, Keeper] = {}

@@ -1,13 +1,138 @@
-"""What the threads of this package need from the process that they run in."""
+"""The daemon threads of this package: started where they are needed, roused without a lock.
+
+Whoever rouses a thread may be any thread of the project: inside a destructor that the garbage
+collector runs anywhere, or interrupted by an exception out of a signal handler at any bytecode. So
+nothing in here holds a lock from one bytecode to the next where another caller would wait for it
+without end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import sys
+import threading
+from collections.abc import Callable
+
+from .wire import clock
 
 logger = logging.getLogger("django_redis_sync")
 
+#: Seconds without anything to do after which a thread ends.
+LINGER = 60.0
+#: Seconds for which a caller waits while another one starts the same thread, and between two lines
+#: in the log about a thread that can't be started.
+_STARTING, _SAID_EVERY = 0.05, 1.0
+
 _warned: list[bool] = []
+
+
+class Bell:
+    """Wakes one thread that waits for it; rung before, it ends the next wait at once.
+
+    Each method is one call of C: unlike in an Event, there is no inner lock for an interrupted call
+    to leave taken, or for a destructor to meet again.
+    """
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was rung already
+            self._silent.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it rang within `seconds`."""
+        limit = max(0.0, min(seconds, threading.TIMEOUT_MAX))
+        return self._silent.acquire(timeout=limit)
+
+
+class Worker:
+    """Takes turns on a thread of its own, when one is expected.
+
+    `turn()` does what is due, and returns when the next turn is due by the clock; `earliest()` says
+    the same of what there is to do, and is asked once more before the thread sleeps. Neither is
+    called by two threads at a time.
+    """
+
+    # Invariants: the thread looks no later than _looks_at; _runs is held by the thread that takes
+    # turns; _thread is None unless there is one that will call earliest() again.
+    def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
+        self._name, self._turn, self._earliest = name, turn, earliest
+        self._bell, self._looks_at = Bell(), math.inf
+        self._runs, self._starting = threading.Lock(), threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._said_at = -math.inf
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a thread: a forked child has none of its parent's."""
+        return self._thread is not None
+
+    def expect(self, due: float) -> bool:
+        """Have a turn at `due` at the latest; it is roused only when it would sleep for longer.
+
+        False when there is no thread, and none can be started: the next call tries again.
+        """
+        if due < self._looks_at or self._thread is None:
+            self._looks_at = min(due, self._looks_at)
+            return self.rouse()
+        return True
+
+    def rouse(self) -> bool:
+        """Have a turn now. Returns as expect."""
+        runs = self._thread is not None or self._start()
+        self._bell.ring()
+        return runs
+
+    def _start(self) -> bool:
+        # Only against a herd of threads: one that an interrupted caller left taken costs the
+        # others a moment, and of two threads started at once the second ends.
+        first = self._starting.acquire(timeout=_STARTING)
+        try:
+            if self._thread is None:
+                warn_about_uwsgi()
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            return True
+        except RuntimeError as error:
+            self._say(error)
+            return False
+        finally:
+            if first:
+                self._starting.release()
+
+    def _say(self, error: RuntimeError) -> None:
+        now = clock()
+        if now >= self._said_at + _SAID_EVERY:
+            self._said_at = now
+            logger.error("%s could not start, the next use tries again: %s", self._name, error)
+
+    def _run(self) -> None:
+        while not self._runs.acquire(timeout=_STARTING):
+            if self._thread is not None:
+                return  # another one takes the turns
+        try:
+            self._thread = threading.current_thread()
+            self._take_turns()
+        finally:
+            self._thread = None
+            self._runs.release()
+        if self._earliest() < math.inf:  # it came while this one was ending
+            self.rouse()
+
+    def _take_turns(self) -> None:
+        while True:
+            due = self._turn()
+            # Kept even when nothing is due then: else every short lease would rouse the thread.
+            if self._looks_at > clock():
+                due = min(due, self._looks_at)
+            self._looks_at = due
+            if self._earliest() < due:
+                continue
+            if not self._bell.wait(min(due - clock(), LINGER)) and due == math.inf:
+                return
 
 
 def uwsgi_runs_threads() -> bool | None:

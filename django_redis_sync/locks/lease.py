@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from ..engine import drivers
@@ -89,6 +90,7 @@ class Lease:
 
     def check(self) -> None:
         """LeaseLost when it is not held any more. Local."""
+        keeper(self._state.terms.alias).look_after()
         if not self.held:
             raise self._state.lost_error()
 
@@ -235,6 +237,11 @@ class Lease:
         """When the keeper has to look."""
         return self._state.due
 
+    @property
+    def lapses(self) -> float:
+        """When it is lost unless it was renewed by then."""
+        return self._state.lapses
+
     def tend(self, now: float) -> Run | None:
         """The renewal to send now, or None; a lease that is over is called lost."""
         step = self._state.tend(now)
@@ -256,11 +263,11 @@ class Lease:
         if not state.lose(reason):
             return
         keeper(state.terms.alias).forget(self.token)
+        on_lost = state.terms.on_lost
+        told = [] if on_lost is None else [partial(on_lost, self)]
+        tell(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
+        # Those who have to know come first: a handler of the log may take its time.
         logger.error("lost a lease of %r (%s): %s", self.name, self.token[:8], reason)
-        tell(lambda: lease_lost.send_robust(Lease, lease=self, reason=reason))
-        if state.terms.on_lost is not None:
-            on_lost = state.terms.on_lost
-            tell(lambda: on_lost(self))
 
     def _lose_if(self, lost: Lost | None) -> None:
         """LeaseLost when it turned out to be over."""

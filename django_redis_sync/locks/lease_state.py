@@ -118,6 +118,12 @@ class LeaseState:
 
     # Its schedule
 
+    @property
+    def lapses(self) -> float:
+        """When it is lost unless an answer came by then: before its end, so that there is time to
+        say so."""
+        return self.until - self._doubt if not self.over else math.inf
+
     def tend(self, now: float) -> Run | Lost | None:
         """The keeper's look: the renewal to send now, or None."""
         if not self.ours:

@@ -38,9 +38,7 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
 
     yield add
     for name in names:  # its keeper would go on asking for an alias that is no more
-        mine = keeper.keeper(name)
-        mine._kept.clear()
-        mine._later.clear()
+        keeper.keeper(name).let_go()
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ class Harm(NamedTuple):
 
     drop: run it, and never say so; cut: run it, then cut the connection instead of its reply;
     hold: keep it back until `let_go()`, whatever becomes of its client; late: run it, and keep the
-    answer back until then; refuse: cut at once.
+    answer back until then; refuse: cut at once; swallow: take it and never pass it on, while all
+    stays open.
     """
 
     what: str
@@ -102,6 +103,8 @@ class Proxy:
                     self.done.append(harm.what)
                     if harm.what == "refuse":
                         break
+                    if harm.what == "swallow":
+                        continue
                     if harm.what == "hold":
                         await self._go.wait()
                     else:

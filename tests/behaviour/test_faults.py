@@ -24,7 +24,7 @@ from django_redis_sync.engine import hub, keeper, pools, wire
 from django_redis_sync.exceptions import ForeignValue
 from tests.support.journal import journalling
 
-from .both import both, until
+from .both import both, eventually, until
 from .child import Child
 from .proxy import Proxy, proxied
 from .watching import View
@@ -431,10 +431,19 @@ async def test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_awa
         await io.do(lease, "release")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_keeper_that_died_is_replaced(raw) -> None:
     first = Lock("first").acquire()
-    mine = keeper.keeper("default")
-    mine._thread = None  # as after a fork that kept the object, or a thread that was killed
+    worker = keeper.keeper("default")._worker
+    turn = worker._turn
+
+    def die() -> float:
+        worker._turn = turn
+        raise SystemExit
+
+    worker._turn = die
+    worker.rouse()
+    eventually(lambda: not worker.runs)
     second = Lock("second", timeout=0.8, renew=True).acquire()
     time.sleep(1.2)
     assert first.held and second.held and second.owned()

@@ -123,9 +123,7 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
 
 def _forget(alias: str) -> None:
     """What a test left to its keeper, which would go on asking for an alias that is no more."""
-    mine = keeper.keeper(alias)
-    mine._kept.clear()
-    mine._later.clear()
+    keeper.keeper(alias).let_go()
 
 
 @pytest.fixture

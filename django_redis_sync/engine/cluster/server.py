@@ -77,6 +77,10 @@ class ClusterServer(Server):
 
         return self._routed(step.keys[0], lambda node: node.run(step), asking)
 
+    def place(self, step: Run) -> Address | None:
+        """The node that has its name, as far as known."""
+        return self.topology.known(step.keys[0])
+
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
         """A round trip per node; what failed stands in its place."""
         by_node: dict[Address, list[int]] = {}

@@ -1,0 +1,88 @@
+"""Which lease is due when: a heap from which nothing is removed before its time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+#: Stale entries that the heap may hold besides as many as are scheduled.
+_STALE = 64
+
+
+class When(NamedTuple):
+    """Due at `at`; from `early` on it is taken along when the thread looks anyway."""
+
+    at: float
+    early: float
+
+
+class Schedule:
+    """Times by token. `put` and `drop` are for any thread, in a destructor too; the rest for one.
+
+    What was dropped or put anew leaves a stale entry in the heap, passed over when its time comes.
+    What comes and goes between two looks never gets there.
+    """
+
+    # Invariant: a token of _when is in _fresh, or in the heap with that very When, or was taken.
+    def __init__(self) -> None:
+        self._when: dict[str, When] = {}
+        self._fresh: dict[str, None] = {}
+        self._heap: list[tuple[When, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._when)
+
+    @property
+    def entries(self) -> int:
+        """Of the heap, stale ones too."""
+        return len(self._heap)
+
+    def put(self, token: str, when: When) -> None:
+        """Due then, and not when it was before."""
+        self._when[token] = when
+        self._fresh[token] = None
+
+    def drop(self, token: str) -> None:
+        self._fresh.pop(token, None)
+        self._when.pop(token, None)
+
+    def clear(self) -> None:
+        self._when.clear()
+
+    def take(self, now: float) -> Iterator[str]:
+        """Those that are due by `now`, or may be taken along, the most urgent first. Each has to
+        be put or dropped by whoever takes it."""
+        self._sort()
+        while self._heap:
+            when, token = self._heap[0]
+            live = self._when.get(token) is when
+            if live and when.early > now:
+                return
+            heapq.heappop(self._heap)
+            if live:
+                yield token
+
+    def earliest(self) -> float:
+        """When the next one is due."""
+        self._sort()
+        while self._heap:
+            when, token = self._heap[0]
+            if self._when.get(token) is when:
+                return when.at
+            heapq.heappop(self._heap)
+        return math.inf
+
+    def _sort(self) -> None:
+        while self._fresh:
+            try:
+                token, _ = self._fresh.popitem()
+            except KeyError:  # dropped meanwhile
+                return
+            when = self._when.get(token)
+            if when is not None:
+                heapq.heappush(self._heap, (when, token))
+        if len(self._heap) > 2 * len(self._when) + _STALE:
+            self._heap = [(when, token) for token, when in self._when.copy().items()]
+            heapq.heapify(self._heap)

@@ -1,0 +1,30 @@
+"""A process that can start no thread of ours, as at a limit of processes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+
+class NoThreads:
+    """Meanwhile no thread of ours can be started, as at a limit of processes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch, self.tried = monkeypatch, 0
+
+    def __enter__(self) -> NoThreads:
+        start = threading.Thread.start
+
+        def fail(thread: threading.Thread) -> None:
+            if not thread.name.startswith("redis-sync"):
+                return start(thread)
+            self.tried += 1
+            raise RuntimeError("can't start new thread")
+
+        self._context = self._patch.context()
+        self._context.__enter__().setattr(threading.Thread, "start", fail)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.__exit__(None, None, None)

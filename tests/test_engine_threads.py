@@ -1,0 +1,333 @@
+"""Threads are there when they are needed, whatever happened to the one before, or to a caller."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from django_redis_sync.engine import threads
+from django_redis_sync.engine.courier import Courier
+from django_redis_sync.engine.threads import Bell, Worker
+from tests.behaviour.both import eventually
+from tests.support.no_threads import NoThreads
+
+
+class Desk:
+    """Work for a worker: what is put on it is done."""
+
+    def __init__(self, name: str = "redis-sync-test") -> None:
+        self.todo: deque[Any] = deque()
+        self.done: list[Any] = []
+        self.by: list[threading.Thread] = []
+        self.at_once = self.most = 0
+        self.worker = Worker(name, self.turn, self.earliest)
+
+    def earliest(self) -> float:
+        return -math.inf if self.todo else math.inf
+
+    def turn(self) -> float:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.by.append(threading.current_thread())
+        while self.todo:
+            what = self.todo.popleft()
+            if isinstance(what, BaseException):
+                self.at_once -= 1
+                raise what
+            self.done.append(what)
+        self.at_once -= 1
+        return math.inf
+
+    def put(self, what: Any) -> bool:
+        self.todo.append(what)
+        return self.worker.expect(-math.inf)
+
+
+@pytest.fixture(autouse=True)
+def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has started ends with it, about."""
+    monkeypatch.setattr(threads, "LINGER", 0.5)
+
+
+# The bell
+
+
+def test_a_bell_that_was_rung_before_ends_the_next_wait_and_no_other() -> None:
+    bell = Bell()
+    bell.ring()
+    bell.ring()
+    assert bell.wait(10)
+    assert not bell.wait(0)
+    assert not bell.wait(-1)
+
+
+def test_a_bell_wakes_who_waits_without_end() -> None:
+    bell, heard = Bell(), list[bool]()
+    thread = threading.Thread(target=lambda: heard.append(bell.wait(math.inf)))
+    thread.start()
+    bell.ring()
+    thread.join(10)
+    assert heard == [True]
+
+
+# The worker
+
+
+def test_what_is_put_on_a_desk_is_done_by_one_thread() -> None:
+    desk = Desk()
+    for number in range(100):
+        assert desk.put(number)
+    eventually(lambda: desk.done == list(range(100)))
+    assert {"redis-sync-test"} == {thread.name for thread in desk.by}
+    assert all(thread.daemon for thread in desk.by)
+    assert desk.most == 1
+
+
+def test_many_callers_at_once_get_one_thread() -> None:
+    desk = Desk()
+    callers = [threading.Thread(target=desk.put, args=(n,)) for n in range(50)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    eventually(lambda: sorted(desk.done) == list(range(50)))
+    assert desk.most == 1
+    eventually(lambda: [t.name for t in threading.enumerate()].count("redis-sync-test") <= 1)
+
+
+def test_a_thread_without_work_ends_and_the_next_work_starts_another() -> None:
+    desk = Desk()
+    for number in range(3):
+        desk.put(number)
+        eventually(lambda number=number: len(desk.done) == number + 1)
+        eventually(lambda: not desk.worker.runs)
+    assert len(set(desk.by)) == 3
+
+
+def test_nothing_is_left_undone_when_it_comes_while_the_thread_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "LINGER", 0.0005)
+    desk = Desk()
+    for number in range(2000):
+        desk.put(number)
+        if number % 3:
+            time.sleep(0.0005)
+    eventually(lambda: len(desk.done) == 2000, 10)
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_died_is_replaced_by_the_next_work(error: BaseException) -> None:
+    desk = Desk()
+    desk.put(error)
+    eventually(lambda: desk.by and not desk.worker.runs)
+    desk.put("on")
+    eventually(lambda: desk.done == ["on"])
+
+
+def test_a_thread_that_could_not_start_is_started_by_the_next_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk()
+    with NoThreads(monkeypatch) as none:
+        for number in range(5):
+            assert not desk.put(number)
+        assert none.tried == 5
+    said = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(said) == 1 and "redis-sync-test could not start" in said[0].getMessage()
+    assert desk.put(5)
+    eventually(lambda: desk.done == list(range(6)))
+
+
+def test_what_is_due_later_is_not_looked_at_before() -> None:
+    looks: list[float] = []
+    due = threads.clock() + 0.3
+
+    def turn() -> float:
+        looks.append(threads.clock())
+        return due if looks[-1] < due else math.inf
+
+    worker = Worker("redis-sync-test", turn, lambda: due if threads.clock() < due else math.inf)
+    worker.expect(due)
+    eventually(lambda: looks and looks[-1] >= due)
+    assert len(looks) <= 3
+
+
+# Callers that are interrupted, at any bytecode
+
+
+class Interrupted(BaseException):
+    pass
+
+
+def interruptions(call: Callable[[], Any], files: tuple[str, ...]) -> Iterator[int]:
+    """Run `call` again and again, each time with an exception at the next event of the frames of
+    `files`: every line and every bytecode. Ends when a run has so few that none was raised."""
+    for nth in range(1, 5000):
+        left = [nth]
+
+        def trace(frame: FrameType, event: str, arg: Any) -> Any:
+            if not frame.f_code.co_filename.endswith(files):
+                return None
+            frame.f_trace_opcodes = True
+            if event in ("line", "opcode"):
+                left[0] -= 1  # noqa: B023 - used within this turn of the loop
+                if left[0] == 0:  # noqa: B023
+                    raise Interrupted
+            return trace
+
+        sys.settrace(trace)
+        try:
+            call()
+        except Interrupted:
+            pass
+        else:
+            return
+        finally:
+            sys.settrace(None)
+        yield nth
+    raise AssertionError("it never came to its end")
+
+
+def test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for() -> None:
+    desks = [Desk()]
+    for _ in interruptions(lambda: desks[-1].put("mine"), ("engine/threads.py",)):
+        # The thread was not started, or was, or is about to: another caller's work is done.
+        began, desk = time.monotonic(), desks[-1]
+        desk.put("other's")
+        eventually(lambda desk=desk: "other's" in desk.done, 5)
+        assert time.monotonic() - began < 2
+        desks.append(Desk())
+    assert len(desks) > 20
+
+
+def test_a_courier_interrupted_at_any_bytecode_still_delivers() -> None:
+    couriers, told = [Courier()], list[int]()
+    for nth in interruptions(lambda: couriers[-1].send(lambda: None), ("engine/courier.py",)):
+        couriers[-1].send(lambda nth=nth: told.append(nth))
+        eventually(lambda nth=nth: told[-1:] == [nth], 5)
+        couriers.append(Courier())
+    assert len(couriers) > 10
+
+
+# Destructors
+
+
+def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
+    """The garbage collector may run one at any bytecode, and inside the call that it repeats."""
+    desk, courier, told = Desk(), Courier(), list[str]()
+    inside: list[str] = []
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(("engine/threads.py", "engine/courier.py")):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            sys.settrace(None)
+            desk.put("destructor's")
+            courier.send(lambda: told.append("destructor's"))
+            inside.append(event)
+            sys.settrace(trace)
+        return trace
+
+    def both() -> None:
+        sys.settrace(trace)
+        try:
+            desk.put("mine")
+            courier.send(lambda: told.append("mine"))
+        finally:
+            sys.settrace(None)
+
+    caller = threading.Thread(target=both, daemon=True)
+    caller.start()
+    caller.join(20)
+    assert not caller.is_alive()
+    expected = sorted(["mine", *["destructor's"] * len(inside)])
+    eventually(lambda: sorted(desk.done) == sorted(told) == expected)
+    assert len(inside) > 20
+
+
+def test_a_cycle_collected_inside_a_send_may_send_too() -> None:
+    desk = Desk()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            desk.put("destructor's")
+
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for number in range(300):
+            Cycle()
+            desk.put(number)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    eventually(lambda: len(desk.done) == 600)
+
+
+# Receivers
+
+
+def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each() -> None:
+    courier, ran = Courier(), list[str]()
+
+    def end() -> None:
+        ran.append("ends")
+        raise SystemExit
+
+    courier.send(lambda: ran.append("first"), end, lambda: ran.append("last"))
+    eventually(lambda: ran == ["first", "ends", "last"])
+
+
+def test_one_that_takes_its_time_holds_up_no_other() -> None:
+    courier, go, ran = Courier(), threading.Event(), list[int]()
+    for _ in range(3):
+        courier.send(lambda: go.wait(20))
+    for number in range(20):
+        courier.send(lambda number=number: ran.append(number))
+    eventually(lambda: sorted(ran) == list(range(20)))
+    go.set()
+
+
+def test_receivers_take_no_more_threads_than_they_may() -> None:
+    def threads_now() -> int:
+        return [one.name for one in threading.enumerate()].count("redis-sync-courier")
+
+    courier, go, before = Courier(), threading.Event(), threads_now()
+    for _ in range(100):
+        courier.send(lambda: go.wait(20))
+    assert threads_now() - before <= 12
+    go.set()
+    ran: list[int] = []
+    courier.send(lambda: ran.append(1))
+    eventually(lambda: ran)
+
+
+def test_receivers_that_got_no_thread_run_when_one_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    courier, ran = Courier(), list[str]()
+    with NoThreads(monkeypatch):
+        courier.send(lambda: ran.append("first"))
+        assert courier.stuck and courier.look_after()
+    assert not courier.look_after()
+    eventually(lambda: ran == ["first"])
+    with NoThreads(monkeypatch):
+        courier.send(lambda: ran.append("second"))  # the thread of before is there
+    courier.send(lambda: ran.append("third"))
+    eventually(lambda: sorted(ran) == ["first", "second", "third"])
