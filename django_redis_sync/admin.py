@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import URLPattern, path
 
 from .console import views
@@ -74,6 +74,14 @@ class NameAdmin(NameModelAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> Any:
         return views.name_page(self, request, unquote(object_id))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        shown = {**(extra_context or {})}
+        if self.has_view_permission(request) and self.get_object(request, unquote(object_id)):
+            shown |= views.acts_of(unquote(object_id))
+        return super().history_view(request, object_id, shown)
 
     def _page(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         """A view of ours as a page of this site: for its staff, with CSRF, never cached."""

@@ -40,11 +40,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from .exceptions import SyncError
+from .operators.configured import configured
 from .operators.history import Counters, History, add, histories
 from .operators.names import (
     Group,
     Recent,
-    configured,
     count_keys,
     count_names,
     groups_of,

@@ -17,8 +17,11 @@ from django_redis_sync import Lease, LeaseLost, Semaphore
 from django_redis_sync.console import pages
 from django_redis_sync.console.acting import VERBS
 from django_redis_sync.engine.names import NOTED_AFTER
+from django_redis_sync.operators import actions, audit
 from django_redis_sync.operators.names import family, names_in_use
 from django_redis_sync.operators.status import status_of
+from tests.behaviour.both import eventually
+from tests.support.keepers import listed
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
 
@@ -242,7 +245,7 @@ def test_every_action_leaves_an_entry_in_the_log(manager: Client, lease: Lease) 
 
 def test_a_name_that_nobody_touched_has_an_empty_history(manager: Client, lease: Lease) -> None:
     shown = manager.get(f"{PAGE}history/").content.decode()
-    assert "Nobody did anything to it" in shown
+    assert "Nobody did anything to it so far." in shown
     assert f'href="{PAGE}change/"' in shown
 
 
@@ -252,7 +255,7 @@ def test_an_action_that_fails_is_told_and_logged(
     from django_redis_sync.exceptions import Unavailable
     from django_redis_sync.operators import actions
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise Unavailable("no answer in time", maybe_executed=True)
 
     monkeypatch.setattr(actions, "pause", fail)
@@ -272,3 +275,60 @@ def test_redis_down_at_an_action_is_a_page(manager: Client) -> None:
         response = manager.post(f"{PAGE}act/pause/", {"confirm": "yes"})
     assert response.status_code == 503
     assert "Check that the server runs" in response.content.decode()
+
+
+def test_a_limit_that_was_typed_is_kept_when_redis_goes_away(manager: Client) -> None:
+    down = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": f"redis://127.0.0.1:{free_port()}",
+    }
+    with override_settings(CACHES={"default": down}):
+        response = manager.post(f"{PAGE}act/resize/", {"limit": "17"})
+    shown = response.content.decode()
+    assert 503 == response.status_code
+    assert "Nothing was done of what you asked for: Set the limit of exports to 17." in shown
+    assert 'value="Try again: Set the limit of exports to 17"' in shown
+    assert '<input type="hidden" name="limit" value="17">' in shown
+
+
+def test_the_button_says_what_will_happen(manager: Client, lease: Lease) -> None:
+    def button(verb: str, **fields: object) -> str:
+        shown = manager.post(f"{PAGE}act/{verb}/", fields).content.decode()
+        found = re.search(r'<input type="submit" id="confirm"[^>]* value="([^"]+)"', shown)
+        assert found is not None
+        return html.unescape(found[1])
+
+    assert "Pause exports: 1 holds, 0 wait" == button("pause")
+    assert "Set the limit of exports to 5: 1 holds, 0 wait" == button("resize", limit=5)
+    (reference,) = references(manager)
+    assert "Release 1 holder of exports" == button("release", holder=reference)
+    with Semaphore("exports", 2, key="7"):
+        eventually(lambda: listed("exports@7"))
+        assert "Pause exports: 1 key" == button("pause")
+
+
+def test_the_reason_and_whoever_acts_are_on_record(manager: Client, lease: Lease) -> None:
+    act(manager, "pause", reason="the disk is full <b>")
+    actions.resume("exports", by="cron", reason="it is not")
+    by_page, by_code = reversed(audit.acts("exports"))
+    assert ("pause", "view_locks-manage_locks", "the disk is full <b>") == (
+        by_page.what,
+        by_page.by,
+        by_page.reason,
+    )
+    assert ("resume", "cron", "it is not") == (by_code.what, by_code.by, by_code.reason)
+    shown = manager.get(f"{PAGE}history/").content.decode()
+    assert "the disk is full &lt;b&gt;" in shown and "cron" in shown and "it is not" in shown
+    assert LogEntry.objects.get().change_message == "Paused exports. the disk is full <b>"
+
+
+def test_the_history_is_shown_while_redis_is_down(manager: Client, lease: Lease) -> None:
+    act(manager, "pause")
+    down = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": f"redis://127.0.0.1:{free_port()}",
+    }
+    with override_settings(CACHES={"default": down}):
+        response = manager.get(f"{PAGE}history/")
+    assert 200 == response.status_code
+    assert "Paused exports." in response.content.decode()

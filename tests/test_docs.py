@@ -47,6 +47,7 @@ SHELL = {
     r"python manage\.py locks status.*": "test_command_status.py, test_articles_processes.py",
     r"python manage\.py locks clear .*": "test_command_act.py, test_articles_processes.py",
     r"python manage\.py locks (pause|resume|resize) .*": "test_command_act.py",
+    r"python manage\.py locks log.*": "test_operators_audit.py",
     r"python manage\.py locks doctor.*": "test_command_act.py, test_articles_rows.py",
     r"python manage\.py locks run .*": "test_command_run.py",
 }

@@ -26,6 +26,7 @@ from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
 REGISTRY = f"{settings.PREFIX}:names"
+LIMITS = {"exports": 3, "a:b": 4, "shop": None, "by-function": None, "unknown": None}
 
 
 # The registry
@@ -159,6 +160,23 @@ def test_a_status_shows_who_holds_and_who_waits_but_no_token(raw: redis.Redis) -
         assert (waiter.position, waiter.permits, waiter.alive) == (1, 2, True)
         assert status.everyone == (holder,)
         assert isinstance(holder, Holder) and isinstance(waiter, Waiter)
+
+
+def test_an_idle_name_keeps_the_limit_of_the_settings(settings: Any) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "SEMAPHORES": {"exports": {"limit": 3}, "by-function": {"blocking_timeout": 1}},
+        "ENDPOINTS": {
+            "r:e": "exports",
+            "shop:*": {"limit": lambda r: 5, "name": "shop"},
+            "a:b": {"limit": 4},
+        },
+    }
+    limits = {one.name: one.limit for one in statuses([(n, None) for n in LIMITS])}
+    assert LIMITS == limits
+    assert 3 == statuses([("exports", "7")])[0].limit
+    with Semaphore("exports", 9):
+        assert 9 == status_of("exports").limit
 
 
 def test_children_are_grouped_under_their_policy_with_sums(raw: redis.Redis) -> None:

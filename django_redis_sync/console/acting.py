@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from django.contrib import messages
 from django.http import QueryDict
@@ -21,18 +22,27 @@ from . import pages
 Outcome = tuple[int, str]
 
 
+class Author(TypedDict):
+    """Who acts, and why."""
+
+    by: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Deed:
     """An action that waits to be confirmed.
 
-    `fields`: what the confirm form has to say again; `holders`: whom it evicts; `gone`: how many of
-    those that were shown ended meanwhile; `keys`: how many keys of the name it speaks of too.
+    `button`: what will happen, on the button that does it; `fields`: what the form has to say
+    again; `holders`: whom it evicts; `gone`: how many of those that were shown ended meanwhile;
+    `keys`: how many keys of the name it speaks of too.
     """
 
     verb: str
     title: str
     consequence: str
-    perform: Callable[[], Outcome]
+    perform: Callable[[Author], Outcome]
+    button: str
     fields: tuple[tuple[str, str], ...] = ()
     holders: tuple[pages.HolderRow, ...] = ()
     gone: int = 0
@@ -46,9 +56,15 @@ class Deed:
 def prepare(verb: str, status: Status, form: QueryDict) -> Deed:
     """The action that a form asks for. ValueError, with words for people, if it makes no sense."""
     deed = VERBS[verb](status, form)
-    if deed.holders or status.key is not None:
+    if deed.holders:
         return deed
-    return replace(deed, keys=count_keys([status.name])[status.name])
+    keys = 0 if status.key is not None else count_keys([status.name])[status.name]
+    if keys:
+        now = ngettext("%d key", "%d keys", keys) % keys
+    else:
+        holding = ngettext("%d holds", "%d hold", status.holding) % status.holding
+        now = f"{holding}, " + ngettext("%d waits", "%d wait", status.waiting) % status.waiting
+    return replace(deed, keys=keys, button=f"{deed.button}: {now}")
 
 
 def _release(status: Status, form: QueryDict) -> Deed:
@@ -66,26 +82,31 @@ def _evicting(verb: str, status: Status, references: list[str]) -> Deed:
     if not holders:
         raise ValueError(_("It had ended by itself: nothing was done."))
     amount = len(holders)
+    words = {"amount": amount, "name": status.display}
     title = ngettext(
         "Release %(amount)d holder of %(name)s?", "Release %(amount)d holders of %(name)s?", amount
-    ) % {"amount": amount, "name": status.display}
+    )
+    button = ngettext(
+        "Release %(amount)d holder of %(name)s", "Release %(amount)d holders of %(name)s", amount
+    )
     rows = tuple(pages.holder_row(status, holder) for holder in holders)
     return Deed(
         verb=verb,
-        title=title,
+        title=title % words,
+        button=button % words,
         consequence=_(
             "Whoever holds it is told that the lease is lost; the work itself is not stopped. "
             "The next in the queue gets in at once."
         ),
-        perform=lambda: _evict(status, holders),
+        perform=lambda author: _evict(status, holders, author),
         fields=tuple((field, row.reference) for row in rows),
         holders=rows,
         gone=len(set(references)) - amount,
     )
 
 
-def _evict(status: Status, holders: list[Holder]) -> Outcome:
-    answers = actions.clear(status, [holder.token for holder in holders])
+def _evict(status: Status, holders: list[Holder], author: Author) -> Outcome:
+    answers = actions.clear(status, [holder.token for holder in holders], **author)
     cleared = [answer.id for answer in answers if answer.done]
     if not cleared:
         return messages.WARNING, _("It had ended by itself: nothing was done.")
@@ -107,6 +128,7 @@ def _pause(status: Status, form: QueryDict) -> Deed:
         "pause",
         actions.pause,
         title=_("Pause %(name)s?"),
+        button=_("Pause %(name)s"),
         consequence=_("Nobody new gets in until it is resumed. Whoever holds it may finish."),
         said=_("Paused %(name)s."),
     )
@@ -118,6 +140,7 @@ def _resume(status: Status, form: QueryDict) -> Deed:
         "resume",
         actions.resume,
         title=_("Resume %(name)s?"),
+        button=_("Resume %(name)s"),
         consequence=_("The queue moves on at once."),
         said=_("Resumed %(name)s."),
     )
@@ -129,6 +152,7 @@ def _reset(status: Status, form: QueryDict) -> Deed:
         "reset",
         actions.reset,
         title=_("Reset the limit of %(name)s?"),
+        button=_("Reset the limit of %(name)s"),
         consequence=_("The limit that the callers give applies again."),
         said=_("The callers’ own limit of %(name)s applies again."),
     )
@@ -137,9 +161,10 @@ def _reset(status: Status, form: QueryDict) -> Deed:
 def _marking(
     status: Status,
     verb: str,
-    act: Callable[[str, str | None], object],
+    act: Callable[..., object],
     *,
     title: str,
+    button: str,
     consequence: str,
     said: str,
     words: Mapping[str, object] | None = None,
@@ -148,11 +173,11 @@ def _marking(
     """The deed that sets or takes back a mark; `title` and `said` name it, and `words`."""
     told = {"name": status.display, **(words or {})}
 
-    def perform() -> Outcome:
-        act(status.name, status.key)
+    def perform(author: Author) -> Outcome:
+        act(status.name, status.key, **author)
         return messages.SUCCESS, said % told
 
-    return Deed(verb, title % told, consequence, perform, fields)
+    return Deed(verb, title % told, consequence, perform, button % told, fields)
 
 
 def _resize(status: Status, form: QueryDict) -> Deed:
@@ -165,8 +190,9 @@ def _resize(status: Status, form: QueryDict) -> Deed:
     return _marking(
         status,
         "resize",
-        lambda name, key: actions.resize(name, key, limit),
+        lambda name, key, **author: actions.resize(name, key, limit, **author),
         title=_("Set the limit of %(name)s to %(limit)d?"),
+        button=_("Set the limit of %(name)s to %(limit)d"),
         consequence=_(
             "It stands above the callers’ own limit, in every process, until it is reset. Nobody "
             "is thrown out: where more are in than that, it shrinks as they finish."

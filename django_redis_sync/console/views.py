@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol
@@ -32,7 +32,7 @@ from ..engine.commands import forget
 from ..engine.server import server_of
 from ..exceptions import SyncError
 from ..models import Name
-from ..operators import doctor
+from ..operators import audit, doctor
 from ..operators.listing import FIGURES
 from ..operators.status import MOST_ROWS, Status
 from . import acting, pages
@@ -117,6 +117,9 @@ def page(*methods: str) -> Callable[[View[P]], View[P]]:
             except Broken as broken:
                 template = "_broken" if view.__name__.startswith("live") else "broken"
                 context = {"broken": broken, "title": _("Locks and semaphores")}
+                if request.method == "POST":
+                    # What was asked for is kept, so that nothing has to be typed again.
+                    context |= {"again": _asked(request), **_wish(request, kwargs)}
                 return _render(own, request, template, context, status=503)
 
         return wrapper
@@ -163,24 +166,57 @@ def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResp
         messages.error(request, str(error))
         return HttpResponseRedirect(back)
     if "confirm" in request.POST:
-        level, said = _carry_out(deed)
+        by, reason = request.user.get_username(), request.POST.get("reason", "").strip()
+        level, said = _carry_out(deed, acting.Author(by=by, reason=reason))
         messages.add_message(request, level, said)
-        _log(request, object_id, said)
+        _log(request, object_id, f"{said} {reason}".strip())
         return HttpResponseRedirect(back)
     context = {"deed": deed, "status": status, "original": _entry(object_id), "title": deed.title}
     return _render(own, request, "confirm", {**context, "back": back})
 
 
-def _carry_out(deed: acting.Deed) -> acting.Outcome:
+def _carry_out(deed: acting.Deed, author: acting.Author) -> acting.Outcome:
     try:
         with asking():
-            return deed.perform()
+            return deed.perform(author)
     except Broken as broken:
         words = {"title": deed.title, "error": broken.said}
         return messages.ERROR, _("%(title)s That failed: %(error)s") % words
 
 
+def acts_of(object_id: str) -> dict[str, Any]:
+    """What the page of a name's history shows of the record of acts: nothing when it can't be
+    read, for what this site's database has of it is shown all the same."""
+    name, key = _entry(object_id).parts
+    try:
+        with asking():
+            return {"acts": audit.acts(name, key)}
+    except Broken as broken:
+        return {"unread": broken.said}
+
+
 # Parts
+
+
+def _asked(request: HttpRequest) -> list[tuple[str, str]]:
+    """The fields of a form, to be sent once more."""
+    fields = ((name, value) for name, some in request.POST.lists() for value in some)
+    return [(name, str(value)) for name, value in fields if name != "csrfmiddlewaretoken"]
+
+
+def _wish(request: HttpRequest, given: Mapping[str, Any]) -> dict[str, str]:
+    """In words what was asked for; no name of it has to be known."""
+    words = {
+        "name": str(Name(id=given["object_id"])),
+        "limit": request.POST.get("limit", "").strip(),
+    }
+    said = {
+        "pause": _("Pause %(name)s"),
+        "resume": _("Resume %(name)s"),
+        "reset": _("Reset the limit of %(name)s"),
+        "resize": _("Set the limit of %(name)s to %(limit)s"),
+    }
+    return {"wish": said.get(given["verb"], _("Release holders of %(name)s")) % words}
 
 
 def _entry(object_id: str) -> Name:

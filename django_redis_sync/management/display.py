@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..operators.audit import Act
 from ..operators.doctor import Finding
 from ..operators.history import Counters, History, add
 from ..operators.listing import Past
@@ -134,6 +135,28 @@ def holders_table(
     """Holders and waiters of several names, as `clear` shows them."""
     columns = [Column(_("NAME"), flexible=True), *_HOLDERS()]
     return table(columns, [[s.display, *_holder_row(s, one, style)] for s, one in rows], width)
+
+
+def acts(found: Sequence[Act], width: int | None, style: Style) -> list[str]:
+    """What operators did, the newest first."""
+    columns = [
+        Column(_("WHEN")),
+        Column(_("NAME"), flexible=True),
+        Column(_("WHAT"), flexible=True),
+        Column(_("WHO"), flexible=True),
+        Column(_("WHY"), flexible=True),
+    ]
+    rows: list[list[str | Cell]] = [
+        [
+            timezone.localtime(act.at).strftime("%Y-%m-%d %H:%M:%S"),
+            act.display,
+            act.said,
+            act.by,
+            act.reason,
+        ]
+        for act in found
+    ]
+    return table(columns, rows, width)
 
 
 def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[str]:

@@ -1,5 +1,7 @@
 """What an operator does: free, pause, resume, resize. Each takes effect in every process at once.
 
+Each is recorded, with who did it and why: `by` (who runs the process, unless told) and `reason`.
+
 The marks of a policy (`pause`, `resize` without a key) speak of all its keyed children: they are
 set on the plain name, which speaks for the children, and on each child that is known. A child that
 is used for the first time afterwards gets them from the keeper of the process that uses it, within
@@ -26,6 +28,7 @@ from ..exceptions import WrongKind
 from ..protocol.keys import Keys, keys_of, split
 from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import MOST_PERMITS
+from .audit import MOST_IDS, person, record
 from .names import family
 from .status import Holder, Status, Waiter, status_of, statuses
 from .words import display
@@ -45,7 +48,14 @@ class Cleared:
     name: str = field(default="")
 
 
-def clear(status: Status, tokens: Iterable[str], *, using: str | None = None) -> list[Cleared]:
+def clear(
+    status: Status,
+    tokens: Iterable[str],
+    *,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> list[Cleared]:
     """Take the lease, or the place in the queue, of those in `status` that `tokens` name.
 
     `tokens`: tokens or ids of `status.holders` and `status.waiters`. Whoever came since is not
@@ -66,37 +76,65 @@ def clear(status: Status, tokens: Iterable[str], *, using: str | None = None) ->
     for one, reply in zip(chosen, _run(steps, using), strict=True):
         cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
         _log("cleared", status.display, id=one.id, done=reply[0] == "ok", **_who(one))
+    ids = [one.id for one in cleared if one.done]
+    if ids:
+        said = {"by": by or person(), "reason": reason, "ids": ids[:MOST_IDS]}
+        record("clear", status.name, status.key, using, **said)
     return cleared
 
 
 async def aclear(
-    status: Status, tokens: Iterable[str], *, using: str | None = None
+    status: Status,
+    tokens: Iterable[str],
+    *,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
 ) -> list[Cleared]:
     """As clear."""
-    return await sync_to_async(clear, thread_sensitive=False)(status, tokens, using=using)
+    on_a_thread = sync_to_async(clear, thread_sensitive=False)
+    return await on_a_thread(status, tokens, using=using, by=by, reason=reason)
 
 
-def pause(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+def pause(
+    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
+) -> list[str]:
     """Let nobody new in, until `resume`; holders finish. The names paused, as people see them."""
-    return _mark("pause", name, key, using)
+    return _mark("pause", name, key, using, by, reason)
 
 
-async def apause(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+async def apause(
+    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
+) -> list[str]:
     """As pause."""
-    return await sync_to_async(pause, thread_sensitive=False)(name, key, using)
+    on_a_thread = sync_to_async(pause, thread_sensitive=False)
+    return await on_a_thread(name, key, using, by=by, reason=reason)
 
 
-def resume(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+def resume(
+    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
+) -> list[str]:
     """Take `pause` back; waiters get in at once."""
-    return _mark("resume", name, key, using)
+    return _mark("resume", name, key, using, by, reason)
 
 
-async def aresume(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+async def aresume(
+    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
+) -> list[str]:
     """As resume."""
-    return await sync_to_async(resume, thread_sensitive=False)(name, key, using)
+    on_a_thread = sync_to_async(resume, thread_sensitive=False)
+    return await on_a_thread(name, key, using, by=by, reason=reason)
 
 
-def resize(name: str, key: str | None, limit: int, using: str | None = None) -> list[str]:
+def resize(
+    name: str,
+    key: str | None,
+    limit: int,
+    using: str | None = None,
+    *,
+    by: str = "",
+    reason: str = "",
+) -> list[str]:
     """An operator's limit, above what the callers say, until `reset`. Nobody is thrown out.
 
     TypeError or ValueError for no limit, WrongKind for a read/write lock, which has none.
@@ -104,37 +142,58 @@ def resize(name: str, key: str | None, limit: int, using: str | None = None) -> 
     conf.whole("limit", limit, MOST_PERMITS)
     if status_of(name, key, using=using).kind != "plain":
         raise WrongKind(f"{display(name, key)!r} is a read/write lock: it has no limit")
-    return _mark("resize", name, key, using, limit)
+    return _mark("resize", name, key, using, by, reason, limit)
 
 
-async def aresize(name: str, key: str | None, limit: int, using: str | None = None) -> list[str]:
+async def aresize(
+    name: str,
+    key: str | None,
+    limit: int,
+    using: str | None = None,
+    *,
+    by: str = "",
+    reason: str = "",
+) -> list[str]:
     """As resize."""
-    return await sync_to_async(resize, thread_sensitive=False)(name, key, limit, using)
+    on_a_thread = sync_to_async(resize, thread_sensitive=False)
+    return await on_a_thread(name, key, limit, using, by=by, reason=reason)
 
 
-def reset(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+def reset(
+    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
+) -> list[str]:
     """Take `resize` back: the callers' limit rules again."""
-    return _mark("reset", name, key, using)
+    return _mark("reset", name, key, using, by, reason)
 
 
-async def areset(name: str, key: str | None = None, using: str | None = None) -> list[str]:
+async def areset(
+    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
+) -> list[str]:
     """As reset."""
-    return await sync_to_async(reset, thread_sensitive=False)(name, key, using)
+    on_a_thread = sync_to_async(reset, thread_sensitive=False)
+    return await on_a_thread(name, key, using, by=by, reason=reason)
 
 
 def _mark(
-    how: str, name: str, key: str | None, using: str | None, value: str | int = ""
+    how: str,
+    name: str,
+    key: str | None,
+    using: str | None,
+    by: str,
+    reason: str,
+    value: int | None = None,
 ) -> list[str]:
     alias = using or conf.current().cache
     marked = marked_key(conf.current().prefix(alias))
     first = _keys(name, key, using)
     # The plain name before the list of its children is read: a child born in between is seen by
     # one of both. Listed before marked: nothing may stay paused that nobody can see.
-    done = _apply(how, [first], marked, alias, value)
+    done = _apply(how, [first], marked, alias, value or "")
     if key is None:
         children = family(name, using=using)[1:]
-        done += _apply(how, [_keys(n, k, using) for n, k in children], marked, alias, value)
+        done += _apply(how, [_keys(n, k, using) for n, k in children], marked, alias, value or "")
     _log(how, first.display, names=len(done), value=value)
+    record(how, name, key, using, by=by or person(), reason=reason, limit=value)
     return done
 
 

@@ -14,6 +14,7 @@ from .. import conf
 from ..engine.commands import command, pipelined
 from ..engine.names import marked_key, names_key, policy_key
 from ..protocol.keys import check_text, quote, split, unquote
+from .configured import configured
 from .status import MOST_ROWS, Status, Unread, readable
 from .words import display
 
@@ -111,7 +112,7 @@ class Recent(Sequence[str]):
     def __init__(self, policy: str | None = None, *, using: str | None = None) -> None:
         self._policy, self._using = policy, using
         if policy is None:
-            others = sorted({name for name, _ in marked(using=using)} | configured())
+            others = sorted({name for name, _ in marked(using=using)} | configured().keys())
             listed = is_listed([(name, None) for name in others], using=using)
             counts = count_keys(others, using=using)
             length = count_names(using=using)
@@ -217,17 +218,6 @@ def is_known(name: str, key: str | None = None, *, using: str | None = None) -> 
     if is_listed([(name, key)], using=using)[0] or own in _marked(alias, prefix):
         return True
     return key is None and (name in configured() or count_keys([name], using=using)[name] > 0)
-
-
-def configured() -> set[str]:
-    """The names that the setting knows; what can't be one is left to the checks."""
-    config = conf.current()
-    found: list[object] = [*config.semaphores]
-    for endpoint, entry in config.endpoints.items():
-        # A policy of an endpoint's own is named as its "name" says, or as the endpoint is.
-        own = entry.get("name") or endpoint if isinstance(entry, Mapping) else entry
-        found.append(own)
-    return {name for name in found if isinstance(name, str) and _can_be(name, None)}
 
 
 def family(name: str, *, using: str | None = None) -> list[Pair]:

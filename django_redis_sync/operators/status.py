@@ -23,6 +23,7 @@ from ..protocol import plans
 from ..protocol.keys import Keys, keys_of, split
 from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import CONSTANTS
+from .configured import configured
 from .words import display
 
 #: Rows of holders and of waiters that are read of one name.
@@ -72,7 +73,8 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A name now. `limit`: what applies (an operator's or the callers'); `exclusive`: to a writer.
+    """A name now. `limit`: what applies (an operator's, the callers', or while nobody uses it the
+    settings'); `exclusive`: to a writer.
 
     `callers_limit`: what the last caller said; `clash`: the limit another caller said before, and
     when. `holders` and `waiters` hold MOST_ROWS at the most, `holding` and `waiting` count all.
@@ -149,11 +151,11 @@ def statuses(
     names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MOST_ROWS
 ) -> list[Status]:
     """Several names, a round trip per _BATCH of them. Unavailable when Redis can't be reached."""
-    found = []
+    found, limits = [], configured()
     for keys, answer in _looks(names, using, rows):
         if isinstance(answer, Failure):
             raise error_of(answer, looking(keys)) from answer.cause
-        found.append(_status(keys, answer.reply))
+        found.append(_status(keys, answer.reply, limits.get(split(keys.quoted)[0])))
     return found
 
 
@@ -164,13 +166,14 @@ def readable(
     or another program's value. Unavailable, or what else it is, when it hides all of them."""
     found: list[Status] = []
     unread: list[Unread] = []
+    limits = configured()
     for keys, answer in _looks(names, using, rows):
         if isinstance(answer, Failure):
             unread.append(Unread(*split(keys.quoted), error_of(answer, looking(keys))))
             if not found and len(unread) == _BATCH:
                 break
         else:
-            found.append(_status(keys, answer.reply))
+            found.append(_status(keys, answer.reply, limits.get(split(keys.quoted)[0])))
     if unread and not found:
         raise unread[0].error
     return found, unread
@@ -188,8 +191,8 @@ def _looks(
         yield from zip(batch, server.many([looking(k, rows) for k in batch]), strict=True)
 
 
-def _status(keys: Keys, reply: Sequence[Any]) -> Status:
-    """A Status of the reply of the `inspect` verb."""
+def _status(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> Status:
+    """A Status of the reply of the `inspect` verb. `configured`: the limit in the settings."""
     now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply
     now = int(now)
     holders, waiters = [], []
@@ -212,7 +215,7 @@ def _status(keys: Keys, reply: Sequence[Any]) -> Status:
     kind, _, said = seen.partition(" ")
     callers = whole(said) or None
     exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
-    limit = whole(override) or callers
+    limit = whole(override) or callers or configured
     if kind == "w" and not override:
         limit = None
     when, _, before = clash.partition(" ")

@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 
 from django_redis_sync.exceptions import SyncError, Unavailable
 from django_redis_sync.management import display, looking, naming, runner, terminal
-from django_redis_sync.operators import actions, doctor
+from django_redis_sync.operators import actions, audit, doctor
 from django_redis_sync.operators.listing import FIGURES
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import Holder, Status, Waiter, statuses
@@ -113,6 +113,9 @@ class Command(BaseCommand):
         def add_key(to: CommandParser) -> None:
             to.add_argument("--key", help="one key of a keyed policy: a user's pk, an IP address")
 
+        def add_reason(to: CommandParser) -> None:
+            to.add_argument("--reason", default="", help="why, for the record: see locks log")
+
         status = add("status", "Who holds, who waits, since when.")
         status.add_argument("name", nargs="?", help="one name; without it, a line for each")
         add_key(status)
@@ -135,6 +138,7 @@ class Command(BaseCommand):
         clear.add_argument("--holder", metavar="ID", help="a holder or waiter that status shows")
         clear.add_argument("--pattern", action="store_true", help="the name is a glob: * ? [seq]")
         clear.add_argument("--dry-run", action="store_true", help="only show whom")
+        add_reason(clear)
         clear.add_argument(
             "--no-input", "--noinput", action="store_false", dest="interactive", help="don't ask"
         )
@@ -145,11 +149,20 @@ class Command(BaseCommand):
             each = add(action, text)
             each.add_argument("name", help="a name, with all its keys")
             add_key(each)
+            add_reason(each)
         resize = add("resize", "Set a limit above what the code says. It lasts until --reset.")
         resize.add_argument("name", help="a name, with all its keys")
         resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
         resize.add_argument("--reset", action="store_true", help="let the code's limit rule again")
         add_key(resize)
+        add_reason(resize)
+        log = add("log", "What operators did: who, what, why.")
+        log.add_argument("name", nargs="?", help="one name; without it, all of them")
+        add_key(log)
+        log.add_argument("--format", choices=("table", "json"), default="table")
+        log.add_argument(
+            "--top", type=_limit, default=MOST_SHOWN, metavar="N", help="so many, the newest first"
+        )
         add("doctor", "Is this Redis fit for locks? What is wrong, and the remedy.")
         run = add(
             "run", "Run a command while holding a permit: flock(1) for a fleet.",
@@ -249,11 +262,26 @@ class Command(BaseCommand):
                 screen.draw([title, "", *found])
                 time.sleep(every)
 
+    def _log(
+        self, name: str | None, key: str | None, format: str, top: int, using: str | None,
+        **_options: Any,
+    ) -> None:  # fmt: skip
+        pairs = [(name, key)] if name is None else naming.find(name, key, using, most=1)
+        found = audit.acts(*pairs[0], most=top, using=using)
+        if format == "json":
+            self._print([json.dumps(audit.as_json(found), indent=2)])
+        elif found:
+            self._print(display.acts(found, self._width(), self.style))
+        else:
+            self._print(
+                [_("No operator did anything to it.") if name else _("No operator did anything.")]
+            )
+
     # Acting
 
     def _clear(
         self, name: str, key: str | None, holder: str | None, pattern: bool, dry_run: bool,
-        interactive: bool, using: str | None, **_options: Any,
+        interactive: bool, reason: str, using: str | None, **_options: Any,
     ) -> None:  # fmt: skip
         names = (
             names_in_use(using=using, pattern=name) if pattern else naming.find(name, key, using)
@@ -285,7 +313,7 @@ class Command(BaseCommand):
             one
             for status in found
             if (tokens := [shown.token for of, shown in chosen if of is status])
-            for one in actions.clear(status, tokens, using=using)
+            for one in actions.clear(status, tokens, using=using, reason=reason)
         ]
         done = sum(one.done for one in cleared)
         gone = len(cleared) - done
@@ -321,21 +349,21 @@ class Command(BaseCommand):
             return
         wanted = limit
 
-        def resize(name: str, key: str | None, using: str | None) -> list[str]:
-            return actions.resize(name, key, wanted, using)
+        def resize(name: str, key: str | None, using: str | None, *, reason: str) -> list[str]:
+            return actions.resize(name, key, wanted, using, reason=reason)
 
         self._mark(resize, _("Resized %s.") + " " + _("The limit is %d.") % wanted, **options)
 
     def _mark(
-        self, act: Callable[[str, str | None, str | None], list[str]], said: str, name: str,
-        key: str | None, using: str | None, undoes: bool = False, **_options: Any,
+        self, act: Callable[..., list[str]], said: str, name: str, key: str | None, reason: str,
+        using: str | None, undoes: bool = False, **_options: Any,
     ) -> None:  # fmt: skip
         family = naming.find(name, key, using, most=1)
         unheard_of = naming.unheard_of(statuses(family, using=using), using)
         if undoes:
             self._check(unheard_of)
         (plain, child), *_others = family
-        names = act(plain, child, using)
+        names = act(plain, child, using, reason=reason)
         shown = terminal.printable(names[0])
         if len(names) > 1:
             keys = ngettext("%d key", "%d keys", len(names) - 1) % (len(names) - 1)

@@ -1,0 +1,136 @@
+"""The record of what operators did: who, what, why. Kept in Redis, beside the names it is about, so
+that the command and the admin's pages, on any host and whatever is logged there, write one record.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from .. import conf
+from ..engine.commands import command
+from ..exceptions import SyncError
+from ..protocol.keys import quote
+from .words import display
+
+logger = logging.getLogger("django_redis_sync")
+
+#: Acts that are kept, the newest of all names together, and days after the last one.
+MOST_KEPT, KEPT_DAYS = 1000, 365
+#: Characters of a reason and of the name of who acts; ids of those cleared.
+MOST_TEXT, MOST_IDS = 200, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act. `what`: clear, pause, resume, resize or reset; `limit` of a resize; `ids` of those
+    that a clear took the lease or the place of; `by`: who; `reason`: why, as they said."""
+
+    at: datetime
+    what: str
+    name: str
+    key: str | None
+    by: str
+    reason: str = ""
+    limit: int | None = None
+    ids: tuple[str, ...] = ()
+
+    @property
+    def display(self) -> str:
+        return display(self.name, self.key)
+
+    @property
+    def said(self) -> str:
+        """What was done, in words."""
+        words = {
+            "pause": _("paused"),
+            "resume": _("resumed"),
+            "reset": _("limit reset"),
+            "resize": _("limit set to %s") % self.limit,
+        }
+        if self.what != "clear":
+            return words.get(self.what, self.what)
+        shown = ", ".join(self.ids)
+        return ngettext("cleared %d", "cleared %d", len(self.ids)) % len(self.ids) + f": {shown}"
+
+
+def audit_key(prefix: str) -> str:
+    """A sorted set of JSON texts, by server ms."""
+    return f"{quote(prefix)}:acts"
+
+
+def person() -> str:
+    """Who runs this process, and on which host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def record(act: str, name: str, key: str | None, using: str | None, **details: Any) -> None:
+    """Keep an act that was done. One that can't be written is logged: the act stands."""
+    config = conf.current()
+    alias = using or config.cache
+    registry = audit_key(config.prefix(alias))
+    text = {"by", "reason"}
+    kept = {k: v[:MOST_TEXT] if k in text else v for k, v in details.items() if v}
+    try:
+        now = int(command(alias, "TIME")[0]) * 1000
+        entry = {"what": act, "name": name, "key": key, **kept, "n": secrets.token_hex(4)}
+        command(alias, "ZADD", registry, now, json.dumps(entry, ensure_ascii=False))
+        command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MOST_KEPT)
+        command(alias, "PEXPIRE", registry, KEPT_DAYS * 86_400_000)
+    except SyncError as error:
+        logger.warning("could not record that an operator did %s to %r: %s", act, name, error)
+
+
+def acts(
+    name: str | None = None, key: str | None = None, *, most: int = 100, using: str | None = None
+) -> list[Act]:
+    """What operators did, newest first: to all names, or to one and its keys. Unavailable when
+    Redis can't be reached."""
+    config = conf.current()
+    alias = using or config.cache
+    registry = audit_key(config.prefix(alias))
+    reply = command(alias, "ZREVRANGE", registry, 0, MOST_KEPT - 1, "WITHSCORES")
+    found = [act for text, score in _pairs(reply) if (act := _act(text, score)) is not None]
+    return [
+        act
+        for act in found
+        if name is None or (act.name == name and (key is None or act.key in (None, key)))
+    ][:most]
+
+
+def as_json(found: Sequence[Act]) -> list[dict[str, Any]]:
+    return [{**asdict(act), "at": act.at.isoformat(), "ids": list(act.ids)} for act in found]
+
+
+def _pairs(reply: Sequence[Any]) -> list[tuple[str, float]]:
+    """Members WITHSCORES: flat in RESP2, in pairs in RESP3."""
+    if reply and isinstance(reply[0], (list, tuple)):
+        return [(member, float(score)) for member, score in reply]
+    return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]
+
+
+def _act(text: str, score: float) -> Act | None:
+    """None for what is no record of ours."""
+    try:
+        entry = json.loads(text)
+        entry.pop("n", None)
+        at = datetime.fromtimestamp(score / 1000, tz=timezone.utc)
+        ids = tuple(map(str, entry.pop("ids", ())))
+        return Act(at, ids=ids, **{"by": "", **entry})
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError):
+        return None

@@ -1,0 +1,124 @@
+"""The record of acts: one, whoever acts by whatever way."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+from django.core.management import CommandError, call_command
+
+from django_redis_sync import Lock, Semaphore
+from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators.status import status_of
+from tests.behaviour.both import both
+
+pytestmark = pytest.mark.usefixtures("raw")
+
+
+def locks(*words: str) -> str:
+    out = StringIO()
+    call_command("locks", *words, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+@both
+async def test_each_act_is_recorded_with_who_and_why(io: Any) -> None:
+    lease = Semaphore("exports", 2).acquire()
+    who = {"by": "ada", "reason": "too many"}
+    await io.do(actions, "pause", "exports", **who)
+    await io.do(actions, "resize", "exports", None, 7, **who)
+    await io.do(actions, "reset", "exports", **who)
+    await io.do(actions, "resume", "exports", **who)
+    await io.do(actions, "clear", status_of("exports"), [lease.token], **who)
+    found = audit.acts("exports")
+    assert sorted(["clear", "resume", "reset", "resize", "pause"]) == sorted(
+        act.what for act in found
+    )
+    assert {("ada", "too many")} == {(act.by, act.reason) for act in found}
+    (resized,) = [act for act in found if act.what == "resize"]
+    (cleared,) = [act for act in found if act.what == "clear"]
+    assert 7 == resized.limit and "limit set to 7" == resized.said
+    assert (lease.token[:8],) == cleared.ids and f"cleared 1: {lease.token[:8]}" == cleared.said
+
+
+def test_what_had_ended_by_itself_is_no_act() -> None:
+    lease = Lock("a").acquire()
+    assert lease is not None
+    status = status_of("a")
+    lease.release()
+    actions.clear(status, [lease.token])
+    assert [] == audit.acts("a")
+
+
+def test_the_command_records_who_runs_it(raw: redis.Redis) -> None:
+    with Lock("a"), Lock("b"):
+        locks("pause", "a", "--reason", "migration of the 報表")
+        locks("pause", "b")
+    lines = locks("log").splitlines()
+    assert ["WHEN", "NAME", "WHAT", "WHO", "WHY"] == lines[0].split()
+    assert 3 == len(lines)
+    (line,) = [line for line in lines if " a " in line]
+    assert audit.person() in line and line.endswith("migration of the 報表")
+    (one,) = json.loads(locks("log", "a", "--format", "json"))
+    assert ("pause", "a", None, "migration of the 報表") == (
+        one["what"],
+        one["name"],
+        one["key"],
+        one["reason"],
+    )
+
+
+def test_a_policy_s_acts_are_its_keys_too() -> None:
+    with Semaphore("api", 2, key="7"), Semaphore("api", 2, key="8"):
+        actions.pause("api", "7")
+        actions.pause("api", "8")
+        actions.resume("api")
+    assert 3 == len(audit.acts("api"))
+    assert {None, "7"} == {act.key for act in audit.acts("api", "7")}
+
+
+def test_a_name_without_acts_says_so() -> None:
+    assert "No operator did anything to it.\n" == locks("log", "a")
+    assert "No operator did anything.\n" == locks("log")
+
+
+def test_the_record_is_bounded_and_outlives_the_names(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MOST_KEPT", 3)
+    for n in range(5):
+        audit.record("pause", f"n{n}", None, None, by="x" * 1000, reason="y" * 1000)
+    key = audit.audit_key(settings.PREFIX)
+    assert 3 == raw.zcard(key)
+    assert raw.pttl(key) > 360 * 86_400_000
+    assert {200} == {len(text) for act in audit.acts() for text in (act.by, act.reason)}
+
+
+def test_garbage_in_the_record_hides_nothing(raw: redis.Redis) -> None:
+    actions.pause("a", by="me")
+    key = audit.audit_key(settings.PREFIX)
+    raw.zadd(key, {b"\xff": 1e13, b"{}": 1e13, b"[1]": 2e18, b'{"what": 1, "zzz": 2}': 3})
+    assert ["a"] == [act.name for act in audit.acts()]
+
+
+def test_an_act_that_can_not_be_recorded_stands(
+    raw: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw.set(audit.audit_key(settings.PREFIX), "another program's")
+    assert ["a"] == actions.pause("a")
+    assert status_of("a").paused
+    assert "could not record" in caplog.text
+    with pytest.raises(CommandError):
+        locks("log")
+
+
+def test_people_are_named_where_no_user_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise OSError("no such user")
+
+    monkeypatch.setattr(audit.getpass, "getuser", unknown)
+    assert audit.person().partition("@")[0].isdigit()
