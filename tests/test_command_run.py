@@ -189,6 +189,61 @@ def test_a_killed_runner_frees_its_name_within_the_lease_and_takes_the_command_a
         eventually(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
+def pids(folder: Path, *names: str) -> list[int]:
+    """What the command wrote into files, once it is there."""
+    files = [folder / name for name in names]
+    eventually(lambda: all(file.exists() and file.read_text().strip() for file in files))
+    return [int(file.read_text()) for file in files]
+
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who descends")
+
+FAMILY = """
+sleep 61 & echo $! > child
+setsid sh -c 'echo $$ > apart; exec sleep 62' &
+sh -c '(setsid sh -c "echo \\$\\$ > orphan; exec sleep 63" &)'
+wait
+"""
+
+
+@needs_linux
+def test_a_killed_runner_takes_all_along_before_another_gets_in(run: Run, tmp_path: Path) -> None:
+    """Grandchildren too, those with a session of their own and those whose parent is gone."""
+    process = run("job", "--", "sh", "-c", FAMILY)
+    family = pids(tmp_path, "child", "apart", "orphan")
+    assert all(map(alive, family))
+    process.kill()
+    with Lock("job", blocking_timeout=10):
+        assert [False, False, False] == [alive(pid) for pid in family]
+
+
+@needs_linux
+def test_a_lost_permit_ends_all_of_it(run: Run, tmp_path: Path) -> None:
+    process = run("job", "--", "sh", "-c", FAMILY)
+    family = pids(tmp_path, "child", "apart", "orphan")
+    clear("job")
+    assert 76 == ended(process)[0]
+    assert [False, False, False] == [alive(pid) for pid in family]
+
+
+@needs_linux
+def test_a_killed_watchdog_takes_its_process_group_along(run: Run, tmp_path: Path) -> None:
+    process = run("job", "--", "sh", "-c", "echo $PPID > dog; sleep 61 & echo $! > child; wait")
+    dog, child = pids(tmp_path, "dog", "child")
+    os.kill(dog, signal.SIGKILL)
+    assert 137 == ended(process)[0]
+    eventually(lambda: not alive(child))
+
+
+def test_what_a_command_leaves_behind_on_purpose_goes_on(run: Run, tmp_path: Path) -> None:
+    """As in a shell: the permit is for as long as the command runs."""
+    script = "setsid sh -c 'echo $$ > left; exec sleep 30' >/dev/null 2>&1 & sleep 0.3; exit 5"
+    assert 5 == ended(run("job", "--", "sh", "-c", script))[0]
+    (left,) = pids(tmp_path, "left")
+    assert alive(left) and not taken("job")
+    os.kill(left, signal.SIGKILL)
+
+
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

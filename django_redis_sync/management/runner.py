@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -33,18 +32,7 @@ _LOOK = 0.2
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
-# Becomes the command in its process, after asking the kernel (Linux) to kill it when its parent
-# dies, even by SIGKILL: nobody renews the permit then. The parent may have died before it asked.
-_LAUNCHER = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-if os.getppid() == int(sys.argv[1]):
-    try:
-        os.execvp(sys.argv[2], sys.argv[2:])
-    except OSError as error:
-        print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
-"""
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +79,12 @@ def _semaphore(order: Order, command: Sequence[str]) -> Semaphore:
 
 
 class _Job:
-    """The command's process, a session of its own: its whole group is signalled."""
+    """The command and its watchdog, a session of their own: its whole group is signalled."""
 
     def __init__(self, command: Sequence[str], stderr: Any) -> None:
         self._command, self._stderr = list(command), stderr
         self._child: subprocess.Popen[bytes] | None = None
-        self._starting, self._early = False, list[int]()
+        self._starting, self._early, self._lifeline = False, list[int](), -1
         self._done = threading.Event()
 
     @contextlib.contextmanager
@@ -126,18 +114,31 @@ class _Job:
             self._say(f"{printable(self._command[0])}: {error.strerror}")
             return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
         finally:
+            self._clean_up()
             self._give_back(lease, quietly=ended)
         assert self._child is not None
         code = self._child.returncode
         return LOST if ended else 128 - code if code < 0 else code
 
+    def _clean_up(self) -> None:
+        if self._child is not None and (self._child.returncode or 0) < 0:
+            self._send(
+                signal.SIGKILL
+            )  # the watchdog was killed: nobody else looks after the others
+        with contextlib.suppress(OSError):
+            os.close(self._lifeline)
+
     def _start(self, lease: Lease) -> None:
-        words = self._command
-        if sys.platform == "linux":
-            words = [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *words]
         known = {"REDIS_SYNC_NAME": lease.name, "REDIS_SYNC_FENCE": str(lease.fence)}
         self._starting = True
-        self._child = subprocess.Popen(words, env={**os.environ, **known}, start_new_session=True)
+        lifeline, self._lifeline = os.pipe()
+        self._child = subprocess.Popen(
+            [sys.executable, "-IS", _WATCHDOG, str(lifeline), *self._command],
+            env={**os.environ, **known},
+            start_new_session=True,
+            pass_fds=[lifeline],
+        )
+        os.close(lifeline)
         self._starting = False
         threading.Thread(target=self._reap, args=(self._child,), daemon=True).start()
         for number in self._early:
@@ -165,13 +166,9 @@ class _Job:
         return True
 
     def _end(self) -> None:
-        """SIGTERM, and SIGKILL to those who don't listen."""
-        self._send(signal.SIGTERM)
-        self._send(signal.SIGCONT)
-        give_up_at = time.monotonic() + PATIENCE
-        while time.monotonic() < give_up_at and self._send(0):
-            time.sleep(0.05)
-        self._send(signal.SIGKILL)
+        """SIGTERM to all of it, and SIGKILL to those who don't listen: the watchdog's work."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._lifeline, str(PATIENCE).encode())
         self._done.wait()
 
     def _give_back(self, lease: Lease, quietly: bool) -> None:
