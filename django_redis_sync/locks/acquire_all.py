@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from .. import conf
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
 from ..protocol.plans import Refusal
-from .callers import PerCaller
+from .callers import Block, Leaving, PerCaller
 from .lease import Lease
 from .semaphore import Semaphore
 
@@ -44,26 +44,35 @@ class acquire_all:
     def acquire(self) -> tuple[Lease, ...] | None:
         """The leases, or None when one of them did not come in time."""
         try:
-            return self.__enter__()
+            return self._take(Block.by_call())
         except NotAcquired:
             return None
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
         """As acquire."""
         try:
-            return await self.__aenter__()
+            return await self._atake(Block.by_call())
         except NotAcquired:
             return None
 
     def release(self) -> None:
         """Give back what this thread or task took last. LeaseLost when one of them is over."""
-        self._pop().close()
+        self._held.end(Block.by_call()).close()
 
     async def arelease(self) -> None:
         """As release."""
-        await self._pop().aclose()
+        await self._held.end(Block.by_call()).aclose()
 
     def __enter__(self) -> tuple[Lease, ...]:
+        return self._take(self._held.begin(self))
+
+    def __aenter__(self) -> Coroutine[Any, Any, tuple[Lease, ...]]:
+        return self._atake(self._held.begin(self))
+
+    __exit__ = Leaving("_leave")
+    __aexit__ = Leaving("_aleave")
+
+    def _take(self, block: Block) -> tuple[Lease, ...]:
         order, deadline = self._order(), self._deadline()
         leases: dict[int, Lease] = {}
         with ExitStack() as undo:
@@ -76,10 +85,10 @@ class acquire_all:
             for i in order:
                 taken.push(partial(self._given[i][0].leave, leases[i]))
             undo.pop_all()
-        self._held.entered().append(taken)
+        self._held.hold(block, taken)
         return found
 
-    async def __aenter__(self) -> tuple[Lease, ...]:
+    async def _atake(self, block: Block) -> tuple[Lease, ...]:
         order, deadline = self._order(), self._deadline()
         leases: dict[int, Lease] = {}
         async with AsyncExitStack() as undo:
@@ -92,16 +101,14 @@ class acquire_all:
             for i in order:
                 taken.push_async_exit(partial(self._given[i][0].aleave, leases[i]))
             undo.pop_all()
-        self._held.entered().append(taken)
+        self._held.hold(block, taken)
         return found
 
-    def __exit__(self, *error: Any) -> bool | None:
-        done: bool | None = self._pop().__exit__(*error)
-        return done
+    def _leave(self, block: Block, *error: Any) -> None:
+        self._held.end(block).__exit__(*error)
 
-    async def __aexit__(self, *error: Any) -> bool | None:
-        done: bool | None = await self._pop().__aexit__(*error)
-        return done
+    async def _aleave(self, block: Block, *error: Any) -> None:
+        await self._held.end(block).__aexit__(*error)
 
     def _places(self) -> list[tuple[str, str, str]]:
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
@@ -134,9 +141,3 @@ class acquire_all:
         for lease in leases.values():
             lease.check()
         return tuple(leases[i] for i in range(len(leases)))
-
-    def _pop(self) -> Any:
-        stacks = self._held.entered()
-        if not stacks:
-            raise NotAcquired("this thread or task holds nothing through this object")
-        return stacks.pop()

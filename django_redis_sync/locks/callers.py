@@ -1,68 +1,239 @@
-"""Which leases a thread or task took through an object, so that nobody has to carry them."""
+"""Who took what through an object: by thread or task for `release`, by block for `with`."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
+from ..exceptions import NotAcquired
 from .lease import Lease
 
+T = TypeVar("T")
 
-class PerCaller:
-    """The leases taken through one object, by thread, or by task where one runs."""
+#: Leases that are over and that a caller may have in its list, before they are looked through.
+_MOST_OVER = 100
+
+
+class Block:
+    """The end of one `with` block, loaded when the block begins: it holds what the block took.
+
+    Threads and tasks don't matter to it: a generator may end in another one than it began in.
+    """
+
+    # The interpreter loads `__exit__` before it calls `__enter__` and keeps it until the block
+    # ends (the reference defines `with` so; contextlib.ExitStack does the same). So what was
+    # loaded last in a thread belongs to the `__enter__` that comes next there.
+    __slots__ = ("__weakref__", "_leave", "_owner", "taken")
+
+    def __init__(self, leave: str, owner: Any) -> None:
+        self._leave, self._owner = leave, owner
+        self.taken: Any = _NOTHING  # then who took what, then _OVER
+
+    def __call__(self, *args: Any) -> Any:
+        owner, *error = args if self._owner is None else (self._owner, *args)
+        return getattr(owner, self._leave)(self, *error)
+
+    @classmethod
+    def by_call(cls) -> Block:
+        """One that no `with` began or will end."""
+        return cls("", None)
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether no `with` will end it."""
+        return not self._leave
+
+    def begins(self, owner: Any) -> bool:
+        """Whether it was loaded for a block over `owner` that has taken nothing yet."""
+        return self.taken is _NOTHING and self._owner in (None, owner)
+
+
+class Leaving:
+    """An `__exit__` or `__aexit__` that is a new Block for each `with`.
+
+    `leave`: the method that ends a block; it is called with the Block and what was raised.
+    """
+
+    def __init__(self, leave: str) -> None:
+        self._leave = leave
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        block = Block(self._leave, instance)
+        # The list is short: what was loaded and did not begin is dropped at once, mostly.
+        _loaded.blocks = [ref for ref in _loaded.blocks if ref() is not None]
+        _loaded.blocks.append(weakref.ref(block))
+        return block
+
+
+#: What a block has taken before it began, and after it ended.
+_NOTHING, _OVER = object(), object()
+
+
+class _Loaded(threading.local):
+    """The blocks that were loaded in this thread and did not begin yet."""
 
     def __init__(self) -> None:
-        self._threads = threading.local()
-        self._tasks: weakref.WeakKeyDictionary[Any, tuple[list[Lease], list[Any]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.blocks: list[weakref.ref[Block]] = []
 
-    def _lists(self) -> tuple[list[Lease], list[Any]]:
+
+_loaded = _Loaded()
+
+
+def _beginning(owner: Any) -> Block | None:
+    """The block that begins now; None where `__enter__` was called by hand."""
+    for ref in reversed(_loaded.blocks):
+        block = ref()
+        if block is not None and block.begins(owner):
+            _loaded.blocks.remove(ref)
+            return block
+    return None
+
+
+class ByCaller(Generic[T]):
+    """One T for each thread, or each task where one runs."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make, self._threads = make, threading.local()
+        self._tasks: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
+
+    def mine(self) -> T:
         loop = asyncio._get_running_loop()  # current_task() would raise where there is none
         task = None if loop is None else asyncio.current_task(loop)
         if task is not None:
-            return self._tasks.setdefault(task, ([], []))
+            found = self._tasks.get(task)
+            return self._tasks.setdefault(task, self._make()) if found is None else found
         try:
-            lists: tuple[list[Lease], list[Any]] = self._threads.lists
+            mine: T = self._threads.mine
         except AttributeError:
-            lists = self._threads.lists = ([], [])
-        return lists
+            mine = self._threads.mine = self._make()
+        return mine
+
+
+class _Taken:
+    """What one caller took through one object."""
+
+    __slots__ = ("__weakref__", "by_hand", "leases", "most")
+
+    def __init__(self) -> None:
+        #: With whether a block gives it back. A dict for its atomic steps: with thread_local=False
+        #: all threads share it.
+        self.leases: dict[Any, bool] = {}
+        self.most = _MOST_OVER
+        #: Entered by a call of `__enter__`, newest last.
+        self.by_hand: list[Block] = []
+
+    def add(self, lease: Lease, in_block: bool) -> None:
+        self.leases[lease] = in_block
+        if len(self.leases) > self.most:
+            self._sweep()
+            self.most = _MOST_OVER + 2 * len(self.leases)
+
+    def _sweep(self) -> None:
+        """Drop those that ended by their own `release`, and all but the newest of the lost."""
+        over = [lease for lease in list(self.leases) if not lease.held]
+        ended = [lease for lease in over if lease.ended]
+        lost = [lease for lease in over if not lease.ended]
+        for lease in (*ended, *lost[:-_MOST_OVER]):
+            self.leases.pop(lease, None)
+
+    def newest(self, take: bool, but_blocks: bool = False) -> Lease | None:
+        """The newest that was neither released nor detached."""
+        for lease, in_block in reversed(list(self.leases.items())):
+            if lease.ended:
+                self.leases.pop(lease, None)
+                continue
+            # Of two threads that take the newest, one takes the next.
+            wanted = not (in_block and but_blocks)
+            if wanted and (not take or self.leases.pop(lease, None) is not None):
+                return cast(Lease, lease)
+        return None
+
+
+class PerCaller:
+    """What was taken through one object, by thread or task, and by block."""
+
+    def __init__(self) -> None:
+        self._callers = ByCaller(_Taken)
+        #: Entered by hand, in whichever thread.
+        self._by_hand: weakref.WeakSet[Block] = weakref.WeakSet()
+
+    def mine(self) -> _Taken:
+        return self._callers.mine()
+
+    # For `acquire` and `release`
 
     def add(self, lease: Lease) -> None:
-        taken = self._lists()[0]
-        while taken and taken[-1].ended:  # by the lease's own release: else they would pile up
-            taken.pop()
-        taken.append(lease)
+        self.mine().add(lease, False)
 
     def discard(self, lease: Lease) -> None:
-        taken = self._lists()[0]
-        for i in reversed(range(len(taken))):
-            if taken[i] is lease:
-                del taken[i]
-                return
+        self.mine().leases.pop(lease, None)
 
     def newest(self, take: bool = False) -> Lease | None:
-        """The newest that was neither released nor detached."""
-        taken = self._lists()[0]
-        while taken and taken[-1].ended:
-            taken.pop()
-        if not taken:
-            return None
-        return taken.pop() if take else taken[-1]
+        """The newest that this thread or task took and that was neither released nor detached."""
+        return self.mine().newest(take)
 
-    def entered(self) -> list[Any]:
-        """What the open `with` blocks entered, innermost last."""
-        return self._lists()[1]
+    # For `with`
+
+    def begin(self, owner: Any) -> Block:
+        """The block that begins with this call of `owner.__enter__`."""
+        return _beginning(owner) or Block.by_call()
+
+    def hold(self, block: Block, what: Any) -> None:
+        """The block took `what`: a lease, or a stack of them."""
+        mine = self.mine()
+        block.taken = weakref.ref(mine), what  # a circle would wait for the garbage collector
+        if isinstance(what, Lease):
+            mine.add(what, True)
+        if block.by_hand:
+            mine.by_hand.append(block)
+            self._by_hand.add(block)
+
+    def end(self, block: Block) -> Any:
+        """What the block took. NotAcquired when nobody can tell.
+
+        An `__exit__` that was called by hand ends what this thread or task entered or acquired
+        last, else the only block that any other entered by hand.
+        """
+        if block.taken is _NOTHING:
+            found = self._by_hand_of(self.mine())
+            if isinstance(found, Lease):
+                return found
+            block = found
+        if block.taken is _OVER:
+            raise NotAcquired("this block was left before")
+        (caller, what), block.taken = block.taken, _OVER
+        if (taken := caller()) is not None:
+            taken.leases.pop(what, None)
+        return what
+
+    def _by_hand_of(self, mine: _Taken) -> Any:
+        if mine.by_hand:
+            block = mine.by_hand.pop()
+        elif (lease := mine.newest(True, but_blocks=True)) is not None:
+            return lease
+        else:
+            others = list(self._by_hand)
+            if len(others) != 1:
+                raise NotAcquired(
+                    "this thread or task holds nothing through this object: leave a block where "
+                    "it was entered, or use `with`, which may end in another thread"
+                )
+            (block,) = others
+            if (caller := block.taken[0]()) is not None:
+                caller.by_hand.remove(block)
+        self._by_hand.discard(block)
+        return block
 
 
 class Shared(PerCaller):
-    """One list for all threads and tasks (thread_local=False)."""
+    """One for all threads and tasks (thread_local=False)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._all: tuple[list[Lease], list[Any]] = ([], [])
+        self._all = _Taken()
 
-    def _lists(self) -> tuple[list[Lease], list[Any]]:
+    def mine(self) -> _Taken:
         return self._all

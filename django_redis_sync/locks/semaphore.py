@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..protocol.keys import keys_of
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
 from . import transactions
-from .callers import PerCaller, Shared
+from .callers import Block, Leaving, PerCaller, Shared
 from .lease import Lease
 from .lease_state import Terms
 from .terms import Asking
@@ -142,16 +142,15 @@ class Semaphore(Asking):
         await self.newest().arelease()
 
     def __enter__(self) -> Lease:
-        return self._enter(self.take())
+        block = self._held.begin(self)
+        return self._enter(block, self.take())
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        self.leave(self._leave(), kind, error, trace)
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+        return self._aenter(self._held.begin(self))  # now: a coroutine begins when it is awaited
 
-    async def __aenter__(self) -> Lease:
-        return self._enter(await self.atake())
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        await self.aleave(self._leave(), kind, error, trace)
+    # Each a new one for each block, so that it gives back what its block took, wherever it ends.
+    __exit__ = Leaving("_leave")
+    __aexit__ = Leaving("_aleave")
 
     def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
         """Acquire, then `transaction.atomic(using, durable=True)`: given back when that is over.
@@ -270,11 +269,14 @@ class Semaphore(Asking):
         """Undo keep."""
         self._held.discard(lease)
 
-    def _enter(self, got: Lease | Refusal) -> Lease:
+    async def _aenter(self, block: Block) -> Lease:
+        return self._enter(block, await self.atake())
+
+    def _enter(self, block: Block, got: Lease | Refusal) -> Lease:
         if isinstance(got, Refusal):
             raise self.error_of(got)
-        self._held.entered().append(got)
-        return self.keep(got)
+        self._held.hold(block, got)
+        return got
 
     def error_of(self, refusal: Refusal) -> NotAcquired:
         """What a `with` raises that was refused."""
@@ -288,10 +290,15 @@ class Semaphore(Asking):
         """As undo."""
         await lease.__aexit__(*error)
 
-    def _leave(self) -> Lease:
-        lease: Lease = self._held.entered().pop()
-        self._held.discard(lease)
-        return lease
+    def _leave(
+        self, block: Block, kind: type[BaseException] | None, error: Any, trace: Any
+    ) -> None:
+        self.leave(self._held.end(block), kind, error, trace)
+
+    async def _aleave(
+        self, block: Block, kind: type[BaseException] | None, error: Any, trace: Any
+    ) -> None:
+        await self.aleave(self._held.end(block), kind, error, trace)
 
     def newest(self, keep: bool = False) -> Lease:
         """What `release` would give back; without `keep` it is taken out. NotAcquired: nothing."""

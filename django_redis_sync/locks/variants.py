@@ -10,23 +10,21 @@ from ..exceptions import NotAcquired, UpgradeRefused
 from ..protocol.keys import keys_of
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
-from .callers import PerCaller
+from .callers import ByCaller
 from .lease import Lease
 from .lease_state import Terms
 from .semaphore import Lock, Semaphore
 
+#: By lease, one entry for each time that it was taken: 0, 1, 2 ...
+Taken = weakref.WeakKeyDictionary[Lease, list[int]]
 
-class _Callers(PerCaller):
+
+class _Callers(ByCaller[Taken]):
     """How often each thread or task took a lease, through whichever object. Leases are held weakly:
     what nobody can release any more is not renewed."""
 
-    def mine(self) -> weakref.WeakKeyDictionary[Lease, int]:
-        """Those of this thread or task."""
-        kept = self.entered()
-        if not kept:
-            kept.append(weakref.WeakKeyDictionary())
-        mine: weakref.WeakKeyDictionary[Lease, int] = kept[0]
-        return mine
+    def __init__(self) -> None:
+        super().__init__(weakref.WeakKeyDictionary)
 
     def of(self, semaphore: Semaphore) -> list[Lease]:
         """Those of the semaphore's name that this process neither released nor detached."""
@@ -46,8 +44,11 @@ class RLock(Lock):
     thread_local.
     """
 
-    # Invariant: a count of 0 is a lease that goes with the open transaction (release_on_commit).
+    # Invariant: no entry is left of a lease that goes with the open transaction
+    # (release_on_commit).
     _taken = _Callers()
+    #: Whose lease it is: a block may end in another thread or task.
+    _owners: weakref.WeakKeyDictionary[Lease, Taken] = weakref.WeakKeyDictionary()
 
     def __init__(self, name: str, **options: Any) -> None:
         if not options.get("thread_local", True):
@@ -97,8 +98,8 @@ class RLock(Lock):
         return lease is not None and await lease.aowned()
 
     def _mine(self, deferred: bool = False) -> Lease | None:
-        counts, mine = self._taken.mine(), self._taken.of(self)
-        return next((lease for lease in mine if deferred or counts[lease]), None)
+        taken, mine = self._taken.mine(), self._taken.of(self)
+        return next((lease for lease in mine if deferred or taken[lease]), None)
 
     def _again(self, permits: int) -> Lease | None:
         lease = self._mine(deferred=True) if permits == 1 else None
@@ -108,17 +109,18 @@ class RLock(Lock):
 
     def _count(self, got: Lease | Refusal) -> Lease | Refusal:
         if isinstance(got, Lease):
-            mine = self._taken.mine()
-            mine[got] = mine.get(got, 0) + 1
+            self._owners[got] = mine = self._taken.mine()
+            times = mine.setdefault(got, [])
+            times.append(len(times))
         return got
 
     def _last(self, lease: Lease) -> bool:
         """Count one acquire back; whether it was the last."""
-        mine = self._taken.mine()
-        count = mine.pop(lease, 1) - 1
-        if count > 0:
-            mine[lease] = count
-        return count <= 0
+        owner = self._owners[lease]
+        if (times := owner.get(lease)) and times.pop() > 0:
+            return False
+        owner.pop(lease, None)
+        return True
 
     def newest(self, keep: bool = False) -> Lease:
         lease = self._mine()
@@ -130,11 +132,11 @@ class RLock(Lock):
         return lease
 
     def _deferred(self, lease: Lease) -> bool:
-        mine = self._taken.mine()
-        if lease not in _LATER and not super()._deferred(_Later(lease, mine)):  # type: ignore[arg-type]
+        owner = self._owners[lease]
+        if lease not in _LATER and not super()._deferred(_Later(lease, owner)):  # type: ignore[arg-type]
             return False
         _LATER.add(lease)
-        mine[lease] = 0  # until then it may be taken again
+        owner[lease] = []  # until then it may be taken again
         return True
 
     def undo(self, lease: Lease, *error: Any) -> None:
@@ -165,8 +167,8 @@ _LATER: weakref.WeakSet[Lease] = weakref.WeakSet()
 class _Later:
     """Releases a lease when a transaction ends, unless it was taken again and is in use."""
 
-    def __init__(self, lease: Lease, counts: weakref.WeakKeyDictionary[Lease, int]) -> None:
-        self.name, self._lease, self._counts = lease.name, lease, counts
+    def __init__(self, lease: Lease, taken: Taken) -> None:
+        self.name, self._lease, self._taken = lease.name, lease, taken
         self.is_of = lease.is_of
 
     @property
@@ -175,7 +177,7 @@ class _Later:
 
     def release(self) -> None:
         _LATER.discard(self._lease)
-        if not self._counts.get(self._lease):
+        if not self._taken.get(self._lease):
             self._lease.release()
 
 
@@ -201,7 +203,7 @@ class _Side(Semaphore):
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
         lease = super()._settle(terms, ask, got)
         if isinstance(lease, Lease):
-            self._taken.mine()[lease] = 1
+            self._taken.mine()[lease] = [0]
         return lease
 
     def _has(self, permits: int) -> bool:

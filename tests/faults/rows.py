@@ -420,6 +420,23 @@ FAULTS: dict[int, Row] = {
             "test_belief_holds_under_load",
         ),
     ),
+    42: Row(
+        "a with that ends in another thread or task than it began",
+        "gives back what it took, and nothing else",
+        "generators run on by a pool, closed by the loop, interleaved over one object; exit stacks",
+        at(
+            "test_locks_blocks",
+            "test_a_generator_that_another_thread_runs_on_gives_back",
+            "test_a_generator_that_another_thread_closes_gives_back",
+            "test_two_generators_over_one_object_end_their_own",
+            "test_an_rlock_taken_in_many_places_is_given_back_with_the_last",
+            "test_an_async_generator_that_the_loop_closes_gives_back",
+            "test_an_async_block_may_end_in_another_task",
+            "test_two_async_generators_over_one_object_end_their_own",
+            "test_an_exit_stack_may_be_closed_in_another_thread",
+            "test_an_async_exit_stack_may_be_closed_in_another_task",
+        ),
+    ),
 }
 
 MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"

@@ -1,0 +1,370 @@
+"""A `with` gives back what it took and nothing else, in whichever thread or task it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import io
+import threading
+import unittest
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_sync import (
+    Lease,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    acquire_all,
+)
+
+from .behaviour.watching import View
+
+#: Whatever can be entered, with the names that it holds then.
+KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "lock": (lambda: Lock("x"), ("x",)),
+    "semaphore": (lambda: Semaphore("x", 9), ("x",)),
+    "for all threads": (lambda: Semaphore("x", 9, thread_local=False), ("x",)),
+    "rlock": (lambda: RLock("x"), ("x",)),
+    "readers": (lambda: ReadWriteLock("x").read, ("x",)),
+    "writer": (lambda: ReadWriteLock("x").write, ("x",)),
+    "several": (lambda: acquire_all([Lock("x"), Semaphore("y", 9)]), ("x", "y")),
+}
+SHARED = ("semaphore", "for all threads", "readers")
+
+each = pytest.mark.parametrize("kind", KINDS)
+each_shared = pytest.mark.parametrize("kind", SHARED)
+
+
+@pytest.fixture
+def held(raw: redis.Redis) -> Callable[..., list[int]]:
+    return lambda *names: [View(raw, name).holding for name in names]
+
+
+def elsewhere(call: Callable[..., Any], *args: Any) -> Any:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call, *args).result()
+
+
+def entered(thing: Any) -> Iterator[Any]:
+    with thing as got:
+        yield got
+
+
+async def aentered(thing: Any) -> AsyncIterator[Any]:
+    async with thing as got:
+        yield got
+
+
+@each
+def test_a_generator_that_another_thread_runs_on_gives_back(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+    parts = entered(make())
+    next(parts)
+    assert [1] * len(names) == held(*names)
+    elsewhere(list, parts)
+    assert [0] * len(names) == held(*names)
+
+
+@each
+def test_a_generator_that_another_thread_closes_gives_back(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+    parts = elsewhere(entered, make())
+    elsewhere(next, parts)
+    parts.close()
+    assert [0] * len(names) == held(*names)
+
+
+@each_shared
+@pytest.mark.parametrize("threads", [False, True])
+def test_two_generators_over_one_object_end_their_own(
+    kind: str, threads: bool, held: Any, raw: redis.Redis
+) -> None:
+    run = elsewhere if threads else lambda call, *args: call(*args)
+    thing = KINDS[kind][0]()
+    first, second = entered(thing), entered(thing)
+    one, other = run(next, first), run(next, second)
+    run(list, first)  # the older one, as no stack would have it
+    assert not one.held and other.held
+    assert other.owned()
+    run(list, second)
+    assert [0] == held("x")
+
+
+@each_shared
+def test_nested_blocks_over_one_object_end_their_own(kind: str, held: Any) -> None:
+    thing = KINDS[kind][0]()
+    with thing as one, thing as other:
+        with thing as third:
+            assert [3] == held("x")
+        assert not third.held and other.held and one.held
+    assert [0] == held("x")
+
+
+def test_an_rlock_taken_in_many_places_is_given_back_with_the_last(held: Any) -> None:
+    lock = RLock("x")
+    first, second = entered(lock), entered(RLock("x"))
+    lease = next(first)
+    assert next(second) is lease
+    with lock:
+        elsewhere(list, first)
+        assert lease.held
+    assert lease.held
+    elsewhere(list, second)
+    assert [0] == held("x")
+    with lock as again:
+        assert again is not lease
+
+
+@each
+def test_an_async_generator_that_the_loop_closes_gives_back(kind: str, held: Any) -> None:
+    """Left by `break`, it is closed in a task of the loop's own."""
+    make, names = KINDS[kind]
+
+    async def main() -> None:
+        async for _ in aentered(make()):
+            break
+        for _ in range(200):
+            gc.collect()
+            await asyncio.sleep(0.01)
+            if [0] * len(names) == held(*names):
+                return
+        raise AssertionError("still held")
+
+    asyncio.run(main())
+
+
+@each
+def test_an_async_block_may_end_in_another_task(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+
+    async def main() -> None:
+        parts = aentered(make())
+        await asyncio.create_task(anext(parts))  # type: ignore[arg-type]
+        assert [1] * len(names) == held(*names)
+        await asyncio.create_task(parts.aclose())  # type: ignore[attr-defined]
+        assert [0] * len(names) == held(*names)
+
+    asyncio.run(main())
+
+
+@each_shared
+def test_two_async_generators_over_one_object_end_their_own(kind: str, held: Any) -> None:
+    thing = KINDS[kind][0]()
+
+    async def main() -> None:
+        first, second = aentered(thing), aentered(thing)
+        one, other = await anext(first), await anext(second)
+        await first.aclose()  # type: ignore[attr-defined]
+        assert not one.held and other.held and await other.aowned()
+        await second.aclose()  # type: ignore[attr-defined]
+        assert [0] == held("x")
+
+    asyncio.run(main())
+
+
+@each
+def test_an_exit_stack_may_be_closed_in_another_thread(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(make())
+        moved = stack.pop_all()
+    assert [1] * len(names) == held(*names)
+    elsewhere(moved.close)
+    assert [0] * len(names) == held(*names)
+
+
+@each_shared
+def test_two_exit_stacks_over_one_object_end_their_own(kind: str, held: Any) -> None:
+    thing, first, second = KINDS[kind][0](), contextlib.ExitStack(), contextlib.ExitStack()
+    one, other = first.enter_context(thing), second.enter_context(thing)
+    first.close()
+    assert not one.held and other.held
+    second.close()
+    assert [0] == held("x")
+
+
+@each
+def test_an_async_exit_stack_may_be_closed_in_another_task(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+
+    async def main() -> None:
+        stack = contextlib.AsyncExitStack()
+        await asyncio.create_task(stack.enter_async_context(make()))  # type: ignore[arg-type]
+        await asyncio.create_task(stack.aclose())
+        assert [0] * len(names) == held(*names)
+
+    asyncio.run(main())
+
+
+@each
+def test_a_context_that_a_test_case_enters_is_left_with_it(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+
+    class Case(unittest.TestCase):
+        def runTest(self) -> None:
+            if hasattr(self, "enterContext"):
+                self.enterContext(make())
+                assert [1] * len(names) == held(*names)
+
+    assert unittest.TextTestRunner(stream=io.StringIO()).run(Case()).wasSuccessful()
+    assert [0] * len(names) == held(*names)
+
+
+# By hand
+
+
+@each
+def test_what_was_entered_by_hand_is_left_by_hand(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+    thing = make()
+    thing.__enter__()
+    assert [1] * len(names) == held(*names)
+    thing.__exit__(None, None, None)
+    assert [0] * len(names) == held(*names)
+    with pytest.raises(NotAcquired, match="holds nothing"):
+        thing.__exit__(None, None, None)
+
+
+@each
+def test_the_only_one_entered_by_hand_may_be_left_in_another_thread(kind: str, held: Any) -> None:
+    make, names = KINDS[kind]
+    thing = make()
+    thing.__enter__()
+    elsewhere(thing.__exit__, None, None, None)
+    assert [0] * len(names) == held(*names)
+
+
+def test_of_several_entered_by_hand_elsewhere_none_is_left_for_another(held: Any) -> None:
+    lock = Semaphore("x", 9, thread_local=True)
+    done = threading.Event()
+
+    def hold(ready: threading.Barrier) -> None:
+        lock.__enter__()
+        ready.wait(10)
+        done.wait(10)
+        lock.__exit__(None, None, None)
+
+    ready = threading.Barrier(3)
+    threads = [threading.Thread(target=hold, args=(ready,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    ready.wait(10)
+    with pytest.raises(NotAcquired, match="holds nothing"):
+        lock.__exit__(None, None, None)
+    assert [2] == held("x")
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert [0] == held("x")
+
+
+def test_leaving_by_hand_gives_back_what_was_acquired_and_no_other_block_has(held: Any) -> None:
+    lock = Semaphore("x", 9)
+    with lock as inside:
+        got = lock.acquire()
+        assert got is not None
+        lock.__exit__(None, None, None)
+        assert not got.held and inside.held
+        with pytest.raises(NotAcquired, match="holds nothing"):
+            lock.__exit__(None, None, None)
+    assert [0] == held("x")
+
+
+class Loud(Semaphore):
+    """Both ends are overridden: the block belongs to the thread."""
+
+    def __enter__(self) -> Lease:
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+
+
+class Noted(Semaphore):
+    """One end is overridden, and takes another lock on the way in."""
+
+    def __enter__(self) -> Lease:
+        with Lock("note"):
+            return super().__enter__()
+
+
+def test_a_subclass_may_override_both_ends(held: Any) -> None:
+    loud = Loud("x", 9)
+    with loud as one:
+        with loud as other:
+            assert [2] == held("x")
+        assert one.held and not other.held
+    assert [0] == held("x")
+
+
+def test_a_subclass_may_override_one_end(held: Any) -> None:
+    noted = Noted("x", 9)
+    first, second = entered(noted), entered(noted)
+    one, other = next(first), next(second)
+    assert [0, 2] == held("note", "x")
+    elsewhere(list, first)
+    assert not one.held and other.held
+    elsewhere(list, second)
+    assert [0] == held("x")
+
+
+# What is left behind
+
+
+def test_a_block_that_could_not_begin_holds_nothing(held: Any) -> None:
+    lock, other = Lock("x", blocking=False), Lock("x")
+    with other:
+        parts = entered(lock)
+        with pytest.raises(NotAcquired):
+            next(parts)
+    assert [0] == held("x")
+    with lock:
+        assert [1] == held("x")
+    assert [0] == held("x")
+
+
+def test_a_block_keeps_no_lease_alive_that_nobody_can_give_back(held: Any) -> None:
+    """Else the keeper would renew it for ever."""
+    lock = Lock("x")
+    lease = lock.__enter__()
+    gone, lock = weakref.ref(lease), None  # type: ignore[assignment]
+    del lease
+    assert gone() is None
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_leases_that_end_by_their_own_release_do_not_pile_up(thread_local: bool) -> None:
+    """As of a dispatcher that takes, and whose workers give back."""
+    semaphore = Semaphore("x", 10_000, thread_local=thread_local)
+    oldest = semaphore.acquire()
+    kept: list[weakref.ref[Lease]] = []
+    for _ in range(1000):
+        lease = semaphore.acquire()
+        assert lease is not None
+        kept.append(weakref.ref(lease))
+        elsewhere_or_here = lease.release
+        elsewhere_or_here()
+        del lease, elsewhere_or_here
+    assert sum(ref() is not None for ref in kept) < 250
+    semaphore.release()
+    assert oldest is not None and not oldest.held
+
+
+def test_leases_that_were_lost_do_not_pile_up() -> None:
+    semaphore = Semaphore("x", 10_000, timeout=0.01)
+    kept = []
+    for _ in range(600):
+        lease = semaphore.acquire()
+        assert lease is not None
+        kept.append(weakref.ref(lease))
+        del lease
+    assert sum(ref() is not None for ref in kept) < 450
