@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from . import conf
 from .defaults import ENTRY, REQUESTS, SETTINGS
 from .engine.clients import backend_of
-from .limits.decorator import MARK
+from .limits.decorator import marks_of
 from .limits.policy import Endpoint, checked, endpoints
 from .middleware import ConcurrencyLimitMiddleware, is_atomic, is_drf
 from .protocol.keys import check_text
@@ -160,6 +160,41 @@ def _drf_by_user(pattern: str, view: str) -> Warning:
 
 
 @register(TAG)
+def check_views(**_: Any) -> list[CheckMessage]:
+    """What decorators and mixins say of the views that the URLconf reaches."""
+    if not _readable():
+        return []
+    wrong: dict[str, list[str]] = defaultdict(list)
+    for route in _routes():
+        for mark, fallback in marks_of(route.view):
+            if said := _wrong(route, mark, fallback):
+                wrong[said].append(route.name)
+    return [
+        Error(
+            f"{said} It limits {', '.join(sorted(set(names))[:5])}.",
+            hint=_hint(said),
+            id="redis_sync.E013",
+        )
+        for said, names in wrong.items()
+    ]
+
+
+def _wrong(route: _Route, mark: Any, fallback: str) -> str:
+    """What is wrong with a policy of a view; empty when nothing is, or the settings say so."""
+    try:
+        endpoint = Endpoint(endpoints().find(route.name))
+    except ImproperlyConfigured:
+        return ""
+    try:
+        declared = mark.declared()
+        if declared is not None:
+            endpoint.policy_of(declared, declared.name or fallback)
+    except (ImproperlyConfigured, TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+@register(TAG)
 def check_middleware(**_: Any) -> list[CheckMessage]:
     """Whether the middleware is there when it is needed, and in its place."""
     if not _readable():
@@ -272,10 +307,7 @@ def _readable() -> bool:
 
 def _marked(view: Any) -> bool:
     """Whether a decorator or a mixin limits the view, or a handler of its class."""
-    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    methods = () if owner is None else owner.http_method_names
-    handlers = (getattr(owner, method, None) for method in methods)
-    return any(hasattr(found, MARK) for found in (view, *handlers))
+    return any(True for _ in marks_of(view))
 
 
 def _routes() -> list[_Route]:

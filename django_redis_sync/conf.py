@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from . import defaults
+from .logs import logger
 from .values import not_negative as not_negative
 from .values import positive as positive
 from .values import unknown
@@ -20,6 +22,11 @@ from .values import whole as whole
 SETTING = "REDIS_SYNC"
 #: Minutes of history that a keyed child keeps at the most.
 MOST_FOR_CHILDREN = 60
+
+_NOT_INSTALLED = (
+    "django_redis_sync is not in INSTALLED_APPS: its system checks, its pages, its templates and "
+    "manage.py locks are missing"
+)
 
 _PLACES = {
     **dict.fromkeys(defaults.ENTRY, "an entry of SEMAPHORES or ENDPOINTS"),
@@ -65,6 +72,8 @@ def refuse_unknown(where: str, given: Any, known: Mapping[str, Any]) -> None:
 @cache
 def current() -> Config:
     """The configuration in force. ImproperlyConfigured for unknown keys and impossible values."""
+    if apps.ready and not apps.is_installed(__package__):
+        logger.warning(_NOT_INSTALLED)
     given = getattr(settings, SETTING, {})
     keys = {
         name.upper(): row._replace(name=name.upper()) for name, row in defaults.SETTINGS.items()

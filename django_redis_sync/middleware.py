@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
-from .limits.decorator import MARK, is_preflight, name_of, name_of_class, owner_of
+from .limits.decorator import MARK, is_preflight, marks_of
 from .limits.enforcement import Refused, enter
 from .limits.holding import PASSED, Hold
 from .limits.policy import Declared, Policy, endpoint_of
@@ -135,7 +135,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     """
     endpoint = endpoint_of(request)
     own = endpoint.policy
-    marks = _marks(request, view)
+    marks = [*marks_of(view, request.method)]
     if not marks:
         return [own] if own is not None else []
     if not _matters(own, view):
@@ -152,21 +152,6 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
         drf = is_drf(view)
         policies += [policy for policy in declared if not (drf and _sees_the_view(policy))]
     return policies
-
-
-def _marks(request: HttpRequest, view: Any) -> list[tuple[Any, str]]:
-    """What decorators and mixins left on a view, or on the method of its class, with the name of a
-    semaphore without a name."""
-    owner = owner_of(view)
-    if owner is None:
-        marks = getattr(view, MARK, ())
-        return [(mark, name_of(view, (request,))) for mark in marks] if marks else []
-    found = [(mark, name_of_class(owner)) for mark in getattr(view, MARK, ())]
-    method = (request.method or "").lower()
-    if method in owner.http_method_names:
-        handler = getattr(owner, method, None)
-        found += [(mark, name_of_class(owner, method)) for mark in getattr(handler, MARK, ())]
-    return found
 
 
 def _is_of_admin(view: Any) -> bool:

@@ -1,11 +1,19 @@
 """The system checks: what each finds, that sound projects are left alone, that none connects."""
 
+import re
 import socket
 import threading
 
 import pytest
 from django.core.checks import run_checks
 from django.db import connections
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from django_redis_sync import SemaphoreRequiredMixin, conf, semaphore_required
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
@@ -158,3 +166,107 @@ def test_a_pool_that_is_too_small(given, settings) -> None:
     settings.CACHES = {"default": {**settings.CACHES["default"], "OPTIONS": options}}
     given()
     assert ["W012"] == found()
+
+
+# What decorators and mixins say
+
+
+def view(request):
+    return HttpResponse()
+
+
+class Plain(View):
+    def get(self, request):
+        return HttpResponse()
+
+
+class Mixed(SemaphoreRequiredMixin, Plain):
+    semaphore_name = "nowhere"
+
+
+class ByTenant(Mixed):
+    def get_semaphore_limit(self):
+        return len(self.request.path)
+
+
+class OnGet(View):
+    @semaphore_required("nowhere")
+    def get(self, request):
+        return HttpResponse()
+
+
+def limited(**attributes):
+    return type("Limited", (Mixed,), attributes).as_view()
+
+
+@pytest.mark.parametrize(
+    "limited_view",
+    [
+        semaphore_required("nowhere")(view),
+        semaphore_required(view),
+        Mixed.as_view(),
+        OnGet.as_view(),
+        semaphore_required("nowhere")(Plain.as_view()),
+        method_decorator(semaphore_required("nowhere"), name="get")(
+            type("OfOneMethod", (Plain,), {})
+        ).as_view(),
+        limited(semaphore_limit=0),
+        limited(semaphore_limit=3, semaphore_key="nobody"),
+    ],
+)
+def test_a_view_whose_limit_is_missing_or_impossible(given, limited_view) -> None:
+    given()
+    with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
+        (message,) = messages()
+        assert "redis_sync.E013" == message.id
+        assert "It limits shop." in message.msg
+        assert message.hint
+
+
+@pytest.mark.parametrize(
+    ("limited_view", "sync"),
+    [
+        (semaphore_required("here")(view), {"SEMAPHORES": {"here": {"limit": 3}}}),
+        (semaphore_required("here", limit=3)(view), {}),
+        (Mixed.as_view(semaphore_limit=3), {}),
+        (ByTenant.as_view(), {}),
+        (semaphore_required(view), {"ENDPOINTS": {"shop": {"name": "here", "limit": 3}}}),
+        (semaphore_required("here", limit=3)(Plain.as_view()), {}),
+    ],
+)
+def test_a_view_whose_limit_is_given_somewhere(given, limited_view, sync) -> None:
+    given(**sync)
+    with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
+        assert [] == found()
+
+
+# Hints
+
+
+@pytest.mark.parametrize(
+    ("sync", "said", "hint"),
+    [
+        ({"SEMAPHORE": {}}, "did you mean SEMAPHORES", "SEMAPHORES, ENDPOINTS"),
+        ({"REQUESTS": {"max_waiter": 1}}, r"\['REQUESTS'\]", "What REQUESTS may say: .*fair"),
+        ({"SEMAPHORES": {"x": 2}}, "such as {'limit': 2}, not 2", "What an entry may say: .*limit"),
+        ({"SEMAPHORES": {"x": {"limt": 2}}}, "limt .did you mean limit", "What an entry may say"),
+        ({"SEMAPHORES": {"x": {"limit": 2, "status": 2}}}, "from 400 to", "status: HTTP status of"),
+        ({"ENDPOINTS": {"free": {"limit": 2, "max_hold": -1}}}, "above 0", "max_hold: Seconds"),
+        ({"ENDPOINTS": {"free": {"key": "ip"}}}, "limit of 'free' is missing", "such as {'limit'"),
+        ({"ENDPOINTS": {"free": {"limit": 2, "key": "no.such"}}}, "No module", "What an entry"),
+    ],
+)
+def test_a_message_says_what_helps_with_this_mistake(given, sync, said, hint) -> None:
+    given(**sync)
+    (message,) = messages()
+    assert re.search(said, message.msg), message.msg
+    assert re.search(hint, message.hint), message.hint
+
+
+def test_an_app_that_is_not_installed_is_told_once(settings, caplog) -> None:
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if "redis_sync" not in app]
+    conf.current.cache_clear()
+    for _ in range(3):
+        conf.current()
+    (record,) = caplog.records
+    assert "not in INSTALLED_APPS" in record.getMessage()

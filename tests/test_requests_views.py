@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -138,6 +139,15 @@ def test_a_view_of_which_nothing_says_a_limit_is_a_configuration_error() -> None
         view(REQUESTS.get("/"))
 
 
+class Plain(View):
+    def get(self, request):
+        return HttpResponse()
+
+
+class Limited(SemaphoreRequiredMixin, Plain):
+    semaphore_name, semaphore_limit = "one", 1
+
+
 class Tenant(SemaphoreRequiredMixin, View):
     semaphore_limit = staticmethod(lambda request: int(request.GET.get("limit", 1)))
     semaphore_methods = ["GET"]
@@ -173,6 +183,21 @@ def test_a_view_with_the_mixin_and_wrong_options_is_an_error() -> None:
 
     with pytest.raises(ValueError, match="limit"):
         Wrong.as_view()(REQUESTS.get("/"))
+
+
+@pytest.mark.parametrize(
+    ("bases", "attributes", "said"),
+    [
+        ((View, SemaphoreRequiredMixin), {}, "before View"),
+        ((Plain, SemaphoreRequiredMixin), {}, "before View"),
+        ((SemaphoreRequiredMixin, View), {"semaphore_limits": 3}, "did you mean semaphore_limit?"),
+        ((SemaphoreRequiredMixin,), {"semaphore_maximum": 3}, "no options: semaphore_maximum"),
+        ((Limited,), {"get_semaphore_keys": print}, "did you mean get_semaphore_key?"),
+    ],
+)
+def test_a_mixin_that_would_limit_nothing_is_refused_as_a_class(bases, attributes, said) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        type("Wrong", bases, attributes)
 
 
 def test_what_is_no_view_is_a_type_error() -> None:
@@ -228,6 +253,56 @@ def test_a_plain_function_that_returns_a_coroutine_holds_its_permit_until_that_i
     view = semaphore_required("one", limit=1)(lambda request: body())
     assert b"1" == asyncio.run(view(REQUESTS.get("/"))).content
     assert 0 == in_use()
+
+
+# What a policy says of its semaphore
+
+ASKED = {"timeout": 7.0, "max_hold": 60.0, "min_hold": 0.4, "fair": False}
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("option", ASKED)
+def test_what_is_asked_for_is_what_the_policy_says(option, asgi, monkeypatch) -> None:
+    asked = []
+    settle = enforcement.RequestSemaphore._settle
+    monkeypatch.setattr(
+        enforcement.RequestSemaphore,
+        "_settle",
+        lambda self, terms, ask, got: asked.append((terms, ask)) or settle(self, terms, ask, got),
+    )
+
+    def says(**options):
+        view = semaphore_required("one", limit=1, **options)(arespond_ok if asgi else respond_ok)
+        for method in (REQUESTS.get, REQUESTS.post):
+            got = view(method("/"))
+            assert 200 == (asyncio.run(got) if asgi else got).status_code
+            assert becomes(lambda: in_use() == 0)
+        terms, ask = asked[-1]
+        said = {"timeout": terms.timeout, "max_hold": terms.max_hold, "min_hold": terms.min_hold}
+        return {**said, "fair": ask.fair}[option]
+
+    assert ASKED[option] == says(**{option: ASKED[option]})
+    assert ASKED[option] != says()
+
+
+def test_a_policys_timeout_max_hold_and_min_hold_are_kept_by_the_server() -> None:
+    def lease(request):
+        (holder,) = one().status().holders
+        return HttpResponse(f"{holder.ends_in}")
+
+    short = semaphore_required("one", limit=1, timeout=7)(lease)
+    assert 5 < float(short(REQUESTS.get("/")).content) <= 7
+
+    def hangs(request):
+        time.sleep(1)
+        return HttpResponse(str(in_use()))
+
+    capped = semaphore_required("one", limit=1, max_hold=0.3)(hangs)
+    assert b"0" == capped(REQUESTS.get("/")).content
+    spaced = semaphore_required("one", limit=1, min_hold=1.5)(respond_ok)
+    assert [200, 503] == [spaced(REQUESTS.get("/")).status_code for _ in range(2)]
+    assert becomes(lambda: in_use() == 0)
+    assert 200 == spaced(REQUESTS.get("/")).status_code
 
 
 # Refusals
@@ -360,15 +435,6 @@ def test_methods_say_which_requests_are_limited() -> None:
         assert 200 == posts(REQUESTS.get("/")).status_code
         assert 200 == posts(REQUESTS.options("/")).status_code
         assert 503 == posts(REQUESTS.post("/")).status_code
-
-
-class Plain(View):
-    def get(self, request):
-        return HttpResponse()
-
-
-class Limited(SemaphoreRequiredMixin, Plain):
-    semaphore_name, semaphore_limit = "one", 1
 
 
 class AnswersItself(Limited):
@@ -788,6 +854,10 @@ def test_a_request_cancelled_while_it_waits_leaves_the_queue() -> None:
     with one():
         asyncio.run(main())
     assert 0 == in_use()
+
+
+def respond_ok(request) -> HttpResponse:
+    return HttpResponse()
 
 
 async def arespond_ok(request) -> HttpResponse:

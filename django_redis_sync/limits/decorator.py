@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
 from inspect import isawaitable, isclass
 from typing import Any, TypeVar, overload
@@ -188,6 +188,20 @@ def name_of_class(owner: type, method: str = "dispatch") -> str:
     """The same for a method of a class-based view."""
     name = f"{owner.__module__}.{owner.__qualname__}"
     return name if method == "dispatch" else f"{name}.{method}"
+
+
+def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
+    """What decorators and mixins left on a view, and on the handler of its class for a method (on
+    all of them for None), each with the name of a semaphore without a name."""
+    owner = owner_of(view)
+    for mark in getattr(view, MARK, ()):
+        yield mark, name_of(view, ()) if owner is None else name_of_class(owner)
+    if owner is None:
+        return
+    known = owner.http_method_names
+    for one in known if method is None else {method.lower()}.intersection(known):
+        for mark in getattr(getattr(owner, one, None), MARK, ()):
+            yield mark, name_of_class(owner, one)
 
 
 def _owner(view: View, args: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from .. import conf
+from ..defaults import ENTRY, SEMAPHORE
 from ..engine import labels
 from ..engine.wire import clock
 from ..exceptions import NotAcquired, Unavailable
@@ -35,6 +36,10 @@ from .steps import Call, Plan, Reject, Release, Take, User
 ATTEMPT = 0.5
 
 
+#: The options of a policy that are its semaphore's, as they are.
+_PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "using"}
+
+
 class RequestSemaphore(Semaphore):
     """A semaphore as a policy wants it, made once; `of` is what one request takes it by."""
 
@@ -48,13 +53,9 @@ class RequestSemaphore(Semaphore):
             place.name,
             limit,
             key=place.key,
-            timeout=policy.timeout,
-            renew=True,
-            blocking_timeout=policy.blocking_timeout,
-            fair=policy.fair,
-            max_hold=policy.max_hold,
-            min_hold=policy.min_hold,
             using=place.using,
+            renew=True,
+            **{option: getattr(policy, option) for option in _PASSED_ON},
         )
         self._max_waiters = policy.max_waiters
         self._shadow = not policy.enforce

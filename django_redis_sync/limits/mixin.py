@@ -8,8 +8,10 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
+from django.views import View
 
 from ..defaults import ENTRY
+from ..values import unknown
 from .decorator import MARK, arespond, respond
 from .policy import NOT_GIVEN, Declared
 
@@ -27,6 +29,19 @@ class SemaphoreRequiredMixin:
     """
 
     semaphore_name: str | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """TypeError where the limit would silently not be there: behind View, or misspelt."""
+        super().__init_subclass__(**kwargs)
+        bases = cls.__mro__
+        if View in bases and bases.index(View) < bases.index(SemaphoreRequiredMixin):
+            raise TypeError(
+                f"class {cls.__name__}: list SemaphoreRequiredMixin before View and what is made "
+                "of it, or nothing limits the view"
+            )
+        ours = [name for name in vars(cls) if name.startswith(("semaphore_", "get_semaphore_"))]
+        if wrong := unknown(ours, _NAMES):
+            raise TypeError(f"class {cls.__name__} has attributes that are no options: {wrong}")
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
@@ -65,6 +80,14 @@ class _Mark:
     def __init__(self, view_class: Any, initkwargs: dict[str, Any]) -> None:
         self._view_class, self._initkwargs = view_class, initkwargs
 
+    def declared(self) -> Declared | None:
+        """What its attributes say; None when a method of its own depends on the request."""
+        for option in ("name", *ENTRY):
+            getter = f"get_semaphore_{option}"
+            if getattr(self._view_class, getter) is not getattr(SemaphoreRequiredMixin, getter):
+                return None
+        return declared_by(self._view_class(**self._initkwargs))
+
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
         view = self._view_class(**self._initkwargs)
         view.setup(request, *args, **kwargs)
@@ -84,6 +107,7 @@ def _getter(option: str) -> Callable[[Any], Any]:
     return get
 
 
+_NAMES = [f"{what}_{one}" for one in ("name", *ENTRY) for what in ("semaphore", "get_semaphore")]
 for _option in ENTRY:
     setattr(SemaphoreRequiredMixin, f"semaphore_{_option}", NOT_GIVEN)
 for _option in ("name", *ENTRY):

@@ -173,6 +173,10 @@ class Declared:
         self.name = name
         self.options = {option: checked(option, value) for option, value in options.items()}
 
+    def declared(self) -> Declared | None:
+        """Itself: it needs no request."""
+        return self
+
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
         """Itself: a decorator says the same of all requests."""
         return self
