@@ -102,6 +102,9 @@ class MemoryServer:
             reply = _VERBS[step.verb](name, given, now)
         return Answer(reply, sent, clock())
 
+    def place(self, step: Run) -> None:
+        """All of it is here."""
+
     def many(self, steps: Sequence[Run]) -> list[Answer]:
         return [self.run(step) for step in steps]
 

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -178,7 +178,7 @@ class Keeper:
         lease = self._lease(token)
         if lease is not None:
             self._guarded(lambda: lease.tended(step, answer), token)
-            self._plan(token, lease)
+            self._plan_again(token, lease)
 
     def _tend(self, token: str, now: float) -> list[Order]:
         """The renewal of a lease that is due, if it is to be renewed."""
@@ -196,7 +196,7 @@ class Keeper:
             step = self._guarded(lambda: lease.tend(now), token)
         if step is not None:
             self._flying.add(token)
-        self._plan(token, lease)
+        self._plan_again(token, lease)
         return [] if step is None else [(token, step)]
 
     def _guarded(self, tend: Callable[[], Run | None], token: str) -> Run | None:
@@ -214,8 +214,8 @@ class Keeper:
             server = server_of(self._alias)
             for order in orders:
                 by_place.setdefault(server.place(order[1]), []).append(order)
-        except ImproperlyConfigured as error:
-            self._abandon(error)
+        except BaseException as error:
+            self._answered(orders, self._failures(error, orders))
             return
         for place, some in by_place.items():
             self._lane(place).send(some)
@@ -226,25 +226,23 @@ class Keeper:
             found = self._lanes[place] = Lane(self._alias, self._perform, self._answered)
         return found
 
-    def _abandon(self, error: ImproperlyConfigured) -> None:
-        # The alias is gone, as after a test's override_settings: nothing can be kept there.
-        logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
-        self.let_go()
-
     # On the threads of lanes
 
     def _perform(self, steps: Sequence[Run]) -> Sequence[Answer | Failure]:
         """What came of them, whatever happens."""
         try:
-            server = server_of(self._alias)
-            return server.many([step._replace(timeout=ROUND) for step in steps])
-        except ImproperlyConfigured as error:
-            self._abandon(error)
-            failure = Failure(error, clock(), "final")
+            return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
         except BaseException as error:
-            logger.exception("a renewal on %r met an error, and is tried again", self._alias)
-            failure = Failure(error, clock(), "unanswered")
-        return [failure] * len(steps)
+            return self._failures(error, steps)
+
+    def _failures(self, error: BaseException, of: Sequence[Any]) -> list[Answer | Failure]:
+        if isinstance(error, ImproperlyConfigured):
+            # The alias is gone, as after a test's override_settings: nothing can be kept there.
+            logger.warning("the keeper of %r keeps nothing: %s", self._alias, error)
+            self.let_go()
+        else:
+            logger.error("a renewal on %r met an error", self._alias, exc_info=error)
+        return [Failure(error, clock(), "unanswered")] * len(of)
 
     def _answered(self, orders: Sequence[Order], answers: Sequence[Answer | Failure]) -> None:
         self._answers.extend(zip(orders, answers, strict=True))
@@ -258,23 +256,23 @@ class Keeper:
 
     def _plan(self, token: str, lease: Kept) -> float:
         """Have it looked at when it is next due; returns when."""
-        while True:
-            at = self._next_look(token, lease)
-            now = clock()
-            if at == math.inf:
-                at = early = now + GLANCE
-            else:
-                early = at - max(0.0, at - now) * EARLY if at < lease.lapses else at
-            self._schedule.put(token, When(at, early))
-            if token not in self._kept:
-                self._schedule.drop(token)
-            # Of two threads that plan at once, the one that knows the latest times has the word.
-            if self._next_look(token, lease) >= at:
-                return at
-
-    def _next_look(self, token: str, lease: Kept) -> float:
         lapses = lease.lapses
-        return lapses if token in self._flying else min(lease.due, lapses)
+        at = lapses if token in self._flying else min(lease.due, lapses)
+        if at < lapses:
+            early = at - max(0.0, at - clock()) * EARLY
+        else:
+            at = early = at if at < math.inf else clock() + GLANCE
+        self._schedule.put(token, When(at, early))
+        return at
+
+    def _plan_again(self, token: str, lease: Kept) -> None:
+        """As _plan, while its holder may be moving its times, or letting go of it."""
+        while True:
+            at, lapses = self._plan(token, lease), lease.lapses
+            if at <= (lapses if token in self._flying else min(lease.due, lapses)):
+                break
+        if token not in self._kept:
+            self._schedule.drop(token)
 
     def _in_use(self) -> list[Keys]:
         """The names of the leases that are kept now: used for as long as they are held."""
