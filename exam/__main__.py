@@ -31,11 +31,17 @@ def main() -> int:
     add("--only", action="append", default=[], metavar="NAME", help="a lock, or module:ENTRY")
     add("--fault", action="append", default=[], choices=FAULTS, metavar="NAME", help="a fault")
     add("--list", action="store_true", help="the names of both")
-    add("--write", action="store_true", help="put the table into docs/exam.md, too")
+    add("--write", action="store_true", help="put it, and what FILE has, into docs/exam.md")
     add("--at-once", type=int, default=2, metavar="N", help="locks side by side (default: 2)")
     add("--self", action="store_true", help="judge the judge: broken locks and right ones")
     add("--times", type=int, default=20, metavar="N", help="--self: trials of each (default: 20)")
-    add("--json", type=Path, default=Path("build", "exam.json"), metavar="FILE")
+    add(
+        "--json",
+        type=Path,
+        default=Path("build", "exam.json"),
+        metavar="FILE",
+        help="default: build/exam.json",
+    )
     options = parser.parse_args()
     if options.self:
         return trial.main(options.times, options.at_once, options.only)
@@ -67,14 +73,24 @@ def _exam(options: argparse.Namespace, server: str) -> int:
     with ThreadPoolExecutor(options.at_once) as pool:
         list(pool.map(one, [key for key in keys if key not in absent]))
     ordered = {(k, f): table[k, f] for k in keys for f in faults if (k, f) in table}
+    print(f"\n{report.text(ordered, server, absent)}\n")
+    everything = {**_read(options.json), **ordered}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps([asdict(seen) for seen in ordered.values()], indent=1))
-    made = report.text(ordered, server, absent)
-    print(f"\n{made}\n\n{time.monotonic() - start:.0f} s; {options.json} written")
+    options.json.write_text(json.dumps([asdict(seen) for seen in everything.values()], indent=1))
+    print(f"{time.monotonic() - start:.0f} s; {options.json} written")
     if options.write:
-        report.write(made)
+        report.write(report.text(everything, server, absent))
         print(f"{report.PAGE.relative_to(ROOT)} written")
     return 0
+
+
+def _read(path: Path) -> report.Table:
+    """What earlier runs saw."""
+    if not path.exists():
+        return {}
+    read = [Seen.read(words) for words in json.loads(path.read_text())]
+    known = [seen for seen in read if seen.entry in ENTRIES and seen.fault in FAULTS]
+    return {(seen.entry, seen.fault): seen for seen in known}
 
 
 def examined(key: str, faults: list[str]) -> Iterator[Seen]:

@@ -19,6 +19,7 @@ _OURS = Claims(
     told=True,
     punctual=True,
     retries=True,
+    forks=True,
     dead_waiter=3.0,
 )
 #: Of most: a lease of its time, and a time to wait.

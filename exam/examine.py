@@ -9,7 +9,7 @@ import json
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .entries import find
@@ -68,6 +68,8 @@ def _put(key: str, which: str) -> Seen:
     # One server of three that forgets is what a quorum is for.
     lossy = fault.lossy and entry.needs != "quorum"
     found = judge(history, claims, lossy=lossy, keeps=fault.keeps)
+    if fault.claim and not getattr(claims, fault.claim):
+        found = [replace(one, against=False) for one in found]
     outcome = "failed" if any(one.against for one in found) else "seen" if found else "passed"
     return Seen(key, which, outcome, found, round(gap(history, fault.limit), 2))
 

@@ -39,7 +39,9 @@ class Claims:
     fenced       each grant has a number above all earlier ones
     told         a holder is told of a loss, before another one gets in
     punctual     acquire comes back when its time to wait is up, whatever happens
-    retries      one reply that is lost, late or doubled does no harm
+    retries      one message that is lost or doubled, and a server that has no memory left for
+                 others, are no reason for an error
+    forks        a forked child neither gives back nor keeps what its parent holds
     within       a free place is taken by whoever waits within this time
     dead_waiter  the same after a waiter died; None: `lease`
     """
@@ -52,6 +54,7 @@ class Claims:
     told: bool = False
     punctual: bool = False
     retries: bool = False
+    forks: bool = False
     within: float = 2.0
     dead_waiter: float | None = None
 
@@ -234,7 +237,8 @@ def judge(
     """Every finding of a history, of all its names, the worst first.
 
     `lossy`: the lock's memory was taken from it on purpose, so that two may be inside, until the
-    earlier one is told. `keeps`: what was done is no reason to lose a lease.
+    earlier one is told. `keeps`: what was done is no reason to lose a lease, nor for an error of
+    a lock that claims to retry.
     """
     course = read(history, claims)
     found: list[Finding] = []
@@ -242,7 +246,7 @@ def judge(
         visits = [visit for visit in course.visits if visit.name == name]
         for rule in RULES:
             found += rule(visits, claims, course, lossy)
-        found += _losses(visits, claims, course, keeps)
+        found += _losses(visits, claims, course, keeps) + _errors(visits, claims, course, keeps)
     return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), one.at))
 
 
@@ -281,9 +285,10 @@ def _granted(visit: Visit, course: Course) -> float:
 
 
 def _renewed_until(visit: Visit, claims: Claims, course: Course) -> float:
-    """Nobody renews for a process that does not run."""
+    """Nobody renews for a process that does not run, or reaches nobody."""
     still = (claims.lease or math.inf) / 3
-    pauses = [start for start, end in [*visit.stops, *course.busy] if end - start > still]
+    spans = [*visit.stops, *visit.mute, *course.busy, *course.troubles]
+    pauses = [start for start, end in spans if end - start > still]
     return min((start for start in pauses if start > visit.asked), default=math.inf)
 
 
@@ -485,16 +490,19 @@ def _answers(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -
             due = visit.asked + visit.wait
             found.append(Finding(HUNG, due, took - visit.wait, text, claims.punctual))
         early = visit.wait - (visit.gave_up - visit.asked)
-        if 0.2 < early < math.inf:
+        when = (visit.asked, visit.gave_up)
+        if 0.2 < early < math.inf and not _in_trouble(visit, *when, claims, course):
             found.append(Finding(EARLY, visit.gave_up, early, text, claims.punctual))
     return found
 
 
-def _errors(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
+def _errors(visits: list[Visit], claims: Claims, course: Course, keeps: bool) -> list[Finding]:
+    due = not (keeps and claims.retries)
     return [
         Finding(ERROR, one.failed, 0.0, f"{one}: {one.error}")
         for one in visits
-        if one.failed < math.inf and not _in_trouble(one, one.asked, one.failed, claims, course)
+        if one.failed < math.inf
+        and not (due and _in_trouble(one, one.asked, one.failed, claims, course))
     ]
 
 
@@ -540,7 +548,7 @@ def _refusals(visits: list[Visit], claims: Claims, course: Course, lossy: bool) 
     return found
 
 
-RULES = (_crowds, _fences, _orders, _idle, _answers, _errors, _refusals)
+RULES = (_crowds, _fences, _orders, _idle, _answers, _refusals)
 
 
 # Intervals

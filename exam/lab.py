@@ -110,6 +110,7 @@ class Lab:
         self.config = dict(config or {})
         self._moves_clock = moves_clock
         self.environment: dict[str, str] = {}  # of the servers
+        self.clocks: list[Clock] = []  # theirs, in order, when they can be moved
         self.ways: dict[str, Way] = {}  # by their URL
         self.servers: list[RedisServer] = []
         self.postgres = ""
@@ -139,14 +140,14 @@ class Lab:
     # Servers
 
     def _start_servers(self) -> None:
-        if self._moves_clock:
-            self.clock = self.new_clock()
-            self.environment = self.clock.environment
         if self.entry.needs == "postgres":
             from .postgres import Postgres
 
             self.postgres = self._stack.enter_context(Postgres()).dsn
         for _ in range({"redis": 1, "quorum": 3}.get(self.entry.needs, 0)):
+            if self._moves_clock:
+                self.clocks.append(self.new_clock())
+                self.environment = self.clocks[-1].environment
             self.servers.append(self.server(**self.config))
 
     def server(self, **config: ConfigValue) -> RedisServer:

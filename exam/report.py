@@ -66,12 +66,18 @@ def rows(table: Table, keys: Iterable[str]) -> list[str]:
 def details(table: Table) -> list[str]:
     """Each cell that is bold or broken off, in a sentence."""
     lines = []
-    for (key, name), seen in table.items():
+    for (key, name), seen in sorted(table.items(), key=lambda one: _place(*one[0])):
         if seen.outcome == "failed":
             lines.append(f"- {find(key).title}, `{name}`: {_escaped(str(seen.found[0]))}.")
         elif seen.outcome == "broken off":
             lines.append(f"- {find(key).title}, `{name}`: broken off, {_escaped(seen.why)}.")
     return lines
+
+
+def _place(key: str, name: str) -> tuple[int, int]:
+    """Where a cell stands in the tables."""
+    keys = [one for some in PARTS.values() for one in some]
+    return keys.index(key) if key in keys else len(keys), list(FAULTS).index(name)
 
 
 def reasons(table: Table) -> list[str]:

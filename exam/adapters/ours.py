@@ -112,7 +112,12 @@ class Loop:
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, daemon=True).start()
             self._loop = loop
-        return asyncio.run_coroutine_threadsafe(body, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(body, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # the caller was thrown out
+            raise
 
 
 class Request(Adapter):
@@ -148,7 +153,11 @@ class Request(Adapter):
 
         thread = threading.Thread(target=visit, daemon=True)
         thread.start()
-        entered.wait()
+        try:
+            entered.wait()
+        except BaseException:
+            leave.set()  # the caller was thrown out
+            raise
         if not answered:
             return leave, thread, answered
         return self.refused(answered[0])
