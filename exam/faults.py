@@ -166,7 +166,7 @@ def late_release(lab: Lab) -> None:
     _waited(b, 12, 1.8)
     a.stop()
     lab.until("enter", who="b", seconds=LEASE + 3)
-    c.start("turn", 8, 0.1)
+    c.start("turn", 8, 0.5)
     time.sleep(0.3)
     a.resume()
     a.end()
