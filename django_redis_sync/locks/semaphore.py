@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -26,6 +26,11 @@ from .callers import Block, Leaving, PerCaller, Shared
 from .lease import Lease
 from .lease_state import Terms
 from .terms import Asking
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..defaults import SemaphoreOptions
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -352,7 +357,7 @@ class Semaphore(Asking):
 class Lock(Semaphore):
     """A semaphore of one permit. Arguments as Semaphore's, without the limit."""
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, **options: Unpack[SemaphoreOptions]) -> None:
         if options.get("fair") and isinstance(options.get("using"), (list, tuple)):
             raise ImproperlyConfigured(
                 "A lock on several servers can't be fair: their queues would disagree for ever."

@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from datetime import date
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 from asgiref.sync import iscoroutinefunction
@@ -18,6 +18,11 @@ from ..protocol.keys import check_text
 from ..protocol.plans import Refusal
 from .lease import Lease
 from .semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..defaults import SemaphoreOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -108,18 +113,22 @@ def _quoted(char: str) -> str:
 
 @overload
 def synchronized(
-    name: str, limit: int = 1, *, on_full: Literal["raise"] = "raise", **options: Any
+    name: str,
+    limit: int = 1,
+    *,
+    on_full: Literal["raise"] = "raise",
+    **options: Unpack[SemaphoreOptions],
 ) -> Callable[[Function], Function]: ...
 @overload
 def synchronized(
-    name: str, limit: int = 1, *, on_full: Literal["skip"], **options: Any
+    name: str, limit: int = 1, *, on_full: Literal["skip"], **options: Unpack[SemaphoreOptions]
 ) -> _Skipping: ...
 def synchronized(
     name: str,
     limit: int = 1,
     *,
     on_full: Literal["raise", "skip"] = "raise",
-    **options: Any,
+    **options: Unpack[SemaphoreOptions],
 ) -> Any:
     """At most `limit` calls at a time, of all calls with the same name.
 
@@ -139,7 +148,7 @@ def synchronized(
         _check_function(function)
         signature = inspect.signature(function)
         _check_names(template, signature, function)
-        labelled = {"label": f"{function.__module__}.{_said(function)}", **options}
+        labelled: SemaphoreOptions = {"label": _label(function), **options}
         fixed = None
         if not template.fields:
             fixed = Semaphore(template.vformat(name, (), {}), limit, **labelled)
@@ -199,6 +208,10 @@ async def _finish(guard: Semaphore, lease: Lease, result: Any) -> Any:
 def _full(semaphore: Semaphore, refusal: Refusal, on_full: str) -> None:
     if on_full == "raise":
         raise semaphore.error_of(refusal)
+
+
+def _label(function: Any) -> str:
+    return f"{function.__module__}.{_said(function)}"
 
 
 def _said(function: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import conf
 from ..exceptions import NotAcquired, UpgradeRefused
@@ -14,6 +14,11 @@ from .callers import ByCaller
 from .lease import Lease
 from .lease_state import Terms
 from .semaphore import Lock, Semaphore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..defaults import SemaphoreOptions
 
 #: By lease, one entry for each time that it was taken: 0, 1, 2 ...
 Taken = weakref.WeakKeyDictionary[Lease, list[int]]
@@ -50,7 +55,7 @@ class RLock(Lock):
     #: Whose lease it is: a block may end in another thread or task.
     _owners: weakref.WeakKeyDictionary[Lease, Taken] = weakref.WeakKeyDictionary()
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, **options: Unpack[SemaphoreOptions]) -> None:
         if not options.get("thread_local", True):
             raise ValueError("an RLock belongs to a thread or task: thread_local can't be False")
         super().__init__(name, **options)
@@ -189,7 +194,7 @@ class _Side(Semaphore):
     _word: str
     _taken = _Callers()
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, **options: Unpack[SemaphoreOptions]) -> None:
         super().__init__(name, MOST_PERMITS, **options)
 
     def __repr__(self) -> str:
@@ -244,7 +249,7 @@ class ReadWriteLock:
     Arguments as Lock's.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, **options: Unpack[SemaphoreOptions]) -> None:
         self.name = name
         self.read: Semaphore = _Readers(name, **options)
         self.write: Semaphore = _Writers(name, **options)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
+from django_redis_sync.defaults import Option, SemaphoreOptions
 
 from .both import both
 from .watching import counted
@@ -226,6 +227,23 @@ async def test_releasing_what_was_never_taken(io, nothing_sent) -> None:
 
     with pytest.raises(NotAcquired, match="holds nothing"):
         await io.do(Lock("x"), "release")
+
+
+# The table of options
+
+
+def test_a_semaphore_takes_the_options_that_the_table_has() -> None:
+    """Lock and others take them by the table's types, Semaphore by its signature."""
+    takes = inspect.signature(Semaphore).parameters
+    named = {name for name, one in takes.items() if one.kind is one.KEYWORD_ONLY}
+    table = get_type_hints(SemaphoreOptions, include_extras=True)
+    assert set(table) == named
+    for name, kind in table.items():
+        (option,) = (extra for extra in get_args(kind) if isinstance(extra, Option))
+        assert option.default == takes[name].default, name
+    hints = get_type_hints(Semaphore.__init__, localns={"Lease": Any})
+    for name in named - {"on_lost"}:
+        assert get_args(table[name])[0] == hints[name], name
 
 
 # Twins

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from django_redis_sync import Semaphore, semaphore_required
+from django_redis_sync import (
+    Lock,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    semaphore_required,
+    synchronized,
+)
 
 
 def tenant(request: HttpRequest) -> str:
@@ -33,6 +40,19 @@ semaphore_required("x", limit=3, key=7)  # refused
 semaphore_required(3)  # refused
 Semaphore("x", 3, timeout="5")  # refused
 Semaphore("x", 3, timeot=5)  # refused
+Lock("x", timeout=5, using=["a", "b", "c"], on_lost=print, release_on_commit=True)
+Lock("x", limitt=3)  # refused
+Lock("x", limit=3)  # refused
+Lock("x", timeout="5")  # refused
+Lock("x", blocking=None)  # refused
+RLock("x", max_hold=60, renew=False)
+RLock("x", max_hold="60")  # refused
+ReadWriteLock("x", min_hold=5, label="prices")
+ReadWriteLock("x", min_holt=5)  # refused
+synchronized("x:{pk}", 3, on_full="skip", blocking_timeout=5, release_on_commit=True)
+synchronized("x", limitt=3)  # refused
+synchronized("x", timeout="5")  # refused
+synchronized("x", on_full="maybe")  # refused
 
 
 @semaphore_required("x", limit=3)
