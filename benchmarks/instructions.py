@@ -1,6 +1,7 @@
 """Instructions of the server per script, which no other load on the machine moves.
 
-python -m benchmarks.instructions: some two minutes; needs valgrind, and counts with its callgrind.
+python -m benchmarks.instructions: some forty seconds; needs valgrind, and counts with its callgrind.
+Another server is measured when its folder stands first on PATH.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +25,9 @@ from django_redis_sync.protocol.keys import Keys, keys_of
 from .report import Table, median
 from .server import KEEP
 
-TURNS = 40
+#: Names that each kind of call is counted on at once: reading the counter takes longer than they do.
+NAMES = 20
+ROUNDS = 5
 # Under callgrind nobody may be taken for dead.
 _HOUR = 3_600_000
 _CONSTANTS = {
@@ -47,73 +50,98 @@ class _Watched(RedisServer):
         return [*watched, *super().command(binary)]
 
 
+class _Name:
+    """A name, and the tokens that hold it (the first) and wait for it."""
+
+    def __init__(self, name: str) -> None:
+        self.keys: Keys = keys_of("bench", name, None, KEEP)
+        self.tokens: list[str] = []
+        self.fence: Any = b"0"
+
+    def token(self) -> str:
+        """A new one, at the end of the queue."""
+        self.tokens.append(secrets.token_hex(16))
+        return self.tokens[-1]
+
+
 class Counter:
-    """What a server took for each kind of call."""
+    """What a server took for each kind of call, on `NAMES` names at once."""
 
     def __init__(self, server: _Watched) -> None:
         self.client = client = redis.Redis.from_url(server.url, socket_timeout=60)
-        self.taken: dict[str, list[int]] = {}
+        self.taken: dict[str, list[float]] = {}
         self._server, self._dumps = server, 0
         self._shas = {
             verb: client.script_load(scripts.compose(verb, MappingProxyType(_CONSTANTS)))
             for verb in scripts.VERBS
         }
         self._shas["an empty script"] = client.script_load("return {'ok'}")
+        self.names = [_Name(f"n{number}") for number in range(NAMES)]
 
-    def acquire(self, what: str, keys: Keys, token: str, how: str, script: str = "acquire") -> Any:
-        argv = (_HOUR, 1, 1, "p", how, 10**9, 1, "-", '{"pid":1234,"thread":"worker-1"}', KEEP)
-        return self._counted(what, lambda: self._run(script, keys, token, *argv))
-
-    def release(self, what: str, keys: Keys, token: str, fence: bytes) -> Any:
-        argv = (fence, "release", 0, 0, KEEP)
-        return self._counted(what, lambda: self._run("release", keys, token, *argv))
-
-    def _run(self, script: str, keys: Keys, token: str, *argv: Any) -> Any:
-        own = keys.of(token)
-        return self.client.evalsha(self._shas[script], len(own), *own, token, *argv)
-
-    def _counted(self, what: str, run: Callable[[], Any]) -> Any:
+    def count(self, what: str, call: Callable[[_Name], Any]) -> list[Any]:
+        """The replies of `call` for each name."""
         self._control("--zero")
-        reply = run()
+        replies = [call(name) for name in self.names]
         self._control("--dump")
         self._dumps += 1
         text = Path(f"{self._server.dump}.{self._dumps}").read_text(encoding="utf-8")
         found = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
-        self.taken.setdefault(what, []).append(int(found[1]) if found else 0)
-        return reply
+        self.taken.setdefault(what, []).append(int(found[1]) / NAMES if found else 0)
+        return replies
+
+    def acquire(self, name: _Name, token: str, how: str, script: str = "acquire") -> Any:
+        argv = (_HOUR, 1, 1, "p", how, 10**9, 1, "-", '{"pid":1234,"thread":"worker-1"}', KEEP)
+        return self._run(script, name, token, *argv)
+
+    def release(self, name: _Name) -> Any:
+        argv = (name.fence, "release", 0, 0, KEEP)
+        return self._run("release", name, name.tokens.pop(0), *argv)
+
+    def _run(self, script: str, name: _Name, token: str, *argv: Any) -> Any:
+        own = name.keys.of(token)
+        return self.client.evalsha(self._shas[script], len(own), *own, token, *argv)
 
     def _control(self, word: str) -> None:
         command = ["callgrind_control", word, str(self._server.pid)]
         subprocess.run(command, check=True, capture_output=True)
 
 
+def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
+    for name, (_, fence, *_) in zip(names, granted, strict=True):
+        name.fence = fence
+
+
+def _round(counter: Counter) -> None:
+    """From a name that nobody has to one with three waiters, and back."""
+    count, acquire, names = counter.count, counter.acquire, counter.names
+    count("an empty script", lambda n: acquire(n, "0" * 32, "try", "an empty script"))
+    _keep(names, count("acquire, nobody is there", lambda n: acquire(n, n.token(), "try")))
+    count("acquire, refused", lambda n: acquire(n, "0" * 32, "try"))
+    for _ in range(3):
+        count("acquire that waits", lambda n: acquire(n, n.token(), "wait"))
+    count("acquire, asked again", lambda n: acquire(n, n.tokens[2], "again"))
+    for _ in range(3):
+        count("release that hands over", counter.release)
+        for name in names:
+            element: Any = counter.client.lpop(name.keys.wake + name.tokens[0])
+            name.fence = element.split()[0]
+    count("renew", lambda n: counter._run("renew", n, n.tokens[0], n.fence, "set", _HOUR, 1, 0, KEEP))
+    count("release, nobody waits", counter.release)
+
+
 def count() -> Table:
     table = Table("Instructions of the server per call", "reported")
     with _Watched(unixsocket=True, config={"hz": 1}) as server:
         counter = Counter(server)
-        alone, busy = keys_of("bench", "alone", None, KEEP), keys_of("bench", "busy", None, KEEP)
-        for _ in range(TURNS):
-            token = secrets.token_hex(16)
-            counter.acquire("an empty script", alone, token, "try", script="an empty script")
-            _, fence, *_ = counter.acquire("acquire, nobody is there", alone, token, "try")
-            counter.release("release, nobody waits", alone, token, fence)
-        queue = [secrets.token_hex(16) for _ in range(4)]
-        _, fence, *_ = counter.acquire("", busy, queue[0], "wait")
-        for token in queue[1:]:
-            counter.acquire("", busy, token, "wait")
-        for _ in range(TURNS):
-            queue.append(secrets.token_hex(16))
-            counter.acquire("acquire that waits", busy, queue[-1], "wait")
-            counter.acquire("acquire, asked again", busy, queue[2], "again")
-            counter.acquire("acquire, refused", busy, secrets.token_hex(16), "try")
-            counter.release("release that hands over", busy, queue.pop(0), fence)
-            element: Any = counter.client.lpop(busy.wake + queue[0])
-            fence = element.split()[0]
-        del counter.taken[""]
+        _round(counter)
+        counter.taken.clear()  # the first calls make and fill what later ones find
+        for _ in range(ROUNDS):
+            _round(counter)
         empty = median(counter.taken["an empty script"])
         for what, taken in counter.taken.items():
-            more = median(taken) - empty
-            table.rows.append({"": what, "instructions": median(taken), "beyond empty": more})
+            row = {"": what, "instructions": median(taken), "beyond empty": median(taken) - empty}
+            table.rows.append(row)
+        table.notes.append(f"Redis {counter.client.info('server')['redis_version']}")
     return table
 
 
