@@ -31,10 +31,11 @@ bench: $(VENV)/.bench server  ## this project beside its peers, some minutes (AR
 exam: $(VENV)/.exam server  ## any lock through thirty faults, ours beside its peers (ARGS="--only NAME --fault NAME", --self)
 	@$(BIN)/python -m exam $(ARGS)
 
-lint: $(VENV)/.installed  ## ruff (with bandit's rules) and mypy
+lint: $(VENV)/.installed  ## ruff (with bandit's rules), mypy, and the names in the Lua scripts
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
+	@$(BIN)/python -m devtools.lua_lint
 
 docs: $(VENV)/.docs  ## the documentation as a site, in build/docs
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs

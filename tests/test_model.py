@@ -70,7 +70,8 @@ class Twins:
     def __init__(self, raw: redis.Redis, keys: Keys) -> None:
         self.raw, self.keys = raw, keys
         seconds, _ = raw.time()
-        self.start = self.micros = (seconds + 86_400) * 1_000_000  # nothing expires meanwhile
+        self.start = seconds * 1_000_000
+        self.micros = self.start + 86_400_000_000  # nothing expires meanwhile
         sources = {verb: self._timed(scripts.compose(verb)) for verb in scripts.VERBS}
         self.ours, self.theirs = Scripts(sources), sources
         self.frozen: Any = ()
@@ -78,7 +79,7 @@ class Twins:
     @staticmethod
     def _timed(source: str) -> str:
         """The last argument is the time."""
-        asked, given = "call('TIME')", "{math.floor(micros / 1000000), micros % 1000000}"
+        asked, given = "redis.call('TIME')", "{math.floor(micros / 1000000), micros % 1000000}"
         assert asked in source
         return "local micros = table.remove(ARGV)\n" + source.replace(asked, given)
 
@@ -161,7 +162,8 @@ def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, see
                 reply = twins.run("release", token, fences[token], how, bury, hold, keep)
             case "renew":
                 how, ms = chance.choice(["set", "confirm"]), chance.choice([1000, 9000, "inf"])
-                reply = twins.run("renew", token, fences[token], how, ms, keep)
+                nth = chance.choice([0, 1, 2])
+                reply = twins.run("renew", token, fences[token], how, ms, nth, 0, keep)
             case "clear":
                 reply = twins.run("clear", token, keep)
             case "operate":

@@ -1,17 +1,15 @@
-"""The Lua verbs: one file each, composed with their includes and the constants below."""
+"""The Lua verbs: one file each, composed with the functions that they call and these constants."""
 
 from __future__ import annotations
 
 import hashlib
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 
 from ..values import MOST_PERMITS as MOST_PERMITS
-
-LUA = Path(__file__).parent / "lua"
+from .sources import header, read, with_functions, with_numbers
 
 #: Milliseconds unless said otherwise. One table for Lua and Python, so that they can't disagree.
 CONSTANTS = MappingProxyType(
@@ -31,6 +29,16 @@ CONSTANTS = MappingProxyType(
     }
 )
 
+#: What the scripts read a record with: its state and the number of its newest renewal, if any; its
+#: fence, its lease, and the terms, which stay: permits, limit, wake channel, label. The states: w
+#: waiting, g granted by a hand-over, h held, k kept after its release (min_hold), x buried.
+PATTERNS = MappingProxyType(
+    {
+        "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
+        "TERMS": "'^(%d+) (%d+) (%S+) '",
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -43,31 +51,9 @@ class Script:
     argv: tuple[str, ...]
 
 
-def read(verb: str) -> str:
-    return (LUA / f"{verb}.lua").read_text(encoding="utf-8")
-
-
-def header(text: str, word: str) -> tuple[str, ...]:
-    """The names after `-- WORD`, e.g. the KEYS in a verb's header."""
-    return tuple(" ".join(re.findall(rf"^-- {word} (.*)$", text, re.MULTILINE)).split())
-
-
-def compose(verb: str, constants: MappingProxyType[str, int] = CONSTANTS) -> str:
-    """The source that the server runs: constants, then the verb with its includes.
-
-    Each stands where it is named, in line: a function would be made anew in every run.
-    """
-    names, values = ", ".join(constants), ", ".join(str(v) for v in constants.values())
-    return f"local {names} = {values}\n{with_includes(read(verb))}"
-
-
-def with_includes(text: str) -> str:
-    """`text` with what its lines `-- @include NAME …` name, and what that includes."""
-
-    def include(line: re.Match[str]) -> str:
-        return "\n".join(with_includes(read(f"include/{name}")) for name in line[1].split())
-
-    return re.sub(r"^-- @include (.*)$", include, text, flags=re.MULTILINE)
+def compose(verb: str, constants: Mapping[str, int] = CONSTANTS) -> str:
+    """The source that the server runs."""
+    return with_numbers(verb, with_functions(read(verb)), {**PATTERNS, **constants})
 
 
 @cache

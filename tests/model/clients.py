@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from django_redis_sync.protocol import plans as real_plans
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
+from django_redis_sync.protocol.sources import read, with_functions
+from tests.support.planting import planted
 
 KEYS = keys_of("m", "n")
 CHANNEL = "ch:"
@@ -63,11 +65,10 @@ def protocol(
         raise TypeError(f"no such constants: {unknown}")
     short = {name: max(1, t * micros // 1000) for name, t in (MILLISECONDS | ticks).items()}
     constants = dict(scripts.CONSTANTS) | short
-    sources = {verb: scripts.compose(verb, constants) for verb in scripts.VERBS}
-    for anchor, other in lua.items():
-        if not any(anchor in source for source in sources.values()):
-            raise LookupError(f"no verb holds {anchor!r}")
-        sources = {verb: source.replace(anchor, other) for verb, source in sources.items()}
+    sources = {verb: planted(verb, _replacing(lua), constants) for verb in scripts.VERBS}
+    texts = [with_functions(read(verb)) for verb in scripts.VERBS]
+    if lost := [anchor for anchor in lua if not any(anchor in text for text in texts)]:
+        raise LookupError(f"no verb holds {lost}")
     text = inspect.getsource(real_plans)
     for anchor, other in python.items():
         if anchor not in text:
@@ -89,6 +90,15 @@ def protocol(
             raise LookupError(f"plans.py has no {name} to shorten")
         setattr(module, name, value)
     return Protocol(sources, module, micros)
+
+
+def _replacing(lua: Mapping[str, str]) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        for anchor, other in lua.items():
+            text = text.replace(anchor, other)
+        return text
+
+    return change
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ DEFECTS = [
         "took the lease|is over",
         (_NOW, Spec(begins=4)),
         {
-            "local time = call('TIME')": "local time = call('TIME')\n"
+            "local time = redis.call('TIME')": "local time = redis.call('TIME')\n"
             "if string.sub(token, 1, 1) == 'b' then time[1] = time[1] + 2 end"
         },
     ),
@@ -47,7 +47,7 @@ DEFECTS = [
         "release does not look at the fence",
         "release said yes to .1 with the fence of another|release of (.1) took the lease of \\1",
         (_SHORT, _TRIES),
-        {"not (live and own == ARGV[2])": "not live"},
+        {"not (live and own == fence)": "not live"},
         kinds="delay",
     ),
     Defect(
@@ -55,7 +55,7 @@ DEFECTS = [
         "release said yes to .1, whose lease was over",
         (_SHORT, _TRIES),
         {
-            "not (live and own == ARGV[2])": "own ~= ARGV[2]",
+            "not (live and own == fence)": "own ~= fence",
             "live and 'ok' or 'gone'": "'ok'",
         },
     ),
@@ -64,8 +64,9 @@ DEFECTS = [
         "was granted again while it held",
         (Spec(limit=2, begins=0), Spec(limit=2, begins=0)),
         {
-            "if how == 'again' and not record then return {'gone'} end\n": (
-                "if string.sub(record or '', 1, 1) == 'h' then record = nil end\n"
+            "open(token, keep)\nif record then": (
+                "open(token, keep)\n"
+                "if string.sub(record or '', 1, 1) == 'h' then record = nil end\nif record then"
             )
         },
         kinds="lose",
@@ -74,27 +75,27 @@ DEFECTS = [
         "a release hands nothing over",
         "permits are free, and release left b1 waiting",
         (_NOW, _SOON),
-        {"if call('ZCARD', QUEUE) > 0 then": "if false then"},
+        {"if redis.call('ZCARD', QUEUE) > 0 then": "if false then"},
     ),
     Defect(
         "a heartbeat does not give what has become free",
         "permits are free for|still waits after",
         (_NOW, _SOON),
-        {"if record or (waiting > 0 and dropped) then": "if false then"},
+        {"local reply = hand_over(name, token)": "local reply"},
         kinds="crash",
     ),
     Defect(
         "renew does not look at the fence",
         "renew said yes to a1 with the fence of another lease",
         (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
-        {"or own ~= ARGV[2] then": "then"},
+        {"or own ~= fence then": "then"},
         kinds="delay",
     ),
     Defect(
         "of two renewals the server heeds the one that comes last",
         "believes in a lease that is over",
         (Spec(lease=2, begins=0, renew=(2, 5)), Spec(wait=False, begins=6)),
-        {" and coming >= newest": ""},
+        {" and coming >= latest": ""},
         kinds="delay",
     ),
     Defect(
@@ -121,7 +122,7 @@ DEFECTS = [
         "permits that are kept leave their token free for a late acquire",
         "had ended and was granted again: a ghost",
         (Spec(begins=0, hold=2), _SOON),
-        {"  if ARGV[4] == '1' then\n": "  if false then\n"},
+        {"  if bury == '1' then\n": "  if false then\n"},
         kinds="delay",
     ),
     Defect(
@@ -152,7 +153,7 @@ DEFECTS = [
         "the element that wakes a token outlives its lease",
         "left an element to wake it",
         (_NOW, _NOW, Spec(wait=False, begins=3)),
-        {"  call('DEL', WAKE .. t)\n": ""},
+        {"    redis.call('DEL', wake_list(t))\n": ""},
         kinds="crash",
     ),
     Defect(
@@ -173,7 +174,7 @@ DEFECTS = [
         "an operator's clear does not bury",
         "was cleared and came back",
         (_NOW, _SOON),
-        {"call('HSET', INFO, token, 'x 0 0 0 0 - ')\n": ""},
+        {"redis.call('HSET', INFO, token, 'x 0 0 0 0 - ')\n": ""},
         kinds="delay",
         operations=(("clear", ""),),
     ),
@@ -195,31 +196,35 @@ DEFECTS = [
         "the permits of a lease are counted as one",
         "#extra is|over the limit|than the limit",
         (Spec(permits=2, limit=2, begins=0), Spec(limit=2, begins=0)),
-        {"\ncard, extra = card + 1, extra + weight - 1": "\ncard = card + 1"},
+        {"name.card + 1, name.extra + weight(permits) - 1": "name.card + 1, name.extra"},
     ),
     Defect(
         "the keys of a permanent lease expire",
         "expires, and with it what was to last",
         (Spec(lease=FOREVER, begins=0), _SOON),
-        {"elseif later then call('PERSIST', fresh[i]) end": "end"},
+        {"else redis.call('PERSIST', key) end": "end"},
     ),
     Defect(
         "the ticket of a waiter counts as a time at which the keys may expire",
         "left behind",
         (_NOW, _SOON),
-        {"if extra ~= stored then": "if fresh[1] then latest = us end\nif extra ~= stored then"},
+        {
+            "if name.extra ~= name.stored then": (
+                "if name.new_queue then latest = name.us end\nif name.extra ~= name.stored then"
+            )
+        },
     ),
     Defect(
         "a fence is what Lua makes of a number",
         "the fence of .1 did not grow",
         (_NOW, _SOON),
-        {"string.format(WHOLE, n)": "n .. ''"},
+        {"string.format(name.format, name.fence)": "name.fence .. ''"},
     ),
     Defect(
         "two who ask in one microsecond get one ticket",
         "two waiters have one ticket",
         (_NOW, _NOW, _NOW),
-        {"math.max(us, (last or 0) + 1)": "us"},
+        {"math.max(name.us, (last or 0) + 1)": "name.us"},
     ),
     Defect(
         "a waiter is given up before it was to ask again",
@@ -232,7 +237,7 @@ DEFECTS = [
         "asked in time and had lost its place",
         (_NOW, _NOW, _SOON),
         {
-            "if call('ZADD', WAITERS, whole(now + told + PATIENCE), token) == 1 then": (
+            "if redis.call('ZADD', WAITERS, string.format(name.format, dead), token) == 1 then": (
                 "if false then"
             )
         },
@@ -241,7 +246,7 @@ DEFECTS = [
         "a pause goes with the last lease",
         "expires, and with it what was to last",
         (_NOW, _SOON),
-        {"  latest = math.huge\n": ""},
+        {"  name.latest = math.huge\n": ""},
         operations=(("pause", ""),),
     ),
     Defect(
@@ -249,8 +254,8 @@ DEFECTS = [
         "permits are free, and operate left .1 waiting",
         (_NOW, _SOON),
         {
-            "for _ = 1, BOUND do\n  local head": (
-                "for _ = 1, ARGV[2] == 'resume' and 0 or BOUND do\n  local head"
+            "for _ = 1, BOUND do\n    local head": (
+                "for _ = 1, ARGV[2] == 'resume' and 0 or BOUND do\n    local head"
             )
         },
         operations=(("pause", ""), ("resume", "")),

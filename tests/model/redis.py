@@ -137,9 +137,6 @@ class Store:
         value.update(zip(pairs[::2], pairs[1::2], strict=True))
         return len(value) - before
 
-    def _hexists(self, key: str, field: str) -> int:
-        return int(field in self._get(key, "h"))
-
     def _hincrby(self, key: str, field: str, by: str) -> int:
         value = self._make(key, "h")
         value[field] = str(int(value.get(field, 0)) + int(by))

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import redis
@@ -21,6 +21,7 @@ from django_redis_sync.protocol.keys import Keys, keys_of
 from django_redis_sync.protocol.plans import Belief
 
 from .journal import Journal, wrap
+from .planting import planted
 
 #: Short enough for leases of 30 to 100 ms.
 FAST = {
@@ -252,7 +253,7 @@ class Client:
 
 
 class Workload:
-    """`clients` for each busy name; `mutate` changes the composed source of a verb."""
+    """`clients` for each busy name; `mutate` changes the text of a verb."""
 
     def __init__(
         self,
@@ -269,7 +270,7 @@ class Workload:
         self.journal = Journal(client, f"{prefix}-journal:{seed}", constants)
         self.shas = {
             verb: client.script_load(
-                wrap(verb, mutate(verb, scripts.compose(verb, constants)), self.journal.key)
+                wrap(verb, planted(verb, partial(mutate, verb), constants), self.journal.key)
             )
             for verb in scripts.VERBS
         }

@@ -16,7 +16,7 @@ from ...engine.server import Server
 from ...engine.wire import REDIS_ERRORS, clock, why
 from ...protocol.keys import quote
 from ...protocol.plans import Failure
-from ...protocol.scripts import LUA
+from ...protocol.sources import LUA
 
 #: What clients send themselves, beside what the scripts call.
 _SENT: tuple[str, ...] = (
@@ -42,7 +42,6 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "EVALSHA": ("0" * 40, 1, "z"),
     "EXISTS": ("z",),
     "HDEL": ("h", "f"),
-    "HEXISTS": ("h", "f"),
     "HGET": ("h", "f"),
     "HGETALL": ("h",),
     "HINCRBY": ("h", "f", 1),

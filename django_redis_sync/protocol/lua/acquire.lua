@@ -6,47 +6,44 @@
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);
 --   channel: - for none; keep: minutes of history
 -- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit | large limit | kind other | gone | dead
--- @include state
-local t, me, ticket, handed, how, reply = token, token, nil, false, ARGV[6], nil
-local lease, permits, limit, channel, label = ARGV[2], ARGV[3], ARGV[4], ARGV[9], ARGV[10]
-local many, most, wants = tonumber(permits), override or tonumber(limit), ARGV[5] .. ' ' .. limit
-local waiting = call('ZCARD', QUEUE)
-
-if not record and how ~= 'again' then
-  if card > 0 and waiting == 0 then
--- @include sweep
-  end
--- @include fits
-  if fit and waiting == 0 and (card == 0 or seen == wants) then -- nobody is in the way
-    if seen ~= wants then put('#seen', wants) end
--- @include granted finish
-    return {'ok', given, whole(ms)}
-  end
-end
-
-if how == 'again' and not record then return {'gone'} end
+local token, lease, permits, limit, kind, how, max_waiters, fair, channel, label, keep = unpack(ARGV)
+local name, record = open(token, keep)
 if record then
-  local state, _, own = string.match(record, RECORD)
-  if state ~= 'w' then
-    local ends = tonumber(call('ZSCORE', LEASES, token) or 0)
-    if state == 'x' then return {'dead'} end
-    if ends <= now then return {'gone'} end
--- @include claimed
-    return {'ok', own, whole(ends - now)}
-  end
+  return asked_again(name, token, record)
+elseif how == 'again' then
+  return {'gone'}
 end
-if record or waiting > 0 then
--- @include sweep
+
+local terms, wants = permits .. ' ' .. limit .. ' ' .. channel .. ' ' .. label, kind .. ' ' .. limit
+local many, most = tonumber(permits), name.override or tonumber(limit)
+local waiting, reply = redis.call('ZCARD', QUEUE), nil
+if waiting > 0 or name.card > 0 then
+  sweep(name, nil)
 end
-if record or (waiting > 0 and dropped) then
--- @include hand
-  waiting = call('ZCARD', QUEUE)
+if waiting > 0 and name.dropped then
+  hand_over(name, nil)
+  waiting = redis.call('ZCARD', QUEUE)
 end
-if not record then
--- @include admit
+
+if many > most or name.seen ~= wants then
+  reply = mismatch(name, wants, many, most, waiting)
 end
 if not reply then
--- @include wait
+  local free = fits(name, many, most)
+  if free and waiting > 0 then -- first come, first served; unless the newcomer would rather not
+    free = fair == '0' and overtakes(name)
+  end
+  if free or how == 'shadow' then
+    if not free then count(name, 's', 1) end
+    local fence, ms = grant(name, token, many, lease, terms, nil, false)
+    reply = {'ok', fence, ms, not free and (name.paused and 'paused' or 'full') or nil}
+  elseif how == 'try' or waiting >= tonumber(max_waiters) then
+    reply = refuse(name, waiting, most)
+  else
+    reply = enqueue(name, token, lease, terms, waiting)
+  end
 end
--- @include finish
+if name.latest > name.now or name.puts[1] or name.dropped then
+  finish(name)
+end
 return reply

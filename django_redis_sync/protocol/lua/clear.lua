@@ -2,9 +2,14 @@
 -- KEYS leases queue waiters info wake stats never
 -- ARGV token keep
 -- Returns ok | gone (nothing there: it ended by itself)
--- @include state
-local t, ends, me, reply = token, call('ZSCORE', LEASES, token), nil, nil
-local state, _, _, _, permits = string.match(record or '', RECORD)
+local token, keep = unpack(ARGV)
+local name, record = open(token, keep)
+local state, _, _, _, terms = string.match(record or '', RECORD)
+local ends = redis.call('ZSCORE', LEASES, token)
 if not (record or ends) or state == 'x' then return {'gone'} end
--- @include removed buried sweep hand finish
+remove(name, token, state, terms, ends)
+mark_dead(name, token)
+sweep(name, nil)
+hand_over(name, nil)
+finish(name)
 return {'ok'}

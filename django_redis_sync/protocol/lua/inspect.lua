@@ -4,27 +4,15 @@
 --   token: empty; most: rows of holders and of waiters at the most
 -- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,
 --   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order
--- @include state
-local function rows(list, deadlines)
-  local out = {}
-  for i = 1, #list, 2 do
-    out[#out + 1] = list[i]
-    out[#out + 1] = list[i + 1]
-    if deadlines then out[#out + 1] = call('ZSCORE', WAITERS, list[i]) or '0' end
-    out[#out + 1] = call('HGET', INFO, list[i]) or ''
-  end
-  return out
+local token, most = unpack(ARGV)
+local name = open(token, '0')
+local used, live = name.card + name.extra, '(' .. name.at
+for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
+  local _, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
+  used = used - weight(tonumber(string.match(terms or '1', '^%d+')))
 end
-local most = tonumber(ARGV[2])
-local used = card + extra
-for _, t in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', at)) do
-  local _, _, _, _, permits = string.match(call('HGET', INFO, t) or '', RECORD)
-  local many = tonumber(permits or 1)
--- @include weight
-  used = used - weight
-end
-return {at, whole(fence), override and whole(override) or '', paused or '', seen or '',
-  call('HGET', INFO, '#clash') or '', whole(used),
-  call('ZCOUNT', LEASES, '(' .. at, '+inf'), call('ZCARD', QUEUE),
-  rows(call('ZRANGEBYSCORE', LEASES, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, most)),
-  rows(call('ZRANGE', QUEUE, 0, most - 1, 'WITHSCORES'), true)}
+local holders = rows(redis.call('ZRANGEBYSCORE', LEASES, live, '+inf', 'WITHSCORES', 'LIMIT', 0, most), nil)
+local waiters = rows(redis.call('ZRANGE', QUEUE, 0, most - 1, 'WITHSCORES'), WAITERS)
+return {name.at, whole(name, name.fence), name.override and whole(name, name.override) or '',
+  name.paused or '', name.seen or '', redis.call('HGET', INFO, '#clash') or '', whole(name, used),
+  redis.call('ZCOUNT', LEASES, live, '+inf'), redis.call('ZCARD', QUEUE), holders, waiters}

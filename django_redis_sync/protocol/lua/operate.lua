@@ -4,16 +4,19 @@
 -- ARGV token how value keep
 --   token: empty; how: pause | resume | resize (value: the limit that overrides the callers') | reset
 -- Returns ok
--- @include state
-local me, reply
-local how, field = ARGV[2], (ARGV[2] == 'pause' or ARGV[2] == 'resume') and '#paused' or '#limit'
+local token, how, value, keep = unpack(ARGV)
+local name = open(token, keep)
+local field = (how == 'pause' or how == 'resume') and '#paused' or '#limit'
 if how == 'pause' or how == 'resize' then
-  put(field, how == 'pause' and at or ARGV[3])
-  latest = math.huge
+  put(name, field, how == 'pause' and name.at or value)
+  name.latest = math.huge
 else
-  call('HDEL', INFO, field)
-  recount = true
+  redis.call('HDEL', INFO, field)
+  name.recount = true
 end
-if field == '#paused' then paused = how == 'pause' else override = how == 'resize' and tonumber(ARGV[3]) end
--- @include sweep hand finish
+if field == '#paused' then name.paused = how == 'pause'
+else name.override = how == 'resize' and tonumber(value) end
+sweep(name, nil)
+hand_over(name, nil)
+finish(name)
 return {'ok'}

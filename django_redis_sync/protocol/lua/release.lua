@@ -6,54 +6,36 @@
 --   with the same lease); bury: 1 when an acquire of this token
 --   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
 -- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
--- @include state
-local how, t, me, reply = ARGV[3], token, nil, nil -- nobody here asks for permits
-local state, nth, own, lease, permits, limit, channel, label = string.match(record or '', RECORD)
-local ends = record and call('ZSCORE', LEASES, token)
-local live = tonumber(ends or 0) > now
-if (how == 'release' or how == 'share') and not (live and own == ARGV[2]) then
-  local what, n = 'l', 1
--- @include counted
+local token, fence, how, bury, hold, keep = unpack(ARGV)
+local name, record = open(token, keep)
+local state, nth, own, lease, terms = string.match(record or '', RECORD)
+local ends = state and redis.call('ZSCORE', LEASES, token)
+local live = tonumber(ends or 0) > name.now
+if (how == 'release' or how == 'share') and not (live and own == fence) then
+  count(name, 'l', 1)
   return {'lost'}
 end
 if how == 'giveup' and live then
--- @include claimed
-  return {'ok', own, whole(tonumber(ends) - now)}
+  claim(token)
+  return {'ok', own, whole(name, tonumber(ends) - name.now)}
 end
 
 if how == 'share' then
-  local many = tonumber(permits)
--- @include weight
-  extra, permits = extra - weight + 1, '1'
--- @include written
+  share(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
 else
-  if live or how == 'giveup' then
-    local what, n = 't', 1
-    if live then what, n = 'r', PAIR + math.max(0, math.floor(now - own / 1000)) end
--- @include counted
+  local held_ms = live and math.max(0, math.floor(name.now - own / 1000))
+  if live or how == 'giveup' then count(name, live and 'r' or 't', live and PAIR + held_ms or 1) end
+  if state and state ~= 'x' then remove(name, token, state, terms, ends) end
+  if bury == '1' then
+    mark_dead(name, token)
   end
-  if record and state ~= 'x' then
--- @include removed
-  end
-  if ARGV[4] == '1' then
--- @include buried
-  end
-  local keep = math.ceil(math.min(tonumber(own or 0) / 1000, now) + tonumber(ARGV[5]))
-  if how == 'release' and keep > now then -- under a token of its own, that no late copy knows
-    local t, state, lease, many = 'k' .. token, 'k', whole(keep - now), tonumber(permits)
--- @include weight
-    if card == 0 then fresh[#fresh + 1] = LEASES end
-    card, extra = card + 1, extra + weight - 1
--- @include written
-    call('ZADD', LEASES, whole(keep), t)
-    latest = math.max(latest, keep)
+  if how == 'release' and hold ~= '0' then
+    keep_held(name, token, own, terms, tonumber(hold))
   end
 end
-if call('ZCARD', QUEUE) > 0 then
-  if card > 0 then -- otherwise nobody has anything that could be over
--- @include sweep
-  end
--- @include hand
+if redis.call('ZCARD', QUEUE) > 0 then
+  if name.card > 0 then sweep(name, nil) end -- with no leases, nothing of it can be over
+  hand_over(name, nil)
 end
--- @include finish
+finish(name)
 return {live and 'ok' or 'gone'}

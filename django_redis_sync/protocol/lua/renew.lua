@@ -6,27 +6,26 @@
 --   nth: counts the renewals of this lease, so that a late copy of an older one changes nothing
 --   known: the highest nth of the owner that detached it; above that, somebody else adopted it
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
--- @include state
-local how, t = ARGV[3], token
-local state, nth, own, lease, permits, limit, channel, label = string.match(record or '', RECORD)
-local ends = tonumber(record and call('ZSCORE', LEASES, token) or 0)
-if ends <= now or own ~= ARGV[2] then
-  local what, n = 'l', 1
--- @include counted
+local token, fence, how, ms, nth, known, keep = unpack(ARGV)
+local name, record = open(token, keep)
+local state, newest, own, lease, terms = string.match(record or '', RECORD)
+local ends = tonumber(state and redis.call('ZSCORE', LEASES, token) or 0)
+if ends <= name.now or own ~= fence then
+  count(name, 'l', 1)
   return {'lost'}
 end
-local coming, newest = tonumber(ARGV[5]), tonumber(nth) or 0
-if how == 'adopt' and newest > tonumber(ARGV[6]) and newest ~= coming then return {'adopted'} end
+local coming, latest = tonumber(nth), tonumber(newest) or 0
+if how == 'adopt' and latest > tonumber(known) and latest ~= coming then return {'adopted'} end
 if state == 'g' then
--- @include claimed
+  claim(token)
   state = 'h'
 end
-if how ~= 'confirm' and coming >= newest then
-  local moved = now + tonumber(ARGV[4])
-  if ends == math.huge then recount = true end
-  ends, lease, nth = moved, ARGV[4], ARGV[5]
-  call('ZADD', LEASES, whole(ends), token)
-  latest = math.max(latest, ends)
+if how ~= 'confirm' and coming >= latest then
+  if ends == math.huge then name.recount = true end
+  ends, lease, newest = name.now + tonumber(ms), ms, nth
+  redis.call('ZADD', LEASES, whole(name, ends), token)
+  name.latest = math.max(name.latest, ends)
 end
--- @include written finish
-return {'ok', whole(ends - now)}
+put(name, token, state .. newest .. ' ' .. own .. ' ' .. lease .. ' ' .. terms)
+finish(name)
+return {'ok', whole(name, ends - name.now)}

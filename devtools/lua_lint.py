@@ -1,0 +1,194 @@
+"""Names in the Lua scripts: one that nothing defines is an error here, and a silent nil in a run.
+
+python -m devtools.lua_lint: one line for each mistake, and 1 when there are any. A file is read by
+itself, so that a function can take nothing but its arguments, constants, KEYS and other functions.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from luaparser import ast
+from luaparser.astnodes import Name, Node
+
+from django_redis_sync.protocol import scripts, sources
+
+#: What the server lends to scripts and the scripts use, with the members of its tables.
+GLOBALS: dict[str, set[str]] = {
+    "KEYS": set(),
+    "ARGV": set(),
+    "ipairs": set(),
+    "tonumber": set(),
+    "unpack": set(),
+    "redis": {"call", "pcall"},
+    "string": {"format", "gmatch", "match", "sub"},
+    "math": {"abs", "ceil", "floor", "huge", "max", "min"},
+}
+
+
+def main() -> int:
+    files = sorted(sources.LUA.rglob("*.lua"))
+    found = [
+        f"{path.relative_to(sources.LUA)}: {mistake}"
+        for path in files
+        for mistake in mistakes(path, path.read_text(encoding="utf-8"))
+    ]
+    print("\n".join(found) or f"{len(files)} Lua files: all names are known")
+    return 1 if found else 0
+
+
+def mistakes(path: Path, text: str) -> list[str]:
+    """What is wrong with the names of a verb or of a function."""
+    try:
+        body = ast.parse(text).body.body
+    except ast.SyntaxException as error:
+        return [str(error)]
+    if path.parent.name != "functions":
+        return _Reader().read_block(body).mistakes
+    if [type(node).__name__ for node in body] != ["LocalFunction"] or body[0].name.id != path.stem:
+        return [f"it must be one local function {path.stem}, and nothing else"]
+    unused = [] if path.stem in _called() else ["nothing calls it"]
+    return unused + _Reader().read_block(body).mistakes
+
+
+@cache
+def _called() -> set[str]:
+    texts = [sources.with_functions(sources.read(verb)) for verb in scripts.VERBS]
+    return {name for text in texts for name in re.findall(r"local function (\w+)", text)}
+
+
+@cache
+def _capitals() -> set[str]:
+    """The words that become numbers, keys or patterns when a verb is composed."""
+    keys = {key.upper() for verb in scripts.VERBS for key in scripts.script(verb).keys}
+    return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
+
+
+def _arguments(function: str) -> int:
+    head = sources.functions()[function][0]
+    return len(re.findall(r"\w+", head.partition("(")[2]))
+
+
+class _Reader:
+    """Follows the scopes of one file. `scopes`: the local names, and whether each was ever read."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[str] = []
+        self.scopes: list[dict[str, bool]] = []
+        self.capitals = _capitals()
+
+    def read_block(self, nodes: Iterable[Node], names: Iterable[Name] = ()) -> _Reader:
+        self.scopes.append({})
+        self.define(names)
+        for node in nodes:
+            self.read(node)
+        unread = [name for name, read in self.scopes.pop().items() if not (read or name == "_")]
+        self.mistakes += [f"{name} is never read" for name in unread]
+        return self
+
+    def define(self, names: Iterable[Name]) -> None:
+        for name in names:
+            if name.id in sources.functions() or name.id in GLOBALS:
+                self.mistakes.append(f"{name.id} is already a function or a table")
+            self.scopes[-1][name.id] = False
+
+    def read(self, node: Any) -> None:
+        own = getattr(self, f"read_{type(node).__name__.lower()}", None)
+        if own is not None:
+            own(node)
+        elif isinstance(node, Node):
+            for key, value in vars(node).items():
+                if not key.startswith("_"):
+                    self.read(value)
+        elif isinstance(node, list):
+            for item in node:
+                self.read(item)
+
+    # Names
+
+    def read_name(self, node: Name) -> None:
+        if node.id == "FIELDS":
+            for field in sources.fields():
+                self.use(field)
+        else:
+            self.use(node.id)
+
+    def use(self, name: str) -> None:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                scope[name] = True
+                return
+        if name not in self.capitals | GLOBALS.keys() | sources.functions().keys():
+            self.mistakes.append(f"nothing here is called {name}")
+
+    def read_index(self, node: Any) -> None:
+        self.read(node.value)
+        if node.notation.name != "DOT":
+            self.read(node.idx)
+            return
+        table, field = getattr(node.value, "id", "?"), node.idx.id
+        known = set(sources.fields()) if table == "name" else GLOBALS.get(table, set())
+        if field not in known:
+            self.mistakes.append(f"{table} has no {field}")
+
+    def read_string(self, node: Any) -> None:
+        for word in re.findall(r"[A-Z]+", str(node.s)):
+            if word in self.capitals:
+                self.mistakes.append(
+                    f"{word} is a constant: in a string, its value would come to stand"
+                )
+
+    # What has a scope
+
+    def read_assign(self, node: Any) -> None:
+        for target in node.targets:
+            if isinstance(target, Name):
+                local = any(target.id in scope for scope in self.scopes)
+                if not local:
+                    self.mistakes.append(f"nothing here is called {target.id}")
+            else:
+                self.read(target)
+        self.read(node.values)
+
+    def read_localassign(self, node: Any) -> None:
+        self.read(node.values)
+        self.define(node.targets)
+
+    def read_localfunction(self, node: Any) -> None:
+        self.read_block(node.body.body, node.args)
+
+    def read_block_of(self, node: Any, names: Iterable[Name]) -> None:
+        self.read_block(node.body.body, names)
+
+    def read_fornum(self, node: Any) -> None:
+        self.read([node.start, node.stop])
+        self.read_block_of(node, [node.target])
+
+    def read_forin(self, node: Any) -> None:
+        self.read(node.iter)
+        self.read_block_of(node, node.targets)
+
+    def read_if(self, node: Any) -> None:
+        self.read(node.test)
+        self.read_block_of(node, ())
+        orelse = node.orelse
+        if type(orelse).__name__ == "ElseIf":
+            self.read_if(orelse)
+        elif orelse is not None:
+            self.read_block(orelse.body)
+
+    def read_call(self, node: Any) -> None:
+        self.read([node.func, node.args])
+        name = getattr(node.func, "id", "")
+        if name in sources.functions() and len(node.args) != _arguments(name):
+            asked = _arguments(name)
+            self.mistakes.append(f"{name} takes {asked} arguments, and is given {len(node.args)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

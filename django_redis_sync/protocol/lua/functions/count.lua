@@ -1,0 +1,10 @@
+-- Counts `n` of `what` in this minute: field "<minute>:<what>" of one hash. Where milliseconds belong
+-- to a count, both share the number: count * PAIR + ms. `keep`, minutes of history: '0' for none.
+local function count(name, what, n)
+  if name.keep == '0' then return end
+  name.minute = name.minute or string.format(name.format, (name.now - name.now % 60000) / 60000)
+  -- pcall: with the memory full nothing can be counted, and a release has to go on.
+  if redis.pcall('HINCRBY', STATS, name.minute .. ':' .. what, string.format(name.format, n)) == n then
+    tidy(name)
+  end
+end

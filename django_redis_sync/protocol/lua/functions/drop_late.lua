@@ -1,0 +1,16 @@
+-- Removes tokens whose deadline has passed: a waiter that did not ask again, a winner that did not wake,
+-- a tombstone. A winner that woke stays, without a deadline; so does `me`, which is asking.
+local function drop_late(name, late, me)
+  for i = 1, #late do
+    local t = late[i]
+    local ends = redis.call('ZSCORE', LEASES, t)
+    if t == me then -- stays
+    elseif ends and redis.call('EXISTS', wake_list(t)) == 0 then
+      redis.call('ZREM', WAITERS, t)
+    else
+      local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
+      remove(name, t, state, terms, ends)
+      if ends then count(name, 'c', 1) end
+    end
+  end
+end

@@ -1,0 +1,11 @@
+-- Rows of `inspect`: token, score, its deadline when there is a key of deadlines, record, in turn.
+local function rows(list, deadlines)
+  local out = {}
+  for i = 1, #list, 2 do
+    out[#out + 1] = list[i]
+    out[#out + 1] = list[i + 1]
+    if deadlines then out[#out + 1] = redis.call('ZSCORE', deadlines, list[i]) or '0' end
+    out[#out + 1] = redis.call('HGET', INFO, list[i]) or ''
+  end
+  return out
+end

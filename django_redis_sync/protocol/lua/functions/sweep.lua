@@ -1,0 +1,18 @@
+-- Removes what is over, a bounded number in one script. `me`: the token that asks again, if any: it is
+-- alive, whatever its deadline says.
+local function sweep(name, me)
+  if name.us < name.fence then
+    clamp(name)
+  end
+  for _ = 1, ROUNDS do
+    local over = redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at, 'LIMIT', '0', BOUND)
+    if #over > 0 then
+      end_leases(name, over)
+    end
+    if #over < BOUND then break end
+  end
+  local late = redis.call('ZRANGEBYSCORE', WAITERS, '-inf', name.at, 'LIMIT', '0', BOUND)
+  if #late > 0 then
+    drop_late(name, late, me)
+  end
+end

@@ -1,0 +1,109 @@
+"""A wrong name in a Lua script is an error of `make lint`, wherever it stands."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from django_redis_sync.protocol import sources
+
+lua_lint = pytest.importorskip("devtools.lua_lint", reason="luaparser is not installed")
+
+FILES = sorted(sources.LUA.rglob("*.lua"))
+# fmt: off
+WORDS = {
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
+    "nil", "not", "or", "return", "then", "true",
+}
+# fmt: on
+VERB = sources.LUA / "verb.lua"
+
+
+def names(text: str) -> list[re.Match[str]]:
+    """Every name in the code of a file: not in comments, nor in strings."""
+    code = re.sub(r"--.*|'[^']*'", lambda found: " " * len(found[0]), text)
+    return [found for found in re.finditer(r"[A-Za-z_]\w*", code) if found[0] not in WORDS]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_names_in_a_file_are_known(path: Path) -> None:
+    assert [] == lua_lint.mistakes(path, path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_name_with_one_wrong_letter_is_found(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = names(text)
+    for name in random.Random(0).sample(found, min(12, len(found))):
+        misspelt = text[: name.end() - 1] + "Q" + text[name.end() :]
+        line = misspelt[: name.end()].count("\n") + 1
+        assert lua_lint.mistakes(path, misspelt), f"line {line}: {name[0]}"
+
+
+@pytest.mark.parametrize(
+    ("code", "mistake"),
+    {
+        "local name = open(ARGV[1])": "open takes 2 arguments, and is given 1",
+        "local count = 1\nreturn {count}": "count is already a function or a table",
+        "local a = 1": "a is never read",
+        "a = 1": "nothing here is called a",
+        "for a = 1, 2 do redis.call('TIME') end": "a is never read",
+        "local name = open('', '0')\nreturn name.crad": "name has no crad",
+        "return redis.cal('TIME')": "redis has no cal",
+        "return redis.call('GRACE')": "GRACE is a constant",
+        "if a then": "error",
+    }.items(),
+    ids=lambda text: text if "\n" not in text else "",
+)
+def test_a_mistake_is_named(code: str, mistake: str) -> None:
+    assert any(mistake.lower() in found.lower() for found in lua_lint.mistakes(VERB, code))
+
+
+def test_a_function_takes_nothing_but_its_arguments() -> None:
+    path = sources.LUA / "functions" / "weight.lua"
+    captures = "local function weight(permits)\n  return permits + token\nend\n"
+
+    assert ["nothing here is called token"] == lua_lint.mistakes(path, captures)
+
+
+def test_a_function_that_no_verb_calls_is_found() -> None:
+    path = sources.LUA / "functions" / "nobody_calls_me.lua"
+
+    assert ["nothing calls it"] == lua_lint.mistakes(path, "local function nobody_calls_me() end\n")
+
+
+# How a verb is put together
+
+
+def test_a_run_makes_no_function_before_it_comes_to_where_it_is_called() -> None:
+    text = "local a = whole(1, 2)\nif a then\n  count(1, 2, 3)\nend\nput(a, 1, 2)\n"
+    composed = sources.with_functions(text)
+    order = re.findall(r"^(?:local function (\w+)|(if|put))", composed, re.MULTILINE)
+
+    assert ["whole", "if", "count", "put", "put"] == [
+        a or b for a, b in order if (a or b) != "tidy"
+    ]
+
+
+def test_what_an_elseif_calls_is_made_before_the_if() -> None:
+    composed = sources.with_functions("if a then\n  a()\nelseif weight(1) then\n  a()\nend\n")
+
+    assert composed.startswith("local function weight(")
+    assert 1 == composed.count("local function weight(")
+
+
+def test_what_every_turn_of_a_loop_calls_is_made_before_the_loop() -> None:
+    composed = sources.with_functions(
+        "for i = 1, 2 do\n  weight(i)\n  if i then\n    whole(i)\n  end\nend\n"
+    )
+    order = re.findall(r"^\s*(?:local function (\w+)|(for|if))", composed, re.MULTILINE)
+
+    assert ["weight", "for", "if", "whole"] == [a or b for a, b in order]
+
+
+def test_a_field_that_is_not_found_of_a_name_is_an_error() -> None:
+    with pytest.raises(KeyError, match="crad"):
+        sources.with_numbers("acquire", "name.crad", {})
