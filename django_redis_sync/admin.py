@@ -62,6 +62,8 @@ class NameAdmin(NameModelAdmin):
         info = f"{self.opts.app_label}_{self.opts.model_name}"
         own = [
             path("live/", self._page(views.live_list), name=f"{info}_live"),
+            path("data/", self._page(views.data_list), name=f"{info}_data"),
+            path("<str:object_id>/data/", self._page(views.data_name), name=f"{info}_data_name"),
             path("<str:object_id>/live/", self._page(views.live_name), name=f"{info}_live_name"),
             path("<str:object_id>/act/<str:verb>/", self._page(views.act), name=f"{info}_act"),
         ]

@@ -19,6 +19,7 @@ from devtools.servers import free_port
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import charts, pages
+from django_redis_sync.limits import identity
 from django_redis_sync.models import Name
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.history import Counters
@@ -361,6 +362,60 @@ def test_a_misspelt_setting_leaves_the_admin_open_under_the_middleware(
         assert response.status_code in (200, 302)
     with pytest.raises(ImproperlyConfigured, match="TIMOUT"):
         viewer.get("/plain/")
+
+
+def test_the_last_hour_stands_above_the_rows(viewer: Client, held: Callable[..., None]) -> None:
+    held("exports", 4)
+    shown = viewer.get(LIST + "exports/change/").content.decode()
+    order = [shown.index(f'id="{part}"') for part in ("now", "past", "holders", "waiters")]
+    assert order == sorted(order)
+
+
+def test_a_user_or_an_address_is_found_among_all_policies(
+    viewer: Client, held: Callable[..., None]
+) -> None:
+    address = identity.digest("ip", "10.0.0.1")
+    held("found-a", 3, key="4711")
+    held("found-b", 3, key="4711")
+    held("found-b", 3, key=address)
+    eventually(lambda: listed("found-a@4711", "found-b@4711", f"found-b@{address}"))
+    shown = shown_list(viewer, query="?q=4711")
+    assert "found-a@4711</bdi>" in shown and "found-b@4711</bdi>" in shown
+    assert f"found-b@{address}</bdi>" in shown_list(viewer, query="?q=10.0.0.1")
+    shown = shown_list(viewer, query="?q=found-b@4711")
+    assert "found-b@4711</bdi>" in shown and "found-a@4711</bdi>" not in shown
+    page = viewer.get(LIST + "found-b/change/?q=10.0.0.1").content.decode()
+    assert f"found-b@{address}</bdi>" in page and "found-b@4711</bdi>" not in page
+
+
+def test_machines_read_what_the_pages_show(viewer: Client, held: Callable[..., None]) -> None:
+    for key in ("2", "10"):
+        held("data-api", 3, key=key)
+    held("data-solo", 2)
+    eventually(lambda: listed("data-api@2", "data-api@10", "data-solo"))
+    found = viewer.get(LIST + "data/?q=data-").json()
+    assert (2, "name", 1, 1) == (found["found"], found["order"], found["page"], found["pages"])
+    assert [{"name": "data-api", "keys": 2, "read": 2}] == found["policies"]
+    assert {"data-api@2", "data-api@10", "data-solo"} == {n["display"] for n in found["names"]}
+    one = viewer.get(LIST + "data-solo/data/").json()
+    assert (1, 2, 1) == tuple(one["names"][0][part] for part in ("in_use", "limit", "holding"))
+    assert 1 == one["names"][0]["recent"]["granted"]
+    keys = viewer.get(LIST + "data-api/data/").json()["keys"]
+    assert ["data-api@2", "data-api@10"] == [name["display"] for name in keys["names"]]
+
+
+@pytest.mark.parametrize("where", ["data/", "exports/data/"])
+def test_machines_need_the_permission_too(where: str) -> None:
+    assert 403 == staff().get(LIST + where).status_code
+    assert 302 == Client().get(LIST + where).status_code
+    assert 405 == staff("view_locks").post(LIST + where).status_code
+
+
+def test_machines_are_told_that_redis_is_down(viewer: Client) -> None:
+    with override_settings(CACHES=cache(f"redis://:hunter2@127.0.0.1:{free_port()}/0")):
+        response = viewer.get(LIST + "data/")
+    assert 503 == response.status_code
+    assert {"error", "remedy"} == set(response.json()) and b"hunter2" not in response.content
 
 
 # Charts and words

@@ -10,9 +10,11 @@ from typing import Any
 from django.core import signing
 from django.core.paginator import Page, Paginator
 
+from ..limits.identity import possible_keys
 from ..models import Name
+from ..operators.export import as_json
 from ..operators.history import Counters, History, histories_of
-from ..operators.listing import Past, Selection, hour, since
+from ..operators.listing import Past, Selection, hour, keys_like, since
 from ..operators.names import Group, Recent, is_known
 from ..operators.status import (
     MOST_ROWS,
@@ -20,6 +22,7 @@ from ..operators.status import (
     Status,
     Unread,
     Waiter,
+    readable,
     statuses,
 )
 from ..operators.words import duration, handed_over
@@ -28,6 +31,8 @@ from . import charts
 PER_PAGE = 50
 #: Children of a policy that the list shows below it; the policy's own page has them all.
 MOST_CHILDREN = 5
+#: Keys that were searched for, of all policies together.
+MOST_KEYED = 20
 #: Minutes that the counters and sparklines of the list speak of.
 HOUR = 60
 #: Rows read where an action must find a holder that some page showed.
@@ -114,12 +119,49 @@ class Listing:
 
 def listing(wanted: Wanted) -> Listing:
     """The rows of one page. Unavailable when Redis can't be reached."""
-    selection = Selection(wanted.order, query=wanted.query, policy=wanted.policy, minutes=HOUR)
-    page: Page[Any] = Paginator(range(selection.readable), PER_PAGE).get_page(wanted.page)
-    groups, unread = selection.read(max(0, page.start_index() - 1), page.end_index())
+    selection, page, groups, unread = _select(wanted)
     rows = tuple(_rows(groups, selection.past, wanted.policy is not None))
+    if wanted.query and wanted.policy is None:
+        rows = (*_keyed(wanted.query), *rows)
     wanted = replace(wanted, order=selection.order)
     return Listing(rows, page, selection.found, selection.compared, wanted, tuple(unread))
+
+
+def _keyed(query: str) -> Iterable[Row]:
+    """A line for each policy that has what was searched for as a key: a user, an address."""
+    policy, at, key = query.partition("@")
+    pairs = keys_like(possible_keys(key if at and policy else query))[:MOST_KEYED]
+    found, _ = readable(pairs)
+    past = {(one.name, one.key): one for one in histories_of(found, minutes=HOUR)}
+    return [_row(one, past) for one in found if not at or one.name == policy]
+
+
+def data(wanted: Wanted) -> dict[str, Any]:
+    """As listing, for machines."""
+    selection, page, groups, unread = _select(wanted)
+    pages = {"page": page.number, "pages": page.paginator.num_pages, "order": selection.order}
+    found = as_json(groups, selection.past, unread, selection.found, selection.compared)
+    return {**pages, **found}
+
+
+def data_of(status: Status, wanted: Wanted) -> dict[str, Any]:
+    """A name for machines; a page of its keys stands under `keys` when it is a policy."""
+    own = Group(status.name, status, ())
+    past = {(one.name, one.key): one for one in histories_of([status], minutes=HOUR)}
+    found = as_json([own], past, [], 1)
+    if status.key is None and Recent(status.name):
+        found["keys"] = data(wanted)
+    return found
+
+
+def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unread]]:
+    alike = possible_keys(wanted.query) if wanted.query and wanted.policy is not None else ()
+    selection = Selection(
+        wanted.order, query=wanted.query, alike=alike, policy=wanted.policy, minutes=HOUR
+    )
+    page: Page[Any] = Paginator(range(selection.readable), PER_PAGE).get_page(wanted.page)
+    groups, unread = selection.read(max(0, page.start_index() - 1), page.end_index())
+    return selection, page, groups, unread
 
 
 def _rows(groups: Sequence[Group], past: Past, flat: bool) -> Iterable[Row]:

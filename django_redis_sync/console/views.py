@@ -21,6 +21,7 @@ from django.http import (
     HttpResponseBase,
     HttpResponseNotAllowed,
     HttpResponseRedirect,
+    JsonResponse,
 )
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -35,6 +36,7 @@ from ..models import Name
 from ..operators import audit, doctor
 from ..operators.listing import FIGURES
 from ..operators.status import MOST_ROWS, Status
+from ..operators.words import without_secrets
 from . import acting, pages
 
 #: Minutes of history that a visitor can choose from; the longest is what is kept.
@@ -115,6 +117,9 @@ def page(*methods: str) -> Callable[[View[P]], View[P]]:
             try:
                 return view(own, request, *args, **kwargs)
             except Broken as broken:
+                if view.__name__.startswith("data"):
+                    said = {"error": without_secrets(broken.said), "remedy": broken.remedy}
+                    return JsonResponse(said, status=503)
                 template = "_broken" if view.__name__.startswith("live") else "broken"
                 context = {"broken": broken, "title": _("Locks and semaphores")}
                 if request.method == "POST":
@@ -148,6 +153,21 @@ def name_page(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseB
 @page("GET", "HEAD")
 def live_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
     return _render(own, request, "_name", _name_context(own, request, object_id))
+
+
+@page("GET", "HEAD")
+def data_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
+    """The list for machines; what a browser's address says of it, this takes too."""
+    with asking():
+        return JsonResponse(pages.data(_wanted(request)))
+
+
+@page("GET", "HEAD")
+def data_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
+    """A name for machines, with its keys when it is a policy."""
+    status = _found(object_id, MOST_ROWS)
+    with asking():
+        return JsonResponse(pages.data_of(status, _wanted(request, status.name)))
 
 
 @page("POST")

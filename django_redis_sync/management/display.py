@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -15,13 +14,12 @@ from django.utils.translation import ngettext
 
 from ..operators.audit import Act
 from ..operators.doctor import Finding
-from ..operators.history import Counters, History, add
+from ..operators.history import add
 from ..operators.listing import Past
 from ..operators.names import Group
 from ..operators.status import Holder, Status, Unread, Waiter
-from ..operators.words import duration, handed_over
+from ..operators.words import duration, handed_over, without_secrets
 from .looking import Seen
-from .naming import without_secrets
 from .terminal import Cell, Column, printable, table, wrap
 
 #: Busy keys of a policy up to which the page of the policy shows the holders of each.
@@ -387,88 +385,3 @@ def _oldest(some: Sequence[Holder | Waiter], at: datetime) -> str:
 
 def _hidden(count: int) -> list[str]:
     return [_("… and %d more") % count] if count > 0 else []
-
-
-# As JSON
-
-
-def as_json(seen: Seen) -> dict[str, Any]:
-    """Everything that the tables show, and more; times in ISO 8601, spans in seconds. `found`: how
-    many names there are, or keys of the policy asked for; `names` has those that were read."""
-    names = [_status_json(s, seen.past.get((s.name, s.key))) for g in seen.groups for s in g.all]
-    policies = [
-        {"name": g.name, "keys": g.keys, "read": len(g.children)} for g in seen.groups if g.keys
-    ]
-    hidden = [
-        {"name": u.name, "key": u.key, "error": without_secrets(str(u.error))} for u in seen.unread
-    ]
-    return {
-        "at": timezone.now().isoformat(),
-        "found": seen.found,
-        "compared": seen.compared,
-        "policies": policies,
-        "names": names,
-        "unread": hidden,
-    }
-
-
-def _status_json(s: Status, history: History | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": s.name,
-        "key": s.key,
-        "display": s.display,
-        "kind": s.kind,
-        "limit": s.limit,
-        "callers_limit": s.callers_limit,
-        "override": s.override,
-        "paused_since": s.paused_since and s.paused_since.isoformat(),
-        "in_use": s.in_use,
-        "exclusive": s.exclusive,
-        "holding": s.holding,
-        "waiting": s.waiting,
-        "clash": s.clash and {"limit": s.clash[0], "at": s.clash[1].isoformat()},
-        "fence": s.fence,
-        "at": s.at.isoformat(),
-        "holders": [_holder_json(s, h) for h in s.holders],
-        "waiters": [_waiter_json(s, w) for w in s.waiters],
-    }
-    if history is not None:
-        found["recent"] = {"minutes": len(history.rows), **_counters_json(history.total)}
-        found["ever"] = _counters_json(history.ever)
-        found["suggested_limit"] = history.suggested_limit
-    return found
-
-
-def _holder_json(s: Status, h: Holder) -> dict[str, Any]:
-    return {
-        "id": h.id,
-        "since": h.since.isoformat(),
-        "held_seconds": (s.at - h.since).total_seconds(),
-        "ends_in_seconds": None if h.ends_in == math.inf else h.ends_in,
-        "permanent": h.stuck,
-        "permits": h.permits,
-        "state": h.state,
-        "fence": h.fence,
-        **_label_json(h.label),
-    }
-
-
-def _waiter_json(s: Status, w: Waiter) -> dict[str, Any]:
-    return {
-        "id": w.id,
-        "position": w.position,
-        "since": w.since.isoformat(),
-        "waited_seconds": (s.at - w.since).total_seconds(),
-        "permits": w.permits,
-        "limit": w.limit,
-        "alive": w.alive,
-        **_label_json(w.label),
-    }
-
-
-def _label_json(label: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: label.get(key) for key in ("host", "pid", "thread", "label", "user", "request")}
-
-
-def _counters_json(counters: Counters) -> dict[str, Any]:
-    return asdict(counters)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from ..operators.export import as_json
 from ..operators.history import histories_of
 from ..operators.listing import Past, Selection
 from ..operators.names import Group
@@ -27,6 +29,9 @@ class Seen:
     found: int
     compared: int | None = None
     ordered: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return as_json(self.groups, self.past, self.unread, self.found, self.compared)
 
 
 def at(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -14,13 +13,12 @@ from ..limits import identity
 from ..operators.history import Counters, histories
 from ..operators.names import Pair, Recent, family, is_known, is_listed, newest_keys
 from ..operators.status import Status
-from ..operators.words import display
+from ..operators.words import display, without_secrets
 from ..protocol.keys import check_text
 from .terminal import printable
 
 #: Names that are looked at for ones that are written alike, the most recently used first.
 _MOST_COMPARED = 1000
-_PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
 def find(name: str, key: str | None, using: str | None, most: int | None = None) -> list[Pair]:
@@ -89,11 +87,6 @@ def _others(shown: str, using: str | None) -> list[str]:
     policies = get_close_matches(shown.partition("@")[0], names)
     keys = newest_keys(dict.fromkeys(policies, _MOST_COMPARED), using=using)
     return [*names, *(display(name, key) for name in policies for key in keys[name])]
-
-
-def without_secrets(text: str) -> str:
-    """`text` without the user and password of a URL."""
-    return _PASSWORD.sub(r"\1***@", text)
 
 
 def unavailable(error: Unavailable) -> str:

@@ -20,7 +20,7 @@ from .. import conf
 from ..exceptions import SyncError
 from ..locks.lease import Lease
 from ..locks.semaphore import Semaphore
-from .naming import without_secrets
+from ..operators.words import without_secrets
 from .terminal import printable
 
 #: Exit codes beside the command's own: sysexits.h's words for "later" and for "no service".

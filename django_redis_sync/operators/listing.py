@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from .history import Counters, History, add, histories_of
-from .names import Group, Pair, Recent, groups_of, natural
+from .names import Group, Pair, Recent, count_keys, groups_of, is_listed, natural
 from .status import Status, Unread, readable
 
 #: Entries that are compared by a figure, and names and keys that are read for one page, at most.
@@ -57,15 +57,26 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 }
 
 
+def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
+    """The policies, of those used last, that have one of these keys."""
+    names = Recent(using=using)[:MOST_COMPARED]
+    counts = count_keys(names, using=using)
+    pairs = [(name, key) for name in names if counts[name] for key in keys]
+    listed = is_listed(pairs, using=using)
+    return [pair for pair, here in zip(pairs, listed, strict=True) if here]
+
+
 class Selection:
-    """The names, or the keys of `policy`, that hold `query`, in `order`: "name", "recent" or one of
-    FIGURES, turned round by a "-" before it. Unavailable when Redis can't be reached."""
+    """The names, or the keys of `policy`, that hold `query` or are one of `alike`, in `order`:
+    "name", "recent" or one of FIGURES, turned round by a "-" before it. Unavailable when Redis
+    can't be reached."""
 
     def __init__(
         self,
         order: str = "",
         *,
         query: str = "",
+        alike: Sequence[str] = (),
         policy: str | None = None,
         minutes: int = 60,
         using: str | None = None,
@@ -80,7 +91,7 @@ class Selection:
         units: Sequence[str] = recent
         if query or field == "name" or turned:
             sought = query.casefold()
-            units = [one for one in recent.every() if sought in one.casefold()]
+            units = [one for one in recent.every() if sought in one.casefold() or one in alike]
         if field == "name":
             units = sorted(units, key=natural, reverse=turned)
         elif field == "recent" and turned:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 from django.utils.translation import gettext as _
 
 from ..protocol.scripts import CONSTANTS
+
+_PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
 def display(name: str, key: str | None) -> str:
@@ -38,3 +41,8 @@ def handed_over() -> str:
         "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
         "permit goes to the next by itself within %d s."
     ) % (CONSTANTS["FIRST"] // 1000)
+
+
+def without_secrets(text: str) -> str:
+    """`text` without the user and password of a URL."""
+    return _PASSWORD.sub(r"\1***@", text)

@@ -29,7 +29,7 @@ from django_redis_sync.operators import actions, audit, doctor
 from django_redis_sync.operators.listing import FIGURES
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import Holder, Status, Waiter, statuses
-from django_redis_sync.operators.words import duration
+from django_redis_sync.operators.words import duration, without_secrets
 
 EXIT_CODES = """\
 exit codes:
@@ -197,7 +197,7 @@ class Command(BaseCommand):
             code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(action, 1)
             raise CommandError(naming.unavailable(error), returncode=code) from None
         except (SyncError, ImproperlyConfigured, ValueError) as error:
-            raise CommandError(naming.without_secrets(str(error))) from None
+            raise CommandError(without_secrets(str(error))) from None
         except BrokenPipeError:
             # `locks status | head`: nobody reads on, which is no error. Nor is it one at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -222,7 +222,7 @@ class Command(BaseCommand):
                 unheard_of = naming.unheard_of(seen.groups[0].all, using)
             if format == "json":
                 indent = None if watch is not None else 2
-                return [json.dumps(display.as_json(seen), indent=indent, allow_nan=False)]
+                return [json.dumps(seen.as_json(), indent=indent, allow_nan=False)]
             if name is not None:
                 note += [unheard_of] if unheard_of else []
                 return [*display.page(seen, width, self.style), *note]
