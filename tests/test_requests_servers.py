@@ -110,6 +110,72 @@ def test_a_file_frees_its_permit_when_it_was_sent(sites, server) -> None:
         assert becomes(lambda: in_use() == 0)
 
 
+# Clients that read slowly
+
+
+class Slow:
+    """A client that asks, and then reads a byte now and then."""
+
+    def __init__(self, site: Site, path: str) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.settimeout(20)
+        self._socket.connect(("127.0.0.1", site.port))
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+
+    def sips(self) -> bool:
+        """Whether there was one more byte."""
+        try:
+            return bool(self._socket.recv(1))
+        except OSError:
+            return False
+
+    def drains(self) -> int:
+        """Reads what is on its way, to the end of the connection; how much that was."""
+        got = 0
+        with contextlib.suppress(OSError):
+            while more := self._socket.recv(1 << 20):
+                got += len(more)
+        return got
+
+    def __enter__(self) -> "Slow":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "path"), [("gunicorn", "/flood/"), ("uvicorn", "/aflood/")], ids=SERVERS
+)
+def test_a_stream_that_is_read_slowly_ends_with_its_lease(sites, server, path) -> None:
+    site = sites[server]
+    said = len(site.log.read_text())
+
+    def parts(who: str) -> int:
+        return gate.arrived("flood").count(who)
+
+    with Slow(site, f"{path}?who=slow") as slow:
+        assert becomes(lambda: parts("slow") > 0)
+        start = time.monotonic()
+        with Slow(site, f"{path}?who=next") as next_one:
+            while time.monotonic() < start + 1:
+                assert slow.sips()
+                assert 0 == parts("next")
+                time.sleep(0.1)
+            assert becomes(lambda: parts("next") > 0)
+            assert 1.5 < time.monotonic() - start < 5
+            assert 20_000_000 > slow.drains()  # what lay in the buffers, of 200 MB
+            assert becomes(lambda: in_use("flood") == 0)  # its time is over as well
+            assert 20_000_000 > next_one.drains()
+    # Not one part was made for the first when the second had come in.
+    assert sorted(gate.arrived("flood"), reverse=True) == gate.arrived("flood")
+    assert becomes(lambda: in_use("flood") == 0)
+    lines = site.log.read_text()[said:].splitlines()
+    assert 2 == len([line for line in lines if f"the stream of {path} is ended" in line])
+    assert 2 == len([line for line in lines if "flood" in line])
+
+
 # Clients that leave while the view runs
 
 

@@ -26,7 +26,7 @@ from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.reasons import FULL, OUTAGE, TIMEOUT, WAITERS
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
-from .holding import PASSED, Hold, Permit, note_of
+from .holding import PASSED, Hold, Permit, RequestLease, note_of
 from .outage import Breaker, Turn, breaker, rooms
 from .policy import Place, Policy
 from .seats import Seated
@@ -45,6 +45,7 @@ class RequestSemaphore(Semaphore):
 
     _attempt = ATTEMPT
     _request: HttpRequest
+    _lease = RequestLease
     #: Why the lease would have been refused, were the policy enforced.
     refused = ""
 
@@ -73,7 +74,10 @@ class RequestSemaphore(Semaphore):
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
         self.refused = got.refused if isinstance(got, Grant) else ""
-        return super()._settle(terms, ask, got)
+        lease = super()._settle(terms, ask, got)
+        if isinstance(lease, RequestLease):
+            lease.path = self._request.path
+        return lease
 
     def _write_label(self) -> str:
         request = self._request
@@ -207,9 +211,9 @@ def _admit(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Pl
         redis.failed(era, error)
         return (yield from _without_redis(policy, place, limit, request))
     redis.succeeded(era)
-    if isinstance(got, Lease):
+    if isinstance(got, RequestLease):
         leave = leave or rooms().enter(place)
-        return Permit(place, got, leave, redis, request.path, semaphore.refused)
+        return Permit(place, got, leave, redis, semaphore.refused)
     if leave is not None:
         leave()
     return got
@@ -254,7 +258,7 @@ def _without_redis(policy: Policy, place: Place, limit: int, request: HttpReques
         leave = yield from _local(policy, place, limit)
         if isinstance(leave, Refusal):
             return leave
-    return Permit(place, None, leave, breaker(place.using), request.path)
+    return Permit(place, None, leave, breaker(place.using))
 
 
 def _local(policy: Policy, place: Place, limit: int) -> Plan:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import math
 import os
 import queue
+import socket
 import threading
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.core.handlers.asgi import ASGIRequest
@@ -14,7 +20,9 @@ from django.http import HttpRequest
 
 from ..exceptions import LeaseLost, Unavailable
 from ..locks.lease import Lease
+from ..locks.lease_state import Terms
 from ..logs import logger
+from ..protocol.plans import Grant, Run
 from .outage import Breaker
 from .policy import Place
 
@@ -23,18 +31,54 @@ from .policy import Place
 _NOTE, PASSED = "_redis_sync_held", "_redis_sync_passed"
 
 
+#: Seconds before its lease is over that a stream is ended, so that nobody gets in meanwhile; and
+#: the part of max_hold that this may be at the most.
+LEAD, PART = 0.5, 0.1
+
+
+class RequestLease(Lease):
+    """A lease of the request at `path`. A stream ends with it, and its one line says the path."""
+
+    __slots__ = ("hang_up_at", "hold", "path")
+
+    def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
+        self.path = ""
+        self.hold: weakref.ref[Hold] | None = None
+        self.hang_up_at = grant.began + terms.max_hold - min(LEAD, PART * terms.max_hold)
+        super().__init__(terms, grant, renewals)
+
+    @property
+    def due(self) -> float:
+        return min(self.hang_up_at, super().due)
+
+    def tend(self, now: float) -> Run | None:
+        if now >= self.hang_up_at:
+            self._hang_up()
+        return super().tend(now) if now >= super().due else None
+
+    def _hang_up(self) -> None:
+        self.hang_up_at = math.inf
+        hold = None if self.hold is None else self.hold()
+        if hold is not None and hold.hang_up():
+            said = "the stream of %s is ended: it held its permit of %r for all of max_hold"
+            logger.warning(said, self.path, self.name)
+
+    def say_lost(self, reason: str) -> None:
+        said = "a request to %s goes on, and its permit of %r is lost: %s"
+        logger.error(said, self.path, self.name, reason)
+
+
 class Permit(NamedTuple):
-    """What was taken of one semaphore for the request at `where` (its path).
+    """What was taken of one semaphore for a request.
 
     `lease`: held at Redis, if it is; `leave` gives back the place in this process. `refused`: why
     it would have been refused, were the policy enforced; empty when it would not.
     """
 
     place: Place
-    lease: Lease | None
+    lease: RequestLease | None
     leave: Callable[[], None]
     redis: Breaker
-    where: str
     refused: str = ""
 
     def release(self) -> None:
@@ -65,7 +109,7 @@ class Permit(NamedTuple):
 
     def _failed(self, lease: Lease, era: int, error: Exception) -> None:
         if isinstance(error, LeaseLost):
-            logger.error("a request to %s went on after its lease was lost: %s", self.where, error)
+            logger.debug("nothing to release: %s", error)  # which was said when it was lost
         elif isinstance(error, Unavailable):
             self.redis.failed(era, error)  # which says so, once per outage
             logger.debug("%r will be released when Redis is back: %s", lease.name, error)
@@ -77,12 +121,23 @@ class Hold:
     """The permits that one decorator, mixin or middleware took for one request."""
 
     # Invariant: whoever pops a permit gives it back; list.pop is atomic, so nobody else does.
-    __slots__ = ("__weakref__", "_asgi", "_backstop", "_note", "_permits")
+    __slots__ = (
+        "__weakref__",
+        "_asgi",
+        "_backstop",
+        "_hang_up",
+        "_meta",
+        "_note",
+        "_over",
+        "_permits",
+    )
 
     def __init__(self, request: HttpRequest) -> None:
         self._permits: list[Permit] = []
         self._note = note_of(request)
-        self._asgi = isinstance(request, ASGIRequest)
+        self._asgi, self._meta = isinstance(request, ASGIRequest), request.META
+        self._over = False
+        self._hang_up: Callable[[], bool] | None = None
         self._backstop: weakref.finalize[..., Any] | None = None
 
     def __bool__(self) -> bool:
@@ -91,6 +146,8 @@ class Hold:
     def add(self, permit: Permit) -> None:
         self._permits.append(permit)
         self._note.add(permit.place)
+        if permit.lease is not None:
+            permit.lease.hold = weakref.ref(self)
 
     def release(self) -> None:
         """Give back what is left. Raises nothing, and waits for no server that is down."""
@@ -124,35 +181,59 @@ class Hold:
             response.add_post_render_callback(self._rendered)
         return True
 
+    def hang_up(self) -> bool:
+        """End the stream that goes with this hold, as if its client had left; whether there is one.
+
+        From any thread, and waits for nothing: its lease is nearly over, and somebody gets in then.
+        """
+        self._over, hang_up = True, self._hang_up
+        return hang_up is not None and hang_up()
+
     def _watch(self, response: Any) -> None:
-        """Release when iterating fails: under ASGI, Django does not close such a response."""
+        """Release when iterating fails: under ASGI, Django does not close such a response. End it
+        when the lease is over: a client that reads slowly may make it last for ever."""
         # Not by way of streaming_content: a response that its own iterator refers to would stay
         # until the garbage collector comes.
         if response.is_async:
             response._iterator = self._awatched(response._iterator)
-        elif self._asgi:
+        else:
+            connection = self._meta.get("gunicorn.socket")
+            if connection is not None or self._asgi or not hasattr(response, "file_to_stream"):
+                self._hang_up = partial(_shut, connection)
             response._iterator = self._watched(response._iterator)
 
     def _watched(self, parts: Iterable[Any]) -> Iterator[Any]:
         try:
-            yield from parts
+            for part in parts:
+                if self._over:
+                    # Servers close the connection, and most make no noise about it.
+                    raise ConnectionResetError(errno.ECONNRESET, "max_hold of this stream is over")
+                yield part
         except Exception:
-            self.release()
+            if self._asgi:
+                self.release()
             raise
+        finally:
+            if self._asgi:  # it was read whole, and is still to be sent
+                self._hang_up = None
 
     async def _awatched(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        self._hang_up = partial(_cancel, asyncio.get_running_loop(), asyncio.current_task())
         try:
             async for part in parts:
                 yield part
         except Exception:
             await self.arelease()
             raise
+        finally:
+            self._hang_up = None
 
     def _rendered(self, response: Any) -> None:
         self.release()
 
     def _leaving(self) -> Iterator[Permit]:
         """The permits whose leases have to be released now, each once."""
+        self._hang_up = None  # the connection may serve another request by now
         if self._backstop is not None:
             self._backstop.detach()
         while True:
@@ -166,6 +247,24 @@ class Hold:
                 permit.release_later()
             else:
                 yield permit
+
+
+def _shut(connection: socket.socket | None) -> bool:
+    """A thread that is stuck writing to a slow client can be freed in no other way. Only gunicorn
+    says which socket it is; elsewhere the stream ends with its next part."""
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+    return True
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> bool:
+    """As Django does when the client leaves."""
+    if task is None:
+        return False
+    with contextlib.suppress(RuntimeError):  # the loop is over, and so is the stream
+        loop.call_soon_threadsafe(task.cancel)
+    return True
 
 
 def note_of(request: HttpRequest) -> set[Place]:

@@ -256,6 +256,10 @@ class Lease:
         if lost is not None:
             self._lose(lost)
 
+    def say_lost(self, reason: str) -> None:
+        """Log, once, that it is over."""
+        logger.error("lost a lease of %r (%s): %s", self.name, self.token[:8], reason)
+
     # Inside
 
     def _lose(self, lost: Lost) -> None:
@@ -267,7 +271,7 @@ class Lease:
         told = [] if on_lost is None else [partial(on_lost, self)]
         tell(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
         # Those who have to know come first: a handler of the log may take its time.
-        logger.error("lost a lease of %r (%s): %s", self.name, self.token[:8], reason)
+        self.say_lost(reason)
 
     def _lose_if(self, lost: Lost | None) -> None:
         """LeaseLost when it turned out to be over."""

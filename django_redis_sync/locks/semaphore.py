@@ -259,11 +259,13 @@ class Semaphore(Asking):
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
         if isinstance(got, Grant):
-            return Lease(terms, got)
+            return self._lease(terms, got)
         if got.reason == "kind":
             other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
             raise WrongKind(f"{terms.keys.display!r} is in use as {other}")
         return got
+
+    _lease: type[Lease] = Lease
 
     def keep(self, lease: Lease) -> Lease:
         """Have `release` of this thread or task know of it."""

@@ -461,6 +461,12 @@ INPUT: dict[str, Row] = {
         "each, refused and let in",
         at("test_logs", "test_a_path_writes_no_line_into_the_log"),
     ),
+    "client that reads slowly": Row(
+        "client that reads a byte now and then",
+        "its stream ends with its permit, before the next one gets in; one line in the log",
+        "a socket with a small buffer, under gunicorn and uvicorn",
+        at(SITES, "test_a_stream_that_is_read_slowly_ends_with_its_lease"),
+    ),
     "name with any other character": Row(
         "name with braces, colon, spaces, unicode; over-long",
         "works, one slot, meets no other; over-long: ValueError, request keys digested",

@@ -59,6 +59,12 @@ def inside(name: str, who: str = ""):
             client.decr(key("inside", name))
 
 
+def note(name: str, who: str) -> None:
+    """One more arrival, of one that is not counted."""
+    with witness() as client:
+        client.rpush(key("arrived", name), who)
+
+
 def now_inside(name: str) -> int:
     with witness() as client:
         return int(client.get(key("inside", name)) or 0)

@@ -135,6 +135,35 @@ class AsyncMixed(SemaphoreRequiredMixin, View):
         return await aplain(request)
 
 
+PART = b"." * 200_000
+#: More than a client that reads a byte per second will ever take.
+PARTS = 1000
+short = semaphore_required("flood", limit=1, timeout=1, max_hold=2, blocking_timeout=10)
+
+
+def flood_parts(request):
+    for _ in range(PARTS):
+        gate.note("flood", request.GET.get("who", ""))
+        yield PART
+
+
+async def aflood_parts(request):
+    for part in flood_parts(request):
+        yield part
+        await asyncio.sleep(0)
+
+
+@short
+def flood(request):
+    """More than fits into the buffers on the way."""
+    return StreamingHttpResponse(flood_parts(request))
+
+
+@short
+async def aflood(request):
+    return StreamingHttpResponse(aflood_parts(request))
+
+
 members_only = login_required(one(plain))
 
 
