@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .entries import find
-from .faults import FAULTS
-from .judge import Finding, gap, judge
+from .faults import FAULTS, Fault
+from .judge import Claims, Finding, gap, judge
 from .lab import Lab, Unable
 
 
@@ -68,10 +68,17 @@ def _put(key: str, which: str) -> Seen:
     # One server of three that forgets is what a quorum is for.
     lossy = fault.lossy and entry.needs != "quorum"
     found = judge(history, claims, lossy=lossy, keeps=fault.keeps)
-    if fault.claim and not getattr(claims, fault.claim):
-        found = [replace(one, against=False) for one in found]
+    found = [_with_reason(one, fault, claims) for one in found]
+    found.sort(key=lambda one: not one.against)
     outcome = "failed" if any(one.against for one in found) else "seen" if found else "passed"
     return Seen(key, which, outcome, found, round(gap(history, fault.limit), 2))
+
+
+def _with_reason(found: Finding, fault: Fault, claims: Claims) -> Finding:
+    """Not held against a lock that does not make the claim it takes."""
+    claim = fault.unless.get(found.kind) or fault.unless.get("")
+    excused = claim is not None and not getattr(claims, claim)
+    return replace(found, against=False) if excused else found
 
 
 def main() -> None:

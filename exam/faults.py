@@ -7,7 +7,9 @@ this fault can't be put to this lock.
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from devtools.servers import HOST, RedisServer
 from devtools.topologies import wait_for
 
 from .adapter import LEASE
+from .judge import EARLY, ERROR, REFUSED
 from .lab import Hand, Lab, Unable
 from .proxy import Way
 
@@ -29,14 +32,14 @@ CROWD = 1000
 class Fault:
     """`lossy`: it takes away the lock's memory, so that two may be inside until one is told.
     `keeps`: it is no reason to lose a lease, nor for an error of a lock that claims to retry.
-    `claim`: what of it is held against those only that claim so.
+    `unless`: findings (all: "") that are held against those only that make a claim.
     `limit`: of the lock; `config`: of the server; `clock`: the server's clock can be moved."""
 
     title: str
     put: Callable[[Lab], Any]
     lossy: bool = False
     keeps: bool = False
-    claim: str = ""
+    unless: dict[str, str] = field(default_factory=dict)
     limit: int = 1
     config: dict[str, Any] = field(default_factory=dict)
     clock: bool = False
@@ -100,6 +103,41 @@ def long_work(lab: Lab) -> None:
     a.end()
     a.do("give")
     b.end()
+
+
+def chaos(lab: Lab) -> None:
+    """Four at work for twelve seconds, and every few tenths of one something happens to one."""
+    chance, born = random.Random(7), itertools.count()
+    has_way = lab.entry.needs in ("redis", "quorum")
+
+    def new() -> Hand:
+        hand = lab.hand(f"worker-{next(born)}", own_way=has_way)
+        return hand.start("storm", 60, 0.05)
+
+    def stop(hand: Hand) -> None:
+        hand.stop()
+        time.sleep(chance.choice([0.1, 0.1, LEASE + 0.7]))
+        hand.resume()
+
+    def cut(hand: Hand) -> None:
+        for way in hand.ways:
+            way.cut()
+
+    def lose(hand: Hand) -> None:
+        for way in hand.ways:
+            way.harm("lose")
+
+    crew = [new() for _ in range(4)]
+    end = time.monotonic() + 12
+    while time.monotonic() < end:
+        time.sleep(chance.random() * 0.4)
+        place, what = chance.randrange(len(crew)), chance.choice([Hand.kill, stop, cut, lose])
+        what(crew[place])
+        if what is Hand.kill:
+            crew[place] = new()
+    time.sleep(LEASE)
+    for hand in crew:
+        hand.kill()
 
 
 # Holders
@@ -451,13 +489,20 @@ FAULTS: dict[str, Fault] = {
     "line": Fault("nothing: three stand in line", line),
     "storm": Fault("nothing: four at once", storm),
     "storm-3": Fault("nothing: six at a limit of three", storm_of_many, limit=3),
+    "chaos": Fault(
+        "kills, stops, cuts and lost replies by chance",
+        chaos,
+        unless={ERROR: "retries", EARLY: "retries", REFUSED: "retries"},
+    ),
     "time-up": Fault("nothing: the time to wait is over", time_is_up),
     "long-work": Fault("works twice as long as its lease", long_work),
     "killed": Fault("holder killed", killed),
     "stopped": Fault("holder stopped past its lease", stopped),
-    "forked": Fault("holder forks, the child leaves the block too", forked_and_gave, claim="forks"),
+    "forked": Fault(
+        "holder forks, the child leaves the block too", forked_and_gave, unless={"": "forks"}
+    ),
     "fork-killed": Fault(
-        "holder forks and is killed, the child lives", forked_and_killed, claim="forks"
+        "holder forks and is killed, the child lives", forked_and_killed, unless={"": "forks"}
     ),
     "second-release": Fault("released a second time", second_release),
     "late-release": Fault("released after its lease ended", late_release),
