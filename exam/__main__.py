@@ -32,6 +32,7 @@ def main() -> int:
     add("--fault", action="append", default=[], choices=FAULTS, metavar="NAME", help="a fault")
     add("--list", action="store_true", help="the names of both")
     add("--write", action="store_true", help="put it, and what FILE has, into docs/exam.md")
+    add("--strict", action="store_true", help="exit 1 when this project fails anywhere")
     add("--at-once", type=int, default=2, metavar="N", help="locks side by side (default: 2)")
     add("--self", action="store_true", help="judge the judge: broken locks and right ones")
     add("--times", type=int, default=20, metavar="N", help="--self: trials of each (default: 20)")
@@ -81,7 +82,9 @@ def _exam(options: argparse.Namespace, server: str) -> int:
     if options.write:
         report.write(report.text(everything, server, absent))
         print(f"{report.PAGE.relative_to(ROOT)} written")
-    return 0
+    failed = [seen for seen in ordered.values() if seen.outcome in ("failed", "broken off")]
+    ours = report.PARTS["This project"]
+    return int(options.strict and any(seen.entry in ours for seen in failed))
 
 
 def _read(path: Path) -> report.Table:

@@ -456,7 +456,9 @@ def _occupied(visit: Visit, claims: Claims) -> list[tuple[float, float]]:
     """From when to when its permits may be taken, at the most; also by nobody."""
     lease = math.inf if claims.lease is None else claims.lease
     dead = lease if claims.dead_waiter is None else claims.dead_waiter
-    waited = [(a, min(b, a + dead)) for a, b in visit.stops if a < visit.answered]
+    # Granted while it was stopped: it has it for a lease, or until it goes on.
+    passed = dead if lease else math.inf
+    waited = [(a, min(b, a + passed)) for a, b in visit.stops if a < visit.answered]
     if _any_overlap(visit.mute, visit.asked, visit.answered):
         waited.append((visit.asked, min(visit.answered, visit.mute[-1][1]) + lease))
     if visit.entered == math.inf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pwd
 import shutil
@@ -39,50 +40,63 @@ class Postgres:
     """One server on a Unix socket in its folder; `dsn` is what clients use."""
 
     def __enter__(self) -> Postgres:
-        found = binaries()
-        assert found is not None
         # It refuses to run as root, and is then nobody.
         self._user = "nobody" if os.getuid() == 0 else None
         self._folder = Path(tempfile.mkdtemp(prefix="exam-pg-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        found = binaries()
+        assert found is not None
         if self._user:
             os.chown(self._folder, pwd.getpwnam(self._user).pw_uid, -1)
         data, port = self._folder / "data", free_port()
         words = ["-D", str(data), "-U", "exam", "-A", "trust", "--no-sync", "-E", "UTF8"]
         self._run(str(found / "initdb"), *words)
         options = ["-k", str(self._folder), "-p", str(port), "-F", "-c", "listen_addresses="]
-        with open(os.devnull, "wb") as quiet:
-            self._process = subprocess.Popen(
-                [str(found / "postgres"), "-D", str(data), *options],
-                stdout=quiet,
-                stderr=quiet,
-                cwd="/",
-                user=self._user,
-                start_new_session=True,
-            )
+        self._process = subprocess.Popen(
+            [str(found / "postgres"), "-D", str(data), *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            user=self._user,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
         self.dsn = f"host={self._folder} port={port} user=exam dbname=postgres"
-        try:
-            self._wait(found, port)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        self._wait(self._process, found, port)
 
     def _run(self, *words: str) -> None:
         subprocess.run(words, cwd="/", user=self._user, capture_output=True, check=True, timeout=60)
 
-    def _wait(self, found: Path, port: int) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], found: Path, port: int) -> None:
         end = time.monotonic() + START_SECONDS
         words = [str(found / "pg_isready"), "-q", "-h", str(self._folder), "-p", str(port)]
         while subprocess.run(words, timeout=10).returncode:
-            if time.monotonic() > end or self._process.poll() is not None:
+            if time.monotonic() > end or process.poll() is not None:
                 raise RuntimeError("PostgreSQL did not start")
             time.sleep(0.1)
 
     def __exit__(self, *error: object) -> None:
-        self._process.send_signal(signal.SIGINT)  # without waiting for its clients
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)  # without waiting for its clients
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """Asks the kernel, before it becomes the server, to end it when this process ends."""
+    _libc.prctl(1, signal.SIGKILL)

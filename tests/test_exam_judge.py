@@ -203,6 +203,14 @@ def test_a_waiter_that_died_may_be_granted_first() -> None:
     assert [] == judge(history(*seen), Claims(lease=2, dead_waiter=3))
 
 
+def test_a_stopped_waiter_may_be_granted_first() -> None:
+    stop = [(0.52, "w", "stopped", 0.5), (4.0, "w", "resumed", 3.98), (4.1, "w", "enter")]
+    seen = [(0.2, "w", "ask", 1), *stop, (4.2, "w", "leave"), (4.3, "w", "back")]
+    seen += [*visit("a", 0, 0.1, 1), *visit("b", 0.4, 4.31, 5)]
+    assert [] == judge(history(*seen), Claims(lease=0))
+    assert [NOT_GIVEN] == kinds(judge(history(*seen), Claims(lease=0.5, renewed=True)))
+
+
 def test_passing_somebody_who_waits_is_seen() -> None:
     seen = [*visit("a", 0, 0.1, 1), *visit("b", 0.2, 2.5, 3), *visit("c", 0.8, 1.1, 1.5)]
     assert [ORDER] == kinds(judge(history(*seen), Claims(fair=True)))
