@@ -17,7 +17,6 @@ from .faults import FAULTS, Fault
 from .judge import FENCE, NEVER_TOLD, TOLD_LATE, TWO_INSIDE, Claims, Finding, gap, judge
 from .lab import Lab, Unable
 
-
 #: Seconds without a turn of the witness that make a finding doubtful; how often it is put then.
 DOUBT, TIMES = 0.3, 3
 #: These are seen on any machine as they were.
