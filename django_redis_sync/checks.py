@@ -19,8 +19,9 @@ from . import conf
 from .defaults import ENTRY, REQUESTS, SETTINGS
 from .engine.clients import backend_of
 from .limits.decorator import marks_of
+from .limits.frameworks import is_drf
 from .limits.policy import Endpoint, checked, endpoints
-from .middleware import ConcurrencyLimitMiddleware, is_atomic, is_drf
+from .middleware import ConcurrencyLimitMiddleware, is_atomic
 from .protocol.keys import check_text
 
 TAG = "redis_sync"

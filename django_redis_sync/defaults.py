@@ -223,6 +223,14 @@ class RequestOptions(Shared, total=False):
         Literal["response", "raise"],
         Option("response", "What a refused request gets: a response, or raise NotAcquired."),
     ]
+    response: Annotated[
+        str | Callable[[Any, Any], Any] | None,
+        values.function,
+        Option(
+            None,
+            "Makes the response to a refused request: a callable (request, said), or its path.",
+        ),
+    ]
     enforce: Annotated[
         bool, Option(True, "False: shadow mode, counts the requests it would refuse, refuses none.")
     ]

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 
 from .limits.decorator import MARK, is_preflight, marks_of
 from .limits.enforcement import Refused, enter
+from .limits.frameworks import is_drf
 from .limits.holding import PASSED, Hold
 from .limits.policy import Declared, Policy, endpoint_of
 from .limits.refusal import aanswer, answer
@@ -182,11 +183,6 @@ def is_atomic(view: Any) -> bool:
         database["ATOMIC_REQUESTS"] and alias not in skipped
         for alias, database in connections.settings.items()
     )
-
-
-def is_drf(view: Any) -> bool:
-    """Whether it is a view of Django REST framework, which authenticates inside."""
-    return hasattr(getattr(view, "cls", None), "perform_authentication")
 
 
 def _sees_the_view(policy: Policy) -> bool:

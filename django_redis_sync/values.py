@@ -165,7 +165,7 @@ def function(what: str, value: Any) -> Any:
     """A callable, or the dotted path of one."""
     if callable(value) or (isinstance(value, str) and "." in value):
         return value
-    raise TypeError(f"{what} must be a callable that takes the request, or its path, not {value!r}")
+    raise TypeError(f"{what} must be a callable or its path, not {value!r}")
 
 
 # Names of options

@@ -31,6 +31,7 @@ OTHER = {
     "on_outage": "closed",
     "status": 429,
     "on_full": "raise",
+    "response": print,
     "enforce": False,
     "trusted_proxies": 1,
     "key": "ip",

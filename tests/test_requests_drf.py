@@ -1,9 +1,10 @@
 """Django REST framework: a keyed policy on the handler sees the framework's user."""
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.db import connections
-from django.test import Client, RequestFactory
+from django.test import AsyncClient, Client, RequestFactory
 
 from django_redis_sync import Semaphore, semaphore_required
 from tests.request_site import drf
@@ -55,3 +56,28 @@ def test_a_preflight_that_the_framework_answers_is_free() -> None:
         view = semaphore_required("limited", limit=1)(drf.Marked.as_view())
         assert 200 == view(RequestFactory().options("/")).status_code
         assert 503 == view(RequestFactory().get("/")).status_code
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("view", ["open", "set", "mixed", "on-list", "on-dispatch"])
+def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings) -> None:
+    middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, middleware]
+    limited = {"name": "one", "limit": 1}
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "ENDPOINTS": {"open": limited, "set": limited},
+    }
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+    settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": "tests.request_site.drf.in_an_envelope"}
+    get = async_to_sync(AsyncClient().get) if asgi else Client().get
+    assert {"ok": True} == get(f"/{view}/").json()
+    with Semaphore("one", 1):
+        refused = get(f"/{view}/")
+        page = get(f"/{view}/", headers={"accept": "text/html"})
+    assert 503 == refused.status_code
+    assert "application/json" == refused["Content-Type"]
+    assert (False, "full") == (refused.json()["ok"], refused.json()["code"])
+    assert 1 <= int(refused["Retry-After"]) <= 3
+    assert "text/html; charset=utf-8" == page["Content-Type"]  # of its own browsable pages
+    assert b"HTTP 503" in page.content

@@ -334,13 +334,19 @@ def test_a_keyed_refusal_is_429_and_a_status_given_wins() -> None:
         ("application/json", "application/json"),
         ("text/html, application/json;q=0.9", "text/html; charset=utf-8"),
         ("application/json, text/html;q=0.9", "application/json"),
-        ("*/*", "text/html; charset=utf-8"),
-        ("image/png", "text/html; charset=utf-8"),
+        (
+            "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+            "text/html; charset=utf-8",
+        ),
+        ("text/*", "text/html; charset=utf-8"),
+        ("*/*", "application/json"),  # curl, requests, httpx, fetch()
+        ("image/png", "application/json"),
+        (None, "application/json"),
     ],
 )
 def test_a_refusal_comes_as_the_client_prefers(accept: str, kind: str) -> None:
     with one():
-        refused = get("/limited/", headers={"accept": accept})
+        refused = get("/limited/", headers={"accept": accept} if accept else {})
     assert kind == refused["Content-Type"]
     assert "Accept" in refused["Vary"]
     assert "no-store" == refused["Cache-Control"]
@@ -363,7 +369,8 @@ def test_a_project_can_give_its_own_template(settings, tmp_path) -> None:
     (folder / "503.html").write_text("busy: {{ status }}, {{ retry_after }}")
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
     with one():
-        assert get("/limited/").content.decode().startswith("busy: 503, ")
+        shown = get("/limited/", headers={"accept": "text/html"}).content.decode()
+        assert shown.startswith("busy: 503, ")
 
 
 PATHS = ["limited", "alimited", "adispatch", "mixed", "amixed", "reports/aexport"]
@@ -383,9 +390,41 @@ def test_a_template_of_the_projects_own_may_ask_for_the_user(
     client.force_login(User.objects.create(username="ann"))
     ask = async_to_sync(client.get) if asgi else client.get
     with one():
-        refused = ask(f"/{path}/")
+        refused = ask(f"/{path}/", headers={"accept": "text/html"})
     assert 503 == refused.status_code
     assert refused.content.decode().startswith("busy, ann: ")
+
+
+def in_teapots(request, said):
+    return HttpResponse(f"{said.reason} {said.name} {said.message}", status=418)
+
+
+async def asleep(request, said):
+    return HttpResponse(str(said.retry_after), status=said.status, headers={"Retry-After": "99"})
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("response", [in_teapots, f"{__name__}.in_teapots", asleep])
+def test_a_policy_may_have_a_response_of_its_own(response, asgi) -> None:
+    body = arespond_ok if asgi else respond_ok
+    view = semaphore_required("one", limit=1, response=response)(body)
+    with one():
+        refused = view(REQUESTS.get("/"))
+        refused = asyncio.run(refused) if asgi else refused
+    if response is asleep:
+        assert (503, "99") == (refused.status_code, refused["Retry-After"])
+    else:
+        assert 418 == refused.status_code
+        assert refused.content.startswith(b"full one Too many requests")
+        assert 1 <= int(refused["Retry-After"]) <= 3
+    assert "no-store" == refused["Cache-Control"]
+
+
+def test_the_settings_may_name_a_response_for_all(settings) -> None:
+    path = f"{__name__}.in_teapots"
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": {"response": path}}
+    with one():
+        assert 418 == get("/limited/").status_code
 
 
 def test_on_full_raise_raises_where_the_project_can_catch_it() -> None:

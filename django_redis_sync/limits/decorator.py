@@ -97,7 +97,7 @@ def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
     policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
     hold = run(enter([policy], request, seen, is_preflight(request, view, args)))
     if isinstance(hold, Refused):
-        return answer(request, hold)
+        return answer(request, hold, seen)
     try:
         if hold:
             warn_if_racing(f"The permit of {policy.name!r}", _REMEDY)
@@ -130,7 +130,7 @@ async def arespond(view: View, declared: Declared, args: Any, kwargs: Any) -> An
     policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
     hold = await arun(enter([policy], request, seen, is_preflight(request, view, args)))
     if isinstance(hold, Refused):
-        return await aanswer(request, hold)
+        return await aanswer(request, hold, seen)
     return await _finish(_called(view, args, kwargs), hold)
 
 

@@ -6,10 +6,12 @@ from django.utils.decorators import method_decorator
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import api_view, authentication_classes
 from rest_framework.response import Response
-from rest_framework.views import APIView
+from rest_framework.views import APIView, exception_handler
+from rest_framework.viewsets import ViewSet
 
 from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.holding import note_of
+from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
 
 
 class Header(BaseAuthentication):
@@ -55,4 +57,47 @@ urlpatterns = [
     path("token/", Token.as_view(), name="token"),
     path("marked/", Marked.as_view(), name="marked"),
     path("function/", function, name="function"),
+]
+
+
+class Open(APIView):
+    """Limited from outside alone."""
+
+    def get(self, request):
+        return Response({"ok": True})
+
+
+class Mixed(SemaphoreRequiredMixin, Open):
+    semaphore_name, semaphore_limit = "one", 1
+
+
+class Set(ViewSet):
+    def list(self, request):
+        return Response({"ok": True})
+
+
+class OnList(ViewSet):
+    @method_decorator(semaphore_required("one", limit=1))
+    def list(self, request):
+        return Response({"ok": True})
+
+
+@method_decorator(semaphore_required("one", limit=1), name="dispatch")
+class OnDispatch(Open):
+    pass
+
+
+def in_an_envelope(error, context):
+    """What a project sets as EXCEPTION_HANDLER."""
+    response = exception_handler(error, context)
+    response.data = {"ok": False, "error": response.data["detail"], "code": error.get_codes()}
+    return response
+
+
+urlpatterns += [
+    path("open/", Open.as_view(), name="open"),
+    path("mixed/", Mixed.as_view(), name="mixed"),
+    path("set/", Set.as_view({"get": "list"}), name="set"),
+    path("on-list/", OnList.as_view({"get": "list"}), name="on-list"),
+    path("on-dispatch/", OnDispatch.as_view(), name="on-dispatch"),
 ]

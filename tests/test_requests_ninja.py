@@ -1,0 +1,33 @@
+"""Ninja: a refused request gets an error as its API makes them."""
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client
+
+from django_redis_sync import Semaphore
+
+pytest.importorskip("ninja")
+
+pytestmark = [
+    pytest.mark.usefixtures("clean_redis"),
+    pytest.mark.urls("tests.request_site.ninja_api"),
+]
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("view", ["within", "awithin", "outside", "aoutside"])
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_a_view_of_ninja_answers_as_its_api_does(view, asgi, accept, settings) -> None:
+    middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, middleware]
+    limited = {"name": "one", "limit": 1}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"limited-api:*outside": limited}}
+    get = async_to_sync(AsyncClient().get) if asgi else Client().get
+    assert {"ok": True} == get(f"/api/{view}").json()
+    with Semaphore("one", 1):
+        refused = get(f"/api/{view}", headers={"accept": accept})
+    assert 503 == refused.status_code
+    assert "application/json; charset=utf-8" == refused["Content-Type"]
+    assert {"ok", "error"} == refused.json().keys()
+    assert 1 <= int(refused["Retry-After"]) <= 3
+    assert "no-store" == refused["Cache-Control"]
