@@ -381,3 +381,19 @@ def test_in_a_process_without_room_for_threads_the_next_use_starts_the_keeper(
         "kept True True True True []",
     ], done.stderr
     assert "could not start" in done.stderr
+
+
+@pytest.mark.usefixtures("fresh_keeper")
+def test_a_keeper_whose_alias_is_gone_says_so_once_and_rests(
+    raw: redis.Redis, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.CACHES = {**settings.CACHES, "gone": settings.CACHES["default"]}
+    lease = Lock("x", using="gone", timeout=1, renew=True).acquire()
+    settings.CACHES = {name: one for name, one in settings.CACHES.items() if name != "gone"}
+    mine = keeping.keeper("gone")
+    eventually(lambda: "the keeper of 'gone' keeps nothing" in caplog.text)
+    turns, before = [], mine._worker._turn
+    mine._worker._turn = lambda: turns.append(1) or before()
+    time.sleep(0.5)
+    assert lease and caplog.text.count("the keeper of 'gone' keeps nothing") == 1
+    assert len(turns) < 5

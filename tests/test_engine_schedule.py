@@ -3,7 +3,7 @@
 import math
 import random
 
-from django_redis_sync.engine.schedule import Schedule, When
+from django_redis_sync.engine.schedule import Schedule
 
 
 def taken(schedule: Schedule, now: float) -> list[str]:
@@ -13,7 +13,7 @@ def taken(schedule: Schedule, now: float) -> list[str]:
 def test_the_most_urgent_comes_first_and_what_is_not_due_stays() -> None:
     schedule = Schedule()
     for token, at in [("c", 3.0), ("a", 1.0), ("d", 4.0), ("b", 2.0)]:
-        schedule.put(token, When(at, at))
+        schedule.put(token, at, at)
     assert schedule.earliest() == 1.0
     assert ["a", "b", "c"] == taken(schedule, 3.0)
     assert schedule.earliest() == 4.0
@@ -21,20 +21,20 @@ def test_the_most_urgent_comes_first_and_what_is_not_due_stays() -> None:
 
 def test_what_may_come_early_is_taken_along() -> None:
     schedule = Schedule()
-    schedule.put("due", When(1.0, 0.9))
-    schedule.put("soon", When(1.1, 0.99))
-    schedule.put("later", When(1.2, 1.08))
+    schedule.put("due", 1.0, 0.9)
+    schedule.put("soon", 1.1, 0.99)
+    schedule.put("later", 1.2, 1.08)
     assert schedule.earliest() == 1.0
     assert ["due", "soon"] == taken(schedule, 1.0)
 
 
 def test_what_was_put_anew_is_due_when_it_was_put_last() -> None:
     schedule = Schedule()
-    schedule.put("a", When(1.0, 1.0))
+    schedule.put("a", 1.0, 1.0)
     assert schedule.earliest() == 1.0
-    schedule.put("a", When(5.0, 5.0))
+    schedule.put("a", 5.0, 5.0)
     assert [] == taken(schedule, 4.0)
-    schedule.put("a", When(2.0, 2.0))
+    schedule.put("a", 2.0, 2.0)
     assert ["a"] == taken(schedule, 4.0)
     assert [] == taken(schedule, 9.0)
 
@@ -42,7 +42,7 @@ def test_what_was_put_anew_is_due_when_it_was_put_last() -> None:
 def test_what_was_dropped_is_never_due() -> None:
     schedule = Schedule()
     for token in "ab":
-        schedule.put(token, When(1.0, 1.0))
+        schedule.put(token, 1.0, 1.0)
     schedule.drop("a")
     assert schedule.earliest() == 1.0
     schedule.drop("b")
@@ -54,7 +54,7 @@ def test_what_was_dropped_is_never_due() -> None:
 def test_what_comes_and_goes_between_two_looks_costs_the_heap_nothing() -> None:
     schedule = Schedule()
     for number in range(10_000):
-        schedule.put(str(number), When(10.0, 9.0))
+        schedule.put(str(number), 10.0, 9.0)
         schedule.drop(str(number))
     assert schedule.earliest() == math.inf
     assert schedule.entries == len(schedule) == 0
@@ -63,11 +63,11 @@ def test_what_comes_and_goes_between_two_looks_costs_the_heap_nothing() -> None:
 def test_what_was_dropped_behind_the_heaps_back_does_not_pile_up_in_it() -> None:
     schedule = Schedule()
     for number in range(10_000):
-        schedule.put(str(number), When(1e9, 1e9))
+        schedule.put(str(number), 1e9, 1e9)
         schedule.earliest()  # a look: it is in the heap now
         schedule.drop(str(number))
         assert schedule.entries < 200
-    schedule.put("last", When(3.0, 3.0))
+    schedule.put("last", 3.0, 3.0)
     assert ["last"] == taken(schedule, 4.0)
 
 
@@ -79,7 +79,7 @@ def test_it_says_what_a_plain_list_would() -> None:
         what = chance.random()
         if what < 0.5:
             at = now + chance.random()
-            schedule.put(token, When(at, at))
+            schedule.put(token, at, at)
             plain[token] = at
         elif what < 0.8:
             schedule.drop(token)

@@ -26,7 +26,7 @@ from ..protocol.plans import Answer, Failure, Run
 from . import courier
 from .clerk import clerk
 from .errands import Errands
-from .schedule import Schedule, When
+from .schedule import Schedule
 from .server import server_of
 from .threads import Worker
 from .wire import ROUND, clock
@@ -209,6 +209,8 @@ class Keeper:
             return None
 
     def _send(self, orders: list[Order]) -> None:
+        if not orders:
+            return
         by_place: dict[Hashable, list[Order]] = {}
         try:
             server = server_of(self._alias)
@@ -262,7 +264,7 @@ class Keeper:
             early = at - max(0.0, at - clock()) * EARLY
         else:
             at = early = at if at < math.inf else clock() + GLANCE
-        self._schedule.put(token, When(at, early))
+        self._schedule.put(token, at, early)
         return at
 
     def _plan_again(self, token: str, lease: Kept) -> None:

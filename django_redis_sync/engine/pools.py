@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
+from redis import ConnectionPool
 from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
-from ..protocol.plans import Failure
-from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, pack, why
+from ..protocol.plans import SHORTEST_WAIT, Failure
+from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
+
+_TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 
 #: Connections of the project's pool that one process keeps borrowed between two commands, and the
 #: seconds for which one of them is believed to be open.
 MOST_AT_HAND, FRESH = 8, 1.0
 #: Connections of one process and server that may be blocked by waiters; the others poll.
 MOST_WAITING = 256
-_MOST_IDLE = 8
+#: Our own connections that are kept open, and for how many seconds without use.
+_MOST_IDLE, _IDLE_FOR = 64, 60.0
+#: Seconds for making a connection that count as none.
+_AT_ONCE = 0.01
+#: Seconds that one may take to be made at the least, however little time is left.
+_SHORTEST = 0.1
 _BLPOP_MARGIN = 1.0
 
 #: The project's pools that were used here.
@@ -43,16 +51,19 @@ if hasattr(os, "register_at_fork"):
 
 
 class Borrowed:
-    """A connection for a `with`, of what lends them. Redis's errors become Failures."""
+    """A connection for a `with`, of what lends them. Redis's errors become Failures.
 
-    __slots__ = ("_lender", "_sent", "connection")
+    `within`: seconds for getting it and for a reply together; each further reply may take as long.
+    """
 
-    def __init__(self, lender: Any) -> None:
-        self._lender, self._sent = lender, False
+    __slots__ = ("_lender", "_sent", "_within", "connection")
+
+    def __init__(self, lender: AtHand | Own, within: float) -> None:
+        self._lender, self._within, self._sent = lender, within, False
 
     def __enter__(self) -> Borrowed:
         try:
-            self.connection = self._lender.get_connection()
+            self.connection, self._within = self._lender.lend(self._within)
         except REDIS_ERRORS as error:
             raise Failure(error, clock(), why(error, False)) from error
         return self
@@ -60,6 +71,10 @@ class Borrowed:
     def send(self, *packed: bytes) -> None:
         self.connection.send_packed_command(packed)
         self._sent = True
+
+    def read(self) -> Any:
+        """The next reply; TimeoutError of redis-py's after its time."""
+        return read(self.connection, min(self._within, self._lender.patience))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         useful = error is None or (isinstance(error, errors.ResponseError) and not is_busy(error))
@@ -75,8 +90,10 @@ class Borrowed:
 
 
 class AtHand:
-    """Connections of a pool that stay borrowed from one command to the next. A pool whose
-    connections may hang for ever while they are made is not asked, but our own of its kind.
+    """Connections of a pool that stay borrowed from one command to the next. Our own of its kind
+    are used instead where the pool might not answer in time: when it waits for a free one, as
+    redis-py's BlockingConnectionPool, or may do anything, as a class of the project's own; and when
+    making a connection may take it longer than there is time.
 
     Getting one from the pool and giving it back costs a quarter of a command. They are few: a small
     pool gets each back at once, and so does Sentinel's, which looks at what it gets back. One that
@@ -88,6 +105,7 @@ class AtHand:
         self.pool: Any = None
         self._own: Any = None
         self._pid, self._until, self._most = 0, 0.0, 0
+        self._asks, self.patience = False, ATTEMPT
         self._idle: list[tuple[Any, float]] = []
         self._lent: set[Any] = set()  # of our own
 
@@ -101,28 +119,34 @@ class AtHand:
         elif self.pool is not pool:
             self.give_back()
         self.pool, self._own, self._pid, self._until = pool, own, os.getpid(), clock() + FRESH
+        self._asks, self.patience = _never_waits(pool), own.patience
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
-        self._most = 0 if own.hurried else min(MOST_AT_HAND, most)
+        self._most = min(MOST_AT_HAND, most) if self._asks else 0
 
-    def get_connection(self) -> Any:
+    def lend(self, within: float) -> tuple[Any, float]:
+        """A connection, and what is left of `within` seconds."""
         try:
             connection, since = self._idle.pop()
         except IndexError:
-            return self._fetch()
+            return self._fetch(within)
         if clock() - since < FRESH:
-            return connection
+            return connection, within
         self.give_back()
         self.pool.release(connection)
-        return self._fetch()
+        return self._fetch(within)
 
-    def _fetch(self) -> Any:
-        if not self._own.hurried:
-            # Exhausted: who holds a lease has to be able to give it back.
-            with contextlib.suppress(errors.MaxConnectionsError):
-                return self.pool.get_connection()
-        connection = self._own.get_connection()
+    def _fetch(self, within: float) -> tuple[Any, float]:
+        if self._asks and self._own.takes <= within:
+            began = clock()
+            try:
+                return self.pool.get_connection(), _left(within, began)
+            except errors.ConnectionError as error:
+                # Exhausted: who holds a lease has to be able to give it back.
+                if not is_exhausted(error):
+                    raise
+        connection, left = self._own.lend(within)
         self._lent.add(connection)
-        return connection
+        return connection, left
 
     def release(self, connection: Any) -> None:
         if connection in self._lent:
@@ -145,45 +169,66 @@ class Exhausted(Exception):
     pass
 
 
+def _left(within: float, began: float) -> float:
+    """What is left of `within` seconds; all of it when a connection was made at once, so that the
+    socket's own timeout does for the reply."""
+    took = clock() - began
+    return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
+
+
+def _never_waits(pool: Any) -> bool:
+    """Whether the pool hands out a connection at once, or none."""
+    plain = type(pool).get_connection is ConnectionPool.get_connection
+    return plain and "get_connection" not in vars(pool)
+
+
 class Own:
-    """Connections of our own, made as a pool makes its own. `hurried`: what the pool would wait for
-    without end, redis-py's default before 8, these wait for ATTEMPT seconds."""
+    """Connections of our own, made as a pool makes its own, but in no more time than there is.
+
+    `patience`: seconds that the project gives one answer, ATTEMPT at the most. `takes`: seconds
+    that the pool's own may take to be made; inf, redis-py's default before 8.
+    """
 
     def __init__(self, pool: Any) -> None:
         # Not the pool itself: what is kept by pool must not keep the pool.
-        given = pool.connection_kwargs
-        endless = {
-            word: ATTEMPT
-            for word in ("socket_timeout", "socket_connect_timeout")
-            if getattr(pool.connection_class(**given), word, 0) is None
-        }
-        self.hurried = bool(endless)
-        self._make: Callable[[], Any] = partial(pool.connection_class, **{**given, **endless})
+        kind, given = pool.connection_class, dict(pool.connection_kwargs)
+        sample = kind(**given)
+        said = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
+        self.takes = max((math.inf if s is None else s for s in said.values()), default=math.inf)
+        self.patience = min(ATTEMPT, said.get(_TIMEOUTS[0]) or ATTEMPT)
+
+        def make(within: float) -> Any:
+            given.update({word: min(within, s or ATTEMPT) for word, s in said.items()})
+            return kind(**given)
+
+        self._make = make
         self._idle: list[tuple[Any, float]] = []
         self._pid = os.getpid()
 
-    def get_connection(self) -> Any:
+    def lend(self, within: float) -> tuple[Any, float]:
+        """A connection, and what is left of `within` seconds."""
         if self._pid != os.getpid():
             self._idle, self._pid = [], os.getpid()
-        try:
+        with contextlib.suppress(IndexError):
             connection, since = self._idle.pop()
-        except IndexError:
-            connection, since = self._make(), 0.0
+            if clock() - since < FRESH or _is_open(connection):
+                return connection, within
+            connection.disconnect()
+        began = clock()
+        connection = self._make(max(_SHORTEST, min(within, ATTEMPT)))
         try:
             connection.connect()
-            if clock() - since > FRESH and connection.can_read():  # closed while it lay idle
-                connection.disconnect()
-                connection.connect()
         except BaseException:
             connection.disconnect()
             raise
-        return connection
+        return connection, _left(within, began)
 
     def release(self, connection: Any) -> None:
-        if len(self._idle) < _MOST_IDLE:
-            self._idle.append((connection, clock()))
-        else:
-            connection.disconnect()
+        now = clock()
+        self._idle.append((connection, now))
+        with contextlib.suppress(IndexError):
+            while len(self._idle) > _MOST_IDLE or self._idle[0][1] < now - _IDLE_FOR:
+                self._idle.pop(0)[0].disconnect()
 
     def let_go(self) -> None:
         """Close all that are idle."""
@@ -192,37 +237,55 @@ class Own:
                 self._idle.pop()[0].disconnect()
 
 
+def _is_open(connection: Any) -> bool:
+    """Whether nothing came while it lay idle: neither its end nor a reply that nobody read."""
+    try:
+        return not connection.can_read()
+    except REDIS_ERRORS:
+        return False
+
+
 class Waiting:
     """Blocked waiters. One must never take the connection that the holder needs for its release."""
 
+    # By thread, not a semaphore: a waiter that an exception interrupts anywhere leaves no lock
+    # taken, and its place to its own next wait.
     def __init__(self, own: Own) -> None:
         self._own = own
-        self._room = threading.BoundedSemaphore(MOST_WAITING)
+        self._inside: dict[int, None] = {}
         self._pid = os.getpid()
 
     def pop(self, key: str, seconds: float) -> Any:
+        """What BLPOP says within `seconds`. Exhausted: too many wait."""
         if self._pid != os.getpid():
-            self._room, self._pid = threading.BoundedSemaphore(MOST_WAITING), os.getpid()
-        if not self._room.acquire(blocking=False):
+            self._inside, self._pid = {}, os.getpid()
+        if len(self._inside) >= MOST_WAITING:
+            self._forget_the_dead()
             raise Exhausted
+        me = threading.get_ident()
+        self._inside[me] = None
         try:
             return self._pop(key, seconds)
         finally:
-            self._room.release()
+            self._inside.pop(me, None)
+
+    def _forget_the_dead(self) -> None:
+        for gone in self._inside.copy().keys() - sys._current_frames().keys():
+            self._inside.pop(gone, None)
 
     def _pop(self, key: str, seconds: float) -> Any:
+        limit = self._own.patience
+        seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
+        most = min(limit, seconds + _BLPOP_MARGIN)
         try:
-            connection = self._own.get_connection()
-        except errors.MaxConnectionsError as error:
+            connection, _ = self._own.lend(most)
+        except errors.ConnectionError as error:
+            if not is_exhausted(error):
+                raise
             raise Exhausted from error
         try:
-            limit = getattr(connection, "socket_timeout", None) or ATTEMPT
-            seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
             connection.send_packed_command([pack(("BLPOP", key, f"{seconds:.3f}"))])
-            reply = read(connection, seconds + _BLPOP_MARGIN)
-        except errors.MaxConnectionsError as error:
-            connection.disconnect()
-            raise Exhausted from error
+            reply = read(connection, most)
         except BaseException:
             connection.disconnect()
             raise
@@ -232,8 +295,7 @@ class Waiting:
 
 def read(connection: Any, timeout: float) -> Any:
     """The reply, or redis.exceptions.TimeoutError after `timeout` seconds."""
-    own = connection.socket_timeout
-    if own is not None and own <= timeout:
+    if connection.socket_timeout == timeout:
         return connection.read_response()
     if _takes_timeout(type(connection)):
         return connection.read_response(timeout=timeout)

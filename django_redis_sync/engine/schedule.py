@@ -5,31 +5,24 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 #: Stale entries that the heap may hold besides as many as are scheduled.
 _STALE = 64
 
 
-class When(NamedTuple):
-    """Due at `at`; from `early` on it is taken along when the thread looks anyway."""
-
-    at: float
-    early: float
-
-
 class Schedule:
-    """Times by token. `put` and `drop` are for any thread, in a destructor too; the rest for one.
+    """Times by token: due at `at`, and from `early` on taken along with others.
 
-    What was dropped or put anew leaves a stale entry in the heap, passed over when its time comes.
-    What comes and goes between two looks never gets there.
+    `put` and `drop` are for any thread, in a destructor too; the rest is for one. What was dropped
+    or put anew leaves a stale entry in the heap, passed over when its time comes. What comes and
+    goes between two looks never gets there.
     """
 
-    # Invariant: a token of _when is in _fresh, or in the heap with that very When, or was taken.
+    # Invariant: a token of _when is in _fresh, or in the heap with that very pair, or was taken.
     def __init__(self) -> None:
-        self._when: dict[str, When] = {}
+        self._when: dict[str, tuple[float, float]] = {}
         self._fresh: dict[str, None] = {}
-        self._heap: list[tuple[When, str]] = []
+        self._heap: list[tuple[tuple[float, float], str]] = []
 
     def __len__(self) -> int:
         return len(self._when)
@@ -39,9 +32,9 @@ class Schedule:
         """Of the heap, stale ones too."""
         return len(self._heap)
 
-    def put(self, token: str, when: When) -> None:
+    def put(self, token: str, at: float, early: float) -> None:
         """Due then, and not when it was before."""
-        self._when[token] = when
+        self._when[token] = at, early
         self._fresh[token] = None
 
     def drop(self, token: str) -> None:
@@ -58,7 +51,7 @@ class Schedule:
         while self._heap:
             when, token = self._heap[0]
             live = self._when.get(token) is when
-            if live and when.early > now:
+            if live and when[1] > now:
                 return
             heapq.heappop(self._heap)
             if live:
@@ -70,7 +63,7 @@ class Schedule:
         while self._heap:
             when, token = self._heap[0]
             if self._when.get(token) is when:
-                return when.at
+                return when[0]
             heapq.heappop(self._heap)
         return math.inf
 

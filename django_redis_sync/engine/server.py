@@ -17,7 +17,7 @@ from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
 from .clients import async_client, backend_of
 from .hub import Hub
-from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, read, used_pools
+from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, used_pools
 from .wire import ATTEMPT, REDIS_ERRORS, clock, command, pack, pack_step, text, why
 
 _POLL = 0.05
@@ -53,15 +53,15 @@ class Server:
 
     def run(self, step: Run) -> Answer:
         """The answer of a verb; its source is sent along when the server does not know it yet."""
-        with Borrowed(self._connections()) as borrowed:
+        with Borrowed(self._connections(), step.timeout) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step))
             try:
-                reply = read(borrowed.connection, step.timeout)
+                reply = borrowed.read()
             except errors.NoScriptError:
                 sent = clock()
                 borrowed.send(pack(command(step, whole=True)))
-                reply = read(borrowed.connection, step.timeout)
+                reply = borrowed.read()
             return Answer(text(reply), sent, clock())
 
     def place(self, step: Run) -> Hashable:
@@ -78,13 +78,14 @@ class Server:
         if not steps:
             return []
         try:
-            with Borrowed(self._own_of(self.pool())) as borrowed:
+            timeout = min(step.timeout for step in steps)
+            with Borrowed(self.own(), timeout) as borrowed:
                 sent = clock()
                 replies: list[Any] = []
                 borrowed.send(*map(pack_step, steps))
-                for step in steps:
+                for _ in steps:
                     try:
-                        reply = text(read(borrowed.connection, step.timeout))
+                        reply = text(borrowed.read())
                         replies.append(Answer(reply, sent, clock()))
                     except errors.ResponseError as error:
                         replies.append(error)
@@ -105,9 +106,9 @@ class Server:
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
         """Any other command of Redis, its reply with str for bytes. Failure as above; over a
         connection of our own as well."""
-        with Borrowed(self._own_of(self.pool())) as borrowed:
+        with Borrowed(self.own(), timeout) as borrowed:
             borrowed.send(pack(args))
-            return text(read(borrowed.connection, timeout))
+            return text(borrowed.read())
 
     def let_go(self) -> None:
         """Give back and close what is idle, when it will not be asked any more."""
@@ -120,6 +121,10 @@ class Server:
             pool = self.pool()
             self._at_hand.belong_to(pool, self._own_of(pool))
         return self._at_hand
+
+    def own(self) -> Own:
+        """Connections that nothing but this library uses."""
+        return self._own_of(self.pool())
 
     def _own_of(self, pool: Any) -> Own:
         return self._own.get(pool) or self._own.setdefault(pool, Own(pool))

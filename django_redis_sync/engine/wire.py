@@ -136,6 +136,12 @@ def _any(words: tuple[str, ...], text: str) -> bool:
     return any(word in text for word in words)
 
 
+def is_exhausted(error: BaseException) -> bool:
+    """Whether the pool had no connection left to give."""
+    # Before redis-py 6 it was no class of its own.
+    return isinstance(error, errors.MaxConnectionsError) or "Too many connections" in str(error)
+
+
 def is_busy(error: BaseException) -> bool:
     """Whether the server said not now, by the class of the error."""
     # redis-py strips the error code of the replies that it has a class for.

@@ -9,7 +9,7 @@ from redis import exceptions as errors
 
 from ...protocol.plans import Answer, Failure, Run, Wait
 from ..clients import backend_of
-from ..pools import Borrowed, read
+from ..pools import Borrowed
 from ..server import Server
 from ..wire import ATTEMPT, clock, command, pack, text
 from .routing import MOST_HOPS, is_silence, key_of, partly, points_elsewhere
@@ -30,12 +30,12 @@ class Node(Server):
 
     def asking(self, words: Sequence[Sequence[Any]], timeout: float) -> Any:
         """The first useful reply to one of the commands, each behind ASKING."""
-        with Borrowed(self._pool) as borrowed:
+        with Borrowed(self.own(), timeout) as borrowed:
             for nth, args in enumerate(words, 1):
                 borrowed.send(pack(("ASKING",)), pack(args))
-                read(borrowed.connection, timeout)
+                borrowed.read()
                 try:
-                    return text(read(borrowed.connection, timeout))
+                    return text(borrowed.read())
                 except errors.NoScriptError:
                     if nth == len(words):
                         raise

@@ -1,0 +1,279 @@
+"""Every call ends within its budget, whatever the server, the pool or the path to it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+from django.core.cache import caches
+from redis import BlockingConnectionPool, ConnectionPool
+from redis import exceptions as errors
+
+from devtools.servers import HOST, RedisServer
+from django_redis_sync import Lease, Lock, Unavailable
+from django_redis_sync.engine import pools, threads, wire
+
+from .both import both, eventually, until
+from .proxy import proxied
+from .watching import View
+
+#: Seconds for one answer here. The budget is twice that, and thrice the budget is found out.
+ATTEMPT = 0.4
+BUDGET, TOO_LATE = 2 * ATTEMPT, 4.5 * ATTEMPT
+
+
+class Impatient(Lock):
+    _attempt = ATTEMPT
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < seconds, f"it took {took:.2f} s"
+
+
+class Slow(ConnectionPool):
+    """A pool of the project's own, that may take its time."""
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        time.sleep(20)
+        return super().get_connection(*args, **options)
+
+
+#: How a project may have said its timeouts: short, as the budget, longer, never.
+TIMEOUTS = [0.2, ATTEMPT, 30, None]
+
+
+# A server that hangs
+
+
+@pytest.mark.parametrize("timeout", TIMEOUTS)
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "cold"])
+@both
+async def test_a_server_that_hangs_takes_no_call_beyond_its_budget(
+    io, private, alias, timeout: float | None, connected: bool
+) -> None:
+    said = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+    name, lease = alias(private.url, CONNECTION_POOL_KWARGS=said), None
+    if connected:
+        lease = await io.do(Impatient("held", using=name), "acquire")
+    private.pause()
+    try:
+        for options in ({"blocking": False}, {"blocking_timeout": 0.5}):
+            with within(TOO_LATE + 0.5), pytest.raises(Unavailable):
+                await io.do(Impatient("x", using=name), "acquire", **options)
+        if lease is not None:
+            for act in ("owned", "renew", "release"):
+                with within(TOO_LATE), pytest.raises(Unavailable):
+                    await io.do(lease, act)
+    finally:
+        private.resume()
+
+
+@both
+async def test_a_waiter_whose_server_begins_to_hang_ends_soon_after_its_time(
+    io, private, alias
+) -> None:
+    name = alias(private.url)
+    held = await io.do(Lock("x", using=name), "acquire")
+    waiting = io.start(io.do(Lock("x", using=name), "acquire", blocking_timeout=1))
+    await io.sleep(0.4)
+    began = time.monotonic()
+    private.pause()
+    try:
+        with pytest.raises(Unavailable):
+            await io.result(waiting)
+        # What is left of its second, and the two that leaving the queue may take.
+        assert time.monotonic() - began < 5
+    finally:
+        private.resume()
+    await io.do(held, "release")
+
+
+@both
+async def test_a_waiters_time_is_the_time_it_waits(io, private, alias) -> None:
+    name = alias(private.url)
+    held = await io.do(Lock("x", using=name), "acquire")
+    for seconds in (0.05, 0.5, 1.2):
+        began = time.monotonic()
+        assert await io.do(Lock("x", using=name), "acquire", blocking_timeout=seconds) is None
+        took = time.monotonic() - began
+        assert seconds <= took < seconds + 0.6
+    began = time.monotonic()
+    assert await io.do(Lock("x", using=name), "acquire", False) is None
+    assert time.monotonic() - began < 0.5
+    await io.do(held, "release")
+
+
+@both
+async def test_a_path_that_swallows_takes_no_call_beyond_its_budget(io, private, alias) -> None:
+    assert private.port is not None
+    with proxied(HOST, private.port) as proxy:
+        name = alias(proxy.url, SOCKET_TIMEOUT=5, SOCKET_CONNECT_TIMEOUT=5)
+        lease = await io.do(Impatient("held", using=name), "acquire")
+        proxy.harm("swallow", "", times=100_000)
+        with within(TOO_LATE), pytest.raises(Unavailable):
+            await io.do(Impatient("x", using=name), "acquire", False)
+        with within(TOO_LATE), pytest.raises(Unavailable):
+            await io.do(lease, "release")
+
+
+# Pools
+
+
+@pytest.mark.parametrize("kind", [BlockingConnectionPool, Slow])
+@both
+async def test_a_pool_that_waits_is_not_waited_for(io, private, alias, kind: Any) -> None:
+    name = alias(
+        private.url,
+        CONNECTION_POOL_CLASS=f"{kind.__module__}.{kind.__qualname__}",
+        CONNECTION_POOL_KWARGS={"max_connections": 2},
+    )
+    with exhausted(name):
+        with within(3):
+            lease = await io.do(Lock("x", using=name), "acquire", False)
+        with within(3):
+            assert await io.do(Lock("x", using=name), "acquire", False) is None
+        with within(4):
+            assert await io.do(Lock("x", using=name), "acquire", blocking_timeout=1) is None
+        with within(3):
+            await io.do(lease, "renew")
+            await io.do(lease, "release")
+        with within(3):
+            assert not await io.do(Lock("x", using=name), "locked")
+            assert (await io.do(Lock("x", using=name), "status")).holding == 0
+
+
+@contextlib.contextmanager
+def exhausted(name: str) -> Iterator[None]:
+    """Meanwhile the project has all connections of its pool."""
+    pool = caches[name].client.get_client().connection_pool
+    taken = []
+    if not isinstance(pool, Slow):
+        taken = [pool.get_connection() for _ in range(pool.max_connections)]
+    try:
+        yield
+    finally:
+        for connection in taken:
+            pool.release(connection)
+
+
+@both
+async def test_an_exhausted_plain_pool_holds_nobody_up(io, private, alias) -> None:
+    name = alias(private.url, CONNECTION_POOL_KWARGS={"max_connections": 2})
+    with exhausted(name), within(3):
+        lease = await io.do(Lock("x", using=name), "acquire", False)
+        assert await io.do(Lock("x", using=name), "acquire", blocking_timeout=0.3) is None
+        await io.do(lease, "release")
+
+
+def test_an_older_pool_that_is_exhausted_only_says_so_in_words(private, alias) -> None:
+    pool = caches[alias(private.url)].client.get_client().connection_pool
+    hand, own = pools.AtHand(), pools.Own(pool)
+    hand.belong_to(pool, own)
+
+    def none() -> Any:
+        raise errors.ConnectionError("Too many connections")
+
+    object.__setattr__(hand, "pool", type("Full", (), {"get_connection": staticmethod(none)})())
+    connection, _ = hand.lend(5)
+    assert connection.is_connected if hasattr(connection, "is_connected") else connection._sock
+    hand.release(connection)
+    own.let_go()
+
+
+def test_an_async_pool_that_waits_takes_no_call_beyond_its_budget(
+    private: RedisServer, alias: Any, settings: Any
+) -> None:
+    """A client that the project gives may be exhausted; then the keeper gives back."""
+    name = alias(private.url)
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.blocking_client"}
+    _clients.clear()
+
+    async def main() -> Lease:
+        lease = await Impatient("x", using=name).aacquire()
+        assert lease
+        pool, taken = _clients[name].connection_pool, []
+        pool.timeout = 0.1
+        with contextlib.suppress(errors.ConnectionError):
+            while True:
+                taken.append(await pool.get_connection())
+        pool.timeout = 20
+        assert taken
+        with within(TOO_LATE), pytest.raises(Unavailable):
+            await Impatient("y", using=name).aacquire(blocking=False)
+        with within(TOO_LATE), pytest.raises(Unavailable):
+            await lease.arelease()
+        for connection in taken:
+            await pool.release(connection)
+        return lease
+
+    asyncio.run(main())
+    with redis.Redis.from_url(private.url) as client:
+        eventually(lambda: View(client, "x").empty, 10)
+
+
+_clients: dict[str, Any] = {}
+
+
+def blocking_client(alias: str) -> Any:
+    url = caches[alias].client._server[0]
+    pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=2, timeout=20)
+    _clients[alias] = redis.asyncio.Redis(connection_pool=pool)
+    return _clients[alias]
+
+
+@both
+async def test_without_threads_every_call_still_ends_within_its_budget(
+    io, private, alias, monkeypatch
+) -> None:
+    name = alias(private.url)
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads.threading.Thread, "start", fail)
+    with within(3):
+        lease = await io.do(Lock("x", using=name), "acquire")
+        await io.do(lease, "release")
+
+
+# Waiters
+
+
+def test_waiters_beyond_the_most_poll_and_those_that_are_dead_take_no_place(
+    private, alias, monkeypatch
+) -> None:
+    pool = caches[alias(private.url)].client.get_client().connection_pool
+    monkeypatch.setattr(pools, "MOST_WAITING", 2)
+    waiting = pools.Waiting(pools.Own(pool))
+    waiting._inside.update({-1: None, -2: None})  # as of threads that died inside
+    with pytest.raises(pools.Exhausted):
+        waiting.pop("nothing", 0.05)
+    began = wire.clock()
+    assert waiting.pop("nothing", 0.05) is None
+    assert wire.clock() - began >= 0.04
+    assert not waiting._inside
+
+
+@pytest.mark.parametrize("seconds", [0.3, 20])
+@both
+async def test_a_wait_outlives_a_short_socket_timeout(io, private, alias, seconds: float) -> None:
+    name = alias(private.url, SOCKET_TIMEOUT=0.4)
+    held = await io.do(Lock("x", using=name), "acquire")
+    waiting = io.start(io.do(Lock("x", using=name), "acquire", blocking_timeout=seconds))
+    await io.sleep(1)
+    await io.do(held, "release")
+    got = await io.result(waiting)
+    assert bool(got) == (seconds > 1)
+    if got:
+        await until(io, lambda: got.held)
+        await io.do(got, "release")
