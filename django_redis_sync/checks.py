@@ -6,13 +6,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.conf import settings
 from django.core.cache import caches
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
 from . import conf
@@ -21,6 +20,7 @@ from .engine.clients import backend_of
 from .limits.decorator import marks_of
 from .limits.frameworks import is_drf
 from .limits.policy import Endpoint, checked, endpoints
+from .limits.routes import Route, routes
 from .middleware import ConcurrencyLimitMiddleware, is_atomic
 from .protocol.keys import check_text
 
@@ -35,13 +35,6 @@ _GATEKEEPERS = (
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
 )
-
-
-class _Route(NamedTuple):
-    """A view that the URLconf reaches, by the name that ENDPOINTS knows it by."""
-
-    name: str
-    view: Any
 
 
 @register(TAG)
@@ -127,10 +120,10 @@ def check_endpoints(**_: Any) -> list[CheckMessage]:
     """The views that ENDPOINTS names."""
     if not _readable():
         return []
-    found, routes = endpoints(), list(_routes())
+    found, reached = endpoints(), routes()
     messages: list[CheckMessage] = []
     met = set()
-    for route in routes:
+    for route in reached:
         pattern = found.pattern_of(route.name)
         if pattern is None:
             continue
@@ -166,7 +159,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     if not _readable():
         return []
     wrong: dict[str, list[str]] = defaultdict(list)
-    for route in _routes():
+    for route in routes():
         for mark, fallback in marks_of(route.view):
             if said := _wrong(route, mark, fallback):
                 wrong[said].append(route.name)
@@ -180,7 +173,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     ]
 
 
-def _wrong(route: _Route, mark: Any, fallback: str) -> str:
+def _wrong(route: Route, mark: Any, fallback: str) -> str:
     """What is wrong with a policy of a view; empty when nothing is, or the settings say so."""
     try:
         endpoint = Endpoint(endpoints().find(route.name))
@@ -210,7 +203,7 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
         message = "REDIS_SYNC['ENDPOINTS'] does nothing without the middleware."
         messages.append(Warning(message, hint=hint, id="redis_sync.W007"))
     racing = sorted(
-        route.name for route in _routes() if _marked(route.view) and is_atomic(route.view)
+        route.name for route in routes() if _marked(route.view) and is_atomic(route.view)
     )
     if racing:
         messages.append(
@@ -309,31 +302,3 @@ def _readable() -> bool:
 def _marked(view: Any) -> bool:
     """Whether a decorator or a mixin limits the view, or a handler of its class."""
     return any(True for _ in marks_of(view))
-
-
-def _routes() -> list[_Route]:
-    """The views of ROOT_URLCONF; none when it can't be loaded, of which Django's checks tell."""
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
-    try:
-        return list(_walk(get_resolver().url_patterns, ()))
-    except Exception:
-        return []
-
-
-def _walk(patterns: Sequence[Any], spaces: tuple[str, ...]) -> Iterator[_Route]:
-    for pattern in patterns:
-        if isinstance(pattern, URLResolver):
-            inner = (*spaces, pattern.namespace) if pattern.namespace else spaces
-            yield from _walk(pattern.url_patterns, inner)
-        elif isinstance(pattern, URLPattern):
-            yield _Route(
-                ":".join((*spaces, pattern.name or _path(pattern.callback))), pattern.callback
-            )
-
-
-def _path(view: Any) -> str:
-    """The name of a view without one, as ResolverMatch has it."""
-    view = getattr(view, "view_class", view)
-    named = view if hasattr(view, "__name__") else type(view)
-    return f"{named.__module__}.{named.__name__}"

@@ -13,12 +13,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
+from django.http import HttpRequest
 from django.test import override_settings
+from django.urls import resolve
 
 from . import conf
 from .engine.server import replaced
 from .limits import identity
+from .limits.decorator import is_preflight
+from .limits.enforcement import key_of
 from .limits.policy import endpoints
+from .limits.routes import Route, policies_of, routes
+from .limits.steps import run
 from .locks.lease import Lease
 from .locks.semaphore import Semaphore
 from .memory import MemoryServer
@@ -31,17 +37,25 @@ def filled(
     *,
     key: str | None = None,
     user: Any = None,
+    request: HttpRequest | None = None,
     using: str | None = None,
 ) -> Iterator[Lease]:
     """Hold all permits of a semaphore, so that everybody else is refused or has to wait.
 
-    `limit`: that of the code or view under test; None: what SEMAPHORES or ENDPOINTS say of the
-    name. `user` (a user object) fills the child of a policy with key "user"; `key` any other child,
-    as it stands in its name. AssertionError when permits are in use already; ImproperlyConfigured
-    when nothing says a limit.
+    `limit`: that of the code or view under test; None: what SEMAPHORES, ENDPOINTS or the view says.
+    Of a keyed policy one child is filled: `request` fills that of the view at the request's path
+    (with request.user, its address, whatever the key asks), `user` (a user object) that of a policy
+    with key "user", `key` one by what stands in its name. AssertionError when permits are in use
+    already, or when the views of that name would use another child; ImproperlyConfigured when
+    nothing says a limit.
     """
-    if user is not None:
-        key = identity.of_user(user.pk)
+    if request is not None:
+        key, said = _child_of(name, request)
+        limit = said if limit is None else limit
+    else:
+        if user is not None:
+            key = identity.of_user(user.pk)
+        _refuse_another_child(name, key, user)
     limit = limit if limit is not None else _limit_of(name)
     semaphore = Semaphore(name, limit, key=key, using=using)
     got = semaphore.take(blocking=False, permits=semaphore.limit or _limit_of(name) or 1)
@@ -53,12 +67,52 @@ def filled(
         got.release()
 
 
+def _child_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
+    """The key and the limit by which the view at the request's path takes a permit of `name`."""
+    match = request.resolver_match = resolve(request.path_info)
+    policies = {policy.name: policy for policy in policies_of(Route(match.view_name, match.func))}
+    policy = policies.get(name)
+    if policy is None:
+        known = ", ".join(sorted(policies)) or "nothing"
+        raise AssertionError(f"{request.path} is not limited by {name!r}, but by {known}")
+    if not policy.counts(request.method, is_preflight(request, match.func)):
+        raise AssertionError(f"{name!r} does not limit {request.method} of {request.path}")
+    key = None if policy.key is None else run(key_of(policy, request, request))
+    return key, policy.limit(request) if callable(policy.limit) else policy.limit
+
+
+def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
+    """AssertionError when no view of that name would use this child: nothing would be tested."""
+    if user is not None and user.pk is None:
+        raise AssertionError("who is anonymous is limited by address: give filled a request")
+    kinds = {p.key: r.name for r in routes() for p in policies_of(r) if p.name == name}
+    if not kinds or any(_makes(kind, key, user) for kind in kinds):
+        return
+    kind, view = next(iter(kinds.items()))
+    by = f"key={kind!r}" if kind is None or isinstance(kind, str) else "a callable"
+    raise AssertionError(
+        f"{view} is limited by {by}, and would use another child of {name!r} than "
+        f"{'that without a key' if key is None else key!r}: give filled a request"
+    )
+
+
+def _makes(kind: Any, key: str | None, user: Any) -> bool:
+    """Whether a policy's key can come to what is to be filled."""
+    if kind is None or key is None:
+        return kind is None and key is None
+    if kind == "user":
+        return True
+    return user is None and key.startswith("ip-" if kind == "ip" else "key-")
+
+
 def _limit_of(name: str) -> int | None:
-    """The limit that the settings give a name, if it is a number."""
+    """The limit that the settings or a view give a name, if it is a number."""
     config = conf.current()
-    options = [config.semaphores.get(name, {})]
+    options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
-    return next((o["limit"] for o in options if isinstance(o.get("limit"), int)), None)
+    said = [o["limit"] for o in options if isinstance(o.get("limit"), int)]
+    said += [p.limit for r in routes() for p in policies_of(r) if p.name == name]
+    return next((limit for limit in said if isinstance(limit, int)), None)
 
 
 @contextmanager

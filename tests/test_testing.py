@@ -6,11 +6,21 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ImproperlyConfigured
-from django.test import Client
+from django.http import HttpResponse
+from django.test import Client, RequestFactory, override_settings
+from django.urls import path
 
-from django_redis_sync import Lease, LeaseLost, Lock, ReadWriteLock, RLock, Semaphore
+from django_redis_sync import (
+    Lease,
+    LeaseLost,
+    Lock,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    semaphore_required,
+)
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 from tests.request_site import gate  # noqa: F401 - the site's views import it
 
@@ -80,6 +90,67 @@ def test_filled_for_a_user_leaves_others_alone(clean_redis) -> None:
         assert 429 == client.get("/mine/").status_code
         client.force_login(bob)
         assert 200 == client.get("/mine/").status_code
+
+
+def by_tenant(request):
+    return request.GET.get("tenant", "")
+
+
+def respond(request):
+    return HttpResponse()
+
+
+def seen(name: str, key, **options):
+    """Settings with one view, limited so."""
+    view = semaphore_required(name, limit=2, key=key, **options)(respond)
+    return override_settings(ROOT_URLCONF=(path("x/", view, name="shop"),))
+
+
+@pytest.mark.parametrize("key", ["ip", "user", by_tenant, f"{__name__}.by_tenant", None])
+def test_filled_fills_the_child_of_a_request(key, clean_redis) -> None:
+    asked = RequestFactory().get("/x/?tenant=7")
+    asked.user = AnonymousUser()
+    with seen("kept", key):
+        status = 503 if key is None else 429
+        with filled("kept", request=asked) as lease:
+            assert 2 == lease.permits
+            assert status == Client().get("/x/?tenant=7").status_code
+            others = Client(REMOTE_ADDR="10.9.8.7").get("/x/?tenant=8")
+            assert (503 if key is None else 200) == others.status_code
+        assert 200 == Client().get("/x/?tenant=7").status_code
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("ip", {}),
+        ("ip", {"key": "127.0.0.1"}),
+        ("ip", {"user": User(pk=3)}),
+        (by_tenant, {"key": "7"}),
+        (by_tenant, {"user": User(pk=3)}),
+        (by_tenant, {}),
+        ("user", {}),
+        ("user", {"user": AnonymousUser()}),
+        (None, {"user": User(pk=3)}),
+        (None, {"key": "7"}),
+    ],
+)
+def test_filled_fails_when_the_view_would_use_another_child(key, given, clean_redis) -> None:
+    with seen("kept", key), pytest.raises(AssertionError, match="give filled a request"):
+        filled("kept", 2, **given).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"name": "other"}, "'other', but by kept"),
+        ({"method": "POST"}, "does not limit POST"),
+    ],
+)
+def test_filled_fails_for_a_request_that_nothing_limits(asked, said, clean_redis) -> None:
+    request = RequestFactory().generic(asked.get("method", "GET"), "/x/")
+    with seen("kept", "ip", methods=["GET"]), pytest.raises(AssertionError, match=said):
+        filled(asked.get("name", "kept"), request=request).__enter__()
 
 
 def test_filled_says_when_it_cannot(clean_redis) -> None:

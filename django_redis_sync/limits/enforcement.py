@@ -167,7 +167,7 @@ def enter(
 def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
     """Take one permit into `hold`; Refused when there is none."""
     alias = policy.using or conf.current().cache
-    key = None if policy.key is None else (yield from _key(policy, request, seen))
+    key = None if policy.key is None else (yield from key_of(policy, request, seen))
     place = Place(alias, policy.name, key)
     if place in note_of(request):
         return None
@@ -299,7 +299,8 @@ class _Pressure:
 pressure = _Pressure()
 
 
-def _key(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+    """The key of a keyed policy for a request."""
     if policy.key == "user":
         pk = yield User(seen)
         if pk is not None:
