@@ -69,9 +69,11 @@ def _capitals() -> set[str]:
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 
-def _arguments(function: str) -> int:
-    head = sources.functions()[function][0]
-    return len(re.findall(r"\w+", head.partition("(")[2]))
+def _takes(function: str, given: int) -> str:
+    """How many arguments a function takes, when it is not so many."""
+    arguments = sources.functions()[function][0].partition("(")[2]
+    asked = len(re.findall(r"\w+", arguments))
+    return "" if given == asked or (given > asked and "..." in arguments) else str(asked)
 
 
 class _Reader:
@@ -93,6 +95,8 @@ class _Reader:
 
     def define(self, names: Iterable[Name]) -> None:
         for name in names:
+            if not isinstance(name, Name):  # ...
+                continue
             if name.id in sources.functions() or name.id in GLOBALS:
                 self.mistakes.append(f"{name.id} is already a function or a table")
             self.scopes[-1][name.id] = False
@@ -185,9 +189,9 @@ class _Reader:
     def read_call(self, node: Any) -> None:
         self.read([node.func, node.args])
         name = getattr(node.func, "id", "")
-        if name in sources.functions() and len(node.args) != _arguments(name):
-            asked = _arguments(name)
-            self.mistakes.append(f"{name} takes {asked} arguments, and is given {len(node.args)}")
+        given = len(node.args)
+        if name in sources.functions() and (asked := _takes(name, given)):
+            self.mistakes.append(f"{name} takes {asked} arguments, and is given {given}")
 
 
 if __name__ == "__main__":

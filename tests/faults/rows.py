@@ -437,6 +437,23 @@ FAULTS: dict[int, Row] = {
             "test_an_async_exit_stack_may_be_closed_in_another_task",
         ),
     ),
+    44: Row(
+        "memory full while leases are held",
+        "held ones are renewed and given back; waiters are served; newcomers are refused",
+        "maxmemory 1; every verb; every order of messages in the model",
+        (
+            *at(HERE, "test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over"),
+            *at(
+                "test_protocol_memory",
+                "test_a_lease_is_renewed",
+                "test_a_lease_is_confirmed_adopted_and_shared",
+                "test_a_release_is_counted_and_hands_over_and_wakes",
+                "test_an_undo_buries",
+                "test_a_waiter_keeps_its_place_and_gets_what_becomes_free",
+                "test_a_newcomer_is_refused_and_leaves_nothing",
+            ),
+        ),
+    ),
 }
 
 MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 import redis
 
 from devtools.servers import RedisServer, find_server
-from django_redis_sync import LeaseLost, Lock, Semaphore, Unavailable
+from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable
 from django_redis_sync.operators import doctor
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol import scripts
@@ -234,6 +236,58 @@ def test_row_22_a_full_memory_refuses_to_take_and_still_releases(
     watch = Watch()
     with Lock("x", using=using):
         figure(recover=watch.seconds, lost=0)
+
+
+def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
+    private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
+) -> None:
+    using, lost, got = alias(private.url), [], []
+    options: dict[str, Any] = {"using": using, "timeout": 1, "renew": True}
+
+    def wait(name: str) -> None:
+        lease = Lock(name, **options).acquire()
+        got.append((name, time.monotonic(), lease))
+
+    async def wait_too() -> None:
+        lease = await Lock("async", **options).aacquire()
+        got.append(("async", time.monotonic(), lease))
+        await asyncio.sleep(1.5)  # its keeper renews meanwhile
+        assert lease and await lease.aowned()
+        await lease.arelease()
+
+    names = ("sync", "async", "kept", "timed")
+    held = {
+        name: Lock(name, on_lost=lambda lease: lost.append(lease.name), **options).acquire()
+        for name in names
+    }
+    threads = [
+        threading.Thread(target=wait, args=["sync"]),
+        threading.Thread(target=lambda: asyncio.run(wait_too())),
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: all(look(name).waiting == 1 for name in ("sync", "async")))
+    admin.config_set("maxmemory", 1)
+    time.sleep(2.5)  # each lease was renewed twice, and each waiter asked again
+    assert [] == lost and all(lease and lease.owned() for lease in held.values())
+    for name in ("x", "sync"):
+        with pytest.raises(Unavailable, match="memory"):
+            Impatient(name, using=using).acquire(name == "sync")
+    watch = Watch()
+    for name in ("sync", "async", "timed"):
+        held[name].release()  # type: ignore[union-attr]
+    eventually(lambda: len(got) == 2, 3)
+    figure(recover=watch.seconds, lost=0)
+    threads[1].join(10)
+    ((_, _, lease),) = [one for one in got if one[0] == "sync"]
+    lease.extend(30)
+    handle = held["kept"].detach(timeout=5)  # type: ignore[union-attr]
+    adopted = Lease.from_handle(handle)
+    adopted.renew(9)
+    adopted.release()
+    lease.release()
+    threads[0].join(10)
+    assert all(look(name).empty for name in (*names, "x"))
 
 
 def test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict(

@@ -85,6 +85,20 @@ CASES = [
         ),
         12_000,
     ),
+    Case(
+        Setting("a full memory", (_plain(begins=0, renew=(3,)), _plain(), _plain()), 5, 1, "full"),
+        95_000,
+    ),
+    Case(
+        Setting(
+            "a full memory and a death",
+            (_FIRST, _plain(asynchronous=True)),
+            6,
+            2,
+            "full crash lose",
+        ),
+        50_000,
+    ),
     Case(Setting("held on after a release", (_plain(begins=0, hold=2), _plain()), 6, 1), 15_000),
     Case(
         Setting("permanent leases", (_plain(lease=FOREVER, begins=0), _plain(lease=FOREVER)), 7, 1),

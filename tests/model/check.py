@@ -62,6 +62,18 @@ _FREEING = ("release", "clear", "operate")
 _NAMING = ("release", "share")
 
 
+def _check_error(world: World, ran: Ran) -> None:
+    """A full memory turns newcomers away whole; nothing else ever stops a script."""
+    if ran.reply[0] != "ERROR":
+        return
+    if "OOM" not in ran.reply[1]:
+        raise _Broken(f"the script {ran.verb} stopped: {ran.reply[1]}")
+    if ran.verb != "acquire" or ran.token in world.facts(ran.before).records:
+        raise _Broken(f"{ran.verb} of {ran.token} was denied for want of memory")
+    if ran.before != ran.after:
+        raise _Broken(f"{ran.token}, a newcomer that was denied, left something")
+
+
 class Checker:
     """Explores one setting. `sample`: liveness is tried from every n-th state; 0 for none."""
 
@@ -107,8 +119,7 @@ class Checker:
     # What must hold
 
     def _check_run(self, before: State, after: State, ran: Ran) -> None:
-        if ran.reply[0] == "ERROR":
-            raise _Broken(f"the script {ran.verb} stopped: {ran.reply[1]}")
+        _check_error(self.world, ran)
         if ran.before == ran.after:
             old = new = self.world.facts(ran.before)
         else:
@@ -305,8 +316,8 @@ class _Fair:
     def _do(self, label: Label, state: State, ran: Ran | None = None) -> None:
         self.state = state
         self._steps.append((label, state))
-        if ran is not None and ran.reply[0] == "ERROR":
-            raise _Broken(f"the script {ran.verb} stopped: {ran.reply[1]}")
+        if ran is not None:
+            _check_error(self.world, ran)
 
     def _take_back(self) -> None:
         """The operator ends what would last for ever."""

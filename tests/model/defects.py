@@ -35,6 +35,20 @@ _TRIES = Spec(lease=1, wait=False, begins=4)
 
 DEFECTS = [
     Defect(
+        "a full memory denies a renewal",
+        "renew of a1 was denied for want of memory",
+        (Spec(begins=0, renew=(4,)), _SOON),
+        {"redis.pcall('ZADD', LEASES,": "redis.call('ZADD', LEASES,"},
+        kinds="full",
+    ),
+    Defect(
+        "a full memory denies a waiter its place",
+        "acquire of b1 was denied for want of memory",
+        (_NOW, _SOON),
+        {"  redis.call('DEL', NEVER)\n": ""},
+        kinds="full",
+    ),
+    Defect(
         "the scripts go by the clocks of clients, of which one is two ticks ahead",
         "took the lease|is over",
         (_NOW, Spec(begins=4)),
@@ -174,7 +188,7 @@ DEFECTS = [
         "an operator's clear does not bury",
         "was cleared and came back",
         (_NOW, _SOON),
-        {"redis.call('HSET', INFO, token, 'x 0 0 0 0 - ')\n": ""},
+        {"if not tonumber(redis.pcall('HSET', INFO, token, 'x 0 0 0 0 - ')) then": "if false then"},
         kinds="delay",
         operations=(("clear", ""),),
     ),
@@ -236,11 +250,7 @@ DEFECTS = [
         "a waiter has no deadline until it asks again",
         "asked in time and had lost its place",
         (_NOW, _NOW, _SOON),
-        {
-            "if redis.call('ZADD', WAITERS, string.format(name.format, dead), token) == 1 then": (
-                "if false then"
-            )
-        },
+        {"tonumber(redis.pcall('ZADD', WAITERS, string.format(name.format, dead), token))": "0"},
     ),
     Defect(
         "a pause goes with the last lease",

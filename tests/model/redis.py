@@ -14,12 +14,20 @@ Frozen = tuple[tuple[str, str, tuple[Any, ...], int | None], ...]
 _PRELUDE = """
 local tuple_of = ...
 redis = {call = function(...) return tuple_of(...) end}
-redis.pcall = redis.call
+redis.pcall = function(...)
+  local done, reply = pcall(tuple_of, ...)
+  return done and reply or {err = reply}
+end
 setmetatable(_G, {
   __newindex = function(_, name) error('Script attempted to create global variable ' .. name) end,
   __index = function(_, name) error('Script attempted to access nonexistent global ' .. name) end,
 })
 """
+
+
+#: Writes that a full memory denies, unless the script has written something before, and the others.
+_DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
+_WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
 
 
 class ScriptError(Exception):
@@ -49,8 +57,8 @@ def _bound(text: str) -> tuple[float, bool]:
 class Store:
     """The data, while one command or script runs. Values are copied before their first change."""
 
-    def __init__(self, frozen: Frozen, micros: int) -> None:
-        self.micros = micros
+    def __init__(self, frozen: Frozen, micros: int, full: bool = False) -> None:
+        self.micros, self.full = micros, full
         now = micros // 1000
         self.data: dict[str, tuple[str, Any, int | None]] = {
             key: (kind, list(items) if kind == "l" else dict(items), expiry)
@@ -71,6 +79,9 @@ class Store:
         command = getattr(self, "_" + name.lower(), None)
         if command is None:
             raise ScriptError(f"the model's Redis has no {name}")
+        if self.full and name in _DENIED:
+            raise ScriptError("OOM command not allowed when used memory > 'maxmemory'")
+        self.full = self.full and name not in _WRITES
         return command(*rest)
 
     # Access

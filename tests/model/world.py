@@ -62,6 +62,7 @@ class State(NamedTuple):
     operated: int
     top: int  # the highest fence ever given
     cleared: frozenset[str]
+    full: bool = False  # the memory
 
 
 class Record(NamedTuple):
@@ -155,12 +156,12 @@ class World:
     def purged(self, server: int, now: int) -> int:
         return self._number(Store(self._servers[server], self.micros(now)).freeze())
 
-    def _execute(self, server: int, now: int, verb: str, token: str, argv: Any) -> Any:
+    def _execute(self, server: int, now: int, verb: str, token: str, argv: Any, full: bool) -> Any:
         """The server after, the reply (a tuple), what was published."""
-        key = (server, now, verb, token, argv)
+        key = (server, now, verb, token, argv, full)
         found = self._runs.get(key)
         if found is None:
-            store = Store(self._servers[server], self.micros(now))
+            store = Store(self._servers[server], self.micros(now), full)
             try:
                 reply = _hashable(self._scripts.run(store, verb, KEYS.of(token), argv))
             except ScriptError as error:
@@ -172,7 +173,7 @@ class World:
     def run(self, state: State, verb: str, token: str, argv: Any) -> tuple[State, Ran]:
         """A verb runs on the server; whoever is blocked on what it pushed is served at once."""
         before = state.server
-        server, reply, published = self._execute(before, state.now, verb, token, argv)
+        server, reply, published = self._execute(before, state.now, verb, token, argv, state.full)
         state = state._replace(server=server)
         if server != before:
             facts = self.facts(server)
@@ -257,6 +258,8 @@ class World:
         """A client hears the reply that is on its way to it."""
         _, sent, reply = state.clients[index].doing  # type: ignore[misc]
         now = self.clock(state, index)
+        if type(reply) is tuple and reply[0] == "ERROR":
+            return self._go_on(state, index, "fail", "final", now)
         at = round(now - (state.now - sent) * self.protocol.tick, 9)
         return self._go_on(state, index, "answer", reply, at, now)
 
@@ -407,6 +410,8 @@ class World:
 
     def _faults(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
         kinds = self.setting.kinds
+        if "full" in kinds and not state.full:
+            yield ("the memory is full",), state._replace(full=True), None
         for index, client in enumerate(state.clients):
             if client.mode == "dead":
                 continue

@@ -23,9 +23,9 @@ end
 if how == 'share' then
   share(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
 else
+  if state and state ~= 'x' then remove(name, token, state, terms, ends) end
   local held_ms = live and math.max(0, math.floor(name.now - own / 1000))
   if live or how == 'giveup' then count(name, live and 'r' or 't', live and PAIR + held_ms or 1) end
-  if state and state ~= 'x' then remove(name, token, state, terms, ends) end
   if bury == '1' then
     mark_dead(name, token)
   end

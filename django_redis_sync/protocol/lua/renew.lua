@@ -23,7 +23,9 @@ end
 if how ~= 'confirm' and coming >= latest then
   if ends == math.huge then name.recount = true end
   ends, lease, newest = name.now + tonumber(ms), ms, nth
-  redis.call('ZADD', LEASES, whole(name, ends), token)
+  if not tonumber(redis.pcall('ZADD', LEASES, whole(name, ends), token)) then
+    insist('ZADD', LEASES, whole(name, ends), token)
+  end
   name.latest = math.max(name.latest, ends)
 end
 put(name, token, state .. newest .. ' ' .. own .. ' ' .. lease .. ' ' .. terms)

@@ -14,7 +14,9 @@ local function finish(name)
     expiry = latest + 2 * GRACE
     put(name, '#expiry', whole(name, expiry))
   end
-  if puts[1] then redis.call('HSET', INFO, unpack(puts)) end
+  if puts[1] and not tonumber(redis.pcall('HSET', INFO, unpack(puts))) then
+    insist('HSET', INFO, unpack(puts))
+  end
   if later then
     expire(name, LEASES, expiry)
     expire(name, INFO, expiry)

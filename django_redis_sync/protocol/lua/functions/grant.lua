@@ -6,10 +6,10 @@ local function grant(name, t, permits, lease, terms, ticket, handed)
   local fence, ms = string.format(name.format, name.fence), tonumber(lease)
   -- A winner may be dead: it gets FIRST at the most until it has said that it is there.
   if ms > FIRST and (handed or lease == 'inf') then ms = FIRST end
+  if ticket then redis.call('ZREM', QUEUE, t) end -- first: a full memory denies none that frees
   add_lease(name, t, name.now + ms, permits, (handed and 'g ' or 'h ') .. fence .. ' ' .. lease .. ' ' .. terms)
   put(name, '#fence', fence)
   if ticket then
-    redis.call('ZREM', QUEUE, t)
     count(name, 'w', PAIR + math.max(0, math.floor((name.us - ticket) / 1000)))
   else
     count(name, 'g', 1)

@@ -5,7 +5,11 @@ local function wait(name, token, rank)
   local ends = rank < name.card and redis.call('ZRANGE', LEASES, rank, rank, 'WITHSCORES')[2]
   if ends then told = math.max(1, math.min(told, tonumber(ends) - name.now + 1)) end
   local dead = name.now + told + PATIENCE
-  if redis.call('ZADD', WAITERS, string.format(name.format, dead), token) == 1 then name.new_waiters = true end
+  local added = tonumber(redis.pcall('ZADD', WAITERS, string.format(name.format, dead), token))
+  if not added then
+    added = insist('ZADD', WAITERS, string.format(name.format, dead), token)
+  end
+  if added == 1 then name.new_waiters = true end
   name.latest = math.max(name.latest, dead)
   return {'wait', name.at, told, rank}
 end
