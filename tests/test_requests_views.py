@@ -1074,6 +1074,42 @@ def test_the_middleware_is_asynchronous_under_asgi() -> None:
     assert not iscoroutinefunction(under_wsgi.process_view)
 
 
+# What stays in Redis
+
+
+def visit(limited, key: str) -> None:
+    assert 200 == limited(REQUESTS.get(f"/{key}")).status_code
+
+
+def test_what_stays_of_a_key_is_gone_when_the_pages_say(raw, settings) -> None:
+    """docs/scaling.md: 40 s of the name, an hour of its statistics; STATS_HOURS of a name's own."""
+    by_path = semaphore_required("paths", limit=1, key=lambda request: request.path)
+    visit(by_path(lambda request: HttpResponse()), "one")
+    visit(semaphore_required("plain", limit=1)(lambda request: HttpResponse()), "")
+    minutes = {
+        name: raw.pttl(next(iter(raw.scan_iter(match=f"*{{{name}*}}:stats")))) / 60_000
+        for name in ("paths@", "plain")
+    }
+    assert 60 <= minutes["paths@"] <= 62
+    assert 6 * 60 <= minutes["plain"] <= 6 * 60 + 2
+    ages = [raw.pttl(key) for key in raw.scan_iter(match="*:info")]
+    assert 2 == len(ages) and max(ages) <= 40_000
+
+
+def test_only_so_many_keys_of_a_process_leave_statistics(raw, monkeypatch) -> None:
+    monkeypatch.setattr(enforcement, "counted", enforcement.Counted())
+    monkeypatch.setattr(enforcement.Counted, "MOST", 3)
+    by_path = semaphore_required("paths", limit=1, key=lambda request: request.path)
+    view = by_path(lambda request: HttpResponse())
+    for key in "abcdefab":
+        visit(view, key)
+    assert 3 == len(list(raw.scan_iter(match="*:stats")))
+    assert 6 == len(list(raw.scan_iter(match="*:info")))
+    monkeypatch.setattr(enforcement.Counted, "HOUR", 0.0)
+    counts = enforcement.Counted()
+    assert [True] * 9 == [counts.has(number) for number in range(9)]
+
+
 # Cancelled requests
 
 

@@ -40,6 +40,27 @@ ATTEMPT = 0.5
 _PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "using"}
 
 
+class Counted:
+    """The keys that this process has statistics written of, within the hour that they last: clients
+    make keys without end, and each would leave some 300 bytes."""
+
+    HOUR, MOST = 3600.0, 2_000
+
+    def __init__(self) -> None:
+        self._places: set[Place] = set()
+        self._until = 0.0
+
+    def has(self, place: Place) -> bool:
+        if clock() >= self._until:
+            self._places, self._until = set(), clock() + self.HOUR
+        if len(self._places) < self.MOST:
+            self._places.add(place)
+        return place in self._places
+
+
+counted = Counted()
+
+
 class RequestSemaphore(Semaphore):
     """A semaphore as a policy wants it, made once; `of` is what one request takes it by."""
 
@@ -59,6 +80,7 @@ class RequestSemaphore(Semaphore):
             **{option: getattr(policy, option) for option in _PASSED_ON},
         )
         self._max_waiters = policy.max_waiters
+        self._counted = place.key is None or counted.has(place)
         self._shadow = not policy.enforce
 
     def of(self, request: HttpRequest) -> RequestSemaphore:
@@ -78,6 +100,9 @@ class RequestSemaphore(Semaphore):
         if isinstance(lease, RequestLease):
             lease.path = self._request.path
         return lease
+
+    def _history(self, config: conf.Config) -> int:
+        return super()._history(config) if self._counted else 0
 
     def _write_label(self) -> str:
         request = self._request

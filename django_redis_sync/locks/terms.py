@@ -156,7 +156,7 @@ class Asking:
         renew = timeout is None if self.renew is None else self.renew
         lease = config.timeout if timeout is None else timeout
         return Terms(
-            keys=keys_of(config.prefix(alias), self.name, self.key, config.keep(self.key)),
+            keys=keys_of(config.prefix(alias), self.name, self.key, self._history(config)),
             alias=alias,
             timeout=min(lease, cap),
             renew=renew and lease < math.inf,
@@ -165,6 +165,10 @@ class Asking:
             attempt=self._attempt,
             on_lost=self.on_lost,
         )
+
+    def _history(self, config: conf.Config) -> int:
+        """Minutes of statistics that its scripts write."""
+        return config.keep(self.key)
 
     def _write_label(self) -> str:
         return labels.write(self.label or "")

@@ -617,6 +617,7 @@ INPUT: dict[str, Row] = {
         "many names, and refusals",
         (
             *at(SCRIPTS, "test_rejected_requests_leave_nothing", "test_statistics_expire"),
+            *at(VIEWS, "test_only_so_many_keys_of_a_process_leave_statistics"),
             *at(SCRIPTS, "test_nothing_is_left_when_everything_has_ended"),
             *at("test_operators_status", "test_names_of_yesterday_and_too_many_are_dropped"),
         ),

@@ -3,7 +3,7 @@ local function tidy(name)
   local minute, keep, last = tonumber(name.minute), tonumber(name.keep), redis.call('HGET', STATS, 'tidied')
   if last and tonumber(last) >= minute then return end
   redis.call('HSET', STATS, 'tidied', minute)
-  redis.call('PEXPIREAT', STATS, whole(name, name.now + (keep + 60) * 60000))
+  redis.call('PEXPIREAT', STATS, whole(name, name.now + (keep + 2) * 60000))
   for old = math.max(tonumber(last or minute), minute - 2 * keep) - keep, minute - keep - 1 do
     for what in string.gmatch('gwrntcslp', '.') do
       local field = old .. ':' .. what
