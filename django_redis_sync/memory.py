@@ -123,8 +123,13 @@ class MemoryServer:
 class AsyncMemoryServer:
     """The same for async code."""
 
+    plans = 0
+
     def __init__(self, server: MemoryServer) -> None:
         self._server, self.hub = server, _Hub()
+
+    def left(self) -> None:
+        """A plan has ended."""
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         loop = asyncio.get_running_loop()

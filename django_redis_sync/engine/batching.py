@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-import sys
 from typing import Any, NamedTuple
 
 from redis import exceptions as errors
 
 from ..protocol.plans import Answer, Failure, Run
+from .loops import END, LATE, Patience, apart, dropped, ended
 from .wire import REDIS_ERRORS, clock, command, pack, pack_step, text, why
 
-if sys.version_info >= (3, 11, 3):
-    from asyncio import timeout as time_limit  # type: ignore[attr-defined]
-else:
-    from async_timeout import timeout as time_limit  # redis-py brings it
+#: What ends an await besides: the time is over, or a task of redis-py's was cancelled at the end of
+#: the loop.
+_ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 
 #: Commands in one batch at the most.
 MOST = 512
@@ -32,11 +32,11 @@ class Order(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Orders that left together at `sent`. All replies have to come within `timeout` seconds."""
+    """Orders that left together at `sent`, and how long their replies are waited for."""
 
     orders: list[Order]
     sent: float
-    timeout: float
+    patience: Patience
 
 
 class Batcher:
@@ -46,7 +46,8 @@ class Batcher:
     a timer for every reply.
     """
 
-    # Invariant: between two runs of the flusher there is no connection, and nothing is in flight.
+    # Invariants: between two runs of the flusher there is no connection, and nothing is queued or
+    # in flight; whatever is queued is sent, or its future ends with a Failure.
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
         self._connection: Any = None
@@ -56,34 +57,56 @@ class Batcher:
 
     def submit(self, step: Run, whole: bool = False) -> asyncio.Future[Answer]:
         """A future of the answer; it is sent even when the future is cancelled meanwhile."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Answer] = loop.create_future()
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._queue.append(Order(step, whole, done))
-        if self._flusher is None or self._flusher.done():
-            self._flusher = loop.create_task(self._flush())
+        if self._flusher is None:
+            self._flusher = apart(self._flush())
         return done
 
-    async def idle(self) -> None:
-        """Wait until nothing is queued or in flight."""
-        while self._flusher is not None and not self._flusher.done():
-            await asyncio.wait([self._flusher])
+    async def aclose(self) -> None:
+        """Wait until nothing is queued or in flight; END seconds on, whatever is fails."""
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher], timeout=END)
+        if self._flusher is not None:
+            self._abandon()
+            await ended(self._flusher)
+
+    def drop(self) -> None:
+        """As aclose, of a loop that is closed."""
+        dropped(self._flusher)
+        self._queue.clear()
+        self._flying.clear()
 
     async def _flush(self) -> None:
-        batch: Batch | None = None
         try:
-            while self._queue or batch is not None:
-                if batch is None:
-                    batch = await self._send(self._take(split=True))
-                    continue
-                replies, received = await self._read(batch), clock()
-                # The next ones leave before these replies wake anybody.
-                ahead = await self._send(self._take()) if self._queue else None
-                self._deliver(batch, replies, received)
-                batch = ahead
+            while self._queue:
+                await self._fly()
+                await self._hang_up()
         finally:
-            for done in [*self._flying, *(order.done for order in self._queue)]:
-                done.cancel()
-            await self._hang_up()
+            # No await from here to the end of the task: the next step starts another flusher.
+            self._flusher = None
+            self._abandon()
+
+    async def _fly(self) -> None:
+        batch: Batch | None = None
+        while self._queue or batch is not None:
+            if batch is None:
+                batch = await self._send(self._take(split=True))
+                continue
+            replies, received = await self._read(batch), clock()
+            # The next ones leave before these replies wake anybody.
+            ahead = await self._send(self._take()) if self._queue else None
+            self._deliver(batch, replies, received)
+            batch = ahead
+
+    def _abandon(self) -> None:
+        """Nothing is left here, unless this task was ended."""
+        orders, self._queue = self._queue, []
+        for done in [*self._flying, *(order.done for order in orders)]:
+            if not done.done():
+                ended = errors.ConnectionError("the event loop is ending")
+                done.set_exception(Failure(ended, clock(), "unanswered"))
+        self._flying.clear()
 
     def _take(self, split: bool = False) -> list[Order]:
         count = min(MOST, len(self._queue))
@@ -95,39 +118,49 @@ class Batcher:
 
     async def _send(self, orders: list[Order]) -> Batch | None:
         """None when it failed: then all who ordered were told."""
-        batch = Batch(orders, clock(), min(order.step.timeout for order in orders))
-        packed = [
-            pack(command(step, whole=True)) if whole else pack_step(step)
-            for step, whole, _ in orders
-        ]
-        connected = False
+        patience = Patience(min(order.step.timeout for order in orders))
+        batch, connected = Batch(orders, clock(), patience), False
         try:
-            async with time_limit(batch.timeout):
-                if self._connection is None:
-                    self._connection = await self._pool.get_connection()
+            packed = [
+                pack(command(step, whole=True)) if whole else pack_step(step)
+                for step, whole, _ in orders
+            ]
+            with patience:
+                await self._connect(patience)
                 connected = True
                 await self._connection.send_packed_command([b"".join(packed)])
-        except (*REDIS_ERRORS, asyncio.TimeoutError) as error:
-            await self._failed(orders, error, sent=connected)
+        except (*REDIS_ERRORS, *_ENDS) as error:
+            await self._failed(batch, error, sent=connected)
             return None
         return batch
+
+    async def _connect(self, patience: Patience) -> None:
+        while self._connection is None:
+            late = patience.late
+            try:
+                self._connection = await self._pool.get_connection()
+            except errors.TimeoutError:
+                if patience.late - late < LATE:  # else redis-py's timer says nothing of the server
+                    raise
 
     async def _read(self, batch: Batch) -> list[Any]:
         """One reply for each order, exceptions where the server answered with an error; or none at
         all: then all who ordered were told."""
         replies: list[Any] = []
         own = self._connection.socket_timeout
-        most = batch.timeout if own is None else min(batch.timeout, own)
+        if own is not None:
+            batch.patience.limit(own)
         try:
-            async with time_limit(max(0.0, batch.sent + most - clock())):
+            with batch.patience:
                 for _ in batch.orders:
                     try:
                         replies.append(await self._connection.read_response(timeout=math.inf))
                     except errors.ResponseError as error:
                         replies.append(error)
-        except (*REDIS_ERRORS, asyncio.TimeoutError) as error:
-            await self._failed(batch.orders, error, sent=True)
+        except (*REDIS_ERRORS, *_ENDS) as error:
+            await self._failed(batch, error, sent=True)
             return []
+        batch.patience.stop()
         return replies
 
     def _deliver(self, batch: Batch, replies: list[Any], received: float) -> None:
@@ -144,17 +177,21 @@ class Batcher:
         # First in line: what was submitted meanwhile may undo these.
         self._queue[:0] = again
 
-    async def _failed(self, orders: list[Order], error: BaseException, sent: bool) -> None:
-        await self._hang_up(broken=True)
+    async def _failed(self, batch: Batch, error: BaseException, sent: bool) -> None:
+        batch.patience.stop()
+        # Its traceback leads to the batch and back: only the garbage collector would free either.
+        error.__traceback__ = None
         cause = error if str(error) else errors.TimeoutError("no reply in time")
-        for _, _, done in orders:
+        for _, _, done in batch.orders:
             self._flying.discard(done)
             if not done.done():
                 done.set_exception(Failure(cause, clock(), why(cause, sent)))
+        await self._hang_up(broken=True)
 
     async def _hang_up(self, broken: bool = False) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            if broken:
-                await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
+            with contextlib.suppress(*REDIS_ERRORS):
+                if broken:
+                    await connection.disconnect(nowait=True)
+                await self._pool.release(connection)

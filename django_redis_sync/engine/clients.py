@@ -5,6 +5,7 @@ The only module that imports django_redis and redis.asyncio.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import urlparse
 
@@ -107,3 +108,25 @@ def async_options(alias: str) -> dict[str, Any]:
     # Retries are the plans' own: they know what may be sent twice.
     kwargs["retry"] = Retry(NoBackoff(), 0)
     return kwargs
+
+
+def cut(client: Any) -> None:
+    """Close the connections of an async client whose loop is closed, from outside of it."""
+    pool = getattr(client, "connection_pool", None)
+    # redis-py has no public word for either, nor for the stream of a connection.
+    idle = getattr(pool, "_available_connections", ())
+    for connection in [*idle, *getattr(pool, "_in_use_connections", ())]:
+        writer = getattr(connection, "_writer", None)
+        if writer is not None:
+            connection._writer = connection._reader = None
+            _cut(writer.transport)
+
+
+def _cut(transport: Any) -> None:
+    sock = transport.get_extra_info("socket")
+    with contextlib.suppress(Exception):
+        transport.abort()  # gets as far as asking the loop, which is closed, to do the rest
+    with contextlib.suppress(Exception):
+        transport._call_connection_lost(None)
+    with contextlib.suppress(Exception):
+        getattr(sock, "_sock", sock).close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import ResponseError
+from redis import exceptions as errors
 
 from ..exceptions import ForeignValue, SyncError, Unavailable
-from ..protocol.plans import Failure, Plan, Run, Step
+from ..protocol.plans import UNDO_BUDGET, Answer, Failure, Plan, Run, Step
+from .loops import Outlasting
 from .wire import FORBIDDEN, clock
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def error_of(failure: Failure, step: Step | None = None) -> SyncError:
     """What the caller of the library sees of a failure of `step`."""
     text = str(failure.cause) or type(failure.cause).__name__
-    if isinstance(failure.cause, ResponseError) and "WRONGTYPE" in text:
+    if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
         keys = ", ".join(step.keys) if isinstance(step, Run) else "a name"
         return ForeignValue(f"another program's value is in one of {keys}: {text}")
     if any(words in text for words in FORBIDDEN):
@@ -46,35 +47,55 @@ def drive(plan: Plan, server: Server) -> Any:
 async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -> Any:
     """As `drive`. Cancelled: the plan undoes what it sent before the cancellation goes on.
 
-    `to_the_end`: a cancellation waits until the plan has ended.
+    `to_the_end`: a cancellation waits until the plan has ended. Either takes UNDO_BUDGET seconds at
+    the most.
     """
-    cancelled: asyncio.CancelledError | None = None
+    cancelled: tuple[Any, ...] | None = None
+    until: float | None = None
+    server.plans += 1
+    doing: asyncio.Future[Answer] | None = None
     try:
         step = plan.send(None)  # type: ignore[arg-type]
         while True:
             doing = server.perform(step)
+            if to_the_end:
+                doing = Outlasting(doing, until, _left_alone)
             try:
-                while True:
-                    try:
-                        answer = await (asyncio.shield(doing) if to_the_end else doing)
-                        break
-                    except asyncio.CancelledError as error:
-                        if not to_the_end:
-                            raise
-                        if doing.cancelled():  # the loop is ending: ask once more
-                            raise Failure(error, clock(), "unanswered") from error
-                        cancelled = error
+                answer = await doing
+            except asyncio.CancelledError as error:
+                if isinstance(doing, Outlasting):
+                    cancelled, until = error.args, doing.until
+                    step = _resumed(plan, doing)
+                else:
+                    to_the_end, until = True, doing.get_loop().time() + UNDO_BUDGET
+                    step = plan.throw(error)
             except BaseException as error:
-                if isinstance(error, asyncio.CancelledError):
-                    to_the_end = True
                 step = plan.throw(error)
             else:
                 step = plan.send(answer)
     except StopIteration as stop:
         if cancelled is not None:
-            raise cancelled from None
+            raise asyncio.CancelledError(*cancelled) from None
         return stop.value
     except Failure as failure:
         if cancelled is not None:
-            raise cancelled from None
+            raise asyncio.CancelledError(*cancelled) from None
         raise error_of(failure, step) from failure.cause
+    finally:
+        # Exceptions refer to this frame. What it refers to must not lead back to them, or a lease
+        # in a frame above would be held until the garbage collector comes.
+        del doing
+        server.left()
+
+
+def _resumed(plan: Plan, done: asyncio.Future[Answer]) -> Step:
+    try:
+        answer = done.result()
+    except Failure as failure:
+        return plan.throw(failure)
+    return plan.send(answer)
+
+
+def _left_alone() -> Failure:
+    """What a cancelled task makes of an answer that it can't wait for any longer."""
+    return Failure(errors.TimeoutError("cancelled, and no answer in time"), clock(), "final")

@@ -8,11 +8,13 @@ import secrets
 from collections import OrderedDict
 from typing import Any
 
-from ..protocol.plans import Answer
+from ..protocol.plans import CLAIM, Answer
+from .loops import apart, dropped, ended
 from .wire import clock
 
-#: Messages kept for waiters that have not come to wait yet.
-_MOST_EARLY = 10_000
+#: Messages kept for waiters that have not come to wait yet, and seconds for which one is of use:
+#: then the server has taken the lease back.
+_MOST_EARLY, _EARLY = 10_000, CLAIM
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -23,7 +25,8 @@ class Hub:
         self._client = client
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
         self._waiters: dict[str, asyncio.Future[Answer]] = {}
-        self._early: OrderedDict[str, str] = OrderedDict()
+        self._early: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._sweeping = False
         self._reader: asyncio.Task[None] | None = None
         self._tried: asyncio.Event | None = None
 
@@ -32,11 +35,16 @@ class Hub:
         seconds: a waiter that misses its message asks again anyway."""
         if self._reader is None or self._reader.done():
             self._tried = asyncio.Event()
-            self._reader = asyncio.get_running_loop().create_task(self._read(self._tried))
+            self._reader = apart(self._read(self._tried))
         assert self._tried is not None
         if not self._tried.is_set():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._tried.wait(), timeout)
+            # Not wait_for(): before Python 3.12 it may swallow a cancellation.
+            told = apart(self._tried.wait())
+            try:
+                await asyncio.wait([told], timeout=timeout)
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    told.cancel()
         return self.channel
 
     def wait(self, token: str, seconds: float) -> asyncio.Future[Answer]:
@@ -45,7 +53,7 @@ class Hub:
         done: asyncio.Future[Answer] = loop.create_future()
         early = self._early.pop(token, None)
         if early is not None:
-            done.set_result(Answer(early, sent, clock()))
+            done.set_result(Answer(early[0], sent, clock()))
             return done
         self._waiters[token] = done
         timer = loop.call_later(seconds, self._wake, token, None, sent)
@@ -68,16 +76,29 @@ class Hub:
         if token in self._waiters:
             self._wake(token, element, clock())
         else:
-            self._early[token] = element
+            self._early[token] = element, clock() + _EARLY
+            self._early.move_to_end(token)
             if len(self._early) > _MOST_EARLY:
                 self._early.popitem(last=False)
+            if not self._sweeping:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget what nobody came for: those who waited have left."""
+        while self._early and next(iter(self._early.values()))[1] <= clock():
+            self._early.popitem(last=False)
+        self._sweeping = bool(self._early)
+        if self._sweeping:
+            asyncio.get_running_loop().call_later(_EARLY, self._sweep)
 
     async def aclose(self) -> None:
-        """Cancel the reader until it is done: redis-py may swallow a cancellation while it
-        connects, and then the loop would never end."""
-        while self._reader is not None and not self._reader.done():
-            self._reader.cancel()
-            await asyncio.wait([self._reader], timeout=0.1)
+        """Listen no longer, until somebody waits again."""
+        await ended(self._reader)
+
+    def drop(self) -> None:
+        """As aclose, of a loop that is closed."""
+        dropped(self._reader)
+        self._waiters.clear()
 
     async def _read(self, tried: asyncio.Event) -> None:
         tries = 0
@@ -86,22 +107,32 @@ class Hub:
             pubsub = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 await pubsub.subscribe(self.channel)
-                async for message in pubsub.listen():
-                    if message["type"] == "message":
+                # Not listen(): the loop closes asynchronous generators while this runs.
+                while pubsub.subscribed:
+                    message = await pubsub.get_message(timeout=None)
+                    if message is not None and message["type"] == "message":
                         self._deliver(message["data"])
-                    elif message["type"] == "subscribe":
+                    elif message is not None and message["type"] == "subscribe":
                         tries = 0
-                        tried.set()
-                        # What was published while nobody listened is lost: all ask again.
-                        for token in list(self._waiters):
-                            self._wake(token, None, clock())
+                        self._subscribed(tried)
             except asyncio.CancelledError:
+                await _closed(pubsub)
                 raise
             except Exception:
                 pass
-            finally:
-                with contextlib.suppress(Exception):
-                    await pubsub.aclose()
+            # Not in a finally: a loop that was closed under it leaves nothing to await.
+            await _closed(pubsub)
             tried.set()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
             tries += 1
+
+    def _subscribed(self, tried: asyncio.Event) -> None:
+        """What was published while nobody listened is lost: all ask again."""
+        tried.set()
+        for token in list(self._waiters):
+            self._wake(token, None, clock())
+
+
+async def _closed(pubsub: Any) -> None:
+    with contextlib.suppress(Exception):
+        await pubsub.aclose()

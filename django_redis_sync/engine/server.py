@@ -6,7 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -15,8 +15,9 @@ from redis import exceptions as errors
 from .. import conf
 from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
-from .clients import async_client, backend_of
+from .clients import async_client, backend_of, cut
 from .hub import Hub
+from .loops import on_all_loops, on_loop
 from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, used_pools
 from .wire import ATTEMPT, REDIS_ERRORS, clock, command, pack, pack_step, text, why
 
@@ -146,34 +147,39 @@ class Server:
 
 
 class AsyncServer:
-    """The async side of one cache alias on one event loop."""
+    """The async side of one cache alias on one event loop.
+
+    `plans`: those under way. `retired`: the settings changed, or the loop is ending; it is closed
+    whenever no plan is under way.
+    """
+
+    plans, retired = 0, False
 
     def __init__(self, alias: str, client: Any) -> None:
         self.alias, self.client = alias, client
         self.batcher = Batcher(client)
         self.hub = Hub(client, conf.current().prefix(alias))
-        self._staying = asyncio.get_running_loop().create_task(self._stay())
 
-    async def _stay(self) -> None:
-        """Closes the connections when the loop ends, which cancels all tasks first."""
-        loop = asyncio.get_running_loop()
-        _living.add(self)
-        try:
-            await loop.create_future()
-        finally:
-            await asyncio.sleep(0)
-            await self.hub.aclose()
-            await self._close()
-            # All that is in here knows its loop: left where it is, neither would ever go.
-            _living.discard(self)
-            _async_servers.pop(loop, None)
-
-    async def _close(self) -> None:
-        await self.batcher.idle()
+    async def aclose(self) -> None:
+        """Close the connections; what is asked later opens them again."""
+        await self.hub.aclose()
+        await self.batcher.aclose()
         await self.client.aclose()
         manager = getattr(getattr(self.client, "connection_pool", None), "sentinel_manager", None)
         for sentinel in manager.sentinels if manager is not None else ():
             await sentinel.aclose()
+
+    def drop(self) -> None:
+        """Cut the connections: the loop is closed."""
+        self.hub.drop()
+        self.batcher.drop()
+        cut(self.client)
+
+    def left(self) -> None:
+        """A plan has ended."""
+        self.plans -= 1
+        if self.retired and not self.plans:
+            on_loop(asyncio.get_running_loop()).left(self)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         """A future of the step's Answer; a Failure when no useful answer came."""
@@ -194,26 +200,21 @@ def _resolve(future: asyncio.Future[Any], value: Any) -> None:
 
 
 _servers: dict[str, Server] = {}
-#: The async servers whose connections are not closed yet, those of former settings too.
-_living: set[AsyncServer] = set()
-_async_servers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AsyncServer]] = (
-    weakref.WeakKeyDictionary()
-)
 
 
 def server_of(alias: str) -> Server:
     """The sync side of an alias, one per process."""
     found = _servers.get(alias)
-    return found if found is not None else _servers.setdefault(alias, _made("sync", alias, Server))
+    if found is None or _stand_ins:
+        found = _made("sync", alias, Server)
+        found = found if _stand_ins else _servers.setdefault(alias, found)
+    return found
 
 
 def async_server_of(alias: str) -> AsyncServer:
     """The async side of an alias, one per running event loop."""
-    loop = asyncio.get_running_loop()
-    mine = _async_servers.get(loop)
-    if mine is None:
-        mine = _async_servers.setdefault(loop, {})
-    found = mine.get(alias)
+    mine = on_loop(asyncio.get_running_loop()).residents if not _stand_ins else {}
+    found: AsyncServer | None = mine.get(alias)
     if found is None:
         found = mine[alias] = _made("async", alias, _async_one)
     return found
@@ -225,18 +226,16 @@ def _async_one(alias: str) -> AsyncServer:
 
 @contextmanager
 def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
-    """Meanwhile each alias is served by what these make of it."""
-    global _servers, _async_servers, _stand_ins
-    before = _servers, _async_servers, _stand_ins
-    _servers, _async_servers = {}, weakref.WeakKeyDictionary()
-    _stand_ins = {"sync": sync, "async": asynchronous}
+    """Meanwhile each alias is served by what these say."""
+    global _stand_ins
+    before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous}
     try:
         yield
     finally:
-        _servers, _async_servers, _stand_ins = before
+        _stand_ins = before
 
 
-#: What makes the servers while others stand in, by kind.
+#: What serves an alias while others stand in, by kind.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
@@ -255,7 +254,11 @@ def _forget(*, setting: str, **_: Any) -> None:
             if type(former) is Server:
                 former.let_go()
         _servers.clear()
-        _async_servers.clear()
+        for loop, held in on_all_loops():
+            former_ones, held.residents = list(held.residents.values()), {}
+            if former_ones:
+                with suppress(RuntimeError):  # closed meanwhile
+                    loop.call_soon_threadsafe(held.retire, former_ones)
 
 
 setting_changed.connect(_forget, dispatch_uid="django_redis_sync.servers")

@@ -15,7 +15,8 @@ from django.test import override_settings
 from django_redis.cache import RedisCache
 
 from django_redis_sync import Lock, Semaphore, conf
-from django_redis_sync.engine import server as servers
+from django_redis_sync.engine import loops
+from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.operators.names import names_in_use
 
 from .both import both, eventually
@@ -231,7 +232,7 @@ def test_the_async_client_speaks_as_the_sync_one(new_server, alias) -> None:
 
     async def main() -> dict[str, Any]:
         async with Lock("x", using=name):
-            mine = servers.async_server_of(name)
+            mine = async_server_of(name)
             return dict(mine.client.connection_pool.connection_kwargs)
 
     kwargs = asyncio.run(main())
@@ -287,7 +288,7 @@ def test_loops_leave_no_connection_open(raw) -> None:
         for _ in range(3):
             asyncio.run(main())
         gc.collect()
-    assert len(servers._async_servers) == 0  # nor the loops themselves
+    assert [] == loops.on_all_loops()  # nor the loops themselves
     assert [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)] == []
 
 

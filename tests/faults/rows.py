@@ -25,6 +25,7 @@ def at(file: str, *names: str) -> tuple[str, ...]:
 
 HERE, WAYS, CLOCKS = "faults/test_servers", "faults/test_ways", "faults/test_clocks"
 OLD, PERMITS = "behaviour/test_faults", "behaviour/test_permits"
+LOOPS = "behaviour/test_loops"
 SENTINEL, CLUSTER = "topologies/test_sentinel", "topologies/test_cluster"
 OUTAGE, VIEWS, SITES = "test_requests_outage", "test_requests_views", "test_requests_servers"
 
@@ -452,6 +453,28 @@ FAULTS: dict[int, Row] = {
                 "test_a_waiter_keeps_its_place_and_gets_what_becomes_free",
                 "test_a_newcomer_is_refused_and_leaves_nothing",
             ),
+        ),
+    ),
+    51: Row(
+        "event loop that ends while tasks are inside",
+        "back at once, nothing pending, no permit left behind",
+        "asyncio.run and uvloop.run, 30 busy tasks each; time limits, shields, groups; SIGSTOP",
+        at(
+            LOOPS,
+            "test_a_loop_ends_at_once_while_tasks_are_busy",
+            "test_a_loop_ends_within_seconds_though_redis_is_silent",
+        ),
+    ),
+    52: Row(
+        "event loop closed under its tasks, settings changed under a loop",
+        "no connection stays, nor the loop; what was under way is undone",
+        "loop.close() with holders and waiters; override_settings under a waiter",
+        at(
+            LOOPS,
+            "test_a_loop_that_is_only_closed_leaves_neither_sockets_nor_itself",
+            "test_what_was_under_way_on_a_closed_loop_is_undone",
+            "test_changed_settings_leave_nothing_on_a_living_loop",
+            "test_a_waiter_outlives_a_change_of_settings",
         ),
     ),
 }

@@ -10,8 +10,9 @@ from redis import exceptions as errors
 from ... import conf
 from ...protocol.plans import Answer, Failure, Run, Step
 from ..batching import Batcher
-from ..clients import async_options, async_redis
+from ..clients import async_options, async_redis, cut
 from ..hub import Hub
+from ..loops import Errands, Patience, apart, dropped, ended
 from ..server import AsyncServer, server_of
 from ..wire import REDIS_ERRORS, clock, command, text, why
 from .routing import MOST_HOPS, is_silence, partly
@@ -34,13 +35,15 @@ class AsyncNode:
             pipeline = self.client.pipeline(transaction=False)
             pipeline.execute_command("ASKING")
             pipeline.execute_command(*command(step, whole))
+            patience = Patience(step.timeout)
             try:
-                replies = await asyncio.wait_for(
-                    pipeline.execute(raise_on_error=False), step.timeout
-                )
+                with patience:
+                    replies = await pipeline.execute(raise_on_error=False)
             except (*REDIS_ERRORS, asyncio.TimeoutError) as error:
                 cause = error if str(error) else errors.TimeoutError("no reply in time")
                 raise Failure(cause, clock(), why(cause, True)) from error
+            finally:
+                patience.stop()
             reply = replies[1]
             if isinstance(reply, errors.NoScriptError):
                 continue
@@ -60,15 +63,25 @@ class AsyncClusterServer(AsyncServer):
         assert isinstance(server, ClusterServer)
         self.alias, self.topology, self._seed = alias, server.topology, server.seed
         self._nodes: dict[Address, AsyncNode] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._errands = Errands()
         async_options(alias)  # says now what can't be used in async code
         self.hub = ClusterHub(self, conf.current().prefix(alias))
-        self._staying = asyncio.get_running_loop().create_task(self._stay())
 
-    async def _close(self) -> None:
+    async def aclose(self) -> None:
+        """As of one server."""
+        await self.hub.aclose()
+        await self._errands.aclose()
         for node in self._nodes.values():
-            await node.batcher.idle()
+            await node.batcher.aclose()
             await node.client.aclose()
+
+    def drop(self) -> None:
+        """As of one server."""
+        self.hub.drop()
+        self._errands.drop()
+        for node in self._nodes.values():
+            node.batcher.drop()
+            cut(node.client)
 
     def node(self, address: Address) -> AsyncNode:
         """What serves one node."""
@@ -85,7 +98,7 @@ class AsyncClusterServer(AsyncServer):
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         address = self.topology.known(step.keys[0])
         if address is None:
-            self._start(self._first(step, done), done)
+            self._errands.start(self._first(step, done), done)
         else:
             self._send(step, address, done, MOST_HOPS)
         return done
@@ -115,9 +128,9 @@ class AsyncClusterServer(AsyncServer):
                 self._send(step, self.topology.moved(error.cause), done, hops - 1)
             elif isinstance(error.cause, errors.AskError):
                 there = Address(error.cause.host or address.host, error.cause.port)
-                self._start(self._ask_there(step, there, done), done)
+                self._errands.start(self._ask_there(step, there, done), done)
             elif is_silence(error):
-                self._start(self._lost(address, error), done)
+                self._errands.start(self._lost(address, error), done)
             else:
                 done.set_exception(partly(error))
 
@@ -132,20 +145,6 @@ class AsyncClusterServer(AsyncServer):
         await asyncio.to_thread(self.topology.lost, address)
         raise failure
 
-    def _start(self, body: Any, done: asyncio.Future[Answer]) -> None:
-        """Run `body` in a task; what it raises is what `done` raises."""
-        task = asyncio.get_running_loop().create_task(body)
-        self._tasks.add(task)
-
-        def ended(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled():
-                done.cancel()
-            elif (error := task.exception()) is not None and not done.done():
-                done.set_exception(error)
-
-        task.add_done_callback(ended)
-
 
 class ClusterHub(Hub):
     """Listens on EARS nodes at once: what is published on one node reaches all of them."""
@@ -154,6 +153,7 @@ class ClusterHub(Hub):
         super().__init__(self, prefix)
         self._server, self._nth = server, 0
         self._heard: dict[str, None] = {}
+        self._ears: list[asyncio.Task[None]] = []
 
     def pubsub(self, **options: Any) -> Any:
         """As a client's: of another node each time, those first that answer."""
@@ -166,9 +166,19 @@ class ClusterHub(Hub):
             await self._server.looked()
         except Failure:
             tried.set()
-        ears = (super(ClusterHub, self)._read(_FirstOf(tried)) for _ in range(EARS))
-        # Until the last has ended: one that swallows its cancellation has to be cancelled again.
-        await asyncio.gather(*ears, return_exceptions=True)
+        listen = super()._read
+        self._ears = [apart(listen(_FirstOf(tried))) for _ in range(EARS)]
+        await asyncio.wait(self._ears)
+
+    async def aclose(self) -> None:
+        """As Hub's."""
+        await super().aclose()
+        await ended(*self._ears)
+
+    def drop(self) -> None:
+        """As Hub's."""
+        super().drop()
+        dropped(*self._ears)
 
     def _deliver(self, data: Any) -> None:
         message = data.decode() if isinstance(data, bytes) else data

@@ -12,6 +12,7 @@ from typing import Any
 from ...protocol.plans import Answer, Run, Sleep, Step, Wait
 from ...protocol.reasons import FULL, PAUSED
 from ..keeper import keeper
+from ..loops import Errands
 from ..server import AsyncServer, server_of
 from ..wire import ATTEMPT, clock
 from .held import Held, forget, held_of, remember
@@ -30,30 +31,24 @@ class AsyncQuorumServer(AsyncServer):
         self.alias, self.quorum = quorum, quorum
         self.hub = NoHub()  # type: ignore[assignment]
         self._voters = Voters(quorum)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._errands = Errands()
         check(quorum)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         """As on one server: a step is carried out even when its future is cancelled meanwhile."""
         if type(step) is not Run:
             return super().perform(Sleep(step.seconds) if isinstance(step, Wait) else step)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Answer] = loop.create_future()
-        task = loop.create_task(self.run(step))
-        self._tasks.add(task)
-
-        def ended(task: asyncio.Task[Answer]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled():
-                done.cancel()
-            elif (error := task.exception()) is None:
-                if not done.done():
-                    done.set_result(task.result())
-            elif not done.done():
-                done.set_exception(error)
-
-        task.add_done_callback(ended)
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._errands.start(self.run(step), done)
         return done
+
+    async def aclose(self) -> None:
+        """As of one server: those of the quorum are closed by themselves."""
+        await self._errands.aclose()
+
+    def drop(self) -> None:
+        """As of one server."""
+        self._errands.drop()
 
     async def run(self, step: Run) -> Answer:
         """What a majority says of a verb. Failure when none of the majorities can be asked."""

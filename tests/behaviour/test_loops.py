@@ -1,0 +1,280 @@
+"""An event loop that ends, however it does, ends at once and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from django.test import override_settings
+
+from django_redis_sync import Lock, Semaphore
+from django_redis_sync.engine.server import async_server_of
+
+from .both import PATIENCE, eventually
+from .watching import View
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+RUNS, TASKS = 25, 30
+#: Seconds in which a loop is back, also on a machine that has other things to do.
+BACK = 5.0
+
+
+@pytest.fixture(autouse=True)
+def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Asyncio logs tasks that were destroyed while they were pending, and errors of others that
+    were not retrieved."""
+    yield
+    gc.collect()
+    said = [record for record in caplog.get_records("call") if record.name == "asyncio"]
+    assert [record.getMessage() for record in said] == []
+
+
+def connected(raw: redis.Redis) -> int:
+    return len(raw.client_list())
+
+
+def keep_the_sync_side_connected(raw: redis.Redis) -> None:
+    """Its connections, and the keeper's, are no matter of a loop."""
+    with Lock("before", timeout=2, renew=True):
+        eventually(lambda: raw.exists("test:sync:names") or connected(raw) > 2, 2)
+
+
+# Loops that are ended
+
+
+def uv_run(body: Any) -> Any:
+    return pytest.importorskip("uvloop").run(body)
+
+
+RUNNERS = [asyncio.run, uv_run]
+
+
+async def acquiring(semaphore: Semaphore) -> None:
+    lease = await semaphore.aacquire(blocking_timeout=PATIENCE)
+    assert lease
+    await lease.arelease()
+
+
+async def entering(semaphore: Semaphore) -> None:
+    async with semaphore:
+        await asyncio.sleep(0)
+
+
+async def hurried(semaphore: Semaphore) -> None:
+    # Not wait_for(), which may swallow a cancellation before Python 3.12.
+    with contextlib.suppress(asyncio.TimeoutError):
+        async with asyncio.timeout(random.uniform(0.001, 0.02)):  # type: ignore[attr-defined]
+            await entering(semaphore)
+
+
+async def shielded(semaphore: Semaphore) -> None:
+    await asyncio.shield(entering(semaphore))
+
+
+async def scoped(semaphore: Semaphore) -> None:
+    import anyio
+
+    with anyio.move_on_after(random.uniform(0.001, 0.02)):
+        await entering(semaphore)
+
+
+async def grouped(semaphore: Semaphore) -> None:
+    async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
+        group.create_task(entering(semaphore))
+        group.create_task(acquiring(semaphore))
+
+
+SCENARIOS = [acquiring, entering, hurried, shielded, scoped, grouped]
+
+
+async def busy(what: Callable[[Semaphore], Awaitable[None]], number: int) -> None:
+    shared, own = Semaphore("shared", 5, blocking_timeout=PATIENCE), Lock(f"own-{number}")
+    while True:
+        await what(random.choice([shared, own]))
+
+
+def timed_runs(run: Callable[[Any], Any], main: Callable[[], Any], runs: int) -> list[float]:
+    """Seconds by which each run of `main`, which says when it was done, was back later."""
+    took: list[float] = []
+
+    def all_of_them() -> None:
+        for _ in range(runs):
+            done = run(main())
+            took.append(time.monotonic() - done)
+
+    thread = threading.Thread(target=all_of_them, daemon=True)
+    thread.start()
+    thread.join(PATIENCE + runs)
+    assert not thread.is_alive(), f"run {len(took)} did not come back"
+    return took
+
+
+@pytest.mark.parametrize("run", RUNNERS, ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("what", SCENARIOS, ids=lambda what: what.__name__)
+def test_a_loop_ends_at_once_while_tasks_are_busy(
+    run: Any, what: Any, raw: redis.Redis, view: Callable[[str], View]
+) -> None:
+    if what in (grouped, hurried) and sys.version_info < (3, 11):
+        pytest.skip("asyncio has it since Python 3.11")
+    if what is scoped:
+        pytest.importorskip("anyio")
+
+    async def main() -> float:
+        tasks = [asyncio.ensure_future(busy(what, number)) for number in range(TASKS)]
+        await asyncio.sleep(random.uniform(0.005, 0.05))
+        assert not any(task.done() for task in tasks)
+        return time.monotonic()
+
+    took = timed_runs(run, main, RUNS)
+    assert (RUNS, []) == (len(took), [seconds for seconds in took if seconds > BACK])
+    for name in ["shared", *(f"own-{number}" for number in range(TASKS))]:
+        mine = view(name)
+        eventually(lambda mine=mine: mine.empty)
+        assert (0, 0) == (mine.holding, mine.waiting)
+
+
+def test_a_loop_ends_within_seconds_though_redis_is_silent(private, alias) -> None:
+    """What can't be given back now is left to the keeper."""
+    name = alias(private.url)
+
+    async def main() -> float:
+        leases = [await Lock(f"x-{i}", using=name).aacquire() for i in range(5)]
+        private.pause()
+        tasks = [asyncio.ensure_future(lease.arelease()) for lease in leases]
+        tasks += [asyncio.ensure_future(Lock("y", using=name).aacquire()) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        return time.monotonic()
+
+    try:
+        (took,) = timed_runs(asyncio.run, main, 1)
+        assert took < BACK
+    finally:
+        private.resume()
+    with redis.Redis.from_url(private.url) as client:
+        for number in range(5):
+            mine = View(client, f"x-{number}")
+            eventually(lambda mine=mine: mine.empty)
+
+
+# Loops that are only closed
+
+
+async def one_lock(number: int) -> None:
+    async with Lock("closed", blocking_timeout=PATIENCE) as lease:
+        lease.check()
+        assert not await Lock("closed").aacquire(blocking_timeout=0.02)
+
+
+async def left_waiting(number: int) -> None:
+    """In the queue, holding, and on the way to Redis when the loop is closed."""
+    holder = Lock(f"left-{number}", thread_local=False)
+    await holder.aacquire()
+    tasks = [asyncio.ensure_future(Lock(f"left-{number}").aacquire()) for _ in range(3)]
+    await asyncio.sleep(0.02)
+    tasks.append(asyncio.ensure_future(holder.arelease()))
+
+
+def closed_loops(body: Callable[[int], Any], count: int) -> list[weakref.ref[Any]]:
+    loops = []
+    for number in range(count):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(body(number))
+        loop.close()
+        loops.append(weakref.ref(loop))
+    return loops
+
+
+def open_sockets() -> int:
+    return sum(isinstance(one, socket.socket) and one.fileno() >= 0 for one in gc.get_objects())
+
+
+def test_a_loop_that_is_only_closed_leaves_neither_sockets_nor_itself(raw: redis.Redis) -> None:
+    keep_the_sync_side_connected(raw)
+    gc.collect()
+    before = connected(raw), open_sockets()
+    gc.disable()  # sockets are few: they don't wait for it
+    try:
+        loops = closed_loops(one_lock, 10)
+        eventually(lambda: connected(raw) <= before[0], 5)
+        assert before[1] >= open_sockets()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert [] == [loop for loop in loops if loop() is not None]
+
+
+def test_what_was_under_way_on_a_closed_loop_is_undone(
+    raw: redis.Redis, view: Callable[[str], View], caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_the_sync_side_connected(raw)
+    before = connected(raw)
+    with caplog.at_level(logging.CRITICAL, "asyncio"):  # it complains of the test's own tasks
+        closed_loops(left_waiting, 5)
+        gc.collect()
+    eventually(lambda: connected(raw) <= before, 5)
+    for number in range(5):
+        mine = view(f"left-{number}")
+        eventually(lambda mine=mine: mine.waiting == 0)
+
+
+# Settings that change under a loop
+
+
+def of_loops() -> int:
+    """Connections of event loops that are open in this process."""
+    return sum(
+        isinstance(one, redis.asyncio.Connection) and one.is_connected for one in gc.get_objects()
+    )
+
+
+def test_changed_settings_leave_nothing_on_a_living_loop(raw: redis.Redis, settings) -> None:
+    async def main() -> None:
+        for _ in range(10):
+            async with Lock("changing", blocking_timeout=PATIENCE):
+                assert of_loops()
+            with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "TIMEOUT": 20}):
+                async with Lock("changing", blocking_timeout=PATIENCE):
+                    pass
+        until, now = time.monotonic() + PATIENCE, None
+        while now != (0, 0, 1) and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+            now = (of_loops(), len(raw.pubsub_channels()), len(asyncio.all_tasks()))
+        assert (0, 0, 1) == now
+
+    asyncio.run(main())
+
+
+def test_a_waiter_outlives_a_change_of_settings(settings, view) -> None:
+    """It is served by what it began with, and that goes when it is done."""
+
+    async def main() -> None:
+        holder = await Lock("outlived").aacquire()
+        waiter = asyncio.ensure_future(Lock("outlived", blocking_timeout=PATIENCE).aacquire())
+        while not view("outlived").waiting:
+            await asyncio.sleep(0.005)
+        former = async_server_of("default")
+        with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "TIMEOUT": 20}):
+            await asyncio.sleep(0.05)
+            assert former.retired and former.plans
+            await holder.arelease()
+            lease = await asyncio.wait_for(waiter, PATIENCE)
+            assert lease.held and not former.plans
+            await lease.arelease()
+
+    asyncio.run(main())
+    assert view("outlived").empty
