@@ -43,14 +43,27 @@ def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [record.getMessage() for record in said] == []
 
 
-def connected(raw: redis.Redis) -> int:
-    return len(raw.client_list())
+def of_loops() -> list[Any]:
+    """Connections of event loops that are open in this process."""
+    found = [one for one in gc.get_objects() if isinstance(one, redis.asyncio.Connection)]
+    return [one for one in found if one.is_connected]
 
 
-def keep_the_sync_side_connected(raw: redis.Redis) -> None:
-    """Its connections, and the keeper's, are no matter of a loop."""
-    with Lock("before", timeout=2, renew=True):
-        eventually(lambda: raw.exists("test:sync:names") or connected(raw) > 2, 2)
+def addresses() -> set[str]:
+    """Ours, of those connections."""
+    names = [one._writer.get_extra_info("sockname") for one in of_loops()]
+    return {f"{name[0]}:{name[1]}" for name in names}
+
+
+def open_at(mine: set[str]) -> int:
+    """Sockets of this process that have such an address."""
+    count = 0
+    for one in gc.get_objects():
+        if isinstance(one, socket.socket) and one.fileno() >= 0:
+            with contextlib.suppress(OSError, IndexError):
+                name = one.getsockname()
+                count += f"{name[0]}:{name[1]}" in mine
+    return count
 
 
 # Loops that are ended
@@ -174,44 +187,41 @@ def test_a_loop_ends_within_seconds_though_redis_is_silent(private, alias) -> No
 # Loops that are only closed
 
 
-async def one_lock(number: int) -> None:
+async def one_lock(number: int) -> set[str]:
     async with Lock("closed", blocking_timeout=PATIENCE) as lease:
         lease.check()
         assert not await Lock("closed").aacquire(blocking_timeout=0.02)
+    return addresses()
 
 
-async def left_waiting(number: int) -> None:
+async def left_waiting(number: int) -> set[str]:
     """In the queue, holding, and on the way to Redis when the loop is closed."""
     holder = Lock(f"left-{number}", thread_local=False)
     await holder.aacquire()
     tasks = [asyncio.ensure_future(Lock(f"left-{number}").aacquire()) for _ in range(3)]
     await asyncio.sleep(0.02)
     tasks.append(asyncio.ensure_future(holder.arelease()))
+    return addresses()
 
 
-def closed_loops(body: Callable[[int], Any], count: int) -> list[weakref.ref[Any]]:
-    loops = []
+def closed_loops(body: Callable[[int], Any], count: int) -> tuple[list[Any], set[str]]:
+    loops, had = [], set()
     for number in range(count):
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(body(number))
+        had |= loop.run_until_complete(body(number))
         loop.close()
         loops.append(weakref.ref(loop))
-    return loops
-
-
-def open_sockets() -> int:
-    return sum(isinstance(one, socket.socket) and one.fileno() >= 0 for one in gc.get_objects())
+    return loops, had
 
 
 def test_a_loop_that_is_only_closed_leaves_neither_sockets_nor_itself(raw: redis.Redis) -> None:
-    keep_the_sync_side_connected(raw)
     gc.collect()
-    before = connected(raw), open_sockets()
     gc.disable()  # sockets are few: they don't wait for it
     try:
-        loops = closed_loops(one_lock, 10)
-        eventually(lambda: connected(raw) <= before[0], 5)
-        assert before[1] >= open_sockets()
+        loops, had = closed_loops(one_lock, 10)
+        assert len(had) >= 10
+        assert 0 == open_at(had)
+        eventually(lambda: had.isdisjoint(client["addr"] for client in raw.client_list()))
     finally:
         gc.enable()
     gc.collect()
@@ -221,25 +231,17 @@ def test_a_loop_that_is_only_closed_leaves_neither_sockets_nor_itself(raw: redis
 def test_what_was_under_way_on_a_closed_loop_is_undone(
     raw: redis.Redis, view: Callable[[str], View], caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep_the_sync_side_connected(raw)
-    before = connected(raw)
     with caplog.at_level(logging.CRITICAL, "asyncio"):  # it complains of the test's own tasks
-        closed_loops(left_waiting, 5)
+        _, had = closed_loops(left_waiting, 5)
         gc.collect()
-    eventually(lambda: connected(raw) <= before, 5)
+    assert 0 == open_at(had)
+    eventually(lambda: had.isdisjoint(client["addr"] for client in raw.client_list()))
     for number in range(5):
         mine = view(f"left-{number}")
         eventually(lambda mine=mine: mine.waiting == 0)
 
 
 # Settings that change under a loop
-
-
-def of_loops() -> int:
-    """Connections of event loops that are open in this process."""
-    return sum(
-        isinstance(one, redis.asyncio.Connection) and one.is_connected for one in gc.get_objects()
-    )
 
 
 def test_changed_settings_leave_nothing_on_a_living_loop(raw: redis.Redis, settings) -> None:
@@ -253,7 +255,7 @@ def test_changed_settings_leave_nothing_on_a_living_loop(raw: redis.Redis, setti
         until, now = time.monotonic() + PATIENCE, None
         while now != (0, 0, 1) and time.monotonic() < until:
             await asyncio.sleep(0.01)
-            now = (of_loops(), len(raw.pubsub_channels()), len(asyncio.all_tasks()))
+            now = (len(of_loops()), len(raw.pubsub_channels()), len(asyncio.all_tasks()))
         assert (0, 0, 1) == now
 
     asyncio.run(main())
