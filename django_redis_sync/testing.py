@@ -9,6 +9,7 @@ Each is a context manager and a decorator:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,7 +59,10 @@ def filled(
         _refuse_another_child(name, key, user)
     limit = limit if limit is not None else _limit_of(name)
     semaphore = Semaphore(name, limit, key=key, using=using)
-    got = semaphore.take(blocking=False, permits=semaphore.limit or _limit_of(name) or 1)
+    permits = semaphore.limit or _limit_of(name) or 1
+    # On a thread: an async test may use this too, and on its loop nothing may wait.
+    with ThreadPoolExecutor(1) as thread:
+        got = thread.submit(semaphore.take, False, None, permits).result()
     if not isinstance(got, Lease):
         raise AssertionError(f"{semaphore!r} can't be filled: {got}")
     try:

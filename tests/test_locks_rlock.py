@@ -121,7 +121,7 @@ def test_a_task_and_its_thread_are_two(view) -> None:
             # Sync code that a task calls is that task's.
             assert lock.acquire(blocking=False)
             lock.release()
-            assert lock.owned()
+            assert await lock.aowned()
 
     asyncio.run(from_a_task())
     assert view("two").empty

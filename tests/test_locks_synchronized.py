@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.sync import markcoroutinefunction
 from django.db import transaction
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired, Semaphore, synchronized
@@ -274,8 +275,11 @@ async def test_methods_class_methods_and_static_methods(io, view) -> None:
             return view(f"static:{pk}").holding
 
     account = Account()
-    method = account.sync_method if repr(io) == "sync" else account.async_method
-    assert [1, 1, 1] == [await call(method), Account.of_class(), account.of_none(3)]
+    if repr(io) == "sync":
+        assert [1, 1, 1] == [account.sync_method(), Account.of_class(), account.of_none(3)]
+    else:
+        assert 1 == await account.async_method()
+        assert 1 == await asyncio.to_thread(Account.of_class)
 
 
 @both
@@ -296,8 +300,9 @@ async def test_any_callable_will_do(io, view) -> None:
     if repr(io) == "sync":
         jobs: list[Any] = [Job(), functools.partial(Job()), functools.partial(Job(), pk=4)]
     else:
-        # Also what looks like sync code and returns something to be awaited.
-        jobs = [AsyncJob(), functools.partial(later), lambda pk: later(pk)]
+        # Also what looks like sync code and returns something to be awaited, when it says so.
+        marked = markcoroutinefunction(lambda pk: later(pk))
+        jobs = [AsyncJob(), functools.partial(later), marked]
     for job in jobs:
         assert 1 == await call(synchronized("job:{pk}")(job), pk=4)
         assert view("job:4").empty

@@ -643,14 +643,11 @@ def test_a_request_cancelled_after_its_view_gives_its_permit_back(path: str, set
 
     async def main() -> None:
         request = asyncio.create_task(AsyncClient().get(path))
-        while not granted():
+        while not (await one().astatus()).fence > 0:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-
-    def granted() -> bool:
-        return one().status().fence > 0
 
     asyncio.run(main())
     gc.collect()

@@ -19,6 +19,7 @@ from ..protocol.plans import Answer, Failure, Grant, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
 from .lease_state import LeaseState, Lost, Terms
+from .waiting import check_may_wait
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -98,6 +99,7 @@ class Lease:
 
     def renew(self, timeout: float | None = None) -> None:
         """Make it end `timeout` seconds from now (default: its own). LeaseLost if it is over."""
+        self._check_may_wait("renew")
         self._renewed(drivers.drive(self._renewal(timeout), self._server()))
 
     async def arenew(self, timeout: float | None = None) -> None:
@@ -106,6 +108,7 @@ class Lease:
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Add seconds to what is left, or replace it. LeaseLost if it is over. Returns True."""
+        self._check_may_wait("extend")
         self.renew(self._state.extended(additional_time, replace_ttl, clock()))
         return True
 
@@ -116,6 +119,7 @@ class Lease:
 
     def reacquire(self) -> bool:
         """Make it last its whole timeout again. LeaseLost if it is over. True, as redis-py."""
+        self._check_may_wait("reacquire")
         self.renew()
         return True
 
@@ -152,6 +156,7 @@ class Lease:
 
     def owned(self) -> bool:
         """Whether the server says that it is still ours."""
+        self._check_may_wait("owned")
         plan = self._state.confirming(clock())
         return self._state.ours and bool(drivers.drive(plan, self._server()))
 
@@ -162,6 +167,7 @@ class Lease:
 
     def locked(self) -> bool:
         """Whether anybody holds the name now."""
+        self._check_may_wait("locked")
         return bool(drivers.drive(self._state.looking(clock()), self._server())[7])
 
     async def alocked(self) -> bool:
@@ -171,6 +177,7 @@ class Lease:
 
     def downgrade(self) -> None:
         """A writer's lease becomes a reader's: other readers get in. LeaseLost if it is over."""
+        self._check_may_wait("downgrade")
         self._shared(drivers.drive(self._state.sharing(clock()), self._server()))
 
     async def adowngrade(self) -> None:
@@ -198,6 +205,7 @@ class Lease:
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
         """Adopt a detached lease: renews it from now on. LeaseLost if it is over or somebody else
         adopted it, ValueError if the handle is none."""
+        check_may_wait("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
         adoption = handles.Adoption(handle, on_lost)
         return cls(*drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
 
@@ -278,6 +286,10 @@ class Lease:
         if lost is not None:
             self._lose(lost)
             raise self._state.lost_error()
+
+    def _check_may_wait(self, method: str) -> None:
+        """Release, detach and leaving a block are never refused: they let others go on."""
+        check_may_wait(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
 
     def _server(self) -> Server:
         return server_of(self._state.terms.alias)

@@ -26,6 +26,7 @@ from .callers import Block, Leaving, PerCaller, Shared
 from .lease import Lease
 from .lease_state import Terms
 from .terms import Asking
+from .waiting import check_may_wait
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -194,6 +195,7 @@ class Semaphore(Asking):
 
     def status(self) -> Status:
         """Who holds and who waits."""
+        self._check_may_wait("status")
         return status_of(self.name, self.key, using=self.alias())
 
     async def astatus(self) -> Status:
@@ -202,6 +204,7 @@ class Semaphore(Asking):
 
     def locked(self) -> bool:
         """Whether anybody holds the name now."""
+        self._check_may_wait("locked")
         return bool(drivers.drive(self._looking(), server_of(self.alias()))[7])
 
     async def alocked(self) -> bool:
@@ -218,6 +221,7 @@ class Semaphore(Asking):
         permits: int = 1,
     ) -> Lease | Refusal:
         """A lease that `release` here does not know of, or why there is none."""
+        self._check_may_wait("acquire")
         self._before()
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
@@ -253,6 +257,11 @@ class Semaphore(Asking):
                 "never get it back, until no majority has it."
             )
         return quorum_of(using)
+
+    def _check_may_wait(self, method: str) -> None:
+        """Release, detach and leaving a block are never refused: they let others go on."""
+        block = f"`async with {self!r}` or " if method == "acquire" else ""
+        check_may_wait(f"{self!r} in sync code", f"{block}`await ….a{method}()`")
 
     def _before(self) -> None:
         """Called before anything is asked for; a face refuses here what it can't allow."""

@@ -341,14 +341,14 @@ FAULTS: dict[int, Row] = {
         at("behaviour/test_cancellation", "test_cancelled_at_any_await_nothing_is_left"),
     ),
     35: Row(
-        "many tasks on one thread",
+        "many tasks or greenlets on one thread",
         "a lease each",
-        "gather",
+        "gather; gevent in a process of its own",
         (
             *at(PERMITS, "test_one_object_serves_many_at_once"),
             *at("behaviour/test_storms", "test_500_tasks_on_one_loop_never_exceed_the_limit"),
+            *at("test_locks_waiting", "test_greenlets_wait_as_threads_do"),
         ),
-        "greenlets are not run: gevent is no dependency of the tests",
     ),
     36: Row(
         "heads of the queue die or are paused in their wait",

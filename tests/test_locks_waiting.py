@@ -1,0 +1,253 @@
+"""Sync code on a running event loop: refused where it would wait, never where it gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_redis_sync import (
+    Lease,
+    Lock,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    acquire_all,
+    synchronized,
+)
+from django_redis_sync.testing import filled
+
+from .behaviour.watching import View
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def empty(raw: redis.Redis) -> Callable[[], bool]:
+    return lambda: View(raw, "x").empty
+
+
+@synchronized("x")
+def pay() -> None: ...
+
+
+def entered(thing: Any) -> None:
+    with thing:
+        pass
+
+
+#: What waits for Redis without a lease, and what its message says to write instead.
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "with": (lambda: entered(Lock("x")), r"async with Lock\('x'\)"),
+    "acquire": (lambda: Lock("x").acquire(), r"await ….aacquire\(\)"),
+    "acquire at once": (lambda: Lock("x").acquire(blocking=False), "aacquire"),
+    "semaphore": (lambda: Semaphore("x", 3).acquire(), "aacquire"),
+    "rlock": (lambda: RLock("x").acquire(), "aacquire"),
+    "read": (lambda: ReadWriteLock("x").read.acquire(), "aacquire"),
+    "write": (lambda: entered(ReadWriteLock("x").write), "async with"),
+    "atomic": (lambda: entered(Lock("x").atomic()), "async with"),
+    "acquire_all": (lambda: acquire_all([Lock("x"), Lock("y")]).acquire(), "async with"),
+    "synchronized": (pay, "sync_to_async"),
+    "status": (lambda: Lock("x").status(), "astatus"),
+    "locked": (lambda: Lock("x").locked(), "alocked"),
+    "from_handle": (lambda: Lease.from_handle("abc"), "afrom_handle"),
+}
+#: What waits for Redis with a lease.
+OF_A_LEASE = {
+    "renew": lambda lease: lease.renew(),
+    "extend": lambda lease: lease.extend(5),
+    "reacquire": lambda lease: lease.reacquire(),
+    "owned": lambda lease: lease.owned(),
+    "locked": lambda lease: lease.locked(),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_stop_the_loop_is_refused_and_says_what_to_write(what: str, empty: Any) -> None:
+    call, instead = REFUSED[what]
+
+    async def main() -> None:
+        with pytest.raises(SynchronousOnlyOperation, match=instead):
+            call()
+
+    asyncio.run(main())
+    assert empty()
+
+
+@pytest.mark.parametrize("what", OF_A_LEASE)
+def test_what_would_stop_the_loop_is_refused_of_a_lease(what: str, empty: Any) -> None:
+    async def main() -> None:
+        async with Lock("x") as lease:
+            with pytest.raises(SynchronousOnlyOperation, match=f"a{what}"):
+                OF_A_LEASE[what](lease)
+            assert lease.held and await lease.aowned()
+
+    asyncio.run(main())
+    assert empty()
+
+
+def test_a_downgrade_is_refused(raw: redis.Redis) -> None:
+    async def main() -> None:
+        lock = ReadWriteLock("x")
+        async with lock.write as lease:
+            with pytest.raises(SynchronousOnlyOperation, match="adowngrade"):
+                lock.downgrade()
+            assert 0 == lease.permits
+
+    asyncio.run(main())
+
+
+def test_giving_back_is_never_refused(empty: Any) -> None:
+    async def main() -> None:
+        lease = await Lock("x").aacquire()
+        assert lease is not None
+        lease.release()
+        lock = Lock("x")
+        assert await lock.aacquire()
+        lock.release()
+        lease = await Lock("x").aacquire()
+        assert lease is not None
+        with lease:  # leaving it releases
+            pass
+        lease = await Lock("x").aacquire()
+        assert lease is not None
+        adopted = await Lease.afrom_handle(lease.detach())
+        adopted.release()
+
+    asyncio.run(main())
+    assert empty()
+
+
+def test_a_block_that_began_elsewhere_may_be_left_on_a_loop(empty: Any) -> None:
+    def parts() -> Any:
+        with Lock("x"), Semaphore("x:2", 3), RLock("x:3"):
+            yield
+
+    begun = parts()
+    next(begun)
+
+    async def main() -> None:
+        begun.close()
+
+    asyncio.run(main())
+    assert empty()
+
+
+def test_an_rlock_that_is_held_is_taken_again_without_waiting(empty: Any) -> None:
+    """Nothing is asked of Redis."""
+    lock = RLock("x")
+
+    async def main() -> None:
+        async with lock as lease:
+            with lock as again:
+                assert again is lease
+
+    asyncio.run(main())
+    assert empty()
+
+
+def test_djangos_word_for_notebooks_lets_it_pass(
+    empty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+
+    async def main() -> None:
+        with Lock("x") as lease:
+            lease.renew()
+        pay()
+
+    asyncio.run(main())
+    assert empty()
+
+
+def test_threads_of_sync_to_async_are_no_such_case(empty: Any) -> None:
+    def work() -> bool:
+        with Lock("x") as lease:
+            lease.renew()
+            return lease.owned()
+
+    async def main() -> None:
+        assert await sync_to_async(work)()
+        assert await asyncio.to_thread(work)
+
+    asyncio.run(main())
+
+    @async_to_sync
+    async def outer() -> bool:
+        return await sync_to_async(work)()  # on the main thread, whose loop waits for it
+
+    assert outer()
+    assert empty()
+
+
+def test_a_loop_that_has_ended_is_no_such_case(empty: Any) -> None:
+    async def main() -> None: ...
+
+    asyncio.run(main())
+    with Lock("x"):
+        pass
+    assert empty()
+
+
+GREENLETS = """
+from gevent import monkey
+monkey.patch_all()
+import os, sys
+import gevent
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+from django.conf import settings
+settings.CACHES["default"]["LOCATION"] = sys.argv[1]
+import django
+django.setup()
+from django_redis_sync import Lock
+
+inside, most, done = 0, 0, 0
+
+def work():
+    global inside, most, done
+    with Lock("greenlets", blocking_timeout=20) as lease:
+        inside += 1
+        most = max(most, inside)
+        gevent.sleep(0.01)
+        assert lease.held and lease.owned()
+        inside -= 1
+        done += 1
+
+gevent.joinall([gevent.spawn(work) for _ in range(20)], raise_error=True, timeout=50)
+assert (1, 20) == (most, done), (most, done)
+lock = Lock("greenlets")
+assert lock.acquire()
+other = gevent.spawn(lock.release)  # another greenlet has nothing to give back
+other.join()
+assert "NotAcquired" == type(other.exception).__name__, other.exception
+lock.release()
+print("fine")
+"""
+
+
+def test_greenlets_wait_as_threads_do(redis_url: str, raw: redis.Redis) -> None:
+    if importlib.util.find_spec("gevent") is None:
+        pytest.skip("no gevent: pip install gevent")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
+    words = [sys.executable, "-c", GREENLETS, redis_url]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=90, cwd=ROOT)
+    assert done.stdout.endswith("fine\n"), done.stdout + done.stderr
+
+
+def test_what_tests_fill_may_be_filled_in_async_tests(empty: Any) -> None:
+    async def main() -> None:
+        with filled("x", 1):
+            assert await Lock("x").alocked()
+
+    asyncio.run(main())
+    assert empty()
