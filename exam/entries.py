@@ -28,7 +28,11 @@ _SMART = "django_smart_ratelimit"
 
 
 def _ours(title: str, make: str, claims: Claims = _OURS, **more: object) -> Entry:
-    words = {"module": "django_redis_sync", "package": "django-redis-sync", **more}
+    words: dict[str, object] = {
+        "module": "django_redis_sync",
+        "package": "django-redis-sync",
+        **more,
+    }
     return Entry(title, f"exam.adapters.ours:{make}", claims, **words)  # type: ignore[arg-type]
 
 
@@ -47,7 +51,11 @@ ENTRIES: dict[str, Entry] = {
         "… by a quorum", "OursQuorum", replace(_OURS, fair=False, fenced=False), needs="quorum"
     ),
     "requests": _ours(
-        "… of requests", "Request", replace(_OURS, told=False, fenced=False), most=1000
+        "… of requests",
+        "Request",
+        replace(_OURS, told=False, fenced=False),
+        most=1000,
+        cannot={"crowd-killed": "a process lets some of its requests wait, and refuses others"},
     ),
     "redis-py": _peer("redis-py Lock", "RedisPy", "redis", asynchronous=True),
     "python-redis-lock": _peer(

@@ -83,7 +83,7 @@ def _put(key: str, which: str) -> Seen:
     claims = entry.for_limit(fault.limit)
     # One server of three that forgets is what a quorum is for.
     lossy = fault.lossy and entry.needs != "quorum"
-    found = judge(history, claims, lossy=lossy, keeps=fault.keeps)
+    found = judge(history, claims, lossy=lossy, keeps=fault.keeps, retried=fault.retried)
     found = [_with_reason(one, fault, claims) for one in found]
     found.sort(key=lambda one: not one.against)
     outcome = "failed" if any(one.against for one in found) else "seen" if found else "passed"

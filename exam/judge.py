@@ -232,13 +232,18 @@ _STEPS: dict[str, Callable[[Visit, Event, Claims], None]] = {
 
 
 def judge(
-    history: Sequence[Event], claims: Claims = Claims(), *, lossy: bool = False, keeps: bool = False
+    history: Sequence[Event],
+    claims: Claims = Claims(),
+    *,
+    lossy: bool = False,
+    keeps: bool = False,
+    retried: bool = False,
 ) -> list[Finding]:
     """Every finding of a history, of all its names, the worst first.
 
     `lossy`: the lock's memory was taken from it on purpose, so that two may be inside, until the
-    earlier one is told. `keeps`: what was done is no reason to lose a lease, nor for an error of
-    a lock that claims to retry.
+    earlier one is told. `keeps`: what was done is no reason to lose a lease, `retried`: nor for an
+    error of acquire, where a lock claims to retry.
     """
     course = read(history, claims)
     found: list[Finding] = []
@@ -246,7 +251,8 @@ def judge(
         visits = [visit for visit in course.visits if visit.name == name]
         for rule in RULES:
             found += rule(visits, claims, course, lossy)
-        found += _losses(visits, claims, course, keeps) + _errors(visits, claims, course, keeps)
+        found += _losses(visits, claims, course, keeps)
+        found += _errors(visits, claims, course, keeps, retried)
     return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), one.at))
 
 
@@ -498,13 +504,17 @@ def _answers(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -
     return found
 
 
-def _errors(visits: list[Visit], claims: Claims, course: Course, keeps: bool) -> list[Finding]:
-    due = not (keeps and claims.retries)
+def _errors(
+    visits: list[Visit], claims: Claims, course: Course, keeps: bool, retried: bool
+) -> list[Finding]:
+    def due(one: Visit) -> bool:
+        strict = claims.retries and (keeps if one.entered < math.inf else retried)
+        return not strict and _in_trouble(one, one.asked, one.failed, claims, course)
+
     return [
         Finding(ERROR, one.failed, 0.0, f"{one}: {one.error}")
         for one in visits
-        if one.failed < math.inf
-        and not (due and _in_trouble(one, one.asked, one.failed, claims, course))
+        if one.failed < math.inf and not due(one)
     ]
 
 

@@ -267,6 +267,17 @@ def test_harm_that_is_no_reason_to_lose_a_lease_excuses_no_loss() -> None:
     assert [NO_REASON] == kinds(judge(history(*trouble, *a), TELLS, keeps=True))
 
 
+def test_a_lock_that_retries_has_no_reason_for_an_error() -> None:
+    retries = Claims(lease=2, renewed=True, retries=True)
+    trouble = [(0.0, "x", "trouble"), (3, "x", "peace")]
+    asked = history(*trouble, (1, "b", "ask", 1), (1.1, "b", "error", None, "OSError: no"))
+    back = history(*trouble, *visit("a", 0, 0.1, 1)[:-1], (1.1, "a", "error", None, "OSError: no"))
+    assert [] == kinds(judge(asked, retries, keeps=True))
+    assert [ERROR] == kinds(judge(asked, retries, retried=True))
+    assert [ERROR] == kinds(judge(back, retries, keeps=True))
+    assert [] == kinds(judge(asked, LEASED, retried=True))
+
+
 def test_the_gap_is_from_the_end_of_one_to_the_beginning_of_the_next() -> None:
     a = [(0, "a", "ask", 1), (0.1, "a", "enter"), (0.6, "a", "died")]
     assert 1.5 == pytest.approx(gap(history(*a, *visit("b", 0.2, 2.1, 3))))
