@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import logging
 import math
+import os
+import random
+import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import threads
 from django_redis_sync.engine.courier import Courier
+from django_redis_sync.engine.quorum import loop
 from django_redis_sync.engine.threads import Bell, Worker
+from django_redis_sync.protocol.plans import Failure
 from tests.behaviour.both import eventually
 from tests.support.no_threads import NoThreads
 
@@ -331,3 +340,166 @@ def test_receivers_that_got_no_thread_run_when_one_can_be_started(
         courier.send(lambda: ran.append("second"))  # the thread of before is there
     courier.send(lambda: ran.append("third"))
     eventually(lambda: sorted(ran) == ["first", "second", "third"])
+
+
+# The loop of a quorum
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other() -> None:
+    async def nothing() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    count = 0
+    for _ in interruptions(lambda: loop.on_our_loop(nothing()), ("quorum/loop.py",)):
+        count += 1
+        done: list[int] = []
+        other = threading.Thread(target=lambda done=done: done.append(loop.on_our_loop(nothing())))
+        other.start()
+        other.join(10)
+        assert done == [1], count
+    assert count > 10
+
+
+def test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing() -> int:
+        return 1
+
+    monkeypatch.setattr(loop, "_loop", None)
+    with NoThreads(monkeypatch), pytest.raises(Failure):
+        loop.on_our_loop(nothing())
+    assert loop.on_our_loop(nothing()) == 1
+    mine = loop._loop
+    assert mine is not None
+    mine.stop()
+    mine.loop.close()
+
+
+# A thread that waits, interrupted
+
+
+def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
+    raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a soft time limit or Ctrl-C, at the worst moment: whoever waits next is served, within
+    its time, and what the interrupted one had is back within a lease."""
+    lock = Lock("x", timeout=1, renew=True)
+    package = Path(threads.__file__).parents[1].as_posix()
+
+    def contend() -> None:
+        held = Lock("x", timeout=0.1, renew=False).acquire(blocking_timeout=3)
+        assert held
+        got = lock.acquire(blocking_timeout=3)
+        assert got
+        got.release()
+
+    # Every line is thousands of runs: a sample of them, drawn anew in each run of the tests.
+    chance = random.Random()
+    for _ in range(40):
+        left = [chance.randrange(1, 900)]
+
+        def trace(frame: FrameType, event: str, arg: Any, left: list[int] = left) -> Any:
+            if package not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Interrupted
+            return trace
+
+        sys.settrace(trace)
+        with contextlib.suppress(Interrupted):
+            try:
+                contend()
+            finally:
+                sys.settrace(None)
+        gc.collect()
+        other = list[Any]()
+        began = time.monotonic()
+        thread = threading.Thread(
+            target=lambda other=other: other.append(Lock("x").acquire(blocking_timeout=10)),
+            daemon=True,
+        )
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive() and other[0]
+        assert time.monotonic() - began < 10
+        other[0].release()
+
+
+STORM = """if True:
+    import itertools, random, signal, sys, threading, time
+    import django
+    django.setup()
+    from django_redis_sync import Lock, Semaphore
+    from django_redis_sync.exceptions import SyncError
+
+    class Limit(BaseException):
+        pass
+
+    def soft_limit(number, frame):
+        raise Limit
+
+    signal.signal(signal.SIGALRM, soft_limit)
+    done = threading.Event()
+    late = []
+
+    def other(n):
+        while not done.is_set():
+            began = time.monotonic()
+            try:
+                lease = Semaphore("storm", 2, timeout=1, renew=True).acquire(blocking_timeout=2)
+                if lease:
+                    time.sleep(0.001)
+                    lease.release()
+            except SyncError as error:
+                late.append(repr(error))
+            took = time.monotonic() - began
+            if took > 8:
+                late.append(took)
+
+    others = [threading.Thread(target=other, args=(n,), daemon=True) for n in range(6)]
+    for thread in others:
+        thread.start()
+    hits = rounds = 0
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        rounds += 1
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.01))
+                lease = Semaphore("storm", 2, timeout=1).acquire(blocking_timeout=1)
+                if lease:
+                    lease.release()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except Limit:
+            hits += 1
+        except SyncError as error:
+            late.append(repr(error))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    done.set()
+    for thread in others:
+        thread.join(15)
+    hung = sum(thread.is_alive() for thread in others)
+    print(rounds > 20, hits > 20, hung, late, flush=True)
+"""
+
+
+def test_a_storm_of_signals_leaves_nobody_hanging(raw: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STORM],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.stdout.split("\n")[0] == "True True 0 []", done.stderr
+    # What was granted to an interrupted caller is nobody's, and back within its lease.
+    assert Lock("y").acquire(blocking_timeout=5)
+    lease = Semaphore("storm", 2).acquire(blocking_timeout=10)
+    assert lease
+    lease.release()

@@ -7,10 +7,9 @@ import contextlib
 import errno
 import math
 import os
-import queue
 import socket
-import threading
 import weakref
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 
+from ..engine.threads import Worker
 from ..exceptions import LeaseLost, Unavailable
 from ..locks.lease import Lease
 from ..locks.lease_state import Terms
@@ -277,33 +277,32 @@ def note_of(request: HttpRequest) -> set[Place]:
 
 
 class _Reaper:
-    """Releases what was dropped without being closed, off the request.
-
-    Its thread is there before it is needed: the garbage collector can start none.
-    """
+    """Releases what was dropped without being closed, off the request."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._dropped: queue.SimpleQueue[Hold] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._dropped: deque[Hold] = deque()
+        self._worker = Worker("redis-sync-reaper", self._turn, self._earliest)
 
     def start(self) -> None:
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    thread = threading.Thread(
-                        target=self._run, name="redis-sync-reaper", daemon=True
-                    )
-                    thread.start()
-                    self._thread = thread
+        """Have the thread there before it is needed: at the garbage collector's time there may be
+        no starting it. What was dropped without one is released by the next."""
+        if not self._worker.runs:
+            self._worker.rouse()
 
     def give(self, dropped: Hold) -> None:
-        self._dropped.put(dropped)
+        self._dropped.append(dropped)
+        self._worker.rouse()
 
-    def _run(self) -> None:
-        while True:
-            self._dropped.get().release()
+    def _earliest(self) -> float:
+        return -math.inf if self._dropped else math.inf
+
+    def _turn(self) -> float:
+        while self._dropped:
+            try:
+                self._dropped.popleft().release()
+            except Exception:
+                logger.exception("releasing what was dropped without an end failed")
+        return math.inf
 
 
 _reapers: dict[int, _Reaper] = {}

@@ -8,11 +8,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
+from ..engine.courier import tell
 from .lease import Lease
 from .lease_state import Terms
 
@@ -86,7 +88,7 @@ def _release(lease: Lease, thread: int) -> None:
     if threading.get_ident() == thread:
         _release_now(lease)
     else:  # dropped by the garbage collector, who knows where
-        threading.Thread(target=_release_now, args=(lease,), daemon=True).start()
+        tell(partial(_release_now, lease))
 
 
 def _release_now(lease: Lease) -> None:

@@ -105,7 +105,7 @@ class _Job:
         ended = False
         try:
             self._start(lease)
-            while not self._done.wait(_LOOK):
+            while not self._done.wait(_LOOK) and self._running():
                 if not lease.held:
                     self._say(_("The permit is lost: ending the command."))
                     self._end()
@@ -140,9 +140,14 @@ class _Job:
         )
         os.close(lifeline)
         self._starting = False
-        threading.Thread(target=self._reap, args=(self._child,), daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # no room for a thread: it is asked at each look
+            threading.Thread(target=self._reap, args=(self._child,), daemon=True).start()
         for number in self._early:
             self._send(number)
+
+    def _running(self) -> bool:
+        assert self._child is not None
+        return self._child.poll() is None
 
     def _reap(self, child: subprocess.Popen[bytes]) -> None:
         child.wait()
