@@ -20,7 +20,7 @@ from .engine.clients import backend_of
 from .limits.decorator import marks_of
 from .limits.frameworks import is_drf
 from .limits.policy import Endpoint, checked, endpoints
-from .limits.routes import Route, routes
+from .limits.routes import Route, policies_of, routes
 from .middleware import ConcurrencyLimitMiddleware, is_atomic
 from .protocol.keys import check_text
 
@@ -285,6 +285,32 @@ def check_shared_url(**_: Any) -> list[CheckMessage]:
             "cache.clear() there wipes every lease, and both share one pool of connections.",
             hint="Give it a database and a URL of its own.",
             id="redis_sync.W011",
+        )
+    ]
+
+
+@register(TAG, deploy=True)
+def check_proxies(**_: Any) -> list[CheckMessage]:
+    """Whether clients behind a proxy or a Unix socket are told apart where that matters."""
+    if not _readable():
+        return []
+    alike = sorted(
+        {
+            policy.name
+            for route in routes()
+            for policy in policies_of(route)
+            if policy.key in ("ip", "user") and not policy.trusted_proxies
+        }
+    )
+    if not alike:
+        return []
+    return [
+        Warning(
+            f"{', '.join(alike[:5])}: limited by address, and no proxy is trusted. Behind a proxy "
+            "or a Unix socket all clients have one address, and share one limit.",
+            hint="Set REDIS_SYNC['REQUESTS']['trusted_proxies'] to the number of proxies of yours; "
+            "where clients reach the server directly, silence this check.",
+            id="redis_sync.W014",
         )
     ]
 

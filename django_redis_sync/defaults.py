@@ -239,6 +239,13 @@ class RequestOptions(Shared, total=False):
         values.count,
         Option(0, "How many proxies of yours append to X-Forwarded-For, which can be forged."),
     ]
+    ipv6_prefix: Annotated[
+        int,
+        values.prefix,
+        Option(
+            64, "How many bits of an IPv6 address are one client: 64 for most, 56 or 48 for some."
+        ),
+    ]
 
 
 class PolicyOptions(RequestOptions, total=False):

@@ -78,6 +78,11 @@ def count(what: str, value: object) -> int:
     return 0 if value == 0 and type(value) is int else whole(what, value)
 
 
+def prefix(what: str, value: object) -> int:
+    """How many bits of an IPv6 address."""
+    return whole(what, value, 128)
+
+
 def limit(what: str, value: Any) -> Any:
     """An int from 1, or a callable that returns one."""
     return value if callable(value) else whole(what, value)

@@ -53,6 +53,7 @@ def messages(deploy: bool = False) -> list:
 
 def test_a_sound_project_is_left_alone(given) -> None:
     given(
+        REQUESTS={"trusted_proxies": 1},
         SEMAPHORES={"exports": {"limit": 3}, "lock": {"timeout": 60}},
         ENDPOINTS={"reports:export": "exports", "free": {"limit": 1, "key": "user"}},
     )
@@ -156,7 +157,7 @@ def test_a_view_of_django_rest_framework_limited_by_user_from_outside(given) -> 
 
 def test_a_cache_that_shares_its_url(given, settings) -> None:
     settings.CACHES = {**settings.CACHES, "pages": {**settings.CACHES["default"]}}
-    given()
+    given(REQUESTS={"trusted_proxies": 1})
     assert [] == found()
     assert ["W011"] == found(deploy=True)
 
@@ -238,6 +239,17 @@ def test_a_view_whose_limit_is_given_somewhere(given, limited_view, sync) -> Non
     given(**sync)
     with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
         assert [] == found()
+
+
+@pytest.mark.parametrize("key", ["ip", "user", None, lambda request: "x"])
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_limits_by_address_that_trust_no_proxy(given, key, proxies) -> None:
+    given(REQUESTS={"trusted_proxies": proxies})
+    limited_view = semaphore_required("here", limit=3, key=key)(view)
+    with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
+        assert [] == found()
+        expected = ["W014"] if key in ("ip", "user") and not proxies else []
+        assert expected == found(deploy=True)
 
 
 # Hints

@@ -233,6 +233,9 @@ def test_marks_are_visible_with_the_way_back(busy: None) -> None:
     page = locks("status", "exports")
     assert re.search(r"Paused for .*: nobody new gets in. Undo: locks resume exports", page)
     assert "An operator set the limit to 7; callers say 2." in page
+    actions.pause("exports", "ann b")
+    page = locks("status", "exports", "--key", "ann b")
+    assert "Undo: locks resume exports --key 'ann b'" in " ".join(page.split())
     assert "Callers disagree on the limit: 4 and, " in locks("status", "clash")
 
 

@@ -34,6 +34,7 @@ OTHER = {
     "response": print,
     "enforce": False,
     "trusted_proxies": 1,
+    "ipv6_prefix": 56,
     "key": "ip",
     "using": "other",
     "limit": 9,

@@ -95,7 +95,7 @@ def test_the_wheel_says_its_license_and_extras(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
     lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
-    assert {"License: MIT", "License-Expression: MIT"} & set(lines)
+    assert {"License-Expression: MIT", "License-File: LICENSE"} <= set(lines)
     assert "Provides-Extra: prometheus" in lines
     assert any(path.endswith("/LICENSE") for path in archive.namelist())
 
@@ -103,7 +103,14 @@ def test_the_wheel_says_its_license_and_extras(wheel: Path) -> None:
 def test_the_sdist_holds_what_tests_and_builds_it(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
-    for needed in ("setup.cfg", "pyproject.toml", "LICENSE", "CHANGELOG.md", "Makefile"):
+    for needed in (
+        "setup.cfg",
+        "pyproject.toml",
+        "LICENSE",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "Makefile",
+    ):
         assert needed in names
     for needed in ("tests/conftest.py", "devtools/servers.py", "example_project/settings.py"):
         assert needed in names

@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import RequestFactory
 
 from django_redis_sync.limits import identity
-from django_redis_sync.limits.enforcement import Refused, enter
+from django_redis_sync.limits.enforcement import Refused, enter, key_of
 from django_redis_sync.limits.policy import Declared, Endpoints, Policy, endpoint_of, parse
 from django_redis_sync.limits.refusal import LATEST, retry_after
 from django_redis_sync.limits.steps import run
@@ -181,6 +181,9 @@ def test_only_what_trusted_proxies_wrote_is_believed(proxies, forwarded, address
         ("::ffff:1.2.3.4", "1.2.3.4", True),
         ("1.2.3.4", "1.2.3.5", False),
         ("fe80::1%eth0", "fe80::2", True),
+        ("64:ff9b::1.2.3.4", "64:ff9b::1.2.3.5", False),  # clients of IPv4 behind a NAT64
+        ("64:ff9b::1.2.3.4", "1.2.3.4", True),
+        ("64:ff9b:1::1.2.3.4", "64:ff9b:1::1.2.3.5", False),
         ("", "", True),
     ],
 )
@@ -188,6 +191,40 @@ def test_addresses_are_one_by_their_network_and_never_shown(one, other, same) ->
     keys = [identity.of_address(request_of(REMOTE_ADDR=text), 0) for text in (one, other)]
     assert same == (keys[0] == keys[1])
     assert all(key.startswith("ip-") and (not one or one not in key) for key in keys)
+
+
+@pytest.mark.parametrize(("prefix", "same"), [(128, False), (64, False), (56, True), (48, True)])
+def test_how_much_of_an_ipv6_address_is_one_client_can_be_set(prefix, same, given) -> None:
+    given(REQUESTS={"ipv6_prefix": prefix})
+    policy = parse("x", {"limit": 1, "key": "ip"})
+    keys = {
+        run(key_of(policy, request, request))
+        for request in (request_of(REMOTE_ADDR=f"2001:db8:0:{net}::1") for net in (1, 2))
+    }
+    assert same == (1 == len(keys))
+    assert identity.possible_keys("2001:db8:0:1::1")[0] in keys  # what an operator types
+
+
+def test_a_digest_outlives_a_change_of_the_secret_key(settings) -> None:
+    """While the old one is a fallback, old and new processes mean the same, and so do marks."""
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "old", []
+    old = identity.of_value("a")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old"]
+    assert old == identity.of_value("a")
+    settings.SECRET_KEY_FALLBACKS = []
+    assert old != identity.of_value("a")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "newest", ["new", "older"]
+    new = identity.digest("key", "a", "new")
+    assert {new, identity.digest("ip", "a", "newest")} <= set(identity.possible_keys("a"))
+
+
+def test_requests_without_an_address_are_told_once(caplog) -> None:
+    identity._warn_of_no_address.cache_clear()
+    for _ in range(3):
+        identity.of_address(request_of(REMOTE_ADDR=""), 0)
+    (record,) = caplog.records
+    assert "Unix socket" in record.getMessage()
+    assert "trusted_proxies" in record.getMessage()
 
 
 @pytest.mark.parametrize("pk", [7, "7", "a-uuid-like-pk", "k" * 100])

@@ -331,5 +331,5 @@ def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
         if pk is not None:
             return identity.of_user(pk)
     if isinstance(policy.key, str):
-        return identity.of_address(request, policy.trusted_proxies)
+        return identity.of_address(request, policy.trusted_proxies, policy.ipv6_prefix)
     return identity.of_value((yield Call(policy.key, seen)))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import cache
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.utils.crypto import salted_hmac
 
+from .. import conf
+from ..logs import logger
 from ..protocol.keys import check_text
 
 _SALT = "django_redis_sync.limits.identity"
@@ -17,10 +21,20 @@ _SALT = "django_redis_sync.limits.identity"
 MOST_PLAIN = 100
 
 
-def digest(kind: str, value: str) -> str:
-    """What stands in a key for an address (`kind` ip) or a free-form value (key)."""
+def digest(kind: str, value: str, secret: str | None = None) -> str:
+    """What stands in a key for an address (`kind` ip) or a free-form value (key).
+
+    `secret`: the oldest of SECRET_KEY and SECRET_KEY_FALLBACKS, so that limits and an operator's
+    marks outlive the change of SECRET_KEY for as long as the old one is a fallback.
+    """
     text = value.encode("utf-8", "surrogatepass")
-    return f"{kind}-{salted_hmac(_SALT + kind, text, algorithm='sha256').hexdigest()[:32]}"
+    made = salted_hmac(_SALT + kind, text, secret=secret or _secrets()[0], algorithm="sha256")
+    return f"{kind}-{made.hexdigest()[:32]}"
+
+
+def _secrets() -> list[Any]:
+    """The oldest first."""
+    return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS][::-1]
 
 
 def of_user(pk: Any) -> str:
@@ -32,9 +46,20 @@ def of_user(pk: Any) -> str:
         return digest("user", text)
 
 
-def of_address(request: HttpRequest, trusted_proxies: int) -> str:
-    """The key of the client's address: IPv6 by /64, since one client has a whole one."""
-    return digest("ip", network(address(request, trusted_proxies)))
+def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64) -> str:
+    """The key of the client's address: of its network for IPv6, of which a client has a whole."""
+    found = address(request, trusted_proxies)
+    if not found:
+        _warn_of_no_address()
+    return digest("ip", network(found, ipv6_prefix))
+
+
+@cache
+def _warn_of_no_address() -> None:
+    logger.warning(
+        "requests come without an address, as behind a Unix socket: all of them are one client to "
+        "limits by address. Have the proxy append to X-Forwarded-For, and set trusted_proxies"
+    )
 
 
 def of_value(value: Any) -> str:
@@ -47,11 +72,14 @@ def of_value(value: Any) -> str:
 def possible_keys(text: str) -> list[str]:
     """The keys that stand for what a person typed: a primary key, an address, or a free-form value;
     likeliest first."""
-    plain, net = of_user(text), network(text)
+    plain, net = of_user(text), network(text, conf.current().requests["ipv6_prefix"])
     by_address = digest("ip", net)
     is_address = net != text or re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
     others = [text, plain] if plain != text else [plain]
-    return [*([by_address] if is_address else []), *others, of_value(text), by_address]
+    rotated = [
+        digest(*said, secret) for secret in _secrets() for said in (("ip", net), ("key", text))
+    ]
+    return [*([by_address] if is_address else []), *others, of_value(text), by_address, *rotated]
 
 
 def address(request: HttpRequest, trusted_proxies: int) -> str:
@@ -65,8 +93,14 @@ def address(request: HttpRequest, trusted_proxies: int) -> str:
     return nearest
 
 
-def network(text: str) -> str:
-    """The text of an address, of its /64 for IPv6; what is none comes back as it is."""
+#: Where the addresses of IPv4 clients lie that come through a NAT64, each by its last 32 bits.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+#: The same where a network chose its own prefix: of these an address is one client.
+_OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+
+
+def network(text: str, ipv6_prefix: int = 64) -> str:
+    """The text of an address, of its network for IPv6; what is none comes back as it is."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -74,7 +108,10 @@ def network(text: str) -> str:
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
             return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False).network_address)
+        if found in _NAT64:
+            return str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
+        prefix = 128 if found in _OWN_NAT64 else ipv6_prefix
+        return str(ipaddress.ip_network((found, prefix), strict=False).network_address)
     return str(found)
 
 

@@ -13,7 +13,7 @@ from .. import conf
 from ..engine.wire import clock
 from ..exceptions import LeaseLost
 from ..protocol import plans
-from ..protocol.keys import keys_of, split
+from ..protocol.keys import Token, keys_of, split
 from ..protocol.plans import Grant
 from .lease_state import Terms
 
@@ -83,4 +83,4 @@ def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Terms, Gr
         min_hold=conf.not_negative("min_hold", min_hold),
         on_lost=on_lost,
     )
-    return terms, Grant(token, int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), known
+    return terms, Grant(Token(token), int(fence), permits, 0.0, 0.0, 0.0, bool(unanswered)), known

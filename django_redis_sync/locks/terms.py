@@ -14,14 +14,14 @@ from ..defaults import NAMED
 from ..engine import labels
 from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
-from ..protocol.keys import keys_of
+from ..protocol.keys import Token, keys_of
 from ..protocol.plans import Ask
 from ..protocol.scripts import MOST_PERMITS
 from .lease_state import Terms
 
 
 def _token() -> str:
-    return os.urandom(16).hex()
+    return Token(os.urandom(16).hex())
 
 
 class Asking:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -332,7 +333,7 @@ def _marks(one: Status, width: int | None, style: Style, told: Status | None = N
     """What an operator did to it, and what is odd about it; not what was `told` of its policy."""
     said = []
     if one.paused_since is not None and not (told and told.paused):
-        words = {"for": duration((one.at - one.paused_since).total_seconds()), "name": one.name}
+        words = {"for": duration((one.at - one.paused_since).total_seconds()), "name": _words(one)}
         said.append(
             _("Paused for %(for)s: nobody new gets in. Undo: locks resume %(name)s") % words
         )
@@ -347,6 +348,12 @@ def _marks(one: Status, width: int | None, style: Style, told: Status | None = N
             _("Callers disagree on the limit: %(one)s and, %(ago)s ago, %(other)d.") % clash
         )
     return [line for text in said for line in _warn(text, width, style)]
+
+
+def _words(one: Status) -> str:
+    """How a command names it."""
+    name = shlex.quote(one.name)
+    return name if one.key is None else f"{name} --key {shlex.quote(one.key)}"
 
 
 def _notes(some: Sequence[Status]) -> list[str]:

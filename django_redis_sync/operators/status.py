@@ -20,7 +20,7 @@ from ..engine.server import async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError
 from ..protocol import plans
-from ..protocol.keys import Keys, keys_of, split
+from ..protocol.keys import SHOWN, Keys, keys_of, split
 from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import CONSTANTS
 from .configured import configured
@@ -28,8 +28,6 @@ from .words import display
 
 #: Rows of holders and of waiters that are read of one name.
 MOST_ROWS = 200
-#: Characters of a token that people see.
-SHOWN = 8
 _BATCH = 500
 # The last moment of year 9999: there is no datetime after it.
 _LAST_MS = 253_402_300_799_000

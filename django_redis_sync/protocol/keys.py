@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MOST_BYTES = 200
+#: Characters of a token that people see.
+SHOWN = 8
 
 # Control, surrogate, line and paragraph separators; and what turns the direction of writing.
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -19,6 +21,17 @@ _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
 
 
 _PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats", "never")
+
+
+class Token(str):
+    """A token, or a key that ends with one. Its `repr` is shortened, so that no page or mail about
+    an error has what makes a lease one's own."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        head, colon, token = self.rpartition(":")
+        return repr(f"{head}{colon}{token[:SHOWN]}…")
 
 
 class Keys(NamedTuple):
@@ -44,7 +57,7 @@ class Keys(NamedTuple):
         The last one never exists: while its slot is on the way to another node of a Cluster, the
         server refuses a script of which a key is missing there, and would stop any other halfway.
         """
-        wake = self.wake + token
+        wake = Token(self.wake + token)
         return self.leases, self.queue, self.waiters, self.info, wake, self.stats, self.never
 
 
