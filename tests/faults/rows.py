@@ -477,6 +477,22 @@ FAULTS: dict[int, Row] = {
             "test_a_waiter_outlives_a_change_of_settings",
         ),
     ),
+    53: Row(
+        "process so busy that it reads replies late",
+        "they are heard: no outage is told, and the limit holds",
+        "a loop blocked for 0.7 s at a time, a thread that keeps the interpreter; two processes",
+        (
+            *at(
+                "behaviour/test_busy",
+                "test_a_loop_that_was_blocked_hears_what_came_meanwhile",
+                "test_a_loop_may_be_blocked_while_it_connects",
+                "test_threads_that_wait_for_the_interpreter_hear_what_came_meanwhile",
+                "test_requests_of_a_busy_worker_are_no_outage",
+                "test_busy_processes_never_exceed_the_limit_together",
+            ),
+            *at("test_engine_batching", "test_patience_ends_when_its_time_is_over"),
+        ),
+    ),
 }
 
 MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"

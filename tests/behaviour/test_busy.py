@@ -1,0 +1,168 @@
+"""A process that is busy is late by itself: a healthy Redis is not taken for one that is down."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+from django_redis_sync import Lock
+from django_redis_sync.limits.decorator import semaphore_required
+from django_redis_sync.limits.outage import breaker
+from django_redis_sync.signals import outage_changed
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
+#: Seconds that one try may take, and for which something else keeps the loop or the interpreter.
+ATTEMPT, BUSY = 0.3, 0.7
+
+
+class Impatient(Lock):
+    _attempt = ATTEMPT
+
+
+async def taken_and_given_back(name: str, times: int) -> None:
+    for _ in range(times):
+        lease = await Impatient(name).aacquire(blocking_timeout=20)
+        assert lease
+        await lease.arelease()
+
+
+def test_a_loop_that_was_blocked_hears_what_came_meanwhile() -> None:
+    async def main() -> None:
+        await taken_and_given_back("warm", 1)
+        tasks = [asyncio.ensure_future(taken_and_given_back(f"busy-{i}", 3)) for i in range(20)]
+        while not all(task.done() for task in tasks):
+            time.sleep(BUSY)  # a sync call in async code
+            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)
+        for task in tasks:
+            task.result()
+
+    asyncio.run(main())
+
+
+def test_a_loop_may_be_blocked_while_it_connects() -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(taken_and_given_back("connecting", 1))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            time.sleep(BUSY)
+        await task
+
+    for _ in range(2):
+        asyncio.run(main())
+
+
+def hog(until: threading.Event) -> None:
+    """Keep the interpreter's lock for BUSY seconds at a time, as a long call in C does."""
+    began, count = time.perf_counter(), 2_000_000
+    sum(range(count))
+    count = int(count * BUSY / max(1e-3, time.perf_counter() - began))
+    while not until.is_set():
+        sum(range(count))
+        time.sleep(0.001)
+
+
+def test_threads_that_wait_for_the_interpreter_hear_what_came_meanwhile() -> None:
+    def work(number: int) -> None:
+        for _ in range(3):
+            lease = Impatient(f"thread-{number}").acquire(blocking_timeout=20)
+            assert lease
+            lease.release()
+
+    over = threading.Event()
+    hogging = threading.Thread(target=hog, args=(over,), daemon=True)
+    hogging.start()
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
+    finally:
+        over.set()
+        hogging.join()
+
+
+@pytest.fixture
+def outages() -> Any:
+    told: list[bool] = []
+
+    def note(down: bool, **_: Any) -> None:
+        told.append(down)
+
+    outage_changed.connect(note)
+    yield told
+    outage_changed.disconnect(note)
+
+
+def test_requests_of_a_busy_worker_are_no_outage(outages: list[bool]) -> None:
+    inside, most = 0, 0
+
+    @semaphore_required("four", limit=4, blocking_timeout=20, on_outage="local")
+    async def view(request: Any) -> HttpResponse:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.1)
+        await asyncio.sleep(0.01)
+        inside -= 1
+        return HttpResponse()
+
+    async def main() -> list[int]:
+        requests = [view(RequestFactory().get("/")) for _ in range(60)]
+        return [response.status_code for response in await asyncio.gather(*requests)]
+
+    assert [200] * 60 == asyncio.run(main())
+    assert ([], False, 4) == (outages, breaker("default").down, most)
+
+
+PROCESS = """
+import asyncio, os, sys, time
+import django
+django.setup()
+import redis
+from django.http import HttpResponse
+from django.test import RequestFactory
+from django_redis_sync.limits.decorator import semaphore_required
+
+witness = redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"])
+busy, until = float(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+
+@semaphore_required("shared-four", limit=4, blocking_timeout=0.2, on_outage="local")
+async def view(request):
+    inside = witness.incr("busy:inside")
+    witness.zadd("busy:most", {"most": inside}, gt=True)
+    await asyncio.sleep(0.02)
+    witness.decr("busy:inside")
+    return HttpResponse()
+
+async def asking(got):
+    while time.monotonic() < until:
+        got.append((await view(RequestFactory().get("/"))).status_code)
+
+async def main():
+    got = []
+    tasks = [asyncio.ensure_future(asking(got)) for _ in range(12)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0.15)
+        time.sleep(busy)
+    print(got.count(200))
+
+asyncio.run(main())
+"""
+
+
+def test_busy_processes_never_exceed_the_limit_together(raw: Any) -> None:
+    """Judged from outside: by what the views themselves count in Redis."""
+    words = [sys.executable, "-c", PROCESS, str(BUSY), "4"]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    served = [int(one.communicate(timeout=60)[0]) for one in both]
+    assert all(served)
+    assert 4 >= int(raw.zscore("busy:most", "most"))

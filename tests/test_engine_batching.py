@@ -1,0 +1,448 @@
+"""Batches, wake-ups and time limits of an event loop, with no server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+from redis import exceptions as errors
+
+from django_redis_sync.engine import hub as hubs
+from django_redis_sync.engine import loops
+from django_redis_sync.engine.batching import MANY, MOST, Batch, Batcher, Order
+from django_redis_sync.engine.hub import Hub
+from django_redis_sync.engine.loops import Patience
+from django_redis_sync.protocol.plans import Answer, Failure, Run
+
+PATIENCE = 20.0
+
+Command = list[str]
+
+
+class Line:
+    """In the place of a connection and of its pool: keeps what was sent, answers when told to.
+
+    `answer`: what is replied to a command; an exception in its place is a reply too.
+    """
+
+    socket_timeout: float | None = None
+
+    def __init__(self, answer: Callable[[Command], Any] | None = None) -> None:
+        self.connection_pool = self  # it is its own client as well
+        self.sent: list[list[Command]] = []
+        self._unanswered: list[Command] = []
+        self.broken, self.lent = 0, 0
+        self._answer = answer or (lambda command: ["ok", token_of(command)])
+        self._replies: asyncio.Queue[Any] = asyncio.Queue()
+        self.silent = False
+
+    async def get_connection(self) -> Line:
+        self.lent += 1
+        return self
+
+    async def release(self, connection: Any) -> None:
+        self.lent -= 1
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        self.broken += 1
+        self._replies = asyncio.Queue()
+
+    async def send_packed_command(self, packed: list[bytes]) -> None:
+        commands = parsed(packed[0])
+        self.sent.append(commands)
+        self._unanswered += commands
+        if not self.silent:
+            self.speak()
+
+    def speak(self) -> None:
+        """Answer what was not answered yet."""
+        while self._unanswered:
+            self._replies.put_nowait(self._answer(self._unanswered.pop(0)))
+
+    async def read_response(self, timeout: float = 0.0) -> Any:
+        reply = await self._replies.get()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def step(token: str, timeout: float = 5.0) -> Run:
+    keys = ("k0", "k1", "k2", "k3", f"wake:{token}", "k5", "k6")
+    return Run("release", keys, (token, "0", "undo", 0, 0, 360), timeout)
+
+
+def parsed(packed: bytes) -> list[Command]:
+    """Commands in Redis's wire format as lists of words."""
+    commands: list[Command] = []
+    while packed:
+        head, _, packed = packed.partition(b"\r\n")
+        words = []
+        for _ in range(int(head[1:])):
+            length, _, packed = packed.partition(b"\r\n")
+            size = int(length[1:])
+            words.append(packed[:size].decode())
+            packed = packed[size + 2 :]
+        commands.append(words)
+    return commands
+
+
+def token_of(command: Command) -> str:
+    return next(word for word in command if word.startswith("wake:"))[5:]
+
+
+def tokens(batch: list[Command]) -> list[str]:
+    return [token_of(command) for command in batch]
+
+
+def is_whole(command: Command) -> bool:
+    return command[0] == "EVAL"
+
+
+def run(body: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(body, PATIENCE))
+
+
+# Batches
+
+
+def test_what_is_submitted_together_leaves_together_and_in_order() -> None:
+    async def main() -> None:
+        line = Line()
+        batcher = Batcher(line)
+        futures = [batcher.submit(step(f"t{n}")) for n in range(5)]
+        answers = [await future for future in futures]
+        assert [["ok", f"t{n}"] for n in range(5)] == [answer.reply for answer in answers]
+        assert [[f"t{n}" for n in range(5)]] == [tokens(batch) for batch in line.sent]
+
+    run(main())
+
+
+def test_what_comes_while_a_batch_is_in_flight_leaves_in_the_next() -> None:
+    async def main() -> None:
+        line = Line()
+        line.silent = True
+        batcher = Batcher(line)
+        first = batcher.submit(step("first"))
+        while not line.sent:
+            await asyncio.sleep(0)
+        later = [batcher.submit(step(f"t{n}")) for n in range(3)]
+        await asyncio.sleep(0.01)
+        assert [["first"]] == [tokens(batch) for batch in line.sent]
+        line.silent = False
+        line.speak()
+        await asyncio.gather(first, *later)
+        assert [["first"], ["t0", "t1", "t2"]] == [tokens(batch) for batch in line.sent]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [(MANY - 1, [MANY - 1]), (MANY, [MANY // 2] * 2), (MANY + 1, [MANY // 2, MANY // 2 + 1])],
+)
+def test_many_are_two_batches(count: int, sizes: list[int]) -> None:
+    async def main() -> None:
+        line = Line()
+        batcher = Batcher(line)
+        await asyncio.gather(*[batcher.submit(step(f"t{n}")) for n in range(count)])
+        assert sizes == [len(batch) for batch in line.sent]
+
+    run(main())
+
+
+def test_a_batch_is_never_larger_than_the_most() -> None:
+    async def main() -> None:
+        line = Line()
+        batcher = Batcher(line)
+        await asyncio.gather(*[batcher.submit(step(f"t{n}")) for n in range(3 * MOST)])
+        sizes = [len(batch) for batch in line.sent]
+        assert (3 * MOST, True) == (sum(sizes), max(sizes) <= MOST)
+
+    run(main())
+
+
+def test_the_least_patient_of_a_batch_rules() -> None:
+    """Whoever can wait may ask again; whoever can't must not be kept."""
+
+    async def main() -> None:
+        line = Line()
+        line.silent = True
+        batcher, began = Batcher(line), time.monotonic()
+        futures = [batcher.submit(step("patient", 15.0)), batcher.submit(step("hurried", 0.1))]
+        for future in futures:
+            with pytest.raises(Failure) as caught:
+                await future
+            assert "unanswered" == caught.value.why
+        assert 0.1 <= time.monotonic() - began < 10
+        assert (1, 0) == (line.broken, line.lent)
+
+    run(main())
+
+
+def test_a_script_the_server_does_not_know_is_sent_whole_before_what_came_meanwhile() -> None:
+    """What came meanwhile may be its undo."""
+
+    async def main() -> None:
+        line = Line(lambda c: ["ok"] if is_whole(c) else errors.NoScriptError("no script"))
+        line.silent = True
+        batcher = Batcher(line)
+        both = [batcher.submit(step("acquire"))]
+        while not line.sent:
+            await asyncio.sleep(0)
+        both.append(batcher.submit(step("undo")))
+        both.append(batcher.submit(step("other")))
+        line.silent = False
+        line.speak()
+        assert [["ok"]] * 3 == [answer.reply for answer in await asyncio.gather(*both)]
+        whole = [token_of(one) for batch in line.sent for one in batch if is_whole(one)]
+        assert ["acquire", "undo", "other"] == whole
+
+    run(main())
+
+
+def test_scripts_to_be_sent_whole_stand_first_in_line() -> None:
+    line = Line()
+    orders = [Order(step(token), False, cast(Any, None)) for token in ("a", "b", "later")]
+    batcher = Batcher(line)
+    batcher._queue = [orders[2]]
+    unknown = errors.NoScriptError("no script")
+    patience = cast(Any, None)
+    batcher._deliver(Batch(orders[:2], 0.0, patience), [unknown, unknown], 0.0)
+    assert [("a", True), ("b", True), ("later", False)] == [
+        (order.step.argv[0], order.whole) for order in batcher._queue
+    ]
+
+
+def test_a_step_submitted_while_the_connection_goes_back_is_sent() -> None:
+    class Slow(Line):
+        async def release(self, connection: Any) -> None:
+            if not self.later:
+                self.later.append(batcher.submit(step("meanwhile")))
+            await asyncio.sleep(0.01)
+            await super().release(connection)
+
+        later: list[Any] = []
+
+    async def main() -> None:
+        nonlocal batcher
+        line = Slow()
+        batcher = Batcher(line)
+        await batcher.submit(step("first"))
+        while not line.later:
+            await asyncio.sleep(0)
+        assert ["ok", "meanwhile"] == (await line.later[0]).reply
+
+    batcher: Any = None
+    run(main())
+
+
+def test_a_lost_connection_fails_its_batch_and_not_the_next() -> None:
+    async def main() -> None:
+        line = Line(lambda c: OSError("cut") if token_of(c) == "cut" else ["ok"])
+        batcher = Batcher(line)
+        with pytest.raises(Failure) as caught:
+            await batcher.submit(step("cut"))
+        assert "unanswered" == caught.value.why
+        assert ["ok"] == (await batcher.submit(step("next"))).reply
+        assert 1 == line.broken
+
+    run(main())
+
+
+def test_an_error_of_the_server_is_of_one_step() -> None:
+    async def main() -> None:
+        line = Line(lambda c: errors.ResponseError("WRONGTYPE") if token_of(c) == "bad" else ["ok"])
+        batcher = Batcher(line)
+        good, bad = batcher.submit(step("good")), batcher.submit(step("bad"))
+        with pytest.raises(Failure, match="WRONGTYPE"):
+            await bad
+        assert (["ok"], 0) == ((await good).reply, line.broken)
+
+    run(main())
+
+
+# Patience
+
+
+async def waited(seconds: float) -> float:
+    began = time.monotonic()
+    patience = Patience(seconds)
+    with pytest.raises(asyncio.TimeoutError), patience:
+        await asyncio.get_running_loop().create_future()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.3])
+def test_patience_ends_when_its_time_is_over(seconds: float) -> None:
+    assert seconds <= run(waited(seconds)) < seconds + 5
+
+
+def test_time_in_which_the_loop_was_blocked_does_not_count() -> None:
+    async def main() -> float:
+        waiting = asyncio.ensure_future(waited(0.3))
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            time.sleep(0.5)
+        return await waiting
+
+    assert run(main()) >= 3 * 0.5 + 0.3 - 3 * loops.SLICE - 0.05
+
+
+def test_an_answer_that_came_while_the_loop_was_blocked_is_heard() -> None:
+    async def main() -> str:
+        answer = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.4, answer.set_result, "heard")
+        asyncio.get_running_loop().call_soon(time.sleep, 0.6)
+        patience = Patience(0.3)
+        with patience:
+            return await answer
+
+    assert "heard" == run(main())
+
+
+def test_a_loop_that_is_never_on_time_has_an_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "MOST_LATE", 0.5)
+
+    async def main() -> float:
+        waiting = asyncio.ensure_future(waited(0.2))
+        while not waiting.done():
+            time.sleep(0.1)
+            await asyncio.sleep(0)
+        return await waiting
+
+    assert 0.2 <= run(main()) < 10
+
+
+def test_patience_that_is_stopped_ends_nothing() -> None:
+    async def main() -> None:
+        patience = Patience(0.02)
+        with patience:
+            await asyncio.sleep(0)
+        patience.stop()
+        await asyncio.sleep(0.1)
+
+    run(main())
+
+
+# Wake-ups
+
+
+class Radio:
+    """In the place of a client: its Pub/Sub connection hears what the test says."""
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[Any] = asyncio.Queue()
+        self.tuned = 0
+
+    def pubsub(self, **options: Any) -> Radio:
+        return self
+
+    subscribed = True
+
+    async def subscribe(self, channel: str) -> None:
+        self.tuned += 1
+        self.said.put_nowait({"type": "subscribe"})
+
+    async def get_message(self, timeout: float | None = 0.0) -> Any:
+        message = await self.said.get()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    async def aclose(self) -> None: ...
+
+    def say(self, text: str) -> None:
+        self.said.put_nowait({"type": "message", "data": text.encode()})
+
+
+async def listening() -> tuple[Radio, Hub]:
+    radio = Radio()
+    hub = Hub(radio, "test")
+    await hub.ready(PATIENCE)
+    return radio, hub
+
+
+def test_a_message_wakes_the_waiter_it_names() -> None:
+    async def main() -> None:
+        radio, hub = await listening()
+        mine, other = hub.wait("mine", PATIENCE), hub.wait("other", PATIENCE)
+        radio.say("mine 7 8 9")
+        assert "7 8 9" == (await mine).reply
+        assert not other.done()
+        await hub.aclose()
+
+    run(main())
+
+
+def test_a_message_before_its_waiter_is_kept_for_it() -> None:
+    async def main() -> None:
+        radio, hub = await listening()
+        radio.say("mine 7 8 9")
+        while not radio.said.empty():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting = hub.wait("mine", PATIENCE)
+        assert waiting.done() and "7 8 9" == waiting.result().reply
+        assert not hub.wait("mine", PATIENCE).done()  # once
+        await hub.aclose()
+
+    run(main())
+
+
+def test_messages_for_waiters_that_left_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "_EARLY", 0.05)
+
+    async def main() -> None:
+        radio, hub = await listening()
+        for number in range(100):
+            radio.say(f"gone-{number} 7 8 9")
+        while not radio.said.empty():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert 100 == len(hub._early)
+        while hub._early:
+            await asyncio.sleep(0.01)
+        await hub.aclose()
+
+    run(main())
+
+
+def test_all_ask_again_after_the_hub_subscribed_anew() -> None:
+    async def main() -> None:
+        radio, hub = await listening()
+        waiting = [hub.wait(f"w{n}", PATIENCE) for n in range(3)]
+        radio.said.put_nowait(errors.ConnectionError("cut"))
+        answers: list[Answer] = await asyncio.gather(*waiting)
+        assert ([None] * 3, 2) == ([answer.reply for answer in answers], radio.tuned)
+        await hub.aclose()
+
+    run(main())
+
+
+def test_a_wait_ends_in_time_without_a_message() -> None:
+    async def main() -> None:
+        _, hub = await listening()
+        assert (await hub.wait("mine", 0.02)).reply is None
+        assert {} == hub._waiters
+        await hub.aclose()
+
+    run(main())
+
+
+def test_a_cancelled_waiter_for_the_hub_is_cancelled() -> None:
+    """wait_for() swallows it before Python 3.12, when it comes together with the answer."""
+
+    async def main() -> None:
+        hub = Hub(Radio(), "test")
+        task = asyncio.ensure_future(hub.ready(PATIENCE))
+        while hub._tried is None or not hub._tried.is_set():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await hub.aclose()
+
+    run(main())
