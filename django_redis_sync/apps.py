@@ -11,3 +11,6 @@ class DjangoRedisSyncConfig(AppConfig):
 
     def ready(self) -> None:
         from . import checks  # noqa: F401 - registers them
+        from .engine.threads import warn_about_this_process
+
+        warn_about_this_process()

@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 #: What takes many servers, minutes, or a machine that does nothing else: `make deep`.
-DEEP = ("topologies", "faults", "soak", "test_tutorial.py")
+DEEP = ("topologies", "faults", "soak", "test_tutorial.py", "test_requests_everywhere.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from django_redis_sync import Semaphore
 from tests.request_site import gate
-from tests.request_site.server import Site
+from tests.request_site.server import Site, Slow
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 SERVERS = ["gunicorn", "uvicorn"]
@@ -111,38 +111,6 @@ def test_a_file_frees_its_permit_when_it_was_sent(sites, server) -> None:
 
 
 # Clients that read slowly
-
-
-class Slow:
-    """A client that asks, and then reads a byte now and then."""
-
-    def __init__(self, site: Site, path: str) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.settimeout(20)
-        self._socket.connect(("127.0.0.1", site.port))
-        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-
-    def sips(self) -> bool:
-        """Whether there was one more byte."""
-        try:
-            return bool(self._socket.recv(1))
-        except OSError:
-            return False
-
-    def drains(self) -> int:
-        """Reads what is on its way, to the end of the connection; how much that was."""
-        got = 0
-        with contextlib.suppress(OSError):
-            while more := self._socket.recv(1 << 20):
-                got += len(more)
-        return got
-
-    def __enter__(self) -> "Slow":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._socket.close()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ LINGER = 60.0
 #: in the log about a thread that can't be started.
 _STARTING, _SAID_EVERY = 0.05, 1.0
 
-_warned: list[bool] = []
+#: As it was when this module was imported: gevent replaces it.
+_get_ident = threading.get_ident
+_warned: set[str] = set()
 
 
 class Bell:
@@ -93,7 +95,7 @@ class Worker:
         first = self._starting.acquire(timeout=_STARTING)
         try:
             if self._thread is None:
-                warn_about_uwsgi()
+                warn_about_this_process()
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
             return True
         except RuntimeError as error:
@@ -144,8 +146,23 @@ def uwsgi_runs_threads() -> bool | None:
     return bool(options & {"enable-threads", "threads"})
 
 
-def warn_about_uwsgi() -> None:
-    """uWSGI runs no threads of ours unless told to: nothing would be renewed."""
-    if uwsgi_runs_threads() is False and not _warned:
-        _warned.append(True)
-        logger.error("uWSGI runs without --enable-threads: leases can't be renewed")
+def patched_late() -> bool:
+    """Whether gevent replaced threads after this package was imported, and made its locks."""
+    return threading.get_ident is not _get_ident
+
+
+def warn_about_this_process() -> None:
+    """What makes threads of ours stand still, said once: nothing would be renewed."""
+    if uwsgi_runs_threads() is False:
+        _warn("uWSGI runs without --enable-threads: leases can't be renewed")
+    if patched_late():
+        _warn(
+            "gevent patched this process after django_redis_sync was imported: waits hang and "
+            "leases are lost. Call monkey.patch_all() before anything else is imported."
+        )
+
+
+def _warn(words: str) -> None:
+    if words not in _warned:
+        _warned.add(words)
+        logger.error(words)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,23 +17,78 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 20
 
 
+WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
+
+
+def gunicorn(port: int, workers: int, threads: int) -> list[str]:
+    words = ["gunicorn", WSGI, "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
+    words += ["--worker-class", "gthread", "--threads", str(threads)]
+    return [*words, "--graceful-timeout", "2", "--no-control-socket"]
+
+
+def gevent(port: int, workers: int, threads: int) -> list[str]:
+    words = ["gunicorn", WSGI, "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
+    words += ["--worker-class", "gevent", "--worker-connections", str(threads)]
+    return [*words, "--graceful-timeout", "2", "--no-control-socket"]
+
+
+def uvicorn(port: int, workers: int, threads: int) -> list[str]:
+    words = ["uvicorn", ASGI, "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--workers", str(workers), "--lifespan", "off"]
+    return [*words, "--timeout-graceful-shutdown", "2", "--log-level", "warning"]
+
+
+def daphne(port: int, workers: int, threads: int) -> list[str]:
+    return ["daphne", "-b", "127.0.0.1", "-p", str(port), "-v", "0", ASGI]
+
+
+def hypercorn(port: int, workers: int, threads: int) -> list[str]:
+    words = ["hypercorn", "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
+    return [*words, "--graceful-timeout", "2", ASGI]
+
+
+def granian(port: int, workers: int, threads: int) -> list[str]:
+    words = ["granian", "--interface", "asginl", "--host", "127.0.0.1", "--port", str(port)]
+    return [*words, "--workers", str(workers), ASGI]
+
+
+def granian_wsgi(port: int, workers: int, threads: int) -> list[str]:
+    words = ["granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(port)]
+    return [*words, "--workers", str(workers), "--blocking-threads", str(threads), WSGI]
+
+
+def waitress(port: int, workers: int, threads: int) -> list[str]:
+    return ["waitress", f"--listen=127.0.0.1:{port}", f"--threads={threads}", WSGI]
+
+
+def uwsgi(port: int, workers: int, threads: int) -> list[str]:
+    words = ["--http-socket", f"127.0.0.1:{port}", "--module", WSGI, "--master", "--lazy-apps"]
+    words += ["--processes", str(workers), "--threads", str(threads), "--enable-threads"]
+    return ["uwsgi", *words, "--py-call-uwsgi-fork-hooks", "--die-on-term", "--need-app"]
+
+
+#: How each server is started; uWSGI is a program, the others are modules.
+SERVERS = {
+    one.__name__: one
+    for one in (
+        *(gunicorn, uvicorn, gevent, daphne, hypercorn),
+        *(granian, granian_wsgi, waitress, uwsgi),
+    )
+}
+
+
 class Site:
-    """gunicorn (WSGI, threads) or uvicorn (ASGI) with the site; for `options` see settings."""
+    """The site on one of SERVERS; for `options` see settings."""
 
     def __init__(self, kind: str, log: Path, workers: int = 1, threads: int = 8, **options):
-        self.port, self.log = free_port(), log
-        address = f"127.0.0.1:{self.port}"
-        self.url = f"http://{address}"
-        if kind == "gunicorn":
-            words = ["gunicorn", "tests.request_site.wsgi", "--bind", address]
-            words += ["--workers", str(workers), "--worker-class", "gthread"]
-            words += ["--threads", str(threads)]
-            words += ["--graceful-timeout", "2", "--no-control-socket"]
+        self.kind, self.port, self.log = kind, free_port(), log
+        self.url = f"http://127.0.0.1:{self.port}"
+        words = SERVERS[kind](self.port, workers, threads)
+        if kind == "uwsgi":
+            beside = Path(sys.executable).parent
+            self.words = [str(beside / "uwsgi"), "--home", str(beside.parent), *words[1:]]
         else:
-            words = ["uvicorn", "tests.request_site.asgi:application", "--host", "127.0.0.1"]
-            words += ["--port", str(self.port), "--workers", str(workers), "--lifespan", "off"]
-            words += ["--timeout-graceful-shutdown", "2", "--log-level", "warning"]
-        self.words = [sys.executable, "-m", *words]
+            self.words = [sys.executable, "-m", *words]
         self.env = {
             **os.environ,
             "SITE": json.dumps(options),
@@ -67,3 +123,35 @@ class Site:
 
     def client(self, **options) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=20, **options)
+
+
+class Slow:
+    """A client that asks, and then reads a byte now and then."""
+
+    def __init__(self, site: Site, path: str) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.settimeout(20)
+        self._socket.connect(("127.0.0.1", site.port))
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+
+    def sips(self) -> bool:
+        """Whether there was one more byte."""
+        try:
+            return bool(self._socket.recv(1))
+        except OSError:
+            return False
+
+    def drains(self) -> int:
+        """Reads what is on its way, to the end of the connection; how much that was."""
+        got = 0
+        with contextlib.suppress(OSError):
+            while more := self._socket.recv(1 << 20):
+                got += len(more)
+        return got
+
+    def __enter__(self) -> "Slow":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
