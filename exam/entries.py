@@ -98,7 +98,7 @@ ENTRIES: dict[str, Entry] = {
     "setnx": _article("SETNX, EXPIRE", "SetnxExpire"),
     "set-nx-ex": _article("SET NX EX", "SetNxEx"),
     "zset": _article("sorted set, unfair", "UnfairSortedSet", most=1000),
-    "zset-fair": _article("sorted set, fair", "FairSortedSet", replace(_LEASED, fair=True), 1000),
+    "zset-fair": _article("sorted set, fair", "FairSortedSet", most=1000),
     "incr": _article("INCR", "IncrLock", most=1000),
 }
 

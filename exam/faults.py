@@ -100,7 +100,7 @@ def time_is_up(lab: Lab) -> None:
 
 def long_work(lab: Lab) -> None:
     a, b = _pair(lab)
-    _held(a, 2 * LEASE)
+    _held(a, 2.3 * LEASE)
     _waited(b, 12, 2.2)
     a.end()
     a.do("give")
@@ -496,9 +496,10 @@ def client_clocks(lab: Lab) -> None:
     _held(a, LEASE - 0.6)
     for hand in (ahead, behind):
         hand.start("turn", 8, 0.3)
-    for hand in (a, ahead, behind):
-        hand.end()
+    a.end()
     a.do("give")
+    for hand in (ahead, behind):
+        hand.end()
     for hand in [hand.start("storm", 1.5, 0.05) for hand in (a, ahead, behind)]:
         hand.end()
 
@@ -513,7 +514,7 @@ FAULTS: dict[str, Fault] = {
         unless={ERROR: "retries", EARLY: "retries", REFUSED: "retries"},
     ),
     "time-up": Fault("nothing: the time to wait is over", time_is_up),
-    "long-work": Fault("works twice as long as its lease", long_work),
+    "long-work": Fault("works more than twice as long as its lease", long_work),
     "killed": Fault("holder killed", killed),
     "stopped": Fault("holder stopped past its lease", stopped),
     "forked": Fault(

@@ -333,8 +333,8 @@ def _crowd(
 ) -> Finding:
     said = [f"{one} {_telling(one, second.entered)}" for one in (first, second)]
     text = f"{said[0]}, {said[1]}"
-    if at > rightful(first, claims, course):
-        # It stayed for longer than it was given, and a lock that can't tell is not to blame.
+    if at > min(rightful(one, claims, course) for one in (first, second)):
+        # One stayed for longer than it was given, and a lock that can't tell is not to blame.
         harm = claims.fenced and not _sees(first, second)
         return Finding(LATE, at, took, text, harm)
     if not lossy:

@@ -145,6 +145,14 @@ def test_a_hard_lease_ends_by_itself() -> None:
     assert [TWO_INSIDE] == kinds(judge(seen, hard))
 
 
+def test_whoever_hears_of_its_lease_after_its_end_is_past_it() -> None:
+    trouble = [(0.1, "a", "trouble"), (2.9, "a", "peace")]
+    seen = history(*trouble, *visit("b", 0.3, 2.1, 4), *visit("a", 0, 2.8, 3.5))
+    own = [replace(e, name="a") if e.what in ("trouble", "peace") else e for e in seen]
+    assert [LATE] == [one.kind for one in judge(own, Claims(lease=2))]
+    assert [TWO_INSIDE] == kinds(judge(own, TELLS))
+
+
 def test_a_hard_lease_begins_when_it_is_granted_and_not_when_it_is_asked_for() -> None:
     hard = Claims(lease=2)
     b = visit("b", 0.2, 2.1, 3.9)

@@ -6,10 +6,8 @@ Those that have no time to wait are asked again until it is up; those that are a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -236,26 +234,35 @@ class CacheAdd(Adapter):
 
 
 class PostgresAdvisory(Adapter):
-    """A session's advisory lock: it lives as long as its connection."""
+    """A session's advisory lock: it lives as long as its connection, which ends with an error."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
+        self._connection: Any = None
+
+    def _run(self, *words: Any) -> Any:
         import psycopg
 
-        self._connection = psycopg.connect(place.postgres, autocommit=True)
+        if self._connection is None:
+            self._connection = psycopg.connect(self.place.postgres, autocommit=True)
+        return self._connection.execute(*words)
 
     def acquire(self, wait: float) -> Any:
         import psycopg
 
-        with self._connection.cursor() as cursor:
-            cursor.execute(f"SET lock_timeout = {max(1, int(wait * 1000))}")
-            with contextlib.suppress(psycopg.errors.LockNotAvailable):
-                cursor.execute("SELECT pg_advisory_lock(hashtext(%s))", [self.place.name])
-                return uuid.uuid4().hex
-        return None
+        try:
+            self._run(f"SET lock_timeout = {max(1, int(wait * 1000))}")
+            self._run("SELECT pg_advisory_lock(hashtext(%s))", [self.place.name])
+        except psycopg.errors.LockNotAvailable:
+            return None
+        except BaseException:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+            raise
+        return True
 
     def release(self, grant: Any) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(hashtext(%s))", [self.place.name])
-            if cursor.fetchone() != (True,):
-                raise Lost("it is not held")
+        done = self._run("SELECT pg_advisory_unlock(hashtext(%s))", [self.place.name])
+        if done.fetchone() != (True,):
+            raise Lost("it is not held")
