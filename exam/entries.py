@@ -93,6 +93,7 @@ ENTRIES: dict[str, Entry] = {
         "psycopg",
         Claims(lease=0, punctual=True),
         needs="postgres",
+        cannot={"crowd-killed": "a thousand who wait are a thousand processes of the server"},
     ),
     "cache-add": _peer("cache.add", "CacheAdd", "django", replace(_LEASED, punctual=False)),
     "setnx": _article("SETNX, EXPIRE", "SetnxExpire"),

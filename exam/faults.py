@@ -20,7 +20,7 @@ from devtools.servers import HOST, RedisServer
 from devtools.topologies import wait_for
 
 from .adapter import LEASE
-from .judge import EARLY, ERROR, REFUSED
+from .judge import EARLY, ERROR, NO_REASON, REFUSED
 from .lab import Hand, Lab, Unable
 from .proxy import Way
 
@@ -299,8 +299,7 @@ def loop_ended(lab: Lab) -> None:
 
 def _each_request(lab: Lab, what: str, seconds: float = 0.0) -> None:
     """To each request of an acquire, on a name of its own each."""
-    if lab.entry.needs != "redis":
-        raise Unable("its messages take another way")
+    _redis(lab)
     a, b = lab.hand("a", own_way=True), lab.hand("b")
     way = _way(a)
     before = way.requests
@@ -511,7 +510,7 @@ FAULTS: dict[str, Fault] = {
     "chaos": Fault(
         "kills, stops, cuts and lost replies by chance",
         chaos,
-        unless={ERROR: "retries", EARLY: "retries", REFUSED: "retries"},
+        unless=dict.fromkeys((ERROR, EARLY, REFUSED, NO_REASON), "retries"),
     ),
     "time-up": Fault("nothing: the time to wait is over", time_is_up),
     "long-work": Fault("works more than twice as long as its lease", long_work),

@@ -63,7 +63,6 @@ def test_a_lock_without_an_owner_check_is_accused() -> None:
 #: What fails today, and is known.
 OPEN = {
     "crowd-killed": "a thousand dead heads of a queue are passed over in groups, not at once",
-    "memory-full": "a renewal is refused when there is no memory for it",
 }
 
 
