@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
 from inspect import isawaitable, isclass
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
-from ..defaults import Limit, PolicyOptions
 from ..locks.transactions import warn_if_racing
 from .enforcement import Refused, enter
 from .holding import Hold
@@ -19,10 +17,10 @@ from .policy import NOT_GIVEN, Declared, endpoint_of
 from .refusal import aanswer, answer
 from .steps import arun, run
 
-if sys.version_info >= (3, 11):
-    from typing import Unpack
-else:
-    from typing_extensions import Unpack  # Django's asgiref brings it
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..defaults import Limit, PolicyOptions
 
 View = Callable[..., Any]
 Function = TypeVar("Function", bound=View)
