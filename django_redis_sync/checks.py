@@ -17,10 +17,11 @@ from django.utils.module_loading import import_string
 from . import conf
 from .defaults import ENTRY, REQUESTS, SETTINGS
 from .engine.clients import backend_of
-from .limits.decorator import marks_of
+from .limits.decorator import marks_of, owner_of
 from .limits.frameworks import is_drf
 from .limits.policy import Endpoint, checked, endpoints
 from .limits.routes import Route, policies_of, routes
+from .locks.synchronized import BEFORE_COMMIT
 from .middleware import ConcurrencyLimitMiddleware, is_atomic
 from .protocol.keys import check_text
 
@@ -215,6 +216,31 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
             )
         )
     return messages
+
+
+@register(TAG)
+def check_synchronized(**_: Any) -> list[CheckMessage]:
+    """Views that give a lock back before the COMMIT of the transaction around them."""
+    racing = sorted(
+        {route.name for route in routes() if is_atomic(route.view) and _synchronized(route.view)}
+    )
+    if not racing:
+        return []
+    return [
+        Warning(
+            f"ATOMIC_REQUESTS: @synchronized on {', '.join(racing[:5])} gives back before COMMIT: "
+            "the next to get it may see the data as it was before.",
+            hint="Say @synchronized(..., release_on_commit=True).",
+            id="redis_sync.W014",
+        )
+    ]
+
+
+def _synchronized(view: Any) -> bool:
+    """Whether a view, or a handler of its class, gives back without waiting for a COMMIT."""
+    owner = owner_of(view)
+    handlers = [getattr(owner, name, None) for name in owner.http_method_names] if owner else []
+    return any(hasattr(one, BEFORE_COMMIT) for one in (view, *handlers))
 
 
 def _check_order(ours: Sequence[int]) -> list[CheckMessage]:

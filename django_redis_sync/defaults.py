@@ -169,7 +169,11 @@ class SemaphoreOptions(Named, total=False):
         bool, Option(True, "Leaving a `with` whose lease is over raises; False logs a warning.")
     ]
     release_on_commit: Annotated[
-        bool, Option(False, "Inside a transaction, give back when that ends.")
+        bool | str,
+        values.anything,
+        Option(
+            False, "Inside a transaction, give back when that ends; an alias: of that database."
+        ),
     ]
     sleep: Annotated[
         float | None,

@@ -33,6 +33,7 @@ DATABASES = {
         # Threads and processes that share data need a file.
         "NAME": os.environ.get("DJANGO_REDIS_SYNC_TEST_DB", ":memory:"),
     },
+    "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
 }
 
 INSTALLED_APPS = [

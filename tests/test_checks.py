@@ -6,14 +6,16 @@ import threading
 
 import pytest
 from django.core.checks import run_checks
-from django.db import connections
+from django.db import connections, transaction
 from django.http import HttpResponse
 from django.test import override_settings
-from django.urls import path
+from django.urls import clear_url_caches, path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import never_cache
 
-from django_redis_sync import SemaphoreRequiredMixin, conf, semaphore_required
+from django_redis_sync import SemaphoreRequiredMixin, conf, semaphore_required, synchronized
+from tests.request_site import urls
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
@@ -139,6 +141,45 @@ def test_atomic_requests_without_the_middleware(given, settings, monkeypatch) ->
     assert "redis_sync.W008" == message.id
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, MIDDLEWARE]
     assert [] == found()
+
+
+@synchronized("stock")
+def races(request):
+    return HttpResponse()
+
+
+@synchronized("stock", release_on_commit=True)
+def waits(request):
+    return HttpResponse()
+
+
+class Races(View):
+    @synchronized("stock")
+    def get(self, request):
+        return HttpResponse()
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (races, ["W014"]),
+        (never_cache(races), ["W014"]),
+        (Races.as_view(), ["W014"]),
+        (waits, []),
+        (transaction.non_atomic_requests(lambda request: races(request)), []),
+    ],
+)
+def test_a_synchronized_view_that_atomic_requests_wraps(
+    given, monkeypatch, view, expected: list[str]
+) -> None:
+    given()
+    monkeypatch.setattr(urls, "urlpatterns", [path("", view, name="stock")])
+    clear_url_caches()
+    assert [] == found()
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    assert expected == found()
+    monkeypatch.undo()
+    clear_url_caches()
 
 
 def test_the_middleware_before_those_that_turn_requests_away(given, settings) -> None:

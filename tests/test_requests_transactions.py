@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import re
 import threading
 import time
 import warnings
@@ -12,9 +13,12 @@ from django.db import connection, connections, transaction
 from django.http import HttpResponse
 from django.test import Client, RequestFactory, TestCase
 
-from django_redis_sync import Lease, LeaseLost, Lock
+from django_redis_sync import Lease, LeaseLost, Lock, synchronized
 from django_redis_sync.limits.decorator import semaphore_required
+from django_redis_sync.locks import transactions
 from django_redis_sync.locks.transactions import TransactionRace, locked_atomic, release_when_over
+
+from .behaviour.watching import counted
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 in_transactions = pytest.mark.django_db(transaction=True)
@@ -133,15 +137,36 @@ def test_a_lease_that_waits_for_a_commit_is_kept_alive() -> None:
 
 
 class InATestCase(TestCase):
-    def test_a_release_comes_with_the_end_of_the_test(self) -> None:
+    """The transaction around a test is not the code's own; one inside of it is."""
+
+    def test_a_release_outside_of_the_codes_own_transactions_is_made_at_once(self) -> None:
+        for _ in range(2):
+            with Lock("stock", release_on_commit=True, blocking_timeout=5):
+                pass
+        assert not lock().locked()
+
+    def test_a_release_inside_of_one_comes_with_what_is_done_on_commit(self) -> None:
+        with self.captureOnCommitCallbacks(execute=True):
+            with transaction.atomic(), Lock("stock", release_on_commit=True) as lease:
+                pass
+            assert lease.held
+        assert lease.ended
+
+    def test_a_release_inside_of_one_comes_with_the_end_of_the_test_else(self) -> None:
         lease = lock().take()
-        release_when_over(lease)
+        with transaction.atomic():
+            release_when_over(lease)
         assert lease.held
         self.addClassCleanup(self.assert_ended, lease)
 
     @staticmethod
     def assert_ended(lease: Lease) -> None:
         assert lease.ended
+
+    def test_atomic_may_be_used(self) -> None:
+        with lock().atomic():
+            assert connection.in_atomic_block
+        assert not lock().locked()
 
     def test_no_race_is_told_of(self) -> None:
         with warnings.catch_warnings():
@@ -166,6 +191,81 @@ def test_a_permit_that_is_given_back_before_commit_is_warned_of_while_debugging(
     settings.DEBUG = False
     with transaction.atomic():
         answer()
+
+
+@in_transactions
+def test_a_lock_that_is_given_back_before_commit_is_told_of_once_in_the_log(
+    caplog, monkeypatch
+) -> None:
+    monkeypatch.setattr(transactions, "_said", set())
+    with Lock("stock"):
+        pass
+    with transaction.atomic():
+        for _ in range(3):
+            with Lock("stock"):
+                pass
+        stock = synchronized("stock:{pk}")(lambda pk: None)
+        for pk in range(50):
+            stock(pk)
+    told = [record.getMessage() for record in caplog.records]
+    assert re.search(r"'stock' is given back before the transaction on 'default'", told[0])
+    assert "release_on_commit=True" in told[0] and "non_atomic_requests" in told[0]
+    assert 1 == sum("'stock' is" in line for line in told)
+    assert 20 == len(told)  # names made of arguments fill no log
+
+
+@in_transactions
+def test_atomic_is_refused_before_redis_is_asked(raw) -> None:
+    cure = pytest.raises(RuntimeError, match=r"non_atomic_requests.*release_on_commit=True")
+    with Lock("stock"), transaction.atomic(), counted(raw) as seen, cure:
+        Lock("stock").atomic().__enter__()
+    assert 0 == seen.by_name.get("evalsha", 0)
+
+
+# Which database
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_lease_is_given_back_when_the_transactions_of_all_databases_are_over() -> None:
+    with transaction.atomic(), Lock("stock", release_on_commit=True):
+        with transaction.atomic("other"), Lock("both", release_on_commit=True):
+            pass
+        assert Lock("both").locked()  # that on "default" is open
+    assert not Lock("both").locked() and not Lock("stock").locked()
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_lease_may_go_by_one_database() -> None:
+    with transaction.atomic():
+        with transaction.atomic("other"):
+            with Lock("stock", release_on_commit="other"):
+                pass
+            assert Lock("stock").locked()
+        assert not Lock("stock").locked()
+        with Lock("stock", release_on_commit="other"):
+            pass
+        assert not Lock("stock").locked()
+
+
+@in_transactions
+def test_a_lease_is_given_back_with_the_rollback_of_its_savepoint() -> None:
+    with transaction.atomic():
+        with contextlib.suppress(Failed), transaction.atomic():
+            with Lock("stock", release_on_commit=True):
+                pass
+            assert Lock("stock").locked()
+            raise Failed
+        gc.collect()
+        assert not Lock("stock").locked()
+        with transaction.atomic(), Lock("stock", release_on_commit=True):
+            pass
+        assert Lock("stock").locked()  # a savepoint that is kept is committed with the rest
+    assert not Lock("stock").locked()
+
+
+def test_what_is_no_database_is_refused() -> None:
+    with pytest.raises(TypeError, match="a bool or a database's alias"):
+        Lock("stock", release_on_commit=1)  # type: ignore[arg-type]
 
 
 # ATOMIC_REQUESTS

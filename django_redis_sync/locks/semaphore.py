@@ -45,7 +45,8 @@ class Semaphore(Asking):
     `fair`: first come, first served. `max_hold`: seconds after which it is renewed no more.
     `min_hold`: seconds for which the permits stay taken, however early they are released.
     `release_on_commit`: inside a transaction, what `release` and leaving the `with` give back is
-    given back when the transaction ends. `using`: a cache alias; of a Lock also a list of them, a
+    given back when the transaction ends, on whichever databases it is open; the alias of a database
+    looks at that one only. `using`: a cache alias; of a Lock also a list of them, a
     quorum: a majority of those servers grants, first come is not first served. `label`: shown to
     operators.
     `on_lost(lease)` runs when a lease is lost, on a thread of its own. `thread_local`,
@@ -75,7 +76,7 @@ class Semaphore(Asking):
         on_lost: Callable[[Lease], Any] | None = None,
         thread_local: bool = True,
         raise_on_release_error: bool = True,
-        release_on_commit: bool = False,
+        release_on_commit: bool | str = False,
         sleep: float | None = None,
         key: str | None = None,
     ) -> None:
@@ -90,6 +91,9 @@ class Semaphore(Asking):
             max_hold = conf.positive("max_hold", max_hold)
         if min_hold is not None:
             min_hold = conf.positive("min_hold", min_hold)
+        if not isinstance(release_on_commit, (bool, str)):
+            said = type(release_on_commit).__name__
+            raise TypeError(f"release_on_commit must be a bool or a database's alias, not {said}")
         if label is not None and not isinstance(label, str):
             raise TypeError(f"label must be a str, not {type(label).__name__}")
         if not isinstance(using, (str, type(None))):
@@ -161,7 +165,8 @@ class Semaphore(Asking):
     def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
         """Acquire, then `transaction.atomic(using, durable=True)`: given back when that is over.
 
-        RuntimeError inside another transaction; else as `with`.
+        `using`: the alias of a database. RuntimeError inside another transaction of it, before
+        Redis is asked; else as `with`.
         """
         return transactions.locked_atomic(self, using)
 
@@ -347,12 +352,15 @@ class Semaphore(Asking):
     def _deferred(self, lease: Lease) -> bool:
         """Whether the open transaction gives it back when it ends. Warns where it should."""
         if not self.release_on_commit:
-            remedy = "Use its atomic(), or release_on_commit=True."
+            remedy = (
+                "Use release_on_commit=True; or its atomic(), on a view that ATOMIC_REQUESTS wraps "
+                "with @transaction.non_atomic_requests."
+            )
             transactions.warn_if_racing(f"The lease of {self.name!r}", remedy, stacklevel=4)
             return False
-        if not transactions.in_transaction():
+        if not transactions.transactions_of(self.release_on_commit):
             return False
-        transactions.release_when_over(lease)
+        transactions.release_when_over(lease, self.release_on_commit)
         return True
 
     def _left_without(self, lost: LeaseLost) -> None:

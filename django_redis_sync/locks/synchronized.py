@@ -40,6 +40,9 @@ class _Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
+#: The attribute of a function that gives back inside a transaction: its name.
+BEFORE_COMMIT = "_redis_sync_before_commit"
+
 _ALLOWED = (str, int, UUID, date, enum.Enum)
 
 
@@ -181,6 +184,8 @@ def synchronized(
                     stack.pop_all()
                 return _finish(guard, got, result)
 
+        if not options.get("release_on_commit"):
+            setattr(guarded, BEFORE_COMMIT, name)
         return guarded  # type: ignore[return-value]
 
     return decorate

@@ -31,25 +31,48 @@ def locked_atomic(
 ) -> Iterator[Lease]:
     """Acquire, then `transaction.atomic(using, durable=True)`: given back after COMMIT or rollback.
 
-    NotAcquired when it could not; RuntimeError inside another transaction; LeaseLost, after a
-    rollback, when the lease was lost before COMMIT.
+    `using`: the alias of a database. NotAcquired when it could not; RuntimeError inside another
+    transaction, before Redis is asked; LeaseLost, after a rollback, when the lease was lost before
+    COMMIT.
     """
+    alias = using or DEFAULT_DB_ALIAS
+    if in_transaction(alias):
+        raise RuntimeError(
+            f"atomic() of {semaphore!r} begins a transaction on {alias!r}, to give the lock back "
+            "after its COMMIT, but one is open there already: a durable one can't be nested. "
+            "Where ATOMIC_REQUESTS began it, put @transaction.non_atomic_requests on the view; "
+            "else take the lock before the transaction, or with release_on_commit=True inside."
+        )
     with semaphore as lease, transaction.atomic(using, durable=True):
         yield lease
         lease.check()
 
 
-def release_when_over(lease: Lease, using: str | None = None) -> None:
-    """Release a lease when the open transaction of a database ends: after COMMIT, or with the
-    rollback of the innermost savepoint. At once when none is open, as release does."""
-    alias = using or DEFAULT_DB_ALIAS
-    if not in_transaction(alias):
+def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
+    """Release a lease when an open transaction ends: after COMMIT, or with the rollback of the
+    innermost savepoint. At once when none is open, as release does.
+
+    `using`: the alias of a database; None or True: all that have one open, when the last is over.
+    """
+    aliases = transactions_of(using)
+    if not aliases:
         lease.release()
         return
     # Django forgets its callbacks on rollback, so what counts is the end of the object. A TestCase
     # drops it with its rollback.
-    transaction.on_commit(_Releasing(lease), using=alias)
+    left = list(aliases)
+    for alias in aliases:
+        transaction.on_commit(_Releasing(lease, left), using=alias)
     _pending.leases.add(lease)
+
+
+def transactions_of(using: str | bool | None) -> list[str]:
+    """Of one database, or of all (True, None), those in which this thread has a transaction."""
+    return [
+        alias
+        for alias in _opened()
+        if (alias == using or not isinstance(using, str)) and in_transaction(alias)
+    ]
 
 
 class _Pending(threading.local):
@@ -73,18 +96,21 @@ def refuse_twice(terms: Terms) -> None:
 
 
 class _Releasing:
-    """Releases when it is called, or when it is dropped uncalled."""
+    """Releases when it is called, or when it is dropped uncalled: the last of those in `left`."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, left: list[str]) -> None:
         thread = threading.get_ident()
-        self._finalizer = weakref.finalize(self, _release, lease, thread)
+        self._finalizer = weakref.finalize(self, _release, lease, thread, left)
         self._finalizer.atexit = False
 
     def __call__(self) -> None:
         self._finalizer()
 
 
-def _release(lease: Lease, thread: int) -> None:
+def _release(lease: Lease, thread: int, left: list[str]) -> None:
+    left.pop()
+    if left:
+        return
     if threading.get_ident() == thread:
         _release_now(lease)
     else:  # dropped by the garbage collector, who knows where
@@ -99,34 +125,45 @@ def _release_now(lease: Lease) -> None:
 
 
 def in_transaction(using: str = DEFAULT_DB_ALIAS) -> bool:
-    """Whether a transaction is open on this thread's connection."""
-    return using in _opened() and connections[using].in_atomic_block
+    """Whether a transaction is open on this thread's connection.
+
+    That which a TestCase wraps around a test does not count: what is tested knows nothing of it.
+    """
+    if using not in _opened() or not connections[using].in_atomic_block:
+        return False
+    blocks = getattr(connections[using], "atomic_blocks", ())
+    return any(not getattr(block, "_from_testcase", False) for block in blocks)
 
 
 def racing() -> str | None:
-    """The alias of a database whose transaction outlives what happens now, or None.
+    """The alias of a database whose transaction outlives what happens now, or None."""
+    return next(iter(transactions_of(None)), None)
 
-    The transaction that a TestCase wraps around a test does not count.
-    """
-    for alias in _opened():
-        blocks = getattr(connections[alias], "atomic_blocks", ())
-        if any(not getattr(block, "_from_testcase", False) for block in blocks):
-            return alias
-    return None
+
+#: What was said outside of DEBUG, once each; of so many: names may be made of arguments.
+_said: set[str] = set()
+_MOST_SAID = 20
 
 
 def warn_if_racing(what: str, remedy: str, stacklevel: int = 2) -> None:
-    """With DEBUG, warn when `what` is about to be given back before COMMIT."""
-    if not settings.DEBUG:
+    """Say when `what` is about to be given back before COMMIT.
+
+    With DEBUG it is a warning at the line, else an error in the log, once for each `what`.
+    """
+    if not settings.DEBUG and (what in _said or len(_said) >= _MOST_SAID):
         return
     alias = racing()
-    if alias is not None:
-        warnings.warn(
-            f"{what} is given back before the transaction on {alias!r} commits: whoever gets it "
-            f"next may still see the data as it was before. {remedy}",
-            TransactionRace,
-            stacklevel=stacklevel + 1,
-        )
+    if alias is None:
+        return
+    text = (
+        f"{what} is given back before the transaction on {alias!r} commits: the next to get it "
+        f"may still see the data as it was before. {remedy}"
+    )
+    if settings.DEBUG:
+        warnings.warn(text, TransactionRace, stacklevel=stacklevel + 1)
+    else:
+        _said.add(what)
+        logger.error("%s", text)
 
 
 def _opened() -> list[str]:

@@ -493,6 +493,20 @@ FAULTS: dict[int, Row] = {
             *at("test_engine_batching", "test_patience_ends_when_its_time_is_over"),
         ),
     ),
+    54: Row(
+        "ATOMIC_REQUESTS around a plain lock",
+        "said before harm; the safe forms sell exactly what there is",
+        "PostgreSQL, 15 buyers, 8 tickets",
+        (
+            *at(
+                "test_locks_postgres",
+                "test_a_plain_lock_gives_back_too_early_and_says_so_once",
+                "test_atomic_inside_of_the_requests_transaction_is_refused_with_the_cure",
+                "test_the_safe_ways_sell_what_there_is",
+            ),
+            *at("test_checks", "test_a_synchronized_view_that_atomic_requests_wraps"),
+        ),
+    ),
 }
 
 MISUSE, KEYS, SCRIPTS = "behaviour/test_misuse", "test_protocol_keys", "test_protocol_scripts"
