@@ -72,15 +72,17 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def bar(in_use: int, limit: int | None, waiting: int = 0) -> Bar:
+def bar(in_use: int, limit: int | None, waiting: int = 0, stuck: bool = False) -> Bar:
     """A bar on a width of 100; without a limit it is full as soon as anybody is in.
 
-    Full is alarming only where somebody waits; a lock that is merely held is as it should be.
+    Full is alarming only where somebody waits; a lock that is merely held is as it should be,
+    unless it is `stuck`: only its holder or an operator ends it.
     """
     share = min(1.0, in_use / limit) if limit else float(in_use > 0)
     if share >= 1 and waiting:
         return Bar("100", "full")
-    return Bar(number(share * 100), "busy" if share >= 0.75 and (limit or 1) > 1 else "calm")
+    busy = share >= 0.75 and ((limit or 1) > 1 or stuck)
+    return Bar(number(share * 100), "busy" if busy else "calm")
 
 
 def steps(rows: Sequence[tuple[datetime, Counters]]) -> tuple[Step, ...]:

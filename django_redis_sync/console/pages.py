@@ -84,7 +84,7 @@ class Row:
 
     @property
     def bar(self) -> charts.Bar:
-        return charts.bar(self.in_use, self.limit, self.waiting)
+        return charts.bar(self.in_use, self.limit, self.waiting, self.stuck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,8 @@ class Detail:
 
     @property
     def bar(self) -> charts.Bar:
-        return charts.bar(self.status.in_use, self.status.limit, self.status.waiting)
+        stuck = any(row.holder.stuck for row in self.holders)
+        return charts.bar(self.status.in_use, self.status.limit, self.status.waiting, stuck)
 
     @property
     def more_holders(self) -> int:

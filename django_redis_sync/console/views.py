@@ -25,6 +25,7 @@ from django.http import (
 )
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
@@ -350,9 +351,16 @@ def _render(
     return TemplateResponse(
         request,
         f"admin/django_redis_sync/{template}.html",
-        {"opts": own.opts, **whole},
+        {"opts": own.opts, "in_english": _in_english(), **whole},
         status=status,
     )
+
+
+def _in_english() -> bool:
+    """Whether our texts are, because nobody translated them into the language of the page: then
+    they are written from left to right, whatever that is."""
+    translated = _("Locks and semaphores") != "Locks and semaphores"
+    return not translated and not (get_language() or "en").startswith("en")
 
 
 def _log(request: HttpRequest, object_id: str, said: str) -> None:
