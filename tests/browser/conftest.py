@@ -142,7 +142,9 @@ class Visitor:
     def click(self, css: str) -> None:
         found = self.browser.find_element("css selector", css)
         # Away from the edges, where skins have headers and footers that stay.
-        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
+        self.browser.execute_script(
+            "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found
+        )
         found.click()
 
     def wait_for(self, what: Callable[[], Any], seconds: float = 12) -> Any:
