@@ -306,7 +306,7 @@ def _each_request(lab: Lab, what: str, seconds: float = 0.0) -> None:
     a.do("take", 2, "dry")
     requests = way.requests - before
     a.do("give")
-    for number in range(min(requests, 3)):
+    for number in range(min(requests, 8)):
         name = f"exam-{number}"
         with lab.seat.trouble(what, "a"):
             way.harm(what, number, seconds)

@@ -131,8 +131,12 @@ class Worker:
         return f"turns {turns}"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
-        """One whole visit."""
+        """One whole visit. After an error it asks again, as those do who have work to do."""
+        end = time.monotonic() + wait
         said = self.take(wait, name)
+        while said.startswith("error") and time.monotonic() < end:
+            time.sleep(0.1)
+            said = self.take(max(0.0, end - time.monotonic()), name)
         return said if said != "got" else self.keep(hold) and self.give()
 
     def crowd(self, count: int, wait: float) -> str:
