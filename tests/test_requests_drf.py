@@ -7,6 +7,7 @@ from django.db import connections
 from django.test import AsyncClient, Client, RequestFactory
 
 from django_redis_sync import Semaphore, semaphore_required
+from django_redis_sync.limits.decorator import marks_of
 from tests.request_site import drf
 
 pytestmark = [
@@ -81,3 +82,8 @@ def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings) -> N
     assert 1 <= int(refused["Retry-After"]) <= 3
     assert "text/html; charset=utf-8" == page["Content-Type"]  # of its own browsable pages
     assert b"HTTP 503" in page.content
+
+
+def test_without_a_name_the_semaphore_of_a_function_is_named_after_it() -> None:
+    names = {fallback for _, fallback in marks_of(semaphore_required(drf.function))}
+    assert {"tests.request_site.drf.function"} == names

@@ -21,7 +21,7 @@ from django.views import View
 
 from django_redis_sync import NotAcquired, Semaphore
 from django_redis_sync.limits import enforcement
-from django_redis_sync.limits.decorator import semaphore_required
+from django_redis_sync.limits.decorator import marks_of, semaphore_required
 from django_redis_sync.limits.holding import note_of
 from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
 from django_redis_sync.limits.policy import Place
@@ -133,10 +133,24 @@ def test_without_a_name_the_semaphore_of_a_method_is_named_after_the_class(setti
         assert f"['{name}']" == view.as_view()(REQUESTS.get("/")).content.decode()
 
 
+def test_without_a_name_the_semaphore_of_a_class_is_the_same_inside_and_outside(settings) -> None:
+    """Around as_view() too, where every function is called `view`; and the check reads it so."""
+    name = f"{__name__}.Noted"
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {name: {"limit": 1}}}
+    for view in (semaphore_required(Noted.as_view()), semaphore_required()(Noted.as_view())):
+        assert f"['{name}']" == view(REQUESTS.get("/")).content.decode()
+        assert [name] == [fallback for _, fallback in marks_of(view)]
+
+
 def test_a_view_of_which_nothing_says_a_limit_is_a_configuration_error() -> None:
     view = semaphore_required("unheard of")(lambda request: HttpResponse())
     with pytest.raises(ImproperlyConfigured, match="limit of 'unheard of'"):
         view(REQUESTS.get("/"))
+
+
+class Noted(View):
+    def get(self, request):
+        return HttpResponse(str(sorted(place.name for place in note_of(request))))
 
 
 class Plain(View):

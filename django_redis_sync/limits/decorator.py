@@ -176,6 +176,8 @@ def owner_of(view: Any) -> Any:
 
 def name_of(view: View, args: Any) -> str:
     """The name of a semaphore without a name: the view's, or its class's where that is known."""
+    if (made_of := owner_of(view)) is not None:
+        return name_of_class(made_of)
     owner = _owner(view, args)
     if owner is None:
         return f"{view.__module__}.{view.__qualname__}"
@@ -184,16 +186,18 @@ def name_of(view: View, args: Any) -> str:
 
 def name_of_class(owner: type, method: str = "dispatch") -> str:
     """The same for a method of a class-based view."""
-    name = f"{owner.__module__}.{owner.__qualname__}"
+    # Django REST framework names a class after the function of which it made it, by __name__ alone.
+    own = owner.__qualname__.endswith(owner.__name__)
+    name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
     return name if method == "dispatch" else f"{name}.{method}"
 
 
 def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
     """What decorators and mixins left on a view, and on the handler of its class for a method (on
     all of them for None), each with the name of a semaphore without a name."""
-    owner = owner_of(view)
     for mark in getattr(view, MARK, ()):
-        yield mark, name_of(view, ()) if owner is None else name_of_class(owner)
+        yield mark, name_of(view, ())
+    owner = owner_of(view)
     if owner is None:
         return
     known = owner.http_method_names
