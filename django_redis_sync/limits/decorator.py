@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
-from inspect import isawaitable, isclass
+from inspect import isawaitable, isclass, isfunction
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
 from ..locks.transactions import warn_if_racing
 from .enforcement import Refused, enter
@@ -78,10 +79,12 @@ def decorate(view: View, declared: Declared) -> View:
             return await arespond(view, declared, args, kwargs)
 
     else:
+        plain = isfunction(view) and not hasattr(view, "__wrapped__")
 
         @wraps(view)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if _of_async_class(view, args):
+            of_no_class = plain and args and isinstance(args[0], HttpRequest)
+            if not of_no_class and _of_async_class(view, args):
                 return arespond(view, declared, args, kwargs)
             return respond(view, declared, args, kwargs)
 
@@ -100,7 +103,7 @@ def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
         if hold:
             warn_if_racing(f"The permit of {policy.name!r}", _REMEDY)
         response = view(*args, **kwargs)
-        if isawaitable(response):
+        if not isinstance(response, HttpResponseBase) and isawaitable(response):
             return _finish(response, hold)
     except BaseException:
         hold.release()

@@ -6,7 +6,7 @@ in async code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,7 @@ from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.reasons import FULL, OUTAGE, TIMEOUT, WAITERS
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
-from .holding import PASSED, Hold, Permit, RequestLease, note_of
+from .holding import PASSED, Hold, Permit, RequestLease
 from .outage import Breaker, Turn, breaker, rooms
 from .policy import Place, Policy
 from .seats import Seated
@@ -162,7 +162,7 @@ def seconds_until_free(policy: Policy, limit: int, refusal: Refusal, ahead: int)
 
 
 def enter(
-    policies: Iterable[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
+    policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
 ) -> Plan:
     """A Hold with a permit of each policy that counts this request, or Refused holding none.
 
@@ -174,7 +174,9 @@ def enter(
         return hold
     passed = getattr(request, PASSED, ())
     try:
-        for policy in sorted(policies, key=lambda policy: policy.name):
+        if len(policies) > 1:
+            policies = sorted(policies, key=lambda policy: policy.name)
+        for policy in policies:
             if policy in passed or not policy.counts(request.method, preflight):
                 continue
             if policy.when is not None and not (yield Call(policy.when, seen or request)):
@@ -194,7 +196,7 @@ def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
     alias = policy.using or conf.current().cache
     key = None if policy.key is None else (yield from key_of(policy, request, seen))
     place = Place(alias, policy.name, key)
-    if place in note_of(request):
+    if place in hold.note:
         return None
     limit = policy.limit
     if callable(limit):

@@ -127,14 +127,14 @@ class Hold:
         "_backstop",
         "_hang_up",
         "_meta",
-        "_note",
         "_over",
         "_permits",
+        "note",
     )
 
     def __init__(self, request: HttpRequest) -> None:
         self._permits: list[Permit] = []
-        self._note = note_of(request)
+        self.note = note_of(request)
         self._asgi, self._meta = isinstance(request, ASGIRequest), request.META
         self._over = False
         self._hang_up: Callable[[], bool] | None = None
@@ -145,7 +145,7 @@ class Hold:
 
     def add(self, permit: Permit) -> None:
         self._permits.append(permit)
-        self._note.add(permit.place)
+        self.note.add(permit.place)
         if permit.lease is not None:
             permit.lease.hold = weakref.ref(self)
 
@@ -241,7 +241,7 @@ class Hold:
                 permit = self._permits.pop()
             except IndexError:
                 return
-            self._note.discard(permit.place)
+            self.note.discard(permit.place)
             permit.leave()
             if permit.redis.down:
                 permit.release_later()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
@@ -81,9 +81,8 @@ class Call:
         return await value if isawaitable(value) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
-    """A lease, or a Refusal."""
+class Take(NamedTuple):
+    """A lease, or a Refusal. The step of every request: a tuple is made in one call."""
 
     semaphore: Semaphore
     blocking: bool
