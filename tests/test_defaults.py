@@ -145,10 +145,15 @@ def test_a_misspelt_option_of_a_decorator_is_told_what_was_meant() -> None:
 LINE = """class RequestOptions(Shared, total=False):
     patience: Annotated[int, values.count, Option(4, "How patient the client is.")]
 """
+KEY = """class Settings:
+    \"\"\"The keys of REDIS_SYNC, in lower case.\"\"\"
+
+    shade: Annotated[int, values.count, Option(2, "How dark it is.")]
+"""
 TRIED = """
 from django.conf import settings
-settings.configure(REDIS_SYNC={"REQUESTS": {"patience": 5}}, CACHES={"default": {}})
-from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
+settings.configure(REDIS_SYNC={"REQUESTS": {"patience": 5}, "SHADE": 3}, CACHES={"default": {}})
+from django_redis_sync import SemaphoreRequiredMixin, conf, semaphore_required
 from django_redis_sync.limits.policy import parse
 from devtools import settings_page
 
@@ -161,17 +166,21 @@ for wrong in (True, "3", -1):
     except (TypeError, ValueError):
         continue
     raise AssertionError(wrong)
+assert 3 == conf.current().shade
+assert "| `SHADE` | int | `2` | How dark it is. |" in settings_page.page()
 assert "| `patience` | yes | int | `4` | How patient the client is. |" in settings_page.page()
 """
 
 
-def test_a_new_option_needs_its_line_alone(tmp_path: Path) -> None:
+def test_a_new_option_and_a_new_key_need_their_line_alone(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
     shutil.copytree(PACKAGE.parent / "devtools", tmp_path / "devtools")
     table = tmp_path / PACKAGE.name / "defaults.py"
     source = table.read_text(encoding="utf-8")
-    assert 1 == source.count(LINE.splitlines()[0])
-    table.write_text(source.replace(LINE.splitlines()[0], LINE), encoding="utf-8")
+    for head, line in ((LINE.splitlines()[0], LINE), (KEY.rpartition("\n\n")[0], KEY)):
+        assert 1 == source.count(head)
+        source = source.replace(head, line.rstrip("\n"))
+    table.write_text(source, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     environment.pop("DJANGO_SETTINGS_MODULE", None)
     command = [sys.executable, "-c", TRIED]
