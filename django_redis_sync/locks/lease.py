@@ -17,6 +17,7 @@ from ..engine.wire import clock
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Grant, Plan, Run
 from ..signals import lease_lost
+from . import abandoned
 from . import handle as handles
 from .lease_state import LeaseState, Lost, Terms
 from .waiting import check_may_wait
@@ -32,10 +33,11 @@ class Lease:
     may use it; a forked child may not.
     """
 
-    __slots__ = ("__weakref__", "_state")
+    __slots__ = ("__weakref__", "_loop", "_state")
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
         self._state = LeaseState(terms, grant, renewals, clock())
+        self._loop = abandoned.running_loop()
         keeper(terms.alias).watch(self, grant.token, terms.keys)
 
     # What it is
@@ -252,6 +254,8 @@ class Lease:
 
     def tend(self, now: float) -> Run | None:
         """The renewal to send now, or None; a lease that is over is called lost."""
+        if self._loop is not None and abandoned.collected(self._loop):
+            self._loop = None
         step = self._state.tend(now)
         if isinstance(step, Lost):
             self._lose(step)

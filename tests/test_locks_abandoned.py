@@ -1,0 +1,83 @@
+"""Leases whose tasks are no more: renewed no longer, with the garbage collector switched off."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_sync import Lease, Lock
+from django_redis_sync.locks import abandoned
+
+from .behaviour.both import eventually
+from .behaviour.watching import View
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Lease]]]:
+    """All leases that are made, while nothing is collected but by our own doing."""
+    leases: list[weakref.ref[Lease]] = []
+    begin = Lease.__init__
+
+    def noted(self: Lease, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        leases.append(weakref.ref(self))
+
+    monkeypatch.setattr(Lease, "__init__", noted)
+    monkeypatch.setattr(abandoned, "PAUSE", 0.1)
+    gc.collect()
+    gc.disable()
+    yield leases
+    gc.enable()
+
+
+def alive(made: list[weakref.ref[Lease]]) -> int:
+    return sum(ref() is not None for ref in made)
+
+
+async def hold(name: str) -> None:
+    lease = await Lock(name, timeout=1.5, renew=True).aacquire()
+    await asyncio.sleep(1000)
+    assert lease is None
+
+
+async def hold_in_a_block(name: str) -> None:
+    async with Lock(name, timeout=1.5, renew=True):
+        await asyncio.sleep(1000)
+
+
+@pytest.mark.parametrize("held", [hold, hold_in_a_block])
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_the_tasks_of_a_closed_loop_hold_is_renewed_no_more(
+    raw: redis.Redis, made: list[weakref.ref[Lease]], held: Callable[..., Any]
+) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        for n in range(5):
+            asyncio.get_running_loop().create_task(held(f"x{n}"))
+        while len(made) < 5:
+            await asyncio.sleep(0.01)
+
+    loop.run_until_complete(main())
+    loop.close()
+    del loop
+    eventually(lambda: alive(made) == 0, 5)
+    eventually(lambda: all(View(raw, f"x{n}").empty for n in range(5)), 5)
+
+
+def test_what_somebody_refers_to_is_kept_when_its_loop_has_ended(
+    made: list[weakref.ref[Lease]],
+) -> None:
+    lease = asyncio.run(Lock("x", timeout=1, renew=True).aacquire())
+    assert lease is not None
+    with pytest.raises(AssertionError):
+        eventually(lambda: not lease.held, 3)
+    assert lease.held and lease.owned()
+    lease.release()
