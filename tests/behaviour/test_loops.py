@@ -20,7 +20,7 @@ import redis
 import redis.asyncio
 from django.test import override_settings
 
-from django_redis_sync import Lock, Semaphore
+from django_redis_sync import Lease, Lock, Semaphore, Unavailable
 from django_redis_sync.engine.server import async_server_of
 
 from .both import PATIENCE, eventually
@@ -29,6 +29,12 @@ from .watching import View
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
 RUNS, TASKS = 25, 30
+
+
+class Impatient(Lock):
+    _attempt = 0.3
+
+
 #: Seconds in which a loop is back, also on a machine that has other things to do.
 BACK = 5.0
 
@@ -280,3 +286,122 @@ def test_a_waiter_outlives_a_change_of_settings(settings, view) -> None:
 
     asyncio.run(main())
     assert view("outlived").empty
+
+
+# Leases that nobody took
+
+
+async def granted_to_a_task(name: str) -> None:
+    task = asyncio.ensure_future(Lock(name).aacquire())
+    await asyncio.wait([task])
+
+
+async def granted_as_the_loop_ends(name: str) -> None:
+    holder = await Lock(name, thread_local=False).aacquire()
+    tasks = [asyncio.ensure_future(Lock(name).aacquire()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    await holder.arelease()
+    assert not all(task.done() for task in tasks)
+
+
+async def cancelled_while_held(name: str) -> None:
+    async def holding() -> None:
+        lease = await Lock(name).aacquire()
+        await asyncio.sleep(3600)
+        lease.check()
+
+    task = asyncio.ensure_future(holding())
+    await asyncio.sleep(0.05)
+    assert not task.done()
+
+
+async def cancelled_in_a_call(name: str) -> None:
+    async def holding() -> None:
+        lease = await Lock(name).aacquire()
+        while True:
+            await lease.arenew()
+
+    task = asyncio.ensure_future(holding())
+    await asyncio.sleep(0.05)
+    assert not task.done()
+
+
+async def cancelled_in_a_release(name: str) -> None:
+    async def holding() -> None:
+        kept = await Lock(name).aacquire()
+        other = await Lock(f"{name}-2").aacquire()
+        released.set()
+        await other.arelease()
+        kept.check()
+
+    released = asyncio.Event()
+    task = asyncio.ensure_future(holding())
+    await released.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def lost_by_an_error(name: str) -> None:
+    async def holding() -> None:
+        lease = await Lock(name).aacquire()
+        with contextlib.suppress(ValueError):
+            await lease.aextend(-1)
+        raise LookupError(lease.name)
+
+    with contextlib.suppress(LookupError):
+        await asyncio.gather(holding())
+
+
+async def shielded_and_left(name: str) -> None:
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(asyncio.shield(Lock(name).aacquire()), 0.0001)
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        granted_to_a_task,
+        granted_as_the_loop_ends,
+        cancelled_while_held,
+        cancelled_in_a_call,
+        cancelled_in_a_release,
+        lost_by_an_error,
+        shielded_and_left,
+    ],
+    ids=lambda what: what.__name__,
+)
+def test_a_lease_that_nobody_has_is_let_go_without_the_garbage_collector(what: Any) -> None:
+    """Held weakly: at once, so that nothing renews it. It was in frames, exceptions and futures."""
+    name = f"unclaimed-{what.__name__}"
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(what(name))
+        mine = [one for one in gc.get_objects() if isinstance(one, Lease) and one.name == name]
+        assert [] == mine
+    finally:
+        gc.enable()
+
+
+def test_a_failed_call_lets_go_of_what_is_above_it(private: Any, alias: Any) -> None:
+    name = alias(private.url)
+
+    async def main() -> None:
+        async def holding() -> None:
+            lease = await Impatient("failing", using=name).aacquire()
+            private.kill()
+            await lease.arenew()
+
+        with contextlib.suppress(Unavailable):
+            await holding()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(main())
+        found = [one for one in gc.get_objects() if isinstance(one, Lease)]
+        assert [] == [one for one in found if one.name == "failing"]
+    finally:
+        gc.enable()
