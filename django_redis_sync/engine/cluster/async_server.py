@@ -98,7 +98,7 @@ class AsyncClusterServer(AsyncServer):
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         address = self.topology.known(step.keys[0])
         if address is None:
-            self._errands.start(self._first(step, done), done)
+            self._errands.start(self._first(step), done)
         else:
             self._send(step, address, done, MOST_HOPS)
         return done
@@ -108,9 +108,9 @@ class AsyncClusterServer(AsyncServer):
         if not self.topology.is_known:
             await asyncio.to_thread(self.topology.look)
 
-    async def _first(self, step: Run, done: asyncio.Future[Answer]) -> None:
+    async def _first(self, step: Run) -> Answer:
         await self.looked()
-        self._send(step, self.topology.of(step.keys[0]), done, MOST_HOPS)
+        return await self.perform(step)
 
     def _send(self, step: Run, address: Address, done: asyncio.Future[Answer], hops: int) -> None:
         def answered(inner: asyncio.Future[Answer]) -> None:
@@ -128,18 +128,13 @@ class AsyncClusterServer(AsyncServer):
                 self._send(step, self.topology.moved(error.cause), done, hops - 1)
             elif isinstance(error.cause, errors.AskError):
                 there = Address(error.cause.host or address.host, error.cause.port)
-                self._errands.start(self._ask_there(step, there, done), done)
+                self._errands.start(self.node(there).asking(step), done)
             elif is_silence(error):
                 self._errands.start(self._lost(address, error), done)
             else:
                 done.set_exception(partly(error))
 
         self.node(address).batcher.submit(step).add_done_callback(answered)
-
-    async def _ask_there(self, step: Run, address: Address, done: asyncio.Future[Answer]) -> None:
-        answer = await self.node(address).asking(step)
-        if not done.done():
-            done.set_result(answer)
 
     async def _lost(self, address: Address, failure: Failure) -> None:
         await asyncio.to_thread(self.topology.lost, address)

@@ -1,0 +1,317 @@
+"""Which node of a Cluster is asked, and what its answers lead to, with no server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import exceptions as errors
+from redis.crc import key_slot
+
+from django_redis_sync.engine.cluster import async_server as async_servers
+from django_redis_sync.engine.cluster import server as servers
+from django_redis_sync.engine.cluster import topology as topologies
+from django_redis_sync.engine.cluster.async_server import AsyncClusterServer
+from django_redis_sync.engine.cluster.server import ClusterServer, Node
+from django_redis_sync.engine.cluster.topology import LAST_CHANCE, SUSPECT, Address, Topology
+from django_redis_sync.engine.wire import clock
+from django_redis_sync.protocol.plans import Answer, Failure, Run
+
+A, B, C = (Address("127.0.0.1", port) for port in (7001, 7002, 7003))
+SEEDS = [f"redis://127.0.0.1:{one.port}/0" for one in (A, B, C)]
+KEY = "sync:{exports}:leases"
+SLOT = key_slot(KEY.encode())
+
+
+def step(timeout: float = 5.0) -> Run:
+    keys = (KEY, "queue", "waiters", "info", "wake:t", "stats", "never")
+    return Run("release", keys, ("t", "0", "undo", 0, 0, 360), timeout)
+
+
+def ask(to: Address) -> Failure:
+    return Failure(errors.AskError(f"{SLOT} {to.host}:{to.port}"), clock(), "final")
+
+
+def moved(to: Address) -> Failure:
+    return Failure(errors.MovedError(f"{SLOT} {to.host}:{to.port}"), clock(), "final")
+
+
+def silence() -> Failure:
+    return Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
+
+
+def slots(*owners: Address) -> list[Any]:
+    """CLUSTER SLOTS: all slots shared out in equal ranges."""
+    size = 16384 // len(owners) + 1
+    return [
+        [n * size, min(16383, (n + 1) * size - 1), [one.host, one.port, "id"]]
+        for n, one in enumerate(owners)
+    ]
+
+
+class StandIn:
+    """A node: answers as the test says, and keeps what it was asked."""
+
+    def __init__(self, address: Address, nodes: Nodes) -> None:
+        self.address, self.nodes = address, nodes
+        self.batcher = self
+
+    def _answer(self, how: str, step: Any) -> Any:
+        self.nodes.asked.append((how, self.address))
+        said = self.nodes.says(how, self.address)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def run(self, step: Run) -> Answer:
+        return Answer(self._answer("run", step), clock(), clock())
+
+    def many(self, steps: list[Run]) -> list[Answer | Failure]:
+        self.nodes.timeouts[self.address] = [step.timeout for step in steps]
+        try:
+            return [self.run(step) for step in steps]
+        except Failure as failure:
+            return [failure for _ in steps]
+
+    def command(self, *args: Any, timeout: float = 0.0) -> Any:
+        return self._answer("slots", args)
+
+    def submit(self, step: Run) -> asyncio.Future[Answer]:
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        try:
+            done.set_result(self.run(step))
+        except Failure as failure:
+            done.set_exception(failure)
+        return done
+
+
+class SyncStandIn(StandIn):
+    def asking(self, words: Any, timeout: float) -> Any:
+        return self._answer("asking", words)
+
+
+class AsyncStandIn(StandIn):
+    async def asking(self, step: Run) -> Answer:
+        return Answer(self._answer("asking", step), clock(), clock())
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Address]] = []
+        self.timeouts: dict[Address, list[float]] = {}
+        self.answers: dict[tuple[str, Address], Any] = {}
+        self.topologies: list[Topology] = []
+
+    def says(self, how: str, address: Address) -> Any:
+        if how == "slots" and ("slots", address) not in self.answers:
+            return slots(A, B, C)
+        return self.answers.get((how, address), ["ok", address.port])
+
+    def verbs(self) -> list[tuple[str, Address]]:
+        return [one for one in self.asked if one[0] != "slots"]
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    mine = Nodes()
+
+    class Client:
+        connection_factory, _server = None, SEEDS
+
+    class Remembered(Topology):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            mine.topologies.append(self)
+
+    monkeypatch.setattr(servers, "Topology", Remembered)
+    monkeypatch.setattr(servers, "backend_of", lambda alias: Client)
+    monkeypatch.setattr(ClusterServer, "node", lambda self, one: SyncStandIn(one, mine))
+    monkeypatch.setattr(AsyncClusterServer, "node", lambda self, one: AsyncStandIn(one, mine))
+    monkeypatch.setattr(async_servers, "async_options", lambda alias: {})
+    return mine
+
+
+def sync_reply(step: Run) -> Any:
+    return ClusterServer("cluster").run(step).reply
+
+
+def async_reply(step: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(async_servers, "server_of", lambda alias: ClusterServer(alias))
+
+    async def main() -> Any:
+        return (await AsyncClusterServer("default").perform(step)).reply
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(params=["sync", "async"])
+def reply(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], Any]:
+    """Of a cluster, in sync or in async code."""
+    if request.param == "sync":
+        return sync_reply
+    return lambda step: async_reply(step, monkeypatch)
+
+
+#: Who has KEY by `slots(A, B, C)`, and another one.
+OWNER = (A, B, C)[SLOT // (16384 // 3 + 1)]
+OTHER = next(one for one in (A, B, C) if one != OWNER)
+
+
+def test_the_node_that_has_the_slot_is_asked(nodes: Nodes, reply: Any) -> None:
+    assert ["ok", OWNER.port] == reply(step())
+    assert [("run", OWNER)] == nodes.verbs()
+
+
+def test_ask_is_followed_with_asking_and_only_this_once(nodes: Nodes, reply: Any) -> None:
+    """Without ASKING the other node would send it back, until the slot has moved."""
+    nodes.answers["run", OWNER] = ask(OTHER)
+    assert ["ok", OTHER.port] == reply(step())
+    assert [("run", OWNER), ("asking", OTHER)] == nodes.verbs()
+
+
+def test_moved_is_followed_without_asking(nodes: Nodes, reply: Any) -> None:
+    nodes.answers["run", OWNER] = moved(OTHER)
+    assert ["ok", OTHER.port] == reply(step())
+    assert [("run", OWNER), ("run", OTHER)] == nodes.verbs()
+
+
+def test_what_moved_is_remembered_and_what_was_asked_is_not(nodes: Nodes) -> None:
+    server = ClusterServer("cluster")
+    nodes.answers["run", OWNER] = ask(OTHER)
+    server.run(step())
+    assert OWNER == server.topology.of(KEY)
+    nodes.answers["run", OWNER] = moved(OTHER)
+    server.run(step())
+    assert OTHER == server.topology.of(KEY)
+
+
+def test_nodes_that_point_at_each_other_are_given_up(nodes: Nodes, reply: Any) -> None:
+    nodes.answers["run", OWNER] = moved(OTHER)
+    nodes.answers["run", OTHER] = moved(OWNER)
+    with pytest.raises(Failure):
+        reply(step())
+    assert len(nodes.verbs()) <= 6
+
+
+def test_several_steps_follow_ask_as_one_does(nodes: Nodes) -> None:
+    nodes.answers["run", OWNER] = ask(OTHER)
+    answers = ClusterServer("cluster").many([step(), step()])
+    assert [["ok", OTHER.port]] * 2 == [answer.reply for answer in answers]
+    assert ("run", OTHER) not in nodes.verbs()
+
+
+class Wire:
+    """A connection that keeps what was written."""
+
+    socket_timeout = 5.0
+
+    def __init__(self, *replies: Any) -> None:
+        self.written: list[bytes] = []
+        self._replies = list(replies)
+
+    def send_packed_command(self, packed: Any) -> None:
+        self.written += packed
+
+    def read_response(self, **_: Any) -> Any:
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def disconnect(self) -> None: ...
+
+
+class Lender:
+    patience = 5.0
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+
+    def lend(self, within: float) -> tuple[Wire, float]:
+        return self.wire, within
+
+    def release(self, connection: Any) -> None: ...
+
+
+def test_asking_stands_before_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = Wire("OK", errors.NoScriptError("none"), "OK", ["ok"])
+    monkeypatch.setattr(Node, "own", lambda self: Lender(wire), raising=False)
+    reply = Node("cluster", None).asking([("EVALSHA", "sha"), ("EVAL", "source")], 5.0)
+    words = [packed.split(b"\r\n")[2] for packed in wire.written]
+    assert (["ok"], [b"ASKING", b"EVALSHA", b"ASKING", b"EVAL"]) == (reply, words)
+
+
+# Silent nodes
+
+
+def test_a_silent_node_is_suspected(nodes: Nodes, reply: Any) -> None:
+    nodes.answers["run", OWNER] = silence()
+    with pytest.raises(Failure) as caught:
+        reply(step())
+    assert ("unanswered", [("run", OWNER)]) == (caught.value.why, nodes.verbs())
+    assert [True, False] == [nodes.topologies[0].suspect(one) for one in (OWNER, OTHER)]
+
+
+def test_a_suspect_is_asked_last_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(topologies, "clock", lambda: now[0])
+    asked: list[Address] = []
+
+    def says(address: Address) -> Any:
+        asked.append(address)
+        if address == A:
+            raise silence()
+        return slots(A, B, C)
+
+    topology = Topology(SEEDS, says)
+    assert OWNER == topology.of(KEY)
+    assert ([A, B], True) == (asked, topology.suspect(A))
+    assert [B, C, A] == topology.addresses
+    asked.clear()
+    now[0] += 1
+    topology.lost(B)  # silent too: asked later than the one that is not
+    assert [C] == asked
+    now[0] += SUSPECT
+    assert not topology.suspect(A) and not topology.suspect(B)
+
+
+def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(topologies, "clock", lambda: now[0])
+    asked: list[Address] = []
+
+    def says(address: Address) -> Any:
+        asked.append(address)
+        return slots(B, C) if len(asked) > 1 else slots(A, B, C)
+
+    topology = Topology(SEEDS, says)
+    topology.of(KEY)
+    now[0] += 10
+    for _ in range(100):
+        topology.lost(A)
+    assert [A, B] == asked
+    assert A not in topology.primaries
+
+
+def test_a_suspect_holds_up_the_renewals_of_the_others_for_a_moment_only(nodes: Nodes) -> None:
+    server = ClusterServer("cluster")
+    server.topology.look()
+    nodes.answers["run", OWNER] = silence()
+    server.many([step()])
+    assert server.topology.suspect(OWNER)
+    other = "sync:{other}:leases"
+    n = 0
+    while server.topology.of(other) == OWNER:
+        n += 1
+        other = f"sync:{{other{n}}}:leases"
+    elsewhere = step()._replace(keys=(other, *step().keys[1:]))
+    nodes.asked.clear()
+    answers = server.many([step(), elsewhere])
+    assert isinstance(answers[0], Failure) and isinstance(answers[1], Answer)
+    assert OWNER == nodes.verbs()[-1][1]  # last
+    assert [LAST_CHANCE] == nodes.timeouts[OWNER]
+    assert [5.0] == nodes.timeouts[server.topology.of(other)]
