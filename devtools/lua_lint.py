@@ -22,11 +22,15 @@ from django_redis_sync.protocol import scripts, sources
 GLOBALS: dict[str, set[str]] = {
     "KEYS": set(),
     "ARGV": set(),
+    "cjson": {"decode"},
     "ipairs": set(),
+    "next": set(),
+    "pairs": set(),
+    "table": {"sort"},
     "tonumber": set(),
     "unpack": set(),
     "redis": {"call", "pcall"},
-    "string": {"format", "gmatch", "match", "sub"},
+    "string": {"find", "format", "gmatch", "match", "sub"},
     "math": {"abs", "ceil", "floor", "huge", "max", "min"},
 }
 
@@ -56,16 +60,19 @@ def mistakes(path: Path, text: str) -> list[str]:
     return unused + _Reader().read_block(body).mistakes
 
 
+_SCRIPTS = (*scripts.VERBS, *scripts.ASIDE)
+
+
 @cache
 def _called() -> set[str]:
-    texts = [sources.with_functions(sources.read(verb)) for verb in scripts.VERBS]
+    texts = [sources.with_functions(sources.read(verb)) for verb in _SCRIPTS]
     return {name for text in texts for name in re.findall(r"local function (\w+)", text)}
 
 
 @cache
 def _capitals() -> set[str]:
     """The words that become numbers, keys or patterns when a verb is composed."""
-    keys = {key.upper() for verb in scripts.VERBS for key in scripts.script(verb).keys}
+    keys = {key.upper() for verb in _SCRIPTS for key in scripts.script(verb).keys}
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 

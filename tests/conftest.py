@@ -1,6 +1,7 @@
 """The Redis server of a test run, and the fixtures that reach it."""
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +81,12 @@ def new_server() -> Iterator[Callable[..., RedisServer]]:
 
 
 def _clean(url: str) -> None:
+    from django_redis_sync.engine import marks
+    from django_redis_sync.protocol.keys import policies
+
+    marks._read.clear()
+    for policy in list(policies.values()):  # what an earlier test marked is gone
+        policy.mark, policy.exempt, policy.due = "-", {}, -math.inf
     if FOREIGN:
         _delete_our_keys(url)
     else:

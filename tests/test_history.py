@@ -64,8 +64,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     ),
     "a release by anybody": ("not (live and own == fence)", "not live", {"owner", "answer"}),
     "a retry that is not idempotent": (
-        "open(token, keep)\nif record then",
-        "open(token, keep)\n"
+        "heed(name, mark) end\nif record then",
+        "heed(name, mark) end\n"
         "if string.sub(record or '', 1, 1) == 'h' then record = nil end\nif record then",
         {"fence", "limit"},
     ),

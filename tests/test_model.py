@@ -139,9 +139,10 @@ def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, see
     twins = Twins(raw, keys_of(django_settings.PREFIX, f"model {seed}", None, keep))
     fences = dict.fromkeys("abcdef", "0")
     words = set()
-    for _ in range(150):
+    for _ in range(300):
         token = chance.choice("abcdef")
         twins.micros += chance.choice([0, 1, 700, 400_000, 1_500_000, 3_000_000, -5_000_000])
+        mark = chance.choice(["-", "-", "0 2", "1790000000000 0"])
         match chance.choice(
             ["acquire"] * 6 + ["release"] * 3 + ["renew", "clear", "operate", "pop"]
         ):
@@ -152,23 +153,24 @@ def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, see
                 )
                 how, channel = chance.choice(["try", "wait", "again"]), chance.choice(["-", "ch"])
                 fair, kind = chance.choice([0, 1]), chance.choice("pppw")
-                argv = (token, lease, permits, 3, kind, how, 4, fair, channel, "who it is", keep)
+                argv = (token, lease, permits, 3, kind, how, 4, fair, channel)
+                argv += ("who it is", mark, keep)
                 reply = twins.run("acquire", *argv)
                 if reply[0] == "ok":
                     fences[token] = reply[1]
             case "release":
                 how = chance.choice(["release", "release", "undo", "giveup", "share"])
                 bury, hold = chance.choice([0, 1]), chance.choice([0, 0, 2000])
-                reply = twins.run("release", token, fences[token], how, bury, hold, keep)
+                reply = twins.run("release", token, fences[token], how, bury, hold, mark, keep)
             case "renew":
                 how, ms = chance.choice(["set", "confirm"]), chance.choice([1000, 9000, "inf"])
                 nth = chance.choice([0, 1, 2])
                 reply = twins.run("renew", token, fences[token], how, ms, nth, 0, keep)
             case "clear":
-                reply = twins.run("clear", token, keep)
+                reply = twins.run("clear", token, mark, keep)
             case "operate":
-                how = chance.choice(["pause", "resume", "resume", "resize", "reset"])
-                reply = twins.run("operate", "", how, 2, keep)
+                how = chance.choice(["pause", "resume", "resume", "resize", "reset", "poke"])
+                reply = twins.run("operate", "", how, 2, mark, keep)
             case "pop":
                 twins.pop(token)
                 continue

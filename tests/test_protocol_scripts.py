@@ -16,7 +16,7 @@ import redis
 from django.conf import settings
 
 from django_redis_sync.protocol import plans, scripts
-from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.keys import Keys, group_keys, keys_of, marks_key
 from tests.support.workload import call
 
 C = scripts.CONSTANTS
@@ -1127,7 +1127,7 @@ def words_of(verb: str) -> set[str]:
     return {re.split(r"[\s\[(]", part.strip())[0] for part in returns[1].split("|")}
 
 
-@pytest.mark.parametrize("verb", sorted(set(scripts.VERBS) - {"inspect"}))
+@pytest.mark.parametrize("verb", sorted({*scripts.VERBS, "tally"} - {"inspect"}))
 def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
     code = scripts.with_functions(scripts.read(verb))
     words = set(re.findall(r"(?:return |reply = |and |or )\{'(\w+)'", code))
@@ -1136,18 +1136,28 @@ def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
     assert words_of(verb) == words
 
 
-@pytest.mark.parametrize("verb", scripts.VERBS)
+@pytest.mark.parametrize("verb", [*scripts.VERBS, "tally"])
 def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
     text = scripts.read(verb)
     first = scripts.with_functions(text).splitlines()[0]
     assert f"local {', '.join(scripts.header(text, 'ARGV'))} = unpack(ARGV)" == first
 
+
+@pytest.mark.parametrize("verb", scripts.VERBS)
+def test_a_head_names_every_key_of_its_verb(verb: str) -> None:
     parts = ("leases", "queue", "waiters", "info", "wake", "stats", "never")
     assert parts == scripts.script(verb).keys
     keys = keys_of("p", "n")
     asked = zip(scripts.script(verb).keys, keys.of("T"), strict=True)
     for part, key in asked:
         assert key == f"p:{{n}}:{part}" + (":T" if part == "wake" else "")
+
+
+def test_what_is_on_no_name_has_keys_of_its_own() -> None:
+    assert ("marks",) == scripts.script("marks").keys == (marks_key("p").partition(":")[2],)
+    parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
+    assert ["shares", "sketch", "sums"] == parts
+    assert ("shares", "sketch", "stats") == scripts.script("tally").keys  # sums are read as stats
 
 
 def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
@@ -1169,9 +1179,17 @@ def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
     return steps
 
 
+def a_marked_child() -> Keys:
+    """A key of a policy of which an operator said something."""
+    keys = keys_of("p", "n", "child", keep=77)
+    assert keys.policy is not None
+    keys.policy.mark = "88 6"
+    return keys
+
+
 def an_ask(**changes: Any) -> plans.Ask:
     said = {
-        "keys": keys_of("p", "n", keep=77),
+        "keys": a_marked_child(),
         "lease": math.inf,
         "permits": 5,
         "limit": 9,
@@ -1192,9 +1210,10 @@ def an_ask(**changes: Any) -> plans.Ask:
 
 def test_plans_send_what_the_heads_say() -> None:
     """Each value can be told from the others: one in a wrong place is seen."""
-    keys = keys_of("p", "n", keep=77)
+    keys = a_marked_child()
     asking = {"permits": 5, "limit": 9, "kind": "w", "max_waiters": 55, "fair": 0}
     asking |= {"verb": "acquire", "token": "T", "channel": "chan", "label": "lab", "keep": 77}
+    asking |= {"mark": "88 6"}
     renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
     plan = plans.acquire(an_ask(), 100.0)
     steps = sent(plan, ["ok", "123", "5000"], ["ok", "inf"])
@@ -1205,6 +1224,7 @@ def test_plans_send_what_the_heads_say() -> None:
 
     plan = plans.acquire(an_ask(lease=2.5, give_up_at=100.0), 100.0)
     leaving = {"verb": "release", "token": "T", "fence": "0", "hold": 0, "keep": 77}
+    leaving |= {"mark": "88 6"}
     assert [
         {**asking, "lease": "2500", "how": "wait"},
         {**leaving, "how": "giveup", "bury": 0},

@@ -1,4 +1,4 @@
-"""Keeps the books of a process: the names it uses, and what else may be written a little later.
+"""Keeps the books of a process: the names it uses, what operators marked, what came of its asks.
 
 One daemon thread per process and cache alias, and none where nothing is to be written: it starts
 with the first entry and ends when it was idle for a while. It is never the thread that renews
@@ -11,22 +11,22 @@ import atexit
 import logging
 import math
 import os
-import queue
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..protocol.keys import Keys
+from ..protocol.keys import Keys, Policy
+from ..protocol.plans import Failure, Plan
+from .marks import Marks, reading
 from .names import Names
 from .server import Server, server_of
+from .tally import Event, Named, Share, Tally
+from .threads import Worker
 from .wire import RETRY, ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
-
-#: Seconds without anything to do after which the thread ends.
-LINGER = 5.0
 
 
 class Book(Protocol):
@@ -40,102 +40,112 @@ class Book(Protocol):
     def unwritten(self) -> bool: ...
 
 
-class Clerk:
-    """The books of one alias in this process. `in_use`: the names of the leases held now."""
+class Held(Protocol):
+    """What the clerk reads of a lease. `permits`: 0 for the whole name."""
 
-    def __init__(self, alias: str, in_use: Callable[[], list[Keys]]) -> None:
-        self.pid, self._alias, self._in_use = os.getpid(), alias, in_use
-        self.names = Names(in_use)
-        # No lock: entries come from any place, a destructor or a signal handler too, where a lock
-        # might be held by the very thread that waits for it. A queue's put() may be interrupted
-        # by itself; of two threads that were started at once the one that is noted here goes on.
-        self._thread: threading.Thread | None = None
-        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._looks_at = math.inf
+    @property
+    def permits(self) -> int: ...
+    @property
+    def terms(self) -> Named: ...
+
+
+class Clerk:
+    """The books of one alias in this process. `held`: the leases that it holds now."""
+
+    def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
+        self.pid, self._alias, self._held = os.getpid(), alias, held
+        #: What this process waits for, by token.
+        self.waiting: dict[str, Named] = {}
+        self.forget()
+        self._not_before = -math.inf
+        self._worker = Worker(f"redis-sync-clerk-{alias}", self._turn, self._earliest)
 
     @property
     def _books(self) -> tuple[Book, ...]:
-        return (self.names,)
+        return self.names, self.marks, self.tally
 
     def note(self, keys: Keys) -> None:
-        """Have the name listed as in use. Costs a look-up when it was noted within the minute."""
+        """A lease of that name is held: have it listed, and counted as in use. Costs a look-up when
+        it was noted within the minute."""
         if keys.leases not in self.names.noted:
             self.names.add(keys)
-            self.expect(self.names.due)
+            self._worker.expect(self.names.due)
+        if self.tally.due == math.inf and keys.keep:  # an adopted lease brings no event
+            self.tally.rouse()
+            self._worker.expect(self.tally.due)
 
-    def expect(self, due: float) -> None:
-        """Have the thread look at `due`; it is woken only when it would sleep for longer."""
-        if due < self._looks_at:
-            self._looks_at = due
-            self._wake.put(None)
-        if self._thread is None:
-            self._start()
+    def heed(self, policy: Policy) -> Plan:
+        """Know what operators said of `policy` before a child of it is asked for."""
+        if self.marks.needed(policy):
+            try:
+                answer = yield reading(policy.registry)
+            except Failure as failure:
+                self.marks.unreadable(policy.registry, failure)
+            else:
+                self.marks.read(policy.registry, answer)
+        self._worker.expect(self.marks.due)
+
+    def waits(self, token: str, named: Named | None) -> None:
+        """Keep in mind that `token` waits in this process for what `named` names; None: it does so
+        no more."""
+        if named is None:
+            self.waiting.pop(token, None)
+        else:
+            self.waiting[token] = named
+
+    def count(self, event: Event) -> None:
+        """Have what happened counted."""
+        self.tally.events.append(event)
+        if self.tally.due == math.inf:
+            self.tally.rouse()
+            self._worker.expect(self.tally.due)
+
+    def _in_use(self) -> list[Keys]:
+        return [lease.terms.keys for lease in self._held()]
+
+    def _waited_for(self) -> list[Keys]:
+        return [named.keys for named in list(self.waiting.values())]
+
+    def _shares(self) -> Iterator[Share]:
+        for lease in self._held():
+            yield Share(lease.terms, lease.permits or 1, 0)
+        for named in list(self.waiting.values()):
+            yield Share(named, 0, 1)
 
     def last_words(self, until: float) -> None:
         """At the end of the process: what is still to be written is written now."""
         for book in self._books:
             book.hurry()
-        self._wake.put(None)
-        while any(book.unwritten for book in self._books):
-            thread = self._thread
-            if thread is None or clock() >= until:
-                return
-            thread.join(0.002)
+        self._worker.rouse()
+        while any(book.unwritten for book in self._books) and clock() < until:
+            time.sleep(0.002)
 
     def forget(self) -> None:
         """Let go of all entries."""
         self.names = Names(self._in_use)
-
-    def _start(self) -> None:
-        thread = threading.Thread(
-            target=self._run, name=f"redis-sync-clerk-{self._alias}", daemon=True
-        )
-        self._thread = thread
-        try:
-            thread.start()
-        except RuntimeError as error:
-            # No lease depends on it: the next entry tries again.
-            self._thread = None
-            logger.warning("the clerk of %r could not start: %s", self._alias, error)
-
-    def _run(self) -> None:
-        me = threading.current_thread()
-        while self._thread is me:
-            self._looks_at = -math.inf  # busy: an entry that comes now is seen below
-            not_before = self._look()
-            self._looks_at = due = max(not_before, self._earliest())
-            if max(not_before, self._earliest()) < due:
-                continue
-            try:
-                self._wake.get(timeout=max(0.0, min(LINGER, due - clock())))
-            except queue.Empty:
-                if due == math.inf:
-                    break
-        if self._thread is me:
-            self._thread = None
-            if self._earliest() < math.inf:
-                self.expect(-math.inf)  # an entry came while it was ending
+        self.marks = Marks(self._in_use, self._waited_for)
+        self.tally = Tally(self._shares)
 
     def _earliest(self) -> float:
-        return min(book.due for book in self._books)
+        return max(self._not_before, min(book.due for book in self._books))
 
-    def _look(self) -> float:
-        """Tend what is due, whatever happens. Returns a time before which not to look again."""
+    def _turn(self) -> float:
+        """Tend what is due, whatever happens; when the next turn is."""
         try:
             now = clock()
-            due = [book for book in self._books if book.due <= now]
-            if due:
-                server = server_of(self._alias)
-                for book in due:
-                    book.tend(server, now)
+            for book in [book for book in self._books if book.due <= now]:
+                book.tend(server_of(self._alias), now)
         except ImproperlyConfigured as error:
             # The alias is gone, as after a test's override_settings: nothing can be kept there.
             logger.warning("the clerk of %r keeps nothing: %s", self._alias, error)
             self.forget()
+        except Failure as failure:
+            logger.debug("what %r did could not be written: %s", self._alias, failure)
+            self._not_before = clock() + RETRY
         except Exception:
             logger.exception("the clerk of %r met an error and goes on", self._alias)
-            return clock() + RETRY
-        return -math.inf
+            self._not_before = clock() + RETRY
+        return self._earliest()
 
 
 _clerks: dict[str, Clerk] = {}
@@ -149,9 +159,9 @@ def _last_words() -> None:
             one.last_words(until)
 
 
-def clerk(alias: str, in_use: Callable[[], list[Keys]]) -> Clerk:
+def clerk(alias: str, held: Callable[[], Iterable[Held]]) -> Clerk:
     """The clerk of an alias in this process; a fork starts with none."""
     found = _clerks.get(alias)
     if found is None or found.pid != os.getpid():
-        found = _clerks[alias] = Clerk(alias, in_use)
+        found = _clerks[alias] = Clerk(alias, held)
     return found

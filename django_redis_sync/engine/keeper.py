@@ -24,7 +24,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Run
 from . import courier
-from .clerk import clerk
+from .clerk import Held, clerk
 from .errands import Errands
 from .schedule import Schedule
 from .server import server_of
@@ -44,7 +44,7 @@ GLANCE = 60.0
 Order = tuple[str, Run]
 
 
-class Kept(Protocol):
+class Kept(Held, Protocol):
     """What the keeper needs of a lease.
 
     `due`: when it has to be renewed; `lapses`: when it is lost unless it was renewed by then. Both
@@ -113,7 +113,7 @@ class Keeper:
     # changes it, and only that thread tends.
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
-        self.clerk, self.errands = clerk(alias, self._in_use), Errands(alias)
+        self.clerk, self.errands = clerk(alias, self._held), Errands(alias)
         self._kept: dict[str, tuple[weakref.ref[Kept], Keys]] = {}
         self._schedule, self._flying = Schedule(), set[str]()
         self._answers: deque[tuple[Order, Answer | Failure]] = deque()
@@ -276,9 +276,9 @@ class Keeper:
         if token not in self._kept:
             self._schedule.drop(token)
 
-    def _in_use(self) -> list[Keys]:
-        """The names of the leases that are kept now: used for as long as they are held."""
-        return [keys for ref, keys in self._kept.copy().values() if ref() is not None]
+    def _held(self) -> list[Kept]:
+        """The leases that are kept now."""
+        return [lease for ref, _ in self._kept.copy().values() if (lease := ref()) is not None]
 
 
 _keepers: dict[str, Keeper] = {}

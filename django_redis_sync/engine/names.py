@@ -1,4 +1,4 @@
-"""The registry of names in use, for those who list them, and what fresh names inherit."""
+"""The registry of names in use, for those who list them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from ..protocol.keys import Keys, quote
-from ..protocol.plans import Failure, Run
+from ..protocol.plans import Failure
 from .server import Server
-from .wire import ATTEMPT, RETRY, ROUND, clock
+from .wire import RETRY, ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -33,21 +32,9 @@ def policy_key(prefix: str, name: str) -> str:
     return f"{quote(prefix)}:{{{quote(name)}}}:keys"
 
 
-def marked_key(prefix: str) -> str:
-    """As names_key: the names that an operator paused or resized, by when, until taken back."""
-    return f"{quote(prefix)}:marked"
-
-
-def operating(keys: Keys, how: str, value: str | int = "") -> Run:
-    """The step of an operator's mark: pause, resume, resize to `value`, or reset."""
-    return Run("operate", keys.of(""), ("", how, value, keys.keep), ATTEMPT)
-
-
 class Names:
     """The names that this process used within the minute, and which are still to be written, those
     in `fresh`.
-
-    A fresh child of a policy that an operator paused or resized is treated as the policy is.
     """
 
     # Invariant: due is no later than the end of the minute while anything is noted.
@@ -109,13 +96,12 @@ class Names:
     def _write(self, server: Server, fresh: list[Keys], now: float) -> None:
         by_prefix: dict[str, list[Keys]] = {}
         for keys in fresh:
-            by_prefix.setdefault(_prefix(keys), []).append(keys)
+            by_prefix.setdefault(keys.prefix, []).append(keys)
         for prefix, some in by_prefix.items():
             seconds, _ = server.command("TIME", timeout=ROUND)
             ms = int(seconds) * 1000
             for registry, members in _by_registry(prefix, some).items():
                 self._enter(server, registry, members, ms, now)
-            self._inherit(server, f"{prefix}:marked", [k for k in some if "@" in k.quoted])
 
     def _enter(
         self, server: Server, registry: str, members: list[str], ms: int, now: float
@@ -133,32 +119,6 @@ class Names:
             server.command("ZREMRANGEBYRANK", registry, 0, -1 - MOST_NOTED, timeout=ROUND)
             server.command("PEXPIRE", registry, 2 * NOTED_DAYS * 86_400_000, timeout=ROUND)
 
-    def _inherit(self, server: Server, marked: str, children: list[Keys]) -> None:
-        """Have fresh children of marked policies paused and resized as these are."""
-        by_policy: dict[str, list[Keys]] = {}
-        for keys in children:
-            by_policy.setdefault(keys.quoted.partition("@")[0], []).append(keys)
-        for policy, some in by_policy.items():
-            if server.command("ZSCORE", marked, policy, timeout=ROUND) is None:
-                continue
-            for keys in some:
-                info = keys.info.replace(f"{{{keys.quoted}}}", f"{{{policy}}}")
-                self._follow(server, marked, info, keys)
-
-    def _follow(self, server: Server, marked: str, policy: str, child: Keys) -> None:
-        def marks(info: str) -> Any:
-            return server.command("HMGET", info, "#paused", "#limit", timeout=ROUND)
-
-        wanted, has = marks(policy), marks(child.info)
-        for mark, of_policy, own in zip(("pause", "resize"), wanted, has, strict=True):
-            if of_policy and not own:
-                server.command("ZADD", marked, of_policy, child.quoted, timeout=ROUND)
-                server.run(operating(child, mark, of_policy))
-        # Taken back meanwhile: whoever did that may not have seen the child yet.
-        for undo, before, after in zip(("resume", "reset"), wanted, marks(policy), strict=True):
-            if before and not after:
-                server.run(operating(child, undo))
-
 
 def _by_registry(prefix: str, some: list[Keys]) -> dict[str, list[str]]:
     """What is to be entered where; `prefix` as it stands in keys."""
@@ -169,8 +129,3 @@ def _by_registry(prefix: str, some: list[Keys]) -> dict[str, list[str]]:
         if at:
             found.setdefault(f"{prefix}:{{{policy}}}:keys", {})[key] = None
     return {registry: list(members) for registry, members in found.items()}
-
-
-def _prefix(keys: Keys) -> str:
-    """The prefix, quoted, of the keys of a name."""
-    return keys.leases.removesuffix(f":{{{keys.quoted}}}:leases")

@@ -55,6 +55,8 @@ def pack_step(step: Run) -> bytes:
     """As `pack(command(step))`. What is the same in many steps is packed once: all but the token,
     the wake list that is named after it, and the second argument, a lease or a fence."""
     keys, argv = step.keys, step.argv
+    if len(keys) < 5:  # no verb on one name
+        return pack(command(step))
     token, first, wake = argv[0], str(argv[1]), keys[4]
     head = ("EVALSHA", scripts.script(step.verb).sha, len(keys), *keys[:4])
     text = (

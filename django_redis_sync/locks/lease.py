@@ -17,7 +17,7 @@ from ..engine.wire import clock
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Grant, Plan, Run
 from ..signals import lease_lost
-from . import abandoned
+from . import abandoned, counting
 from . import handle as handles
 from .lease_state import LeaseState, Lost, Terms
 from .waiting import check_may_wait
@@ -138,7 +138,7 @@ class Lease:
         except BaseException:
             self._give_back_later()
             raise
-        self._lose_if(self._state.released(released))
+        self._released(released)
 
     async def arelease(self) -> None:
         """As release. A cancellation waits until it is given back."""
@@ -149,7 +149,7 @@ class Lease:
         except BaseException:
             self._give_back_later()
             raise
-        self._lose_if(self._state.released(released))
+        self._released(released)
 
     def release_later(self) -> None:
         """As release, by the keeper as soon as the server answers. Waits for nothing."""
@@ -243,6 +243,11 @@ class Lease:
     # For the keeper
 
     @property
+    def terms(self) -> Terms:
+        """How it is kept, and of what it is."""
+        return self._state.terms
+
+    @property
     def due(self) -> float:
         """When the keeper has to look."""
         return self._state.due
@@ -282,6 +287,7 @@ class Lease:
         on_lost = state.terms.on_lost
         told = [] if on_lost is None else [partial(on_lost, self)]
         tell(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
+        counting.lost(state.terms)
         # Those who have to know come first: a handler of the log may take its time.
         self.say_lost(reason)
 
@@ -322,6 +328,10 @@ class Lease:
         """Nothing renews it from here on. Raises when there is nothing to give back."""
         self._state.end()
         keeper(self._state.terms.alias).forget(self.token)
+
+    def _released(self, released: bool) -> None:
+        self._lose_if(self._state.released(released))
+        counting.released(self._state.terms, self._state.grant)
 
     def _give_back_later(self) -> None:
         keeper(self._state.terms.alias).later(self._state.giving_back())

@@ -24,7 +24,10 @@ _CLOSE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap."""
+    """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap.
+
+    `template`: what the name was made from, where that is known.
+    """
 
     keys: Keys
     alias: str
@@ -34,6 +37,7 @@ class Terms:
     min_hold: float
     attempt: float = ATTEMPT
     on_lost: Callable[[Any], Any] | None = None
+    template: str = ""
 
     @property
     def budget(self) -> float:

@@ -21,7 +21,7 @@ from ..protocol import plans
 from ..protocol.keys import keys_of
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.scripts import MOST_PERMITS
-from . import transactions
+from . import counting, transactions
 from .callers import Block, Leaving, PerCaller, Shared
 from .lease import Lease
 from .lease_state import Terms
@@ -272,6 +272,7 @@ class Semaphore(Asking):
         """Called before anything is asked for; a face refuses here what it can't allow."""
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
+        counting.asked(terms, got)
         if isinstance(got, Grant):
             return self._lease(terms, got)
         if got.reason == "kind":

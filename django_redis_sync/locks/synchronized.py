@@ -157,7 +157,11 @@ def synchronized(
             fixed = Semaphore(template.vformat(name, (), {}), limit, **labelled)
 
         def semaphore(args: Any, kwargs: Any) -> Semaphore:
-            return fixed or Semaphore(template.of(signature, args, kwargs), limit, **labelled)
+            if fixed is not None:
+                return fixed
+            made = Semaphore(template.of(signature, args, kwargs), limit, **labelled)
+            made.template = name
+            return made
 
         if _is_async(function):
 

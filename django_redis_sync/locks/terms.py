@@ -15,13 +15,21 @@ from ..engine import labels
 from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
 from ..protocol.keys import Token, keys_of
-from ..protocol.plans import Ask
+from ..protocol.plans import Ask, Plan
 from ..protocol.scripts import MOST_PERMITS
 from .lease_state import Terms
 
 
 def _token() -> str:
     return Token(os.urandom(16).hex())
+
+
+def _learning(terms: Terms) -> Callable[[], Plan] | None:
+    """How to know what operators said of the policy that this is a child of, if it is one."""
+    policy = terms.keys.policy
+    if policy is None or not isinstance(terms.alias, str):
+        return None
+    return lambda: keeper(terms.alias).clerk.heed(policy)
 
 
 class Asking:
@@ -46,6 +54,8 @@ class Asking:
     using: Any  # an alias, or a quorum of them
     label: str | None
     on_lost: Callable[[Any], Any] | None
+    #: What the name was made from, where that is known: names of one template are summed up.
+    template = ""
     # What one permit is asked for with, by `blocking`, for as long as the settings stay.
     _usual: dict[bool | None, tuple[conf.Config, Terms, Ask, float]]
 
@@ -109,6 +119,8 @@ class Asking:
             attempt=min(terms.attempt, max(0.5, seconds / 2)) if wait else terms.attempt,
             tokens=_token,
             later=lambda step: keeper(terms.alias).later(step),
+            learn=_learning(terms),
+            waits=lambda token, so: keeper(terms.alias).clerk.waits(token, terms if so else None),
             kind=self._kind,
             fair=self.fair,
             max_waiters=self._max_waiters,
@@ -164,6 +176,7 @@ class Asking:
             min_hold=self.min_hold or named.get("min_hold") or 0.0,
             attempt=self._attempt,
             on_lost=self.on_lost,
+            template=self.template,
         )
 
     def _history(self, config: conf.Config) -> int:

@@ -21,15 +21,16 @@ from asgiref.sync import sync_to_async
 from .. import conf
 from ..engine.commands import command
 from ..engine.drivers import error_of
-from ..engine.names import marked_key, operating
+from ..engine.keeper import keeper
+from ..engine.marks import operating, refresh
 from ..engine.server import server_of
 from ..engine.wire import ATTEMPT
 from ..exceptions import WrongKind
-from ..protocol.keys import Keys, keys_of, split
+from ..protocol.keys import Keys, keys_of, marks_key, split
 from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import MOST_PERMITS
 from .audit import MOST_IDS, person, record
-from .names import family
+from .names import marked_key, marked_keys
 from .status import Holder, Status, Waiter, status_of, statuses
 from .words import display
 
@@ -71,7 +72,10 @@ def clear(
             raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
         chosen.append(one)
     keys = _keys(status.name, status.key, using)
-    steps = [Run("clear", keys.of(one.token), (one.token, keys.keep), ATTEMPT) for one in chosen]
+    steps = [
+        Run("clear", keys.of(one.token), (one.token, keys.mark, keys.keep), ATTEMPT)
+        for one in chosen
+    ]
     cleared = []
     for one, reply in zip(chosen, _run(steps, using), strict=True):
         cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
@@ -184,36 +188,49 @@ def _mark(
     value: int | None = None,
 ) -> list[str]:
     alias = using or conf.current().cache
-    marked = marked_key(conf.current().prefix(alias))
-    first = _keys(name, key, using)
-    # The plain name before the list of its children is read: a child born in between is seen by
-    # one of both. Listed before marked: nothing may stay paused that nobody can see.
-    done = _apply(how, [first], marked, alias, value or "")
-    if key is None:
-        children = family(name, using=using)[1:]
-        done += _apply(how, [_keys(n, k, using) for n, k in children], marked, alias, value or "")
-    _log(how, first.display, names=len(done), value=value)
+    keys, server, sets = _keys(name, key, using), server_of(alias), how in ("pause", "resize")
+    registry = marks_key(conf.current().prefix(alias))
+    mark = "p" if how in ("pause", "resume") else "l"
+    # Of a policy, those of its children too that have a mark of their own or are taken out of its.
+    own = marked_keys(name, mark, using=using) if key is None else []
+    names = [keys, *(_keys(name, one, using) for one in own)]
+    if sets:
+        # Listed before marked: nothing may stay paused that is not shown.
+        since = int(command(alias, "TIME")[0]) * 1000
+        command(alias, "HSET", registry, f"{mark}:{keys.quoted}", value or since)
+        _run([operating(keys, how, value or "")], alias)
+    else:
+        for start in range(0, len(names), _BATCH):
+            _run([operating(one, how) for one in names[start : start + _BATCH]], alias)
+    over = [f"x{mark}:{one.quoted}" for one in names]
+    if not sets:
+        over += [f"{mark}:{one.quoted}" for one in names]
+    command(alias, "HDEL", registry, *over)
+    if not sets:
+        _unlist_marks_of_0_1(alias, names)
+    refresh(server, registry)
+    if not sets and key is not None and keys.marked(0, 0)["pl".index(mark)]:  # by its policy
+        command(alias, "HSET", registry, f"x{mark}:{keys.quoted}", 1)
+        refresh(server, registry)
+    # At once in this process; the others see it within a second.
+    keeper(alias).clerk.marks.poke(server)
+    shown = [keys] if sets else names
+    _log(how, keys.display, names=len(shown), value=value)
     record(how, name, key, using, by=by or person(), reason=reason, limit=value)
-    return done
+    return [one.display for one in shown]
 
 
-def _apply(how: str, some: Sequence[Keys], marked: str, alias: str, value: str | int) -> list[str]:
-    for start in range(0, len(some), _BATCH):
-        batch = some[start : start + _BATCH]
-        if how in ("pause", "resize"):
-            now = int(command(alias, "TIME")[0]) * 1000
-            command(alias, "ZADD", marked, *(word for k in batch for word in (now, k.quoted)))
-        _run([operating(keys, how, value) for keys in batch], alias)
-        if how in ("resume", "reset"):
-            found = statuses([split(k.quoted) for k in batch], using=alias, rows=1)
-            over = [
-                keys.quoted
-                for keys, one in zip(batch, found, strict=True)
-                if not one.paused and one.override is None
-            ]
-            if over:
-                command(alias, "ZREM", marked, *over)
-    return [keys.display for keys in some]
+def _unlist_marks_of_0_1(alias: str, names: Sequence[Keys]) -> None:
+    """Version 0.1 listed marked names in a sorted set."""
+    prefix = conf.current().prefix(alias)
+    found = statuses([split(k.quoted) for k in names], using=alias, rows=1)
+    over = [
+        keys.quoted
+        for keys, one in zip(names, found, strict=True)
+        if not one.paused and one.override is None
+    ]
+    if over:
+        command(alias, "ZREM", marked_key(prefix), *over)
 
 
 def _keys(name: str, key: str | None, using: str | None) -> Keys:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import conf
 from ..engine.commands import command, pipelined, whole
-from ..protocol.keys import Keys, keys_of, split
+from ..protocol.keys import keys_of, split
 from ..protocol.scripts import CONSTANTS
 from .status import Status
 
@@ -89,7 +89,10 @@ def histories(
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
         replies = pipelined(alias, [("HGETALL", keys.stats) for keys in batch])
-        found += [_history(keys, r, last, minutes) for keys, r in zip(batch, replies, strict=True)]
+        found += [
+            history_of(*split(keys.quoted), reply, last, minutes)
+            for keys, reply in zip(batch, replies, strict=True)
+        ]
     return found
 
 
@@ -169,7 +172,10 @@ def _asked(c: Counters) -> int:
     return _came(c) + c.turned_away
 
 
-def _history(keys: Keys, reply: Mapping[str, str], last: int, minutes: int) -> History:
+def history_of(
+    name: str, key: str | None, reply: Mapping[str, str], last: int, minutes: int
+) -> History:
+    """The history that a hash of counters tells. `last`: this minute, since 1970."""
     by_minute: dict[int, dict[str, int]] = {}
     folded: dict[str, int] = {}
     for label, value in reply.items():
@@ -182,7 +188,6 @@ def _history(keys: Keys, reply: Mapping[str, str], last: int, minutes: int) -> H
     rows = [(m, parsed.get(m, _NOTHING)) for m in range(last - minutes + 1, last + 1)]
     counters = [row for _, row in rows]
     ever = add([*parsed.values(), _totals(folded)])
-    name, key = split(keys.quoted)
     dated = tuple((datetime.fromtimestamp(m * 60, tz=timezone.utc), row) for m, row in rows)
     return History(name, key, dated, add(counters), ever, suggest(counters))
 

@@ -12,8 +12,8 @@ from typing import overload
 
 from .. import conf
 from ..engine.commands import command, pipelined
-from ..engine.names import marked_key, names_key, policy_key
-from ..protocol.keys import check_text, quote, split, unquote
+from ..engine.names import names_key, policy_key
+from ..protocol.keys import check_text, marks_key, quote, split, unquote
 from .configured import configured
 from .status import MOST_ROWS, Status, Unread, readable
 from .words import display
@@ -172,6 +172,19 @@ def marked(*, using: str | None = None) -> list[Pair]:
     return [split(quoted) for quoted in _marked(*_where(using)) if _is_ours(quoted)]
 
 
+def marked_keys(name: str, mark: str, *, using: str | None = None) -> list[str]:
+    """The keys of a policy that were marked by themselves, or taken out of its mark; `mark`: p
+    (paused) or l (resized)."""
+    found = _marked(*_where(using))
+    pairs = [split(quoted) for quoted, marks in found.items() if marks & {mark, f"x{mark}"}]
+    return sorted(key for policy, key in pairs if policy == name and key is not None)
+
+
+def marked_key(prefix: str) -> str:
+    """Where version 0.1 lists what operators marked: a sorted set of names, as between braces."""
+    return f"{quote(prefix)}:marked"
+
+
 def count_names(*, using: str | None = None) -> int:
     """How many plain names and policies the registry has."""
     alias, prefix = _where(using)
@@ -292,9 +305,16 @@ def _score(reply: Sequence[object]) -> str:
     return str(last[-1] if isinstance(last, (list, tuple)) else last)
 
 
-def _marked(alias: str, prefix: str) -> list[str]:
-    """Names that an operator marked, as between braces."""
-    found: list[str] = command(alias, "ZRANGE", marked_key(prefix), 0, -1)
+def _marked(alias: str, prefix: str) -> dict[str, set[str]]:
+    """Names that an operator marked, as between braces: "p" where paused, "l" where resized; "xp",
+    "xl" where that is not so although it is for all others of the policy."""
+    old, marks = pipelined(
+        alias, [("ZRANGE", marked_key(prefix), 0, -1), ("HGETALL", marks_key(prefix))]
+    )
+    found = {quoted: {"p", "l"} for quoted in old}
+    for entry in marks:
+        mark, _, quoted = entry.partition(":")
+        found.setdefault(quoted, set()).add(mark)
     return found
 
 

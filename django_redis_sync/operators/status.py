@@ -6,6 +6,7 @@ but to the operations that need them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from .. import conf
 from ..engine import labels
 from ..engine.commands import whole
 from ..engine.drivers import adrive, error_of
-from ..engine.server import async_server_of, server_of
+from ..engine.marks import reading, refresh, take
+from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError
 from ..protocol import plans
@@ -141,8 +143,14 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
     config = conf.current()
     alias = using or config.cache
     keys = keys_of(config.prefix(alias), name, key)
-    plan = plans.run_once("inspect", keys, ("", MOST_ROWS), ATTEMPT, clock())
-    return _status(keys, await adrive(plan, async_server_of(alias)))
+    return _status(keys, await adrive(_look(keys), async_server_of(alias)))
+
+
+def _look(keys: Keys) -> plans.Plan:
+    if keys.policy is not None:
+        with contextlib.suppress(Failure):  # as in _refresh_marks
+            take(keys.policy.registry, (yield reading(keys.policy.registry)))
+    return (yield from plans.run_once("inspect", keys, ("", MOST_ROWS), ATTEMPT, clock()))
 
 
 def statuses(
@@ -184,15 +192,25 @@ def _looks(
     alias = using or config.cache
     prefix, server = config.prefix(alias), server_of(alias)
     wanted = [keys_of(prefix, name, key) for name, key in names]
+    _refresh_marks(server, wanted)
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
         yield from zip(batch, server.many([looking(k, rows) for k in batch]), strict=True)
+
+
+def _refresh_marks(server: Server, wanted: Iterable[Keys]) -> None:
+    """What children are shown as depends on their policies."""
+    for registry in {keys.policy.registry for keys in wanted if keys.policy is not None}:
+        # The last known are shown where the marks can't be read: those are in force then.
+        with contextlib.suppress(Failure):
+            refresh(server, registry)
 
 
 def _status(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> Status:
     """A Status of the reply of the `inspect` verb. `configured`: the limit in the settings."""
     now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply
     now = int(now)
+    paused, override = keys.marked(whole(paused), whole(override))
     holders, waiters = [], []
     for token, end, text in zip(held[::3], held[1::3], held[2::3], strict=True):
         state, own_fence, _, permits, _, label = _record(text)
@@ -213,7 +231,7 @@ def _status(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> 
     kind, _, said = seen.partition(" ")
     callers = whole(said) or None
     exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
-    limit = whole(override) or callers or configured
+    limit = override or callers or configured
     if kind == "w" and not override:
         limit = None
     when, _, before = clash.partition(" ")
@@ -225,8 +243,8 @@ def _status(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> 
         kind="read/write" if kind == "w" else "plain",
         limit=limit,
         callers_limit=callers if kind != "w" else None,
-        override=whole(override) or None,
-        paused_since=_moment(whole(paused)) if paused else None,
+        override=override or None,
+        paused_since=_moment(paused) if paused else None,
         in_use=sum(h.permits or 1 for h in holders) if exclusive else whole(used),
         exclusive=exclusive,
         holding=int(holding),

@@ -6,9 +6,11 @@ In a key a name is percent-quoted where it holds `%`, `{`, `}` or `@`. A keyed c
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 MOST_BYTES = 200
 #: Characters of a token that people see.
@@ -34,10 +36,32 @@ class Token(str):
         return repr(f"{head}{colon}{token[:SHOWN]}…")
 
 
+class Policy:
+    """What this process knows of a keyed policy: one object for all keys of its children.
+
+    `mark`: what an operator said of the policy, as its children carry it to the server, since they
+    may live on other nodes: "-", or "PAUSED LIMIT" (server ms, or 0; permits, or 0). `exempt`: the
+    marks of children that an operator took out of it, by quoted name. `due`: when that has to be
+    read again, in seconds of the monotonic clock; `used`: when it was last needed; `stirred`: a
+    mark changed, and waiters of this process have not been told.
+    """
+
+    __slots__ = ("__weakref__", "due", "exempt", "mark", "quoted", "registry", "stirred", "used")
+
+    def __init__(self, registry: str, quoted: str) -> None:
+        self.registry, self.quoted = registry, quoted
+        self.mark, self.exempt, self.stirred = "-", dict[str, str](), False
+        self.due = self.used = -math.inf
+
+
+#: By the key of the marks and the quoted name of the policy.
+policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
+
+
 class Keys(NamedTuple):
     """The keys of one name. `display` is what people read, `quoted` stands in the keys.
 
-    `keep`: minutes of history that its verbs write; 0: none.
+    `keep`: minutes of history that its verbs write; 0: none. `policy`: whose child it is, if any.
     """
 
     display: str
@@ -50,6 +74,26 @@ class Keys(NamedTuple):
     stats: str
     never: str
     keep: int
+    policy: Policy | None
+
+    @property
+    def prefix(self) -> str:
+        """What all keys begin with, quoted."""
+        return self.leases.removesuffix(f":{{{self.quoted}}}:leases")
+
+    @property
+    def mark(self) -> str:
+        """What an operator said of its policy, as the verbs that let somebody in are told it."""
+        policy = self.policy
+        if policy is None:
+            return "-"
+        return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
+
+    def marked(self, paused: int, limit: int) -> tuple[int, int]:
+        """The marks in force, where its own say so: since when it is paused (server ms) and the
+        limit, 0 for none. Its own come before its policy's."""
+        of_policy = [0, 0] if self.mark == "-" else [int(word) for word in self.mark.split(" ")]
+        return paused or of_policy[0], limit or of_policy[1]
 
     def of(self, token: str) -> tuple[str, ...]:
         """KEYS of every verb, for one token.
@@ -89,13 +133,40 @@ def unquote(text: str) -> str:
 def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
     """The keys of `name` under `prefix`, or of its child for `key`. Raises as check_text does."""
     check_text("a name", name)
-    quoted, display = quote(name), name
+    quoted, display, policy = quote(name), name, None
     if key is not None:
         check_text("a key", key)
+        policy = _policy(marks_key(prefix), quoted)
         quoted, display = f"{quoted}@{quote(key)}", f"{name}@{key}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
     leases, queue, waiters, info, wake, stats, never = (base + part for part in _PARTS)
-    return Keys(display, quoted, leases, queue, waiters, info, wake, stats, never, keep)
+    return Keys(display, quoted, leases, queue, waiters, info, wake, stats, never, keep, policy)
+
+
+def marks_key(prefix: str) -> str:
+    """A hash of what operators paused ("p:NAME": since when, server ms) and resized ("l:NAME": the
+    limit), and of the children that they took out of that again ("xp:NAME", "xl:NAME"); NAME as
+    between braces."""
+    return f"{quote(prefix)}:marks"
+
+
+def group_keys(prefix: str, group: str) -> tuple[str, ...]:
+    """Where sums of a group of names are kept: shares of processes, the busiest keys, counts.
+
+    `prefix`: quoted; `group`: a policy or template as between braces, or "" for all names.
+    """
+    base = f"{prefix}:{{{group or '%'}}}:"  # no name is quoted so
+    return base + "shares", base + "sketch", base + "sums"
+
+
+def groups_key(prefix: str) -> str:
+    """A sorted set of groups, by when something happened in them, server ms. `prefix`: quoted."""
+    return f"{prefix}:groups"
+
+
+def _policy(registry: str, quoted: str) -> Policy:
+    found = policies.get((registry, quoted))
+    return found or policies.setdefault((registry, quoted), Policy(registry, quoted))
 
 
 def split(quoted: str) -> tuple[str, str | None]:

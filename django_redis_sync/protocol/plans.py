@@ -89,7 +89,8 @@ class Ask(NamedTuple):
     a first answer may take, retries included; `attempt`: seconds for one try; `kind`: p plain,
     w read/write; `permits`: 0 for the whole name; `shadow`: granted in any case, and counted;
     `channel`: where the wake-up is published, "-" when it is popped; `tokens` makes them; `later`
-    is given the undo that could not be done.
+    is given the undo that could not be done; `learn` is a plan to carry out first; `waits` is told
+    of a token that it waits from here on, or does so no more.
     """
 
     keys: Keys
@@ -108,6 +109,8 @@ class Ask(NamedTuple):
     channel: str = "-"
     label: str = ""
     shadow: bool = False
+    learn: Callable[[], Plan] | None = None
+    waits: Callable[[str, bool], None] | None = None
 
 
 class Grant(NamedTuple):
@@ -115,7 +118,8 @@ class Grant(NamedTuple):
 
     `ends`: when the lease asked for would end; where that is later than `until`, a renewal has to
     follow. `unanswered`: an acquire of this token got no answer, so what ends it must bury it.
-    `refused`: why it would have been, to one that only looked (`Ask.shadow`).
+    `refused`: why it would have been, to one that only looked (`Ask.shadow`). `waited`:
+    seconds from the first send to the grant for one that had a place in the queue, else 0.
     """
 
     token: str
@@ -126,6 +130,7 @@ class Grant(NamedTuple):
     ends: float
     unanswered: bool
     refused: str = ""
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,10 @@ def seconds(reply: str) -> float:
 
 def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
     return Run(
-        "release", keys.of(token), (token, "0", "undo", int(bury), 0, keys.keep), UNDO_BUDGET
+        "release",
+        keys.of(token),
+        (token, "0", "undo", int(bury), 0, keys.mark, keys.keep),
+        UNDO_BUDGET,
     )
 
 
@@ -216,6 +224,8 @@ def _undo(ask: Ask, token: str) -> Plan:
 
 def acquire(ask: Ask, start: float) -> Plan:
     """A Grant or a Refusal. Failure when the server gave no answer within the budget."""
+    if ask.learn is not None:
+        yield from ask.learn()
     while True:
         token, trail = ask.tokens(), _Trail()
         try:
@@ -231,6 +241,9 @@ def acquire(ask: Ask, start: float) -> Plan:
             # Cancelled or interrupted, maybe with an acquire on its way to the server.
             yield from _undo(ask, token)
             raise
+        finally:
+            if ask.waits is not None:
+                ask.waits(token, False)
         if isinstance(result, Grant):
             return result
         if trail.unanswered:
@@ -245,12 +258,15 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
     how = "shadow" if ask.shadow else "wait" if ask.wait else "try"
     while True:
         argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
-        argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label, ask.keys.keep)
+        argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label)
+        argv += (ask.keys.mark, ask.keys.keep)
         step = Run("acquire", keys, argv, ask.attempt)
         answer: Answer = yield from persist(step, until, trail, trail.there)
         word, *rest = answer.reply
         if word != "wait":
             return (yield from _settled(ask, token, word, rest, answer.sent, start, trail))
+        if how != "again" and ask.waits is not None:
+            ask.waits(token, True)
         trail.there, how = True, "again"
         asked, then, told = answer.sent, int(rest[0]) / 1000, int(rest[1]) / 1000
         left, element = ask.give_up_at - answer.received, None
@@ -294,6 +310,7 @@ def _settled(
     if word == "gone":
         return None
     fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease - TICK
+    waited = max(began - start, TICK) if trail.there else 0.0
     trail.there = True
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
@@ -303,12 +320,12 @@ def _settled(
             return None
         lease = math.inf
     until, refused = began + lease - TICK, rest[2] if len(rest) > 2 else ""
-    return Grant(token, fence, ask.permits, began, until, ends, trail.unanswered, refused)
+    return Grant(token, fence, ask.permits, began, until, ends, trail.unanswered, refused, waited)
 
 
 def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
     """Leave the queue, unless the permits came at the last moment."""
-    argv = (token, "0", "giveup", int(trail.unanswered), 0, ask.keys.keep)
+    argv = (token, "0", "giveup", int(trail.unanswered), 0, ask.keys.mark, ask.keys.keep)
     step = Run("release", ask.keys.of(token), argv, min(ask.attempt, UNDO_BUDGET))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, trail, True)
     if answer.reply[0] == "ok":
@@ -319,7 +336,7 @@ def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> P
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
     bury, hold_ms = int(grant.unanswered), int(hold * 1000)
-    argv = (grant.token, grant.fence, "release", bury, hold_ms, keys.keep)
+    argv = (grant.token, grant.fence, "release", bury, hold_ms, keys.mark, keys.keep)
     return Run("release", keys.of(grant.token), argv, timeout)
 
 
@@ -341,7 +358,7 @@ def release(
 
 def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     """True when a writer's lease became a reader's, False when it is lost."""
-    argv = (grant.token, grant.fence, "share", 0, 0, keys.keep)
+    argv = (grant.token, grant.fence, "share", 0, 0, keys.mark, keys.keep)
     step = Run("release", keys.of(grant.token), argv, attempt)
     answer = yield from persist(step, start + 2 * attempt, _Trail())
     return answer.reply[0] == "ok"

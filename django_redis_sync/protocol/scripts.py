@@ -24,6 +24,7 @@ CONSTANTS = MappingProxyType(
         "BURIAL": 120_000,  # how long a late copy of an ended acquire is refused
         "BOUND": 100,  # entries that one script sweeps or hands over at the most,
         "ROUNDS": 20,  # but so many times as many leases that are over: they must not look taken
+        "BUSIEST": 200,  # keys of a group whose refusals are counted
         "EXCLUSIVE": 2**40,  # permits that the whole name weighs: more than any limit
         "PAIR": 2**40,  # a counter and the sum of its ms share one number: count * PAIR + ms
     }
@@ -64,4 +65,6 @@ def script(verb: str) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
+#: The verbs on one name; and the scripts that are on none.
 VERBS = ("acquire", "release", "renew", "clear", "operate", "inspect")
+ASIDE = ("marks", "tally")

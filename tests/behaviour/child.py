@@ -227,9 +227,41 @@ def fork_holding(name: str) -> None:
         own.release()
 
 
-ROLES: dict[str, Any] = {
-    role.__name__: role for role in (storm, queue, hold, adopt, brief, once, fork_holding)
-}
+def keyed(name: str, key: str) -> None:
+    """Holds the only permit of a child, waits for it again, and releases when told to."""
+    from django_redis_sync import Semaphore
+
+    lease = Semaphore(name, 1, key=key).acquire()
+    assert lease is not None
+
+    def wait() -> None:
+        second = Semaphore(name, 1, key=key).acquire()
+        assert second is not None
+        say("in")
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    while not Semaphore(name, 1, key=key).status().waiting:
+        time.sleep(0.01)
+    say("waits")
+    if sys.stdin.readline():
+        lease.release()
+        say("released")
+    thread.join(20)
+
+
+def brief_children(name: str, count: int) -> None:
+    """Takes and gives back a permit of so many children, and ends."""
+    from django_redis_sync import Semaphore
+
+    for key in range(count):
+        with Semaphore(name, 1, key=str(key)):
+            pass
+    say("done")
+
+
+_ROLES = (storm, queue, hold, adopt, brief, once, fork_holding, keyed, brief_children)
+ROLES: dict[str, Any] = {role.__name__: role for role in _ROLES}
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from django_redis_sync import Lock, SyncError
-from django_redis_sync.engine.names import marked_key, names_key
+from django_redis_sync.engine.names import names_key
 from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.names import marked_key, names_in_use
 from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of
 from tests.settings import PREFIX

@@ -324,11 +324,11 @@ class _Fair:
         facts = self.world.facts(self.state.server)
         for field, how in (("#paused", "resume"), ("#limit", "reset")):
             if field in facts.fields:
-                after, ran = self.world.run(self.state, "operate", "", ("", how, "", 0))
+                after, ran = self.world.run(self.state, "operate", "", ("", how, "", "-", 0))
                 self._do(("an operator says", how), after, ran)
         for token, end in facts.leases.items():
             if end == math.inf and self.state.clients["abcdefgh".index(token[0])].mode == "dead":
-                after, ran = self.world.run(self.state, "clear", token, (token, 0))
+                after, ran = self.world.run(self.state, "clear", token, (token, "-", 0))
                 self._do(("an operator clears", token), after, ran)
 
     def _settle(self) -> None:

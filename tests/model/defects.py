@@ -78,8 +78,8 @@ DEFECTS = [
         "was granted again while it held",
         (Spec(limit=2, begins=0), Spec(limit=2, begins=0)),
         {
-            "open(token, keep)\nif record then": (
-                "open(token, keep)\n"
+            "heed(name, mark) end\nif record then": (
+                "heed(name, mark) end\n"
                 "if string.sub(record or '', 1, 1) == 'h' then record = nil end\nif record then"
             )
         },

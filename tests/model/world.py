@@ -385,10 +385,10 @@ class World:
         if how == "clear":
             facts = self.facts(state.server)
             for token in sorted(facts.leases.keys() | facts.queue.keys()):
-                after, ran = self.run(state, "clear", token, (token, 0))
+                after, ran = self.run(state, "clear", token, (token, "-", 0))
                 yield ("an operator clears", token, ran.reply), after, ran
         else:
-            after, ran = self.run(state, "operate", "", ("", how, value, 0))
+            after, ran = self.run(state, "operate", "", ("", how, value, "-", 0))
             yield ("an operator says", how, value), after, ran
 
     def _late_steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:

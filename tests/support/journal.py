@@ -214,7 +214,8 @@ def install(key: str, constants: Mapping[str, int] | None = None) -> None:
     merged = {**_constants, **(constants or {})}
 
     def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:
-        return wrap(verb, _compose(verb, constants or merged), key)
+        source = _compose(verb, constants or merged)
+        return wrap(verb, source, key) if verb in scripts.VERBS else source
 
     _patch(compose, merged)
 

@@ -37,6 +37,7 @@ FAST = {
 
 #: What an argument is when a call does not name it.
 DEFAULTS: dict[str, Any] = {
+    "mark": "-",
     "token": "",
     "lease": 1000,
     "permits": 1,

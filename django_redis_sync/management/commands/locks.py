@@ -27,7 +27,7 @@ from django_redis_sync.exceptions import SyncError, Unavailable
 from django_redis_sync.management import display, looking, naming, runner, terminal
 from django_redis_sync.operators import actions, audit, doctor
 from django_redis_sync.operators.listing import FIGURES
-from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.names import count_keys, names_in_use
 from django_redis_sync.operators.status import Holder, Status, Waiter, statuses
 from django_redis_sync.operators.words import duration, without_secrets
 
@@ -365,9 +365,10 @@ class Command(BaseCommand):
         (plain, child), *_others = family
         names = act(plain, child, using, reason=reason)
         shown = terminal.printable(names[0])
-        if len(names) > 1:
-            keys = ngettext("%d key", "%d keys", len(names) - 1) % (len(names) - 1)
-            shown = f"{shown} ({keys})"
+        keys = count_keys([plain], using=using)[plain] if child is None else 0
+        if keys:
+            said_keys = ngettext("%d key", "%d keys", keys) % keys
+            shown = f"{shown} ({said_keys})"
         self._print([self.style.SUCCESS(said % shown)])
         if unheard_of:
             self._print([self.style.WARNING(unheard_of)])

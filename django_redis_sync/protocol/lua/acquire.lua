@@ -1,13 +1,15 @@
 -- acquire: take permits of a name, or a place in its queue; asked again by every waiter. A token
 -- that holds an unexpired lease is answered with it, a buried one never.
 -- KEYS leases queue waiters info wake stats never
--- ARGV token lease permits limit kind how max_waiters fair channel label keep
+-- ARGV token lease permits limit kind how max_waiters fair channel label mark keep
 --   lease: ms or inf; permits: 0 for all of them; kind: p (plain) or w (read/write);
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);
---   channel: - for none; keep: minutes of history
+--   channel: - for none;
+--   mark: that of its policy, - for none; keep: minutes of history
 -- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit | large limit | kind other | gone | dead
-local token, lease, permits, limit, kind, how, max_waiters, fair, channel, label, keep = unpack(ARGV)
+local token, lease, permits, limit, kind, how, max_waiters, fair, channel, label, mark, keep = unpack(ARGV)
 local name, record = open(token, keep)
+if mark ~= '-' then heed(name, mark) end
 if record then
   return asked_again(name, token, record)
 elseif how == 'again' then

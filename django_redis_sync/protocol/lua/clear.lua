@@ -1,9 +1,10 @@
 -- clear: an operator takes away one lease or one place in the queue; it can't come back.
 -- KEYS leases queue waiters info wake stats never
--- ARGV token keep
+-- ARGV token mark keep
 -- Returns ok | gone (nothing there: it ended by itself)
-local token, keep = unpack(ARGV)
+local token, mark, keep = unpack(ARGV)
 local name, record = open(token, keep)
+if mark ~= '-' then heed(name, mark) end
 local state, _, _, _, terms = string.match(record or '', RECORD)
 local ends = redis.call('ZSCORE', LEASES, token)
 if not (record or ends) or state == 'x' then return {'gone'} end

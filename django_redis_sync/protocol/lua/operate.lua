@@ -1,21 +1,22 @@
 -- operate: an operator's marks on a name. They last until taken back, across restarts with
 -- persistence, and keep the name's keys from expiring.
 -- KEYS leases queue waiters info wake stats never
--- ARGV token how value keep
---   token: empty; how: pause | resume | resize (value: the limit that overrides the callers') | reset
+-- ARGV token how value mark keep
+--   token: empty; how: pause | resume | resize (value: the limit that overrides the callers') | reset |
+--   poke (lets in who may come in, after the mark of its policy changed)
 -- Returns ok
-local token, how, value, keep = unpack(ARGV)
+local token, how, value, mark, keep = unpack(ARGV)
 local name = open(token, keep)
-local field = (how == 'pause' or how == 'resume') and '#paused' or '#limit'
 if how == 'pause' or how == 'resize' then
-  put(name, field, how == 'pause' and name.at or value)
+  put(name, how == 'pause' and '#paused' or '#limit', how == 'pause' and name.at or value)
   name.latest = math.huge
-else
-  redis.call('HDEL', INFO, field)
+elseif how ~= 'poke' then
+  redis.call('HDEL', INFO, how == 'resume' and '#paused' or '#limit')
   name.recount = true
 end
-if field == '#paused' then name.paused = how == 'pause'
-else name.override = how == 'resize' and tonumber(value) end
+if how == 'pause' or how == 'resume' then name.paused = how == 'pause' end
+if how == 'resize' or how == 'reset' then name.override = how == 'resize' and tonumber(value) end
+if mark ~= '-' then heed(name, mark) end
 sweep(name, nil)
 hand_over(name, nil)
 finish(name)

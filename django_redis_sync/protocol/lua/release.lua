@@ -1,13 +1,14 @@
 -- release: give a lease back; also the undo of an acquire, and the give-up of a waiter.
 -- KEYS leases queue waiters info wake stats never
--- ARGV token fence how bury hold keep
+-- ARGV token fence how bury hold mark keep
 --   how: release (this fence only) | undo (whatever the token has) | giveup (a lease that was
 --   granted meanwhile is kept and claimed; a waiter leaves) | share (a writer becomes a reader,
 --   with the same lease); bury: 1 when an acquire of this token
 --   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
 -- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
-local token, fence, how, bury, hold, keep = unpack(ARGV)
+local token, fence, how, bury, hold, mark, keep = unpack(ARGV)
 local name, record = open(token, keep)
+if mark ~= '-' then heed(name, mark) end
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now

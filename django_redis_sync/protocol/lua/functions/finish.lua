@@ -7,7 +7,8 @@ local function finish(name)
     for _, key in ipairs({LEASES, WAITERS}) do
       latest = math.max(latest, tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or 0))
     end
-    if name.override or name.paused then latest = math.huge end
+    local marks = redis.call('HMGET', INFO, '#limit', '#paused') -- its own, not those of its policy
+    if marks[1] or marks[2] then latest = math.huge end
   end
   local later = (name.recount or puts[1] or latest > name.now) and latest + GRACE > expiry
   if later then

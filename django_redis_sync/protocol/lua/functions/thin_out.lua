@@ -1,0 +1,18 @@
+-- Keeps the BUSIEST keys of an hour, as Misra and Gries do: all counts are lowered by that of the first
+-- key that goes, and "off" says by how much in all. No count is too high, and none is too low by more.
+local function thin_out(this)
+  local all, fields, counts = redis.call('HGETALL', SKETCH), {}, {}
+  for i = 1, #all, 2 do
+    if string.find(all[i], this .. 'k:', 1, true) == 1 then
+      fields[#fields + 1] = all[i]
+      counts[#counts + 1] = tonumber(all[i + 1])
+    end
+  end
+  if #fields <= BUSIEST then return end
+  table.sort(counts)
+  local cut = counts[#counts - BUSIEST]
+  for _, field in ipairs(fields) do
+    if redis.call('HINCRBY', SKETCH, field, -cut) <= 0 then redis.call('HDEL', SKETCH, field) end
+  end
+  redis.call('HINCRBY', SKETCH, this .. 'off', cut)
+end

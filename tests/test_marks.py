@@ -1,0 +1,228 @@
+"""What an operator says of a keyed policy: kept once, in force for every key, fresh or not."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+
+from devtools.servers import RedisServer
+from django_redis_sync import Lock, Semaphore
+from django_redis_sync.engine import clerk, marks
+from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.operators.status import status_of
+from django_redis_sync.protocol.keys import keys_of, marks_key, policies
+from django_redis_sync.protocol.plans import Run
+from tests.behaviour.both import both, eventually
+from tests.behaviour.child import Child
+from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+
+PREFIX = settings.PREFIX
+
+
+def lasting(raw: redis.Redis) -> set[str]:
+    """The keys that never expire."""
+    return {key.decode() for key in raw.keys(f"{PREFIX}*") if raw.ttl(key) == -1}
+
+
+async def tries(io: Any, key: str, limit: int = 1, name: str = "api") -> bool:
+    semaphore = Semaphore(name, limit, key=key)
+    lease = await io.do(semaphore, "acquire", blocking=False)
+    if lease is not None:
+        await io.do(lease, "release")
+    return lease is not None
+
+
+@both
+async def test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind(
+    io: Any, raw: redis.Redis
+) -> None:
+    actions.pause("api")
+    assert not any([await tries(io, f"key-{n}") for n in range(500)])
+    assert {marks_key(PREFIX), keys_of(PREFIX, "api").info} == lasting(raw)
+    assert ("api", "key-7") not in names_in_use()
+    actions.resume("api")
+    assert await tries(io, "key-7")
+    assert set() == lasting(raw)
+
+
+@both
+async def test_a_resized_policy_has_its_limit_for_every_key(io: Any, raw: redis.Redis) -> None:
+    actions.resize("api", None, 2)
+    semaphore = Semaphore("api", 1, key="fresh")
+    first, second = [await io.do(semaphore, "acquire", blocking=False) for _ in range(2)]
+    assert first and second
+    assert not await tries(io, "fresh")
+    assert (2, 2) == ((status := status_of("api", "fresh")).limit, status.override)
+    await io.do(first, "release")
+    await io.do(second, "release")
+    assert {marks_key(PREFIX), keys_of(PREFIX, "api").info} == lasting(raw)
+
+
+def test_a_mark_of_a_policy_is_no_mark_of_a_plain_name_or_another_policy(raw: redis.Redis) -> None:
+    actions.pause("api")
+    with Lock("other", key="1"), Lock("api-2", key="1"):
+        pass
+    assert not status_of("other", "1").paused and status_of("api", "unheard of").paused
+
+
+def test_a_release_hands_nothing_over_while_the_policy_is_paused() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        lease = Semaphore("api", 1, key="k").acquire()
+        waiting = threads.submit(Semaphore("api", 1, key="k").acquire)
+        eventually(lambda: status_of("api", "k").waiting == 1)
+        actions.pause("api")
+        lease.release()
+        time.sleep(0.3)
+        assert not waiting.done()
+        actions.resume("api")
+        waiting.result(5).release()
+
+
+def test_waiters_of_a_policy_come_in_when_it_grows() -> None:
+    with ThreadPoolExecutor(1) as threads, Semaphore("api", 1, key="k"):
+        waiting = threads.submit(Semaphore("api", 1, key="k").acquire)
+        eventually(lambda: status_of("api", "k").waiting == 1)
+        actions.resize("api", None, 2)
+        waiting.result(5).release()
+
+
+@pytest.mark.parametrize("mark", ["pause", "resize"])
+def test_a_mark_is_in_force_in_other_processes_and_taken_back_there(
+    clean_redis: None, mark: str
+) -> None:
+    with Child("keyed", "api", "k") as child:
+        assert ["waits"] == child.line()  # behind the lease that it has itself
+        # Said here, and seen there: this process never asked for a child.
+        if mark == "resize":
+            actions.resize("api", None, 2)
+            assert ["in"] == child.line()
+            return
+        actions.pause("api")
+        time.sleep(marks.STALE + 0.5)
+        child.tell("release")
+        assert ["released"] == child.line()
+        time.sleep(0.5)
+        assert status_of("api", "k").waiting == 1
+        actions.resume("api")
+        assert ["in"] == child.line()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What of the marks was read, each time."""
+    done: list[str] = []
+    reading = marks.reading
+
+    def noted(registry: str) -> Run:
+        done.append(registry)
+        return reading(registry)
+
+    monkeypatch.setattr(marks, "reading", noted)
+    monkeypatch.setattr(clerk, "reading", noted)
+    return done
+
+
+def test_marks_are_read_once_a_second_for_all_policies_and_never_when_idle(
+    clean_redis: None, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "IDLE", 1.5)
+    for n in range(20):
+        Semaphore(f"policy-{n}", 1, key="k").acquire(blocking=False).release()
+    time.sleep(2.2)
+    assert 2 <= len(reads) <= 12
+    eventually(lambda: keeper("default").clerk.marks.due == math.inf, 10)
+    before = len(reads)
+    time.sleep(1.5)
+    assert before == len(reads)
+
+
+def test_plain_names_read_no_marks(clean_redis: None, reads: list[str]) -> None:
+    for _ in range(20):
+        with Lock("plain"):
+            pass
+    assert [] == reads
+    assert keeper("default").clerk.marks.due == math.inf
+
+
+def test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once(
+    raw: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    actions.pause("api")
+    assert Semaphore("api", 1, key="k").acquire(blocking=False) is None
+    raw.rename(marks_key(PREFIX), f"{PREFIX}:elsewhere")
+    raw.set(marks_key(PREFIX), "no hash")
+    caplog.clear()
+    policy = policies[marks_key(PREFIX), "api"]
+    for _ in range(3):
+        policy.due = 0.0
+        assert Semaphore("api", 1, key="k").acquire(blocking=False) is None
+    said = [r for r in caplog.records if "marks can't be read" in r.message]
+    assert [logging.WARNING] == [r.levelno for r in said]
+
+
+def test_a_child_keeps_a_mark_of_its_own_until_its_policy_takes_it_back(raw: redis.Redis) -> None:
+    actions.resize("api", "vip", 5)
+    actions.resize("api", None, 2)
+    assert (5, 2) == (status_of("api", "vip").limit, status_of("api", "other").limit)
+    assert ("api", "vip") in names_in_use()
+    assert ["api", "api@vip"] == actions.reset("api")
+    assert (None, None) == (status_of("api", "vip").override, status_of("api", "other").override)
+    assert set() == lasting(raw)
+
+
+@both
+async def test_a_child_can_be_taken_out_of_what_its_policy_is(io: Any, raw: redis.Redis) -> None:
+    actions.pause("api")
+    actions.resize("api", None, 3)
+    assert ["api@vip"] == actions.resume("api", "vip")
+    assert ["api@vip"] == actions.reset("api", "vip")
+    assert await tries(io, "vip") and not await tries(io, "other")
+    assert (1, 3) == (status_of("api", "vip").limit, status_of("api", "other").limit)
+    assert ("api", "vip") in names_in_use()
+    actions.pause("api")  # all of it again
+    assert not await tries(io, "vip")
+    actions.resume("api")
+    actions.reset("api")
+    assert await tries(io, "vip") and await tries(io, "other")
+    assert set() == lasting(raw)
+
+
+def test_marks_of_version_0_1_are_shown_and_taken_back(raw: redis.Redis) -> None:
+    keys = keys_of(PREFIX, "api", "old")
+    raw.zadd(f"{PREFIX}:marked", {"api@old": 1})
+    raw.hset(keys.info, "#paused", int(time.time() * 1000))
+    assert ("api", "old") in names_in_use()
+    actions.resume("api")
+    assert not status_of("api", "old").paused
+    assert [] == raw.zrange(f"{PREFIX}:marked", 0, -1)
+
+
+def test_a_flood_of_fresh_keys_makes_no_renewal_late(
+    new_server: Callable[..., RedisServer], settings: Any
+) -> None:
+    server = new_server()
+    settings.CACHES = {
+        **settings.CACHES,
+        "private": {**settings.CACHES["default"], "LOCATION": server.url},
+    }
+    actions.pause("api", using="private")
+    with Lock("unrelated", timeout=3, renew=True, using="private") as lease:
+        for n in range(5_000):
+            assert not Semaphore("api", 1, key=f"{n}", using="private").acquire(blocking=False)
+        assert lease.held and lease.owned()
+    with redis.Redis.from_url(server.url) as client:
+        assert {b":marks", b":info"} == {
+            key[key.rindex(b":") :] for key in client.keys("*") if client.ttl(key) == -1
+        }

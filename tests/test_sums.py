@@ -1,0 +1,213 @@
+"""Sums over many names: what they count, how wrong they can be and for how long, what they cost."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+from django.test import override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_redis_sync import Lease, Lock, Semaphore, synchronized
+from django_redis_sync.engine import tally
+from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.engine.server import server_of
+from django_redis_sync.operators.sums import SITE, Sums, groups, sums_of
+from django_redis_sync.protocol.keys import group_keys
+from django_redis_sync.protocol.plans import Run
+from django_redis_sync.protocol.scripts import CONSTANTS
+from tests.behaviour.both import both, eventually
+from tests.behaviour.child import Child
+from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
+
+PREFIX = settings.PREFIX
+SHARES, SKETCH, COUNTS = group_keys(PREFIX, "api")
+
+
+@pytest.fixture(autouse=True)
+def quick(fresh_keeper: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Written ten times as often, so that no test waits long."""
+    monkeypatch.setattr(tally, "EVERY", 0.2)
+    monkeypatch.setattr(tally, "AGAIN", 1.0)
+
+
+def sums(group: str = "api") -> Sums:
+    (found,) = sums_of([group])
+    return found
+
+
+@both
+async def test_a_policy_is_summed_up_over_its_keys(io: Any) -> None:
+    held = [
+        await io.do(Semaphore("api", 2, key=key), "acquire", blocking=False)
+        for key in ("a", "a", "a", "b", "b", "b", "b")
+    ]
+    leases = [lease for lease in held if lease]
+    found = eventually(lambda: (s := sums()).in_use == 4 and s.history.total.rejected == 3 and s)
+    eventually(lambda: groups() == ["api"])
+    assert {("a", 2), ("b", 2)} == {(busy.key, busy.in_use) for busy in found.busiest}
+    assert [("b", 2), ("a", 1)] == [(busy.key, busy.refused) for busy in found.refused]
+    assert (0, 0, 0) == (found.use_off, found.waiting_off, found.refused_off)
+    for lease in leases:
+        await io.do(lease, "release")
+    found = eventually(lambda: (s := sums()).in_use == 0 and s.history.total.released == 4 and s)
+    assert (4, 0) == (found.history.total.granted, found.history.total.lost)
+    assert 0 < found.held.p50 <= found.held.p95 < 60
+
+
+def test_waiting_is_counted_while_it_lasts_and_timed_when_it_is_over() -> None:
+    with ThreadPoolExecutor(2) as threads:
+        lease = Semaphore("api", 1, key="k").acquire()
+        waits = [threads.submit(Semaphore("api", 1, key="k").acquire) for _ in range(2)]
+        found = eventually(lambda: (s := sums()).waiting == 2 and s)
+        assert [("k", 1, 2)] == [(b.key, b.in_use, b.waiting) for b in found.busiest]
+        time.sleep(0.3)
+        lease.release()
+        for granted in as_completed(waits, timeout=20):
+            granted.result().release()
+    found = eventually(lambda: (s := sums()).history.total.waited == 2 and s)
+    assert 0 == found.waiting
+    assert found.history.total.wait_seconds >= 0.6
+    assert 0.25 <= found.waited.p50 <= 20
+
+
+def test_names_of_one_template_are_one_group_and_the_site_sums_up_all() -> None:
+    @synchronized("invoice:{pk}")
+    def pay(pk: int) -> None:
+        pass
+
+    for pk in range(5):
+        pay(pk)
+    with Lock("plain"), Semaphore("api", 1, key="k"):
+        found = eventually(lambda: (s := sums(SITE)).in_use == 2 and s)
+        assert {"plain", "api@k"} == {busy.key for busy in found.busiest}
+    eventually(lambda: sums("invoice:{pk}").history.total.released == 5)
+    eventually(lambda: sums(SITE).history.total.released == 7)
+    eventually(lambda: {"invoice:{pk}", "api"} == set(groups()))
+
+
+def test_a_lease_counts_where_it_is_held_and_once() -> None:
+    lease = Semaphore("api", 1, key="k").acquire()
+    eventually(lambda: sums().in_use == 1)
+    handle = lease.detach(timeout=60)
+    eventually(lambda: sums().in_use == 0)  # in use by no process: it is on its way
+    adopted = Lease.from_handle(handle)
+    eventually(lambda: sums().in_use == 1)
+    adopted.release()
+    eventually(lambda: sums().in_use == 0)
+
+
+def test_what_a_killed_process_had_is_over_when_its_share_is(
+    monkeypatch: pytest.MonkeyPatch, raw: redis.Redis
+) -> None:
+    with Child("keyed", "api", "k") as child:
+        assert ["waits"] == child.line()
+        eventually(lambda: (sums().in_use, sums().waiting) == (1, 1), 15)
+    assert 0 < raw.pttl(SHARES) <= tally.LIFE * 1000
+    (process,) = raw.hkeys(SHARES)
+    share = raw.hget(SHARES, process).partition(b" ")[2]
+    raw.hset(SHARES, process, b"1 " + share)  # its time is over
+    assert (0, 0, 0) == (sums().in_use, sums().waiting, sums().processes)
+    with Semaphore("api", 1, key="other"):
+        eventually(lambda: sums().in_use == 1)
+        assert process not in raw.hkeys(SHARES)
+
+
+def test_a_process_that_ends_says_so_and_loses_no_count(raw: redis.Redis) -> None:
+    with Child("brief_children", "api", 7) as child:
+        assert ["done"] == child.line()
+        child.process.wait(20)
+    assert 7 == sums().history.total.released
+    assert 0 == sums().in_use and not raw.exists(SHARES)
+
+
+def test_what_is_not_counted_by_name_is_not_summed_up(raw: redis.Redis) -> None:
+    with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "STATS": False}):
+        with Semaphore("api", 1, key="k"):
+            time.sleep(0.5)
+        assert not keeper("default").clerk.tally.events
+    assert not raw.exists(SHARES, SKETCH, COUNTS)
+
+
+def test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrote: list[Run] = []
+    many = type(server_of("default")).many
+    monkeypatch.setattr(
+        type(server_of("default")),
+        "many",
+        lambda self, steps: (
+            wrote.extend(s for s in steps if s.verb == "tally") or many(self, steps)
+        ),
+    )
+    held = Semaphore("api", 1, key="hog").acquire()
+    start = time.monotonic()
+    for n in range(3000):
+        key = "hog" if n % 3 == 0 else f"key-{n}"
+        lease = Semaphore("api", 1, key=key).acquire(blocking=False)
+        if lease:
+            lease.release()
+    eventually(lambda: sums().history.total.rejected == 1000, 15)
+    rounds = (time.monotonic() - start) / tally.EVERY + 2
+    assert len(wrote) <= 2 * rounds  # for the policy and for the site
+    assert "hog" == sums().refused[0].key
+    assert raw.hlen(SKETCH) <= 4 * CONSTANTS["BUSIEST"] + 2 * tally.MOST_KEYS
+    held.release()
+
+
+def tallied(counts: Counter[str], rest: int = 0) -> None:
+    """Refusals of keys, as one process writes them."""
+    said = json.dumps({key: str(n) for key, n in counts.items()})
+    argv = ("process", "", 30_000, "{}", "{}", said, rest, 60)
+    server_of("default").run(Run("tally", (SHARES, SKETCH, COUNTS), argv, 5.0))
+
+
+@pytest.mark.usefixtures("raw")
+def test_the_busiest_keys_are_right_within_the_bound_that_is_said(raw: redis.Redis) -> None:
+    @given(st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        raw.delete(SKETCH)
+        rng, true = random.Random(seed), Counter[str]()
+        for _ in range(rng.randint(1, 8)):
+            # Few that come often, and a long tail that never comes twice.
+            keys = [f"hog-{rng.randint(0, 5)}" for _ in range(rng.randint(0, 300))]
+            tail = [f"{rng.random()}" for _ in range(rng.randint(0, 900))]
+            seen = Counter([*keys, *tail])
+            true += seen
+            *named, last = *seen.most_common(tally.MOST_KEYS + 1), ("", 0)
+            rest = named.pop()[1] if len(named) > tally.MOST_KEYS else last[1]
+            tallied(Counter(dict(named)), rest)
+        found = sums()
+        shown = {busy.key: busy.refused for busy in found.refused}
+        for key, n in shown.items():
+            assert n <= true[key] <= n + found.refused_off
+        missing = max((n for key, n in true.items() if key not in shown), default=0)
+        assert missing <= found.refused_off
+
+    check()
+
+
+def test_old_hours_are_forgotten(raw: redis.Redis) -> None:
+    hour = raw.time()[0] // 3600
+    raw.hset(SKETCH, mapping={f"{hour - 2}:k:old": 9, f"{hour - 1}:k:late": 5, "hour": hour - 1})
+    tallied(Counter(new=1))
+    assert [("late", 5), ("new", 1)] == [(busy.key, busy.refused) for busy in sums().refused]
+
+
+def test_other_peoples_values_hide_nothing(raw: redis.Redis) -> None:
+    tallied(Counter(a=1))
+    raw.hset(
+        SHARES, mapping={"x": "9999999999999 nonsense", "y": "no number", "z": "9999999999999 5"}
+    )
+    raw.hset(SKETCH, mapping={"nonsense": "x", "1:k": "y", "2:d:w9": "no number"})
+    assert [("a", 1)] == [(b.key, b.refused) for b in sums().refused if b.refused]
+    assert 0 == sums().in_use
