@@ -221,6 +221,19 @@ def test_a_fresh_ask_tries_an_unreachable_server_twice_and_at_once(desk: Desk) -
     assert [] == desk.left
 
 
+@pytest.mark.parametrize("last", ["unreachable", "final"])
+def test_a_request_that_may_have_run_is_said_to_be_so_whatever_came_of_the_next_tries(
+    desk: Desk, last: str
+) -> None:
+    hand = desk.acquire().fail("unanswered", 100)
+    with pytest.raises(Failure) as caught:
+        while True:
+            hand.fail(last, 100.1)
+
+    assert "unanswered" == caught.value.why
+    assert [("t1", "undo", 1)] == desk.undone_later()
+
+
 def test_a_final_failure_is_not_asked_again(desk: Desk) -> None:
     with pytest.raises(Failure):
         desk.acquire().fail("final", 100)

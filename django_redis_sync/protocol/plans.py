@@ -202,6 +202,8 @@ def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Pl
             )
             delay = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
             if hopeless or failure.at + delay >= until:
+                if trail.unanswered and failure.why != "unanswered":  # an earlier try may have run
+                    raise Failure(failure.cause, failure.at, "unanswered") from failure
                 raise
             tries += 1
             if delay:
