@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def core(using: str) -> None:
         )
         waiting.start()
         eventually(lambda: status_of("wait", using=using).waiting == 1)
+        time.sleep(1.5)  # a waiter asks again after a second
         assert first
         first.release()
         waiting.join(20)
