@@ -8,7 +8,7 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep soak bench exam lint docs messages matrix server clean
+.PHONY: help demo test deep soak plants bench exam lint docs messages matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -24,6 +24,9 @@ deep: $(VENV)/.installed server  ## the tests that take many servers or minutes,
 
 soak: $(VENV)/.installed server  ## random work and random faults for ten minutes (ARGS="--minutes 60")
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+plants: $(VENV)/.installed server  ## planted defects, which the tests have to find (ARGS="--sample 5")
+	@$(BIN)/python -m tests.plants $(ARGS)
 
 bench: $(VENV)/.bench server  ## this project beside its peers, some minutes (ARGS=--quick for one)
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -14,6 +14,7 @@ from . import (
     crowds,
     cycles,
     handover,
+    keeping,
     plots,
     process,
     project,
@@ -38,6 +39,7 @@ BENCHMARKS = {
     "asgi": requests.asgi,
     "gunicorn": serving.gunicorn,
     "uvicorn": serving.uvicorn,
+    "keeping": keeping.keeping,
     "process": process.process,
 }
 

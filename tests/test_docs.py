@@ -39,6 +39,7 @@ PAGES = {
 #: Commands that pages show, and what runs them.
 SHELL = {
     r"make (demo|test|deep|soak|lint|bench|docs|matrix)\b.*": "the Makefile: test_demo.py, .ci/run",
+    r"make plants.*": "test_plants.py",
     r"make exam.*": "test_exam_faults.py, test_exam_trial.py",
     r"make messages": "test_admin_catalog.py",
     r"python -m pip install .*": "a wheel is built and installed by test_frame.py",

@@ -25,6 +25,7 @@ def test_what_may_come_early_is_taken_along() -> None:
     schedule.put("soon", 1.1, 0.99)
     schedule.put("later", 1.2, 1.08)
     assert schedule.earliest() == 1.0
+    assert [] == taken(schedule, 0.99)
     assert ["due", "soon"] == taken(schedule, 1.0)
 
 
@@ -62,13 +63,14 @@ def test_what_comes_and_goes_between_two_looks_costs_the_heap_nothing() -> None:
 
 def test_what_was_dropped_behind_the_heaps_back_does_not_pile_up_in_it() -> None:
     schedule = Schedule()
+    schedule.put("live", 1.0, 1.0)  # above all those that are dropped
     for number in range(10_000):
         schedule.put(str(number), 1e9, 1e9)
         schedule.earliest()  # a look: it is in the heap now
         schedule.drop(str(number))
         assert schedule.entries < 200
     schedule.put("last", 3.0, 3.0)
-    assert ["last"] == taken(schedule, 4.0)
+    assert ["live", "last"] == taken(schedule, 4.0)
 
 
 def test_it_says_what_a_plain_list_would() -> None:

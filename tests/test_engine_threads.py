@@ -386,15 +386,14 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
 ) -> None:
     """As by a soft time limit or Ctrl-C, at the worst moment: whoever waits next is served, within
     its time, and what the interrupted one had is back within a lease."""
-    lock = Lock("x", timeout=1, renew=True)
     package = Path(threads.__file__).parents[1].as_posix()
 
     def contend() -> None:
         held = Lock("x", timeout=0.1, renew=False).acquire(blocking_timeout=3)
         assert held
-        got = lock.acquire(blocking_timeout=3)
-        assert got
-        got.release()
+        lock = Lock("x", timeout=1, renew=True)
+        assert lock.acquire(blocking_timeout=3)
+        lock.release()
 
     # Every line is thousands of runs: a sample of them, drawn anew in each run of the tests.
     chance = random.Random()

@@ -45,9 +45,10 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """Those that are due by `now`, or may be taken along, the most urgent first. Each has to
-        be put or dropped by whoever takes it."""
-        self._sort()
+        """When one is due by `now`: it, and those that may be taken along, the most urgent first.
+        Each has to be put or dropped by whoever takes it."""
+        if self.earliest() > now:
+            return
         while self._heap:
             when, token = self._heap[0]
             live = self._when.get(token) is when

@@ -69,9 +69,9 @@ async def test_a_server_that_hangs_takes_no_call_beyond_its_budget(
         lease = await io.do(Impatient("held", using=name), "acquire")
     private.pause()
     try:
-        for options in ({"blocking": False}, {"blocking_timeout": 0.5}):
+        for kind, options in ((Impatient, {"blocking": False}), (Lock, {"blocking_timeout": 0.5})):
             with within(TOO_LATE), pytest.raises(Unavailable):
-                await io.do(Impatient("x", using=name), "acquire", **options)
+                await io.do(kind("x", using=name), "acquire", **options)
         if lease is not None:
             for act in ("renew", "release"):
                 with within(TOO_LATE), pytest.raises(Unavailable):
@@ -126,6 +126,27 @@ async def test_a_path_that_swallows_takes_no_call_beyond_its_budget(io, private,
             await io.do(Impatient("x", using=name), "acquire", False)
         with within(TOO_LATE), pytest.raises(Unavailable):
             await io.do(lease, "release")
+
+
+@both
+async def test_answers_that_are_lost_again_and_again_take_no_call_beyond_its_budget(
+    io, private, alias
+) -> None:
+    """Connections are made, requests are run: only time can end it."""
+    assert private.port is not None
+    with proxied(HOST, private.port) as proxy:
+        name = alias(proxy.url)
+        lease = await io.do(Impatient("held", using=name), "acquire")
+        for verb in ("acquire", "renew", "release"):
+            proxy.harm("drop", verb, times=100)
+            with within(TOO_LATE), pytest.raises(Unavailable):
+                if verb == "acquire":
+                    await io.do(Impatient("x", using=name), "acquire", False)
+                else:
+                    await io.do(lease, verb)
+            assert len(proxy.done) >= 2  # it was asked for again
+            proxy.done.clear()
+            proxy._harms.clear()
 
 
 # Pools

@@ -24,6 +24,7 @@ def at(file: str, *names: str) -> tuple[str, ...]:
 
 
 HERE, WAYS, CLOCKS = "faults/test_servers", "faults/test_ways", "faults/test_clocks"
+TOLD, ENGINE = "behaviour/test_told", "test_engine_threads"
 OLD, PERMITS = "behaviour/test_faults", "behaviour/test_permits"
 LOOPS = "behaviour/test_loops"
 SENTINEL, CLUSTER = "topologies/test_sentinel", "topologies/test_cluster"
@@ -438,6 +439,28 @@ FAULTS: dict[int, Row] = {
             "test_an_async_exit_stack_may_be_closed_in_another_task",
         ),
     ),
+    43: Row(
+        "a thread can't be started",
+        "the call goes on or fails; the next use starts it; nothing is believed beyond its time",
+        "Thread.start that raises; a real limit of memory for its stack, then lifted",
+        (
+            *at(
+                "test_engine_keeper",
+                "test_a_keeper_that_could_not_start_is_started_by_the_next_use",
+                "test_in_a_process_without_room_for_threads_the_next_use_starts_the_keeper",
+                "test_a_lease_unrenewed_for_want_of_threads_is_believed_in_no_longer_than_it_is",
+                "test_a_holder_that_checks_its_lease_has_the_keeper_started",
+                "test_without_a_thread_of_its_own_a_renewal_is_sent_by_the_one_that_watches",
+                "test_an_undo_that_got_no_thread_is_done_when_there_is_one",
+            ),
+            *at(
+                ENGINE,
+                "test_a_thread_that_could_not_start_is_started_by_the_next_work",
+                "test_receivers_that_got_no_thread_run_when_one_can_be_started",
+                "test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts_it",
+            ),
+        ),
+    ),
     44: Row(
         "memory full while leases are held",
         "held ones are renewed and given back; waiters are served; newcomers are refused",
@@ -453,6 +476,68 @@ FAULTS: dict[int, Row] = {
                 "test_a_waiter_keeps_its_place_and_gets_what_becomes_free",
                 "test_a_newcomer_is_refused_and_leaves_nothing",
             ),
+        ),
+    ),
+    46: Row(
+        "path to Redis accepts and answers nothing",
+        "told before anybody else gets in; what else is kept is not late",
+        "a proxy that swallows all, timeouts of 5 s; another alias hung; SIGSTOP of a shard and of "
+        "three of a quorum's five",
+        (
+            *at(
+                TOLD,
+                "test_when_the_path_answers_nothing_it_is_told_before_another_has_it",
+                "test_another_alias_that_hangs_makes_nothing_late",
+                "test_a_receiver_that_takes_its_time_makes_no_other_late",
+                "test_the_keeper_never_waits_for_what_renews",
+            ),
+            *at(
+                "topologies/test_told",
+                "test_a_shard_that_hangs_is_told_in_time_and_makes_no_other_late",
+                "test_a_quorum_whose_majority_hangs_is_told_in_time",
+                "test_a_quorum_of_which_two_hang_keeps_its_lease",
+            ),
+        ),
+    ),
+    47: Row(
+        "pool that waits for a free connection, exhausted",
+        "every call within its budget; a release goes through",
+        "BlockingConnectionPool and a class of the project's own, with nothing left to give",
+        at(
+            "behaviour/test_budgets",
+            "test_a_pool_that_waits_is_not_waited_for",
+            "test_an_exhausted_plain_pool_holds_nobody_up",
+            "test_an_async_pool_that_waits_takes_no_call_beyond_its_budget",
+            "test_a_server_that_hangs_takes_no_call_beyond_its_budget",
+            "test_a_path_that_swallows_takes_no_call_beyond_its_budget",
+        ),
+    ),
+    48: Row(
+        "receiver of a loss raises SystemExit",
+        "it ends itself only",
+        "SystemExit, KeyboardInterrupt and others from on_lost and from the signal",
+        (
+            *at(
+                TOLD,
+                "test_a_receiver_that_ends_its_thread_ends_nothing_else",
+                "test_a_signals_receiver_that_ends_its_thread_ends_nothing_else",
+            ),
+            *at(ENGINE, "test_calls_sent_together_run_in_their_order_whatever_becomes_of_each"),
+        ),
+    ),
+    50: Row(
+        "an exception out of a signal handler, or a destructor, in the middle of a call",
+        "nobody hangs beyond their time; no permit is gone for longer than a lease",
+        "a tracer that raises, or calls again, at each bytecode; setitimer; a busy collector",
+        at(
+            ENGINE,
+            "test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for",
+            "test_a_courier_interrupted_at_any_bytecode_still_delivers",
+            "test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other",
+            "test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other",
+            "test_a_storm_of_signals_leaves_nobody_hanging",
+            "test_a_destructor_may_send_what_its_own_thread_is_just_sending",
+            "test_a_cycle_collected_inside_a_send_may_send_too",
         ),
     ),
     51: Row(
@@ -506,6 +591,18 @@ FAULTS: dict[int, Row] = {
             ),
             *at("test_checks", "test_a_synchronized_view_that_atomic_requests_wraps"),
         ),
+    ),
+    58: Row(
+        "thousands of leases in one process",
+        "all are kept, and a round has no more than a batch",
+        "10,000 leases of 30 s and 2,000 of 3 s on a clock of the test's own; 300 on a server",
+        at(
+            "test_engine_keeper",
+            "test_the_work_of_a_minute_grows_with_renewals_and_not_with_leases_times_looks",
+            "test_a_round_trip_has_no_more_than_a_batch_of_renewals",
+            "test_three_hundred_leases_are_renewed_in_few_round_trips",
+        ),
+        "CPU time is no test's to judge: docs/performance.md has it, by make bench",
     ),
 }
 
