@@ -275,7 +275,7 @@ _SKIPPED = (
 
 def _still(value: Any) -> Any:
     """A local variable made hashable: equal when the code can't tell them apart."""
-    if value is None or type(value) in (str, int, bool):
+    if value is None or isinstance(value, (str, int, bool)):
         return value
     if type(value) is float:
         return round(value, 6)
