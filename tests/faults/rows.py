@@ -592,6 +592,21 @@ FAULTS: dict[int, Row] = {
             *at("test_checks", "test_a_synchronized_view_that_atomic_requests_wraps"),
         ),
     ),
+    55: Row(
+        "an operator's mark under a flood of fresh keys",
+        "no key without expiry, no renewal late; in force for every key, in every process",
+        "thousands of keys of a paused policy; marks that can't be read; a second process",
+        (
+            *at(
+                "test_marks",
+                "test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind",
+                "test_a_mark_is_in_force_in_other_processes_and_taken_back_there",
+                "test_a_flood_of_fresh_keys_makes_no_renewal_late",
+                "test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once",
+            ),
+            *at("test_sums", "test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory"),
+        ),
+    ),
     58: Row(
         "thousands of leases in one process",
         "all are kept, and a round has no more than a batch",
