@@ -22,7 +22,7 @@ from .faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[1]
 #: One fault takes no longer, whatever hangs.
-FAULT_SECONDS = 120
+FAULT_SECONDS = 240
 
 
 def main() -> int:

@@ -235,11 +235,11 @@ def waiter_killed(lab: Lab) -> None:
 def crowd_killed(lab: Lab) -> None:
     a, b = _pair(lab)
     crowd = lab.hand("crowd", warm=False)
-    _held(a, 35)
+    _held(a, 60)
     with lab.seat.trouble("a thousand, none of whom the witness knows", "crowd"):
         crowd.do("crowd", CROWD, 90)
         _settled(crowd.pid, 15)
-        _waited(b, 12 + LEASE)
+        _waited(b, 30)
         crowd.kill()
         a.kill()
     b.end()

@@ -43,7 +43,7 @@ class Blocking(OnRedis):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.client = redis.Redis.from_url(place.url, socket_timeout=25)
+        self.client = redis.Redis.from_url(place.url, socket_timeout=35)
 
 
 class RedisPy(OnRedis):
@@ -176,7 +176,7 @@ class Steindamm(Blocking):
         from steindamm import AsyncSemaphore
 
         client = redis.asyncio.Redis.from_url(
-            self.place.url, max_connections=5000, socket_timeout=25
+            self.place.url, max_connections=5000, socket_timeout=35
         )
         semaphore = AsyncSemaphore.create(connection=client, **self._options(wait))
         await semaphore.__aenter__()
