@@ -8,7 +8,7 @@ from ...protocol.plans import UNDO_BUDGET, Run
 def undo(step: Run, bury: int) -> Run:
     """The undo of whatever the token of a step has, on one server."""
     token, keep = step.argv[0], step.argv[-1]
-    return Run("release", step.keys, (token, "0", "undo", bury, 0, keep), UNDO_BUDGET)
+    return Run("release", step.keys, (token, "0", "undo", bury, 0, "-", keep), UNDO_BUDGET)
 
 
 def with_fence(step: Run, fence: str) -> Run:
