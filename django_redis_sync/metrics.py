@@ -15,14 +15,14 @@ view) shows them then. Redis is read when it is scraped, and at no other time:
     redis_sync_oldest_hold_seconds{name}            how long the oldest holder has held
     redis_sync_last_minute{name,event}              events of the last whole minute
     redis_sync_last_minute_seconds{name,what}       seconds waited and held, of the same events
-    redis_sync_events_total{name,event}             events ever, of names without keys
+    redis_sync_events_total{name,event}             events ever
     redis_sync_seconds_total{name,what}             their seconds
 
 `event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed or lost.
 
 The label `name` is a policy or a name, never a key: children are summed. Its values are those in
 REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"] and those that `names` (globs) let in, MOST_LABELS at the
-most. Children come and go, so what they counted is no counter: it is the gauge of the last minute.
+most. Of a policy they are the sums that the processes keep, some seconds old.
 Every process shows the same numbers, so one scrape target per database is enough.
 
 An alert that has proved useful, when it holds for five minutes: `sum by (name)
@@ -47,6 +47,7 @@ from .operators.names import (
     Recent,
     count_keys,
     count_names,
+    counted,
     groups_of,
     is_listed,
 )
@@ -108,9 +109,11 @@ class SyncCollector(Collector):
         by_name: dict[str, list[History]] = {}
         for one in histories(read, minutes=2, using=self._using):
             by_name.setdefault(one.name, []).append(one)
+        sums = counted([group.name for group in groups if group.keys], using=self._using)
         for group in groups:
             _add_now(families, group)
-            _add_events(families, group.name, by_name[group.name])
+            told = sums[group.name].history if group.name in sums else None
+            _add_events(families, group.name, by_name[group.name], told)
 
     def _shown(self) -> list[str]:
         named = sorted(configured())
@@ -145,7 +148,7 @@ def _families() -> dict[str, Any]:
             "redis_sync_last_minute_seconds", "Seconds waited and held.", labels=["name", "what"]
         ),
         "events": CounterMetricFamily(
-            "redis_sync_events", "Events ever, of names without keys.", labels=["name", "event"]
+            "redis_sync_events", "Events ever.", labels=["name", "event"]
         ),
         "seconds": CounterMetricFamily(
             "redis_sync_seconds", "Seconds waited and held ever.", labels=["name", "what"]
@@ -168,11 +171,17 @@ def _add_now(families: Mapping[str, Any], group: Group) -> None:
     families["oldest"].add_metric(label, max(held, default=0.0))
 
 
-def _add_events(families: Mapping[str, Any], name: str, histories: list[History]) -> None:
+def _add_events(
+    families: Mapping[str, Any], name: str, histories: list[History], sums: History | None
+) -> None:
+    """Of a name without keys its own counters; of a policy, the sums that processes keep."""
     # The last row is of a minute that is not over; the one before it is whole.
-    _add(families["minute"], families["minute_seconds"], name, add(h.rows[0][1] for h in histories))
+    minute = add(h.rows[0][1] for h in histories) if sums is None else sums.rows[-2][1]
+    _add(families["minute"], families["minute_seconds"], name, minute)
     plain = [h.ever for h in histories if h.key is None]
-    if plain and len(histories) == 1:
+    if sums is not None:
+        _add(families["events"], families["seconds"], name, sums.ever)
+    elif plain and len(histories) == 1:
         _add(families["events"], families["seconds"], name, plain[0])
 
 

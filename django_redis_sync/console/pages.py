@@ -15,7 +15,7 @@ from ..models import Name
 from ..operators.export import as_json
 from ..operators.history import Counters, History, histories_of
 from ..operators.listing import Past, Selection, hour, keys_like, since
-from ..operators.names import Group, Recent, is_known
+from ..operators.names import Group, Recent, counted, is_known
 from ..operators.status import (
     MOST_ROWS,
     Holder,
@@ -25,6 +25,7 @@ from ..operators.status import (
     readable,
     statuses,
 )
+from ..operators.sums import Quantiles, Sums, sums_of
 from ..operators.words import duration, handed_over
 from . import charts
 
@@ -271,6 +272,7 @@ class Detail:
     chart: charts.Chart
     minutes: int
     listing: Listing | None
+    sums: Sums | None = None
 
     @property
     def bar(self) -> charts.Bar:
@@ -302,9 +304,24 @@ class Detail:
         return _mean(total.held_seconds, total.released)
 
     @property
+    def p_wait(self) -> str:
+        return _quantiles(self.sums.waited) if self.sums else ""
+
+    @property
+    def p_hold(self) -> str:
+        return _quantiles(self.sums.held) if self.sums else ""
+
+    @property
     def only_children(self) -> bool:
         """Nobody ever used the name itself."""
         return self.listing is not None and not self.status.fence
+
+
+def _quantiles(found: Quantiles) -> str:
+    """Half, and 95 of a hundred, lasted less; empty when there were none."""
+    if found.p50 is None or found.p95 is None:
+        return ""
+    return f"{duration(found.p50)}, {duration(found.p95)}"
 
 
 def _mean(seconds: float, times: int) -> str:
@@ -324,6 +341,10 @@ def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
     """Everything about a name. Unavailable when Redis can't be reached."""
     past = histories_of([status], minutes=minutes)[0]
     children = listing(wanted) if status.key is None and Recent(status.name) else None
+    sums = counted([status.name]).get(status.name) if children is not None else None
+    if sums is not None:
+        # What would have been enough is said of one name: the limit is each key's.
+        past = replace(sums_of([status.name], minutes=minutes)[0].history, suggested_limit=None)
     return Detail(
         status=status,
         holders=tuple(holder_row(status, holder) for holder in status.holders),
@@ -332,7 +353,8 @@ def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
             for w in status.waiters
         ),
         past=past,
-        chart=charts.chart(charts.steps(past.rows), status.limit),
+        chart=charts.chart(charts.steps(past.rows), None if sums else status.limit),
+        sums=sums,
         minutes=minutes,
         listing=children if children and (children.found or wanted.query) else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..operators.history import add
 from ..operators.listing import Past
 from ..operators.names import Group
 from ..operators.status import Holder, Status, Unread, Waiter
+from ..operators.sums import AGAIN, Sums
 from ..operators.words import duration, handed_over, without_secrets
 from .looking import Seen
 from .terminal import Cell, Column, printable, table, wrap
@@ -53,6 +54,8 @@ def _OVERVIEW() -> list[Column]:
 
 def _overview_row(group: Group, past: Past, style: Style) -> list[str | Cell]:
     refused = sum(past[s.name, s.key].total.turned_away for s in group.all)
+    if group.sums is not None:
+        refused = group.sums.history.total.turned_away
     return [
         group.name,
         str(group.keys) if group.keys else "",
@@ -77,7 +80,7 @@ def _rest(seen: Seen, shown: int, width: int | None) -> list[str]:
         words = {"shown": shown, "found": seen.found}
         said.append(_("%(shown)d of %(found)d are shown: see --top and --sort.") % words)
     if seen.compared is not None:
-        text = _("The order is that of the %d used last; older ones were not compared.")
+        text = _("Compared were %d: the busiest by the sums, and those used last.")
         said.append(text % seen.compared)
     return [line for text in said for line in wrap(text, width)]
 
@@ -111,6 +114,8 @@ def page(seen: Seen, width: int | None, style: Style) -> list[str]:
     told, busy = group.own, [s for s in group.children if _busy(s)]
     head = [_policy_line(group, style), *(_marks(told, width, style) if told else ())]
     head += [*_recently(seen, group, width, style), *_rest(seen, len(group.children), width)]
+    if group.sums is not None:
+        head += wrap(_exactness(group.sums), width)
     if seen.ordered or len(busy) > MOST_DETAILED:
         listed = group.children if seen.ordered else busy[:MOST_DETAILED]
         return [*head, "", *_keys_table(seen, listed, width, style)]
@@ -198,6 +203,9 @@ def _people(one: Status, width: int | None, style: Style) -> list[str]:
 def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list[str]:
     """The last hour of a name and its keys in a sentence or two: was the limit too small?"""
     histories = [seen.past[s.name, s.key] for s in group.all]
+    if group.sums is not None:
+        # What would have been enough is said of one name: the limit is each key's.
+        histories = [replace(group.sums.history, suggested_limit=None)]
     c, minutes = add(h.total for h in histories), max(len(h.rows) for h in histories)
     suggested = max((h.suggested_limit or 0 for h in histories), default=0)
     of = ""
@@ -211,6 +219,8 @@ def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list
         said.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
     if c.released:
         said.append(_("held %s on average") % duration(c.held_seconds / c.released))
+    if group.sums is not None:
+        said += _quantiles(group.sums)
     said.append(_("at most %d in use") % c.peak)
     trouble = {
         "rejected": _("rejected %d"),
@@ -228,6 +238,28 @@ def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list
         text = _("A limit of %(limit)d would have been enough; it is %(now)s now.") % limits
         lines += _warn(text, width, style)
     return lines
+
+
+def _quantiles(sums: Sums) -> list[str]:
+    """Below what half and nearly all of the durations of the last hour or two were."""
+    texts = {
+        _("half waited less than %(p50)s, 95 %% less than %(p95)s"): sums.waited,
+        _("half held less than %(p50)s, 95 %% less than %(p95)s"): sums.held,
+    }
+    return [
+        text % {"p50": duration(found.p50), "p95": duration(found.p95)}
+        for text, found in texts.items()
+        if found.p50 is not None and found.p95 is not None
+    ]
+
+
+def _exactness(sums: Sums) -> str:
+    """How fresh the sums are, and what may hide behind the keys that are shown."""
+    said = _("Sums are %d s old at most.") % AGAIN
+    if sums.refused_off:
+        text = _("A key may have been refused %d times more than is known of it.")
+        said += " " + text % sums.refused_off
+    return said
 
 
 def _warn(text: str, width: int | None, style: Style) -> list[str]:

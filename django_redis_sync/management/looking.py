@@ -9,7 +9,7 @@ from typing import Any
 from ..operators.export import as_json
 from ..operators.history import histories_of
 from ..operators.listing import Past, Selection
-from ..operators.names import Group
+from ..operators.names import Group, Recent, counted
 from ..operators.status import Unread, readable, status_of
 from . import naming
 
@@ -56,12 +56,14 @@ def _list(order: str, top: int, using: str | None) -> Seen:
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
     """A policy: its own marks, and the keys that are asked for or were used last."""
     own = status_of(name, using=using)
-    selection = Selection(order or "recent", policy=name, using=using)
+    many = len(Recent(name, using=using)) > MOST_SUMMED
+    selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
     groups, unread = selection.read(0, top if order else MOST_SUMMED)
     children = tuple(one.children[0] for one in groups)
     if not order:
         children = tuple(sorted(children, key=lambda s: (-s.waiting, -s.in_use)))
-    group = Group(name, own if own.used else None, children, selection.found)
+    sums = counted([name], using=using) if selection.found > len(children) else {}
+    group = Group(name, own if own.used else None, children, selection.found, sums.get(name))
     if group.own is not None:
         selection.past |= {(name, None): histories_of([own], using=using)[0]}
     compared = selection.compared

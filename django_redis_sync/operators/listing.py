@@ -1,8 +1,8 @@
 """What a list shows: a page of names or of one policy's keys, in an order, read as far as shown.
 
 By name, or with something searched for, the registry's entries are gone through, in chunks; of what
-they are only the page is read. By a figure the most recently used entries are compared, no more
-than MOST_COMPARED: `Selection.compared` says of how many that is.
+they are only the page is read. By a figure no more than MOST_COMPARED entries are compared, as
+`Selection.compared` says: the busiest by the sums that processes keep, then the most recently used.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
+from ..protocol.keys import split, unquote
 from .history import Counters, History, add, histories_of
 from .names import Group, Pair, Recent, count_keys, groups_of, is_listed, natural
 from .status import Status, Unread, readable
+from .sums import SITE, sums_of
 
 #: Entries that are compared by a figure, and names and keys that are read for one page, at most.
 MOST_COMPARED, MOST_READ = 100, 180
@@ -31,11 +34,15 @@ def since(statuses: Iterable[Status]) -> datetime | None:
 
 def hour(group: Group, past: Past) -> Counters | None:
     """What happened to all of it in the time of `past`; None where that is not known."""
+    if group.sums is not None:
+        return group.sums.history.total
     found = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
     return add(found) if group.whole and len(found) == len(group.all) else None
 
 
 def _refused(group: Group, past: Past) -> int:
+    if group.sums is not None:
+        return group.sums.history.total.turned_away
     return sum(past[s.name, s.key].total.turned_away for s in group.all)
 
 
@@ -66,6 +73,17 @@ def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
     return [pair for pair, here in zip(pairs, listed, strict=True) if here]
 
 
+def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str]:
+    """The names, or the keys of a policy, that the sums know for the most permits in use, waiters
+    and refusals, in turn."""
+    (sums,) = sums_of([SITE if policy is None else policy], using=using)
+    pairs = zip_longest(sums.busiest, sums.refused)
+    found = [busy.key for pair in pairs for busy in pair if busy is not None]
+    if policy is not None:
+        return list(dict.fromkeys(map(unquote, found)))
+    return list(dict.fromkeys(split(quoted)[0] for quoted in found))
+
+
 class Selection:
     """The names, or the keys of `policy`, that hold `query` or are one of `alike`, in `order`:
     "name", "recent" or one of FIGURES, turned round by a "-" before it. Unavailable when Redis
@@ -88,10 +106,10 @@ class Selection:
             field = "name" if len(recent) <= MOST_BY_NAME else "recent"
             order = field
         self.order, turned = order, order.startswith("-")
+        self._query = query.casefold()
         units: Sequence[str] = recent
         if query or field == "name" or turned:
-            sought = query.casefold()
-            units = [one for one in recent.every() if sought in one.casefold() or one in alike]
+            units = [one for one in recent.every() if self._sought(one) or one in alike]
         if field == "name":
             units = sorted(units, key=natural, reverse=turned)
         elif field == "recent" and turned:
@@ -120,10 +138,16 @@ class Selection:
         self._remember(groups)
         return groups, unread
 
+    def _sought(self, unit: str) -> bool:
+        return self._query in unit.casefold()
+
     def _compare(self, field: str, turned: bool) -> None:
-        self._sorted, self._unread = self._groups(self._units[:MOST_COMPARED])
+        units = self._units[:MOST_COMPARED]
         if self.found > MOST_COMPARED:
             self.compared = MOST_COMPARED
+            heavy = [one for one in heaviest(self._policy, using=self._using) if self._sought(one)]
+            units = list(dict.fromkeys([*heavy, *units]))[:MOST_COMPARED]
+        self._sorted, self._unread = self._groups(units)
         if field == "refused":
             self._remember(self._sorted)
         figure = FIGURES[field]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import overload
 
@@ -15,7 +15,9 @@ from ..engine.commands import command, pipelined
 from ..engine.names import names_key, policy_key
 from ..protocol.keys import check_text, marks_key, quote, split, unquote
 from .configured import configured
+from .history import Counters
 from .status import MOST_ROWS, Status, Unread, readable
+from .sums import Sums, sums_of
 from .words import display
 
 #: Entries of the registry that one command reads.
@@ -32,13 +34,15 @@ class Group:
 
     A name without children is a group of one. The sums are over all of them; `limit` is each
     one's own, so that `in_use` may lie above it when there are children. `keys`: how many children
-    are known, of which `children` may be the most recently used ones only.
+    are known, of which `children` may be the most recently used ones only; `sums`: what
+    the processes say of all of them, where that is so.
     """
 
     name: str
     own: Status | None
     children: tuple[Status, ...]
     keys: int = 0
+    sums: Sums | None = None
 
     @property
     def all(self) -> tuple[Status, ...]:
@@ -47,7 +51,7 @@ class Group:
     @property
     def whole(self) -> bool:
         """Whether the sums are of all children: else they are no more than that at least."""
-        return self.keys <= len(self.children)
+        return self.sums is not None or self.keys <= len(self.children)
 
     @property
     def limit(self) -> int | None:
@@ -56,7 +60,7 @@ class Group:
 
     @property
     def in_use(self) -> int:
-        return sum(s.in_use for s in self.all)
+        return self.sums.in_use if self.sums is not None else sum(s.in_use for s in self.all)
 
     @property
     def holding(self) -> int:
@@ -64,7 +68,7 @@ class Group:
 
     @property
     def waiting(self) -> int:
-        return sum(s.waiting for s in self.all)
+        return self.sums.waiting if self.sums is not None else sum(s.waiting for s in self.all)
 
     @property
     def paused(self) -> bool:
@@ -258,7 +262,15 @@ def groups_of(
         # Of a policy the name itself counts when somebody used or marked it.
         if one.key is not None or one.used or not counts[one.name]:
             by_name[one.name].append(one)
-    return [_group(name, some, counts[name]) for name, some in by_name.items() if some], unread
+    sums = counted([name for name in policies if counts[name] > share], using=using)
+    groups = [_group(name, some, counts[name]) for name, some in by_name.items() if some]
+    return [replace(group, sums=sums.get(group.name)) for group in groups], unread
+
+
+def counted(policies: Sequence[str], *, using: str | None = None) -> dict[str, Sums]:
+    """The sums of those of which any are kept: not by processes of version 0.1."""
+    found = sums_of(policies, using=using) if policies else []
+    return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
 
 def grouped(found: Iterable[Status]) -> list[Group]:
