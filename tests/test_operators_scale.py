@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import StringIO
@@ -18,6 +19,8 @@ from django_redis_sync import Semaphore
 from django_redis_sync.engine.names import names_key, policy_key
 from django_redis_sync.operators import doctor
 from django_redis_sync.operators.names import Recent, natural
+from django_redis_sync.operators.sums import sums_of
+from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("large")]
@@ -147,7 +150,7 @@ def test_a_flood_of_keys_hides_no_name(raw: redis.Redis) -> None:
     assert "≥" in next(line for line in text.splitlines() if line.startswith("api "))
     found = json.loads(locks("status", "api", "--format", "json"))
     assert KEYS == found["found"]
-    assert [{"name": "api", "keys": KEYS, "read": 200}] == found["policies"]
+    assert [{"name": "api", "keys": KEYS, "read": 100}] == found["policies"]
 
 
 def test_numbers_are_in_their_order(admin: Client) -> None:
@@ -156,3 +159,49 @@ def test_numbers_are_in_their_order(admin: Client) -> None:
     assert text.index("invoice:2<") < text.index("invoice:10<")
     text = admin.get(LIST + "api/live/?o=name").content.decode()
     assert text.index("api@2<") < text.index("api@10<")
+
+
+# What the processes say of all keys together
+
+
+@pytest.fixture
+def summed(large: None, raw: redis.Redis) -> Iterator[None]:
+    """The busy keys are none of those that were used last: only the sums know of them."""
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(Semaphore("api", 3, key="40000", timeout=600))
+        for _ in range(5):
+            assert Semaphore("api", 3, key="40000").acquire(blocking=False) is None
+        eventually(lambda: (s := sums_of(["api"])[0]).refused and s.in_use >= HELD + 3)
+        now = raw.time()[0] * 1000
+        raw.zadd(policy_key(settings.PREFIX, "api"), {"40000": now - 3_600_000})
+        yield
+
+
+@pytest.mark.usefixtures("summed")
+def test_the_sums_tell_who_hogs_and_who_was_refused_among_all_keys(admin: Client) -> None:
+    for order in ("use", "refused"):
+        lines = locks("status", "api", "--sort", order, "--top", "3").splitlines()
+        assert f"{KEYS:d} keys, {HELD + 3} in use, 0 waiting, limit 3 each" in lines[0]
+        rows = [line for line in lines if line.startswith("api@")]
+        assert rows[0].startswith("api@40000 ")
+        assert any("rejected 5" in line for line in lines)
+        assert any("Sums are 10 s old at most." in line for line in lines)
+        first = admin.get(f"{LIST}api/live/?o={order}").content.decode()
+        keys = re.findall(r'id="row-(api@[^"]+|api_40[^"]+)"', first)
+        assert "40000" in keys[0]
+    page = admin.get(LIST + "api/change/").content.decode()
+    assert f"{HELD + 3} in use, 0 waiting in all keys" in page and "sync-area" in page
+    assert "≥" not in next(line for line in locks("status").splitlines() if "api " in line)
+
+
+@pytest.mark.usefixtures("summed")
+def test_counters_of_a_policy_are_the_sums_of_its_keys() -> None:
+    metrics = pytest.importorskip("django_redis_sync.metrics")
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry()
+    metrics.register(registry=registry, names=["api"])
+    text = generate_latest(registry).decode()
+    assert 'redis_sync_events_total{event="rejected",name="api"} 5.0' in text
+    assert f'redis_sync_in_use{{name="api"}} {HELD + 3}.0' in text
