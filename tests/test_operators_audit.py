@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from django_redis_sync import Lock, Semaphore
-from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators import actions, audit, status
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import both
 
@@ -27,13 +27,13 @@ def locks(*words: str) -> str:
 
 @both
 async def test_each_act_is_recorded_with_who_and_why(io: Any) -> None:
-    lease = Semaphore("exports", 2).acquire()
+    lease = await io.do(Semaphore("exports", 2), "acquire")
     who = {"by": "ada", "reason": "too many"}
     await io.do(actions, "pause", "exports", **who)
     await io.do(actions, "resize", "exports", None, 7, **who)
     await io.do(actions, "reset", "exports", **who)
     await io.do(actions, "resume", "exports", **who)
-    await io.do(actions, "clear", status_of("exports"), [lease.token], **who)
+    await io.do(actions, "clear", await io.do(status, "status_of", "exports"), [lease.token], **who)
     found = audit.acts("exports")
     assert sorted(["clear", "resume", "reset", "resize", "pause"]) == sorted(
         act.what for act in found
@@ -48,9 +48,9 @@ async def test_each_act_is_recorded_with_who_and_why(io: Any) -> None:
 def test_what_had_ended_by_itself_is_no_act() -> None:
     lease = Lock("a").acquire()
     assert lease is not None
-    status = status_of("a")
+    shown = status_of("a")
     lease.release()
-    actions.clear(status, [lease.token])
+    actions.clear(shown, [lease.token])
     assert [] == audit.acts("a")
 
 

@@ -32,7 +32,8 @@ _DIGITS = re.compile(r"(\d+)")
 class Group:
     """A policy: its plain name (None when that was never used) and its keyed children.
 
-    A name without children is a group of one. The sums are over all of them; `limit` is each
+    A name without children is a group of one. The sums are over all of them (those that were read
+    have at least what they say now, whatever the processes said some seconds ago); `limit` is each
     one's own, so that `in_use` may lie above it when there are children. `keys`: how many children
     are known, of which `children` may be the most recently used ones only; `sums`: what
     the processes say of all of them, where that is so.
@@ -60,7 +61,7 @@ class Group:
 
     @property
     def in_use(self) -> int:
-        return self.sums.in_use if self.sums is not None else sum(s.in_use for s in self.all)
+        return max(self.sums.in_use if self.sums else 0, sum(s.in_use for s in self.all))
 
     @property
     def holding(self) -> int:
@@ -68,7 +69,7 @@ class Group:
 
     @property
     def waiting(self) -> int:
-        return self.sums.waiting if self.sums is not None else sum(s.waiting for s in self.all)
+        return max(self.sums.waiting if self.sums else 0, sum(s.waiting for s in self.all))
 
     @property
     def paused(self) -> bool:
