@@ -290,6 +290,10 @@ def test_a_waiter_outlives_a_change_of_settings(settings, view) -> None:
 
 # Leases that nobody took
 
+#: Since Python 3.12 asyncio itself leaves frames of tasks that ended with an exception to the
+#: collector, also where no lease is near.
+before_312 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio keeps the frames")
+
 
 async def granted_to_a_task(name: str) -> None:
     task = asyncio.ensure_future(Lock(name).aacquire())
@@ -364,8 +368,8 @@ async def shielded_and_left(name: str) -> None:
     [
         granted_to_a_task,
         granted_as_the_loop_ends,
-        cancelled_while_held,
-        cancelled_in_a_call,
+        pytest.param(cancelled_while_held, marks=before_312),
+        pytest.param(cancelled_in_a_call, marks=before_312),
         cancelled_in_a_release,
         lost_by_an_error,
         shielded_and_left,
@@ -385,6 +389,7 @@ def test_a_lease_that_nobody_has_is_let_go_without_the_garbage_collector(what: A
         gc.enable()
 
 
+@before_312
 def test_a_failed_call_lets_go_of_what_is_above_it(private: Any, alias: Any) -> None:
     name = alias(private.url)
 
