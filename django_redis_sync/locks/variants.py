@@ -132,8 +132,8 @@ class RLock(Lock):
         if lease is None:
             text = f"{self.name!r}: this thread or task holds nothing"
             raise NotAcquired(text, name=self.name)
-        if not keep:
-            self._held.discard(lease)
+        if not keep and len(self._taken.mine()[lease]) == 1:
+            self._held.discard(lease)  # until then it is what keeps the lease from being dropped
         return lease
 
     def _deferred(self, lease: Lease) -> bool:
