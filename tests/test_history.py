@@ -64,9 +64,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     ),
     "a release by anybody": ("not (live and own == fence)", "not live", {"owner", "answer"}),
     "a retry that is not idempotent": (
-        "heed(name, mark) end\nif record then",
-        "heed(name, mark) end\n"
-        "if string.sub(record or '', 1, 1) == 'h' then record = nil end\nif record then",
+        "\nif record then",
+        "\nif string.sub(record or '', 1, 1) == 'h' then record = nil end\nif record then",
         {"fence", "limit"},
     ),
     "a hand-over that is lost": (
@@ -146,7 +145,26 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         "elseif false then",
         {"owner"},
     ),
-    "a live head thrown out": ("(deadline <= name.now and t ~= me)", "(t ~= me)", {"place"}),
+    "a live head thrown out": (
+        "elseif state ~= 'w' or permits > limit then",
+        "elseif true then",
+        {"place"},
+    ),
+    "an event loop given up while it gives signs of life": (
+        "local ends = name.now + ALIVE",
+        "local ends = name.now - 1",
+        {"handover", "order", "place"},
+    ),
+    "a sign of life thrown out with a waiter": (
+        "    redis.call('ZREM', WAITERS, t)\n    redis.call('DEL', wake_list(t))",
+        "    redis.call('ZREM', WAITERS, t, 'loop:1')\n    redis.call('DEL', wake_list(t))",
+        {"place"},
+    ),
+    "live waiters dropped among the dead": (
+        "if t ~= me and (state ~= 'w' or deadline_of(name, t, channel) <= name.now) then",
+        "if t ~= me then",
+        {"place"},
+    ),
     "a pause that stops nobody": ("  if name.paused then return false end\n", "", {"paused"}),
     "a refusal of free permits": (
         "local free = fits(name, many, most)",
@@ -170,8 +188,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"handover"},
     ),
     "expired leases that are never swept": (
-        "for _ = 1, ROUNDS do",
-        "for _ = 1, 0 do",
+        "for round = 1, ROUNDS do",
+        "for round = 1, 0 do",
         {"refused", "handover"},
     ),
     "leases swept by a clock that is ahead": (

@@ -272,6 +272,20 @@ def test_contention_is_an_answer(desk: Desk, reply: tuple[Any, ...], refusal: Re
     assert [] == desk.left
 
 
+def test_what_one_script_could_not_tidy_is_asked_for_again_at_once(desk: Desk) -> None:
+    hand = desk.acquire(wait=False, budget=3.0).answer("more", sent=100).answer("more", sent=100.1)
+    assert ("acquire", "t1", "try") == tuple(hand.said[n] for n in ("verb", "token", "how"))
+
+    assert hand.answer("ok", FENCE, "10000", sent=100.2).result
+
+
+def test_asking_for_more_tidying_ends_with_the_budget(desk: Desk) -> None:
+    hand = desk.acquire(wait=False, budget=3.0).answer("more", sent=103)
+
+    assert Refusal("full") == hand.result
+    assert [] == desk.left
+
+
 def test_a_refusal_after_a_lost_reply_buries(desk: Desk) -> None:
     """Rule 6: the first copy may still be on its way."""
     hand = desk.acquire(wait=False).fail("unanswered", 101).answer("no", "full", 0, sent=101)

@@ -699,13 +699,13 @@ def test_dead_heads_are_dropped_in_bulk(x: Name) -> None:
 def test_one_script_does_a_bounded_amount_of_work(x: Name) -> None:
     """Rule 15: and the rest is done by the next."""
     fence = x.hold("a", lease=600_000)
-    dead = [f"dead{n}" for n in range(3 * C["BOUND"])]
+    dead = [f"dead{n}" for n in range(3 * C["CHUNK"])]
     for token in (*dead, "live"):  # so many that the first could be silent before the last is there
         x.wait(token)
         x.raw.zadd(x.keys.waiters, {token: x.now() + 600_000})
     x.silence(*dead)
     x.release("a", fence)
-    assert C["BOUND"] <= len(x.queue()) < len(dead)
+    assert C["CHUNK"] - C["BOUND"] <= len(x.queue()) <= C["CHUNK"] + 1
     for _ in range(3):
         answer = x.ask("live", "again")
     assert (["ok"], ["live"]) == (answer[:1], x.holders())
@@ -1279,3 +1279,92 @@ def test_hundreds_of_leases_that_are_over_take_no_permits(x: Name) -> None:
 
     assert "ok" == x.ask("writer", "try", kind="w", permits=0, limit=1000)[0]
     assert ["writer"] == x.holders()
+
+
+def test_thousands_of_leases_that_are_over_are_removed_script_by_script(x: Name) -> None:
+    """What is left over is no reason to refuse: it says so, and is asked again at once."""
+    many = C["BOUND"] * C["ROUNDS"] + 500
+    tokens = [f"t{n}" for n in range(many)]
+    for token in tokens:
+        x.ask(token, "try", kind="w", limit=10_000, lease=60_000)
+    x.expire(*tokens)
+
+    writer = {"kind": "w", "permits": 0, "limit": 10_000}
+    assert ["more"] == x.ask("writer", "try", **writer)
+    assert 500 == len(x.holders())
+    assert "ok" == x.ask("writer", "try", **writer)[0]
+    assert ["writer"] == x.holders()
+
+
+def test_a_waiter_behind_more_than_one_script_removes_asks_again_at_once(x: Name) -> None:
+    x.hold("a", lease=600_000)
+    dead = [f"dead{n}" for n in range(3 * C["CHUNK"])]
+    x.wait(*dead, "live")
+    x.silence(*dead)
+    word, _, told, _ = x.ask("live", "again")
+    assert ("wait", 1) == (word, told)
+    word, _, told, rank = x.ask("live", "again")
+    assert ("wait", 0) == (word, rank)
+    assert 1 < told <= C["BEAT"]
+
+
+# Signs of life
+
+
+def test_the_waiters_of_an_event_loop_are_passed_over_together(x: Name) -> None:
+    x.hold("a")
+    x.wait("b", "c", "d", channel="loop")
+    x.wait("e")
+    x.raw.zadd(x.keys.waiters, {"loop": x.now() - 1})
+    assert 0 == x.ask("e", "again")[3]
+    assert (["e"], []) == (x.queue(), x.traces("b"))
+
+
+def test_one_that_asks_is_a_sign_of_life_of_all_of_its_event_loop(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b", "c", "d", channel="loop")
+    x.raw.zadd(x.keys.waiters, {"loop": x.now() - 1})
+    assert 2 == x.ask("d", "again", channel="loop")[3]
+    assert C["ALIVE"] - 500 < x.deadline("loop") <= C["ALIVE"]
+    x.release("a", fence)
+    assert ["b"] == x.holders()
+
+
+def test_a_newcomer_is_a_sign_of_life_of_its_event_loop_too(x: Name) -> None:
+    x.hold("a")
+    x.wait("b", "c", channel="loop")
+    x.raw.zadd(x.keys.waiters, {"loop": x.now() - 1})
+    assert 2 == x.ask("d", channel="loop")[3]
+    assert ["b", "c", "d"] == x.queue()
+
+
+def test_a_waiter_that_is_silent_is_dead_though_its_event_loop_is_not(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b", "c", channel="loop")
+    x.silence("b")
+    x.release("a", fence)
+    assert (["c"], []) == (x.holders(), x.queue())
+
+
+def test_the_next_event_loop_looks_when_the_one_ahead_counts_as_dead(x: Name) -> None:
+    x.hold("a", lease=600_000)
+    x.wait(*(f"b{n}" for n in range(300)), channel="loop")
+    x.wait("live")
+    x.wait("b300", channel="loop")
+    assert 1 < x.ask("live", "again")[2] <= C["ALIVE"] + 100
+    # One of the same event loop need not: with the head it would be dead itself.
+    assert C["ASLEEP"] - C["PATIENCE"] == x.ask("b300", "again", channel="loop")[2]
+
+
+def test_the_first_in_line_looks_when_a_winner_should_have_woken(x: Name) -> None:
+    fence = x.hold("a", lease=600_000)
+    x.wait("winner", "b", lease=600_000)
+    x.release("a", fence)
+    x.raw.zadd(x.keys.waiters, {"winner": x.now() + 300})
+    assert 0 < x.ask("b", "again")[2] <= 301
+
+
+def test_signs_of_life_do_not_outlive_their_name(x: Name) -> None:
+    x.hold("a", lease=10)
+    x.wait("b", channel="loop")
+    assert 0 < x.ttls()["waiters"] <= C["ASLEEP"] + 2 * C["GRACE"]

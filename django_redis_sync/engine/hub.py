@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ..protocol.plans import CLAIM, Answer
+from ..protocol.scripts import CONSTANTS
 from .loops import apart, dropped, ended
 from .wire import clock
 
@@ -16,6 +17,18 @@ from .wire import clock
 #: then the server has taken the lease back.
 _MOST_EARLY, _EARLY = 10_000, CLAIM
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
+#: Seconds after which a waiter of each name asks again: a sign of life of all the others.
+PULSE = CONSTANTS["ALIVE"] / 3000
+
+
+class _Room:
+    """The waiters of one name, the one that asked last at the end."""
+
+    __slots__ = ("asked", "beats", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, None] = {}
+        self.asked, self.beats = 0.0, False
 
 
 class Hub:
@@ -27,6 +40,7 @@ class Hub:
         self._waiters: dict[str, asyncio.Future[Answer]] = {}
         self._early: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._sweeping = False
+        self._rooms: dict[str, _Room] = {}
         self._reader: asyncio.Task[None] | None = None
         self._tried: asyncio.Event | None = None
 
@@ -47,8 +61,9 @@ class Hub:
                     told.cancel()
         return self.channel
 
-    def wait(self, token: str, seconds: float) -> asyncio.Future[Answer]:
-        """A future of the element for `token`, or of None after `seconds`."""
+    def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
+        """A future of the element for `token`, or of None after `seconds`; sooner, when no other
+        waiter of the `name` gave a sign of life."""
         loop, sent = asyncio.get_running_loop(), clock()
         done: asyncio.Future[Answer] = loop.create_future()
         early = self._early.pop(token, None)
@@ -57,14 +72,31 @@ class Hub:
             return done
         self._waiters[token] = done
         timer = loop.call_later(seconds, self._wake, token, None, sent)
+        room = self._rooms.setdefault(name, _Room())
+        room.tokens[token], room.asked = None, sent
+        if not room.beats:
+            room.beats = True
+            loop.call_later(PULSE, self._beat, name)
 
         def forget(_: Any) -> None:
             timer.cancel()
             if self._waiters.get(token) is done:
                 del self._waiters[token]
+                room.tokens.pop(token, None)
 
         done.add_done_callback(forget)
         return done
+
+    def _beat(self, name: str) -> None:
+        """Have a waiter ask again, unless one did lately."""
+        room, loop = self._rooms[name], asyncio.get_running_loop()
+        if not room.tokens:
+            del self._rooms[name]
+            return
+        left = room.asked + PULSE - clock()
+        if left <= 0:
+            self._wake(next(reversed(room.tokens)), None, room.asked)
+        loop.call_later(left if left > 0 else PULSE, self._beat, name)
 
     def _wake(self, token: str, element: str | None, sent: float) -> None:
         done = self._waiters.get(token)

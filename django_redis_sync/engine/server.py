@@ -186,7 +186,7 @@ class AsyncServer:
         if type(step) is Run:
             return self.batcher.submit(step)
         if type(step) is Wait:
-            return self.hub.wait(step.token, step.seconds)
+            return self.hub.wait(step.token, step.seconds, step.keys.leases)
         assert isinstance(step, Sleep)
         loop = asyncio.get_running_loop()
         done = loop.create_future()

@@ -265,6 +265,8 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
         step = Run("acquire", keys, argv, ask.attempt)
         answer: Answer = yield from persist(step, until, trail, trail.there)
         word, *rest = answer.reply
+        if word == "more" and answer.received < until:
+            continue
         if word != "wait":
             return (yield from _settled(ask, token, word, rest, answer.sent, start, trail))
         if how != "again" and ask.waits is not None:
@@ -297,6 +299,8 @@ def _settled(
     ask: Ask, token: str, word: str, rest: list[Any], began: float, start: float, trail: _Trail
 ) -> Plan:
     """What an answer other than "wait" means; a grant counts from `began`."""
+    if word == "more":
+        return Refusal("full")
     if word == "no":
         reason, waiting, mean, limit = (*rest, "", "")[:4]
         return Refusal(

@@ -15,14 +15,16 @@ from .sources import header, read, with_functions, with_numbers
 CONSTANTS = MappingProxyType(
     {
         "FIRST": 5000,  # the longest lease a hand-over grants before its winner was heard of
-        "CLAIM": 3000,  # a winner that has not woken by then loses its lease
+        "CLAIM": 2500,  # a winner that has not woken by then loses its lease
         "BEAT": 1000,  # a waiter near the head asks again this often
         "PATIENCE": 2000,  # and counts as dead this long after it should have asked
         "ASLEEP": 5000,  # the furthest a waiter's deadline can be, deep in the queue
+        "ALIVE": 2500,  # a sign of life of one waiter counts so long for all of its event loop
         "NEAR": 32,  # ranks that ask every BEAT; 10 ms are added for each one behind them
         "GRACE": 5000,  # keys outlive the last lease or waiter by one to two of these
         "BURIAL": 120_000,  # how long a late copy of an ended acquire is refused
         "BOUND": 100,  # entries that one script sweeps or hands over at the most,
+        "CHUNK": 500,  # dead waiters at the head of the queue are dropped by so many at once
         "ROUNDS": 20,  # but so many times as many leases that are over: they must not look taken
         "BUSIEST": 200,  # keys of a group whose refusals are counted
         "EXCLUSIVE": 2**40,  # permits that the whole name weighs: more than any limit

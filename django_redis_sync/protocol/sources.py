@@ -7,7 +7,6 @@ front of the statement that calls them, and a run that does not come there does 
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -105,7 +104,9 @@ def _asked(head: str, body: list[str], after: list[str]) -> list[str]:
     if word == "elseif":
         return []
     if word == "if":
-        for other in itertools.takewhile(lambda line: line.startswith("else"), after):
+        for other in after:
+            if not other.startswith("else"):
+                break
             asked += called(other)
     if word == "for":
         asked += [name for *_, names in _statements(body) for name in names]

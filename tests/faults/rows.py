@@ -478,6 +478,16 @@ FAULTS: dict[int, Row] = {
             ),
         ),
     ),
+    45: Row(
+        "1,000 and 10,000 waiters of one process killed",
+        "the next live one is in within 3 and 6 s; waiters of a live process keep their places",
+        "SIGKILL of a process with so many tasks that wait, ahead of another's",
+        at(
+            HERE,
+            "test_row_45_the_waiters_of_a_killed_process_are_passed_over_together",
+            "test_row_45_the_waiters_of_a_live_process_keep_their_places",
+        ),
+    ),
     46: Row(
         "path to Redis accepts and answers nothing",
         "told before anybody else gets in; what else is kept is not late",

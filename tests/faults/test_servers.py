@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +291,83 @@ def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
     lease.release()
     threads[0].join(10)
     assert all(look(name).empty for name in (*names, "x"))
+
+
+CROWD = """
+import asyncio, sys, django
+django.setup()
+from django_redis_sync import Lock
+async def wait():
+    async with Lock("x"):
+        pass
+async def main():
+    tasks = []
+    for number in range(int(sys.argv[1])):
+        tasks.append(asyncio.ensure_future(wait()))
+        if number % 50 == 0:
+            await asyncio.sleep(0.02)
+    await asyncio.gather(*tasks)
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def crowd(url: str, many: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of so many tasks that wait for the lock x."""
+    here = {"DJANGO_SETTINGS_MODULE": "tests.settings", "DJANGO_REDIS_SYNC_TEST_URL": url}
+    words = [sys.executable, "-W", "ignore", "-c", CROWD, str(many)]
+    with subprocess.Popen(words, cwd=Path(__file__).parents[2], env=os.environ | here) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(("many", "promised"), [(1_000, 3), (10_000, 6)], ids=str)
+def test_row_45_the_waiters_of_a_killed_process_are_passed_over_together(
+    private: RedisServer, alias: Alias, look: Any, figure: Figure, many: int, promised: int
+) -> None:
+    using = alias(private.url)
+    held = Lock("x", using=using).acquire()
+    got: list[float] = []
+
+    def live() -> None:
+        with Lock("x", using=using):
+            got.append(time.monotonic())
+
+    with crowd(private.url, many) as child:
+        eventually(lambda: look("x").waiting == many, 60)
+        thread = threading.Thread(target=live)
+        thread.start()
+        eventually(lambda: look("x").waiting == many + 1)
+        time.sleep(1)
+        child.kill()
+        killed = time.monotonic()
+    assert held
+    held.release()
+    eventually(lambda: bool(got), 60)
+    thread.join(5)
+    took = got[0] - killed
+    figure(recover=took, said=f"{many:,} waiters")
+    assert took < 2 * promised
+    assert look("x").empty
+
+
+def test_row_45_the_waiters_of_a_live_process_keep_their_places(
+    private: RedisServer, admin: redis.Redis, alias: Alias, look: Any
+) -> None:
+    """Most ask seldom: the one that asks for all of them does."""
+    held = Lock("x", using=alias(private.url)).acquire()
+    with crowd(private.url, 500):
+        eventually(lambda: look("x").waiting == 500, 30)
+        queue = look("x").keys.queue
+        places = admin.zrange(queue, 0, -1, withscores=True)
+        for _ in range(8):
+            time.sleep(1)
+            assert places == admin.zrange(queue, 0, -1, withscores=True)
+        assert held
+        held.release()
+        eventually(lambda: look("x").empty, 30)
 
 
 def test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict(

@@ -8,7 +8,7 @@ from .clients import FOREVER, Spec
 from .world import Setting
 
 #: A tick of half a millisecond: the scripts see whole ones, and belief must end before the lease.
-FINE = {"FIRST": 4, "CLAIM": 4, "BEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "GRACE": 2}
+FINE = {"FIRST": 4, "CLAIM": 4, "BEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
 
@@ -98,6 +98,20 @@ CASES = [
             "full crash lose",
         ),
         50_000,
+    ),
+    Case(
+        Setting(
+            "two tasks of one event loop, which dies",
+            (
+                _plain(asynchronous=True, loop=0, begins=0),
+                _plain(asynchronous=True, loop=0),
+                _FIRST,
+            ),
+            4,
+            1,
+            "crash",
+        ),
+        100_000,
     ),
     Case(Setting("held on after a release", (_plain(begins=0, hold=2), _plain()), 6, 1), 15_000),
     Case(

@@ -56,6 +56,13 @@ def first_in_queue(facts: Facts) -> str | None:
     return min(facts.queue, key=lambda t: (facts.queue[t], t), default=None)
 
 
+def is_alive(facts: Facts, token: str, now: float) -> bool:
+    """Whether a waiter asked in time, and some waiter of its event loop lately."""
+    record = facts.records.get(token)
+    group = record.channel if record and record.channel != "-" else token
+    return min(facts.waiters.get(token, 0), facts.waiters.get(group, 0)) > now
+
+
 #: Verbs that hand over what they free. Others leave it to the next heartbeat.
 _FREEING = ("release", "clear", "operate")
 #: What `release` does to the lease of one fence only.
@@ -170,8 +177,8 @@ class Checker:
             if token in self._closed(state):
                 raise _Broken(f"{token} had ended and was granted again: a ghost")
         head = first_in_queue(new)
-        alive = head and ran.verb in _FREEING and new.waiters.get(head, 0) > now
-        if alive and fits(new, head, used(new, -1)):
+        alive = head and ran.verb in _FREEING and is_alive(new, head, now)
+        if head and alive and fits(new, head, used(new, -1)):
             raise _Broken(f"permits are free, and {ran.verb} left {head} waiting")
         for fence, token in given:
             if fence <= state.top:

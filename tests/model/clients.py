@@ -29,6 +29,7 @@ MILLISECONDS = {
     "BEAT": 2,
     "PATIENCE": 1,
     "ASLEEP": 3,
+    "ALIVE": 3,
     "GRACE": 1,
     "BURIAL": 100,
 }
@@ -107,7 +108,8 @@ class Spec:
 
     Times are ticks. `renew`: the leases of its renewals, in turn; `keep`: of those that its keeper
     sends meanwhile, whatever else is in flight. `share`: from writer to reader at last. `offset`:
-    how far its clock is from the server's. `begins`: the last tick to begin at.
+    how far its clock is from the server's. `begins`: the last tick to begin at. `loop`: those with
+    the same number share an event loop, and die together.
     """
 
     lease: float = 4
@@ -123,9 +125,14 @@ class Spec:
     kind: str = "p"
     fair: bool = True
     asynchronous: bool = False
+    loop: int | None = None
     offset: int = 0
     begins: int = 2
     budget: float = FOREVER
+
+
+def channel_of(spec: Spec, index: int) -> str:
+    return f"{CHANNEL}{index if spec.loop is None else spec.loop}" if spec.asynchronous else "-"
 
 
 class Begin(NamedTuple):
@@ -185,7 +192,7 @@ class Client:
                 self.debts.append,
                 spec.kind,
                 spec.fair,
-                channel=f"{CHANNEL}{self.index}" if spec.asynchronous else "-",
+                channel=channel_of(spec, self.index),
             )
             try:
                 result = yield from plans.acquire(ask, now)

@@ -35,6 +35,27 @@ _TRIES = Spec(lease=1, wait=False, begins=4)
 
 DEFECTS = [
     Defect(
+        "a waiter is given up when its event loop was silent for shorter than it had promised",
+        "asked in time and had lost its place",
+        (_NOW, Spec(asynchronous=True, begins=0), Spec(asynchronous=True, begins=0)),
+        {"local ends = name.now + ALIVE": "local ends = name.now + 1"},
+    ),
+    Defect(
+        "a sign of life is thrown out with the first task that leaves",
+        "asked in time and had lost its place|permits are free",
+        (
+            Spec(asynchronous=True, loop=0, begins=0),
+            Spec(asynchronous=True, loop=0, begins=0),
+            Spec(asynchronous=True, loop=0, begins=0),
+        ),
+        {
+            "local function claim(token)\n": (
+                "local function claim(token)\n  redis.call('ZREM', WAITERS, 'ch:0')\n"
+            )
+        },
+        horizon=5,
+    ),
+    Defect(
         "a full memory denies a renewal",
         "renew of a1 was denied for want of memory",
         (Spec(begins=0, renew=(4,)), _SOON),
@@ -78,9 +99,8 @@ DEFECTS = [
         "was granted again while it held",
         (Spec(limit=2, begins=0), Spec(limit=2, begins=0)),
         {
-            "heed(name, mark) end\nif record then": (
-                "heed(name, mark) end\n"
-                "if string.sub(record or '', 1, 1) == 'h' then record = nil end\nif record then"
+            "\nif record then": (
+                "\nif string.sub(record or '', 1, 1) == 'h' then record = nil end\nif record then"
             )
         },
         kinds="lose",

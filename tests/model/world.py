@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .clients import CHANNEL, KEYS, Begin, Hold, Lives, Protocol, Spec
+from .clients import KEYS, Begin, Hold, Lives, Protocol, Spec, channel_of
 from .redis import Frozen, ScriptError, Scripts, Store
 
 EPOCH = 1_700_000_000_000_000  # µs: as many digits as a real clock has
@@ -70,6 +70,7 @@ class Record(NamedTuple):
     fence: int
     permits: int
     limit: int
+    channel: str
 
 
 class Facts(NamedTuple):
@@ -139,10 +140,10 @@ class World:
         records = {}
         for token, text in info.items():
             if not token.startswith("#"):
-                state, fence, _, permits, limit = text.split(" ")[:5]
+                state, fence, _, permits, limit, channel = text.split(" ")[:6]
                 state = state[:1]  # behind it stands the number of the newest renewal
                 number = int(fence) if fence.isdigit() else -1  # as none that was ever given
-                records[token] = Record(state, number, int(permits), int(limit))
+                records[token] = Record(state, number, int(permits), int(limit), channel)
         return Facts(
             dict(data.get(KEYS.leases, ())),
             dict(data.get(KEYS.queue, ())),
@@ -185,7 +186,9 @@ class World:
                 state = self._serve(state, woken)
         for channel, message in published:
             woken, _, element = message.partition(" ")
-            push = ("push", int(channel[len(CHANNEL) :]), woken, element, False)
+            index = "abcdefgh".index(woken[0])
+            assert channel == channel_of(self.setting.clients[index], index)
+            push = ("push", index, woken, element, False)
             state = state._replace(loose=_with(state.loose, push))
         return state, Ran(verb, token, argv, reply, before, server)
 
@@ -419,7 +422,7 @@ class World:
             doing = client.doing[0] if client.doing else None
             idle = node.phase == "idle" and doing is None
             if "crash" in kinds and not idle:
-                yield ("dies", index), self._crashed(state, index), None
+                yield ("dies", index), self._all_crashed(state, index), None
             if client.mode != "live":
                 continue
             if "pause" in kinds and not idle and doing != "sent":
@@ -486,6 +489,15 @@ class World:
         token = self.lives[index].nodes[client.node].step.token
         ghost = ("pop", token, client.doing[2])  # type: ignore[index]
         return state._replace(loose=_with(state.loose, ghost))
+
+    def _all_crashed(self, state: State, index: int) -> State:
+        """A client dies, and with it all of its event loop."""
+        specs = self.setting.clients
+        loop = channel_of(specs[index], index)
+        for other, spec in enumerate(specs):
+            if other == index or loop == channel_of(spec, other) != "-":
+                state = self._crashed(state, other)
+        return state
 
     def _crashed(self, state: State, index: int) -> State:
         client = state.clients[index]

@@ -80,6 +80,7 @@ class _Token:
     lease: float = math.inf  # ms asked for
     permits: int = 1
     limit: float = math.inf
+    channel: str = "-"  # of its event loop
     known: bool = False  # its ask is in the journal
     fence: int = 0
     nth: int = 0  # its newest renewal
@@ -130,6 +131,7 @@ class _Name:
     def wipe(self) -> None:
         self.leases = _Tops()
         self.deadlines = _Tops()
+        self.channels: set[str] = set()  # whose signs of life lie among the deadlines
         self.queue: dict[str, tuple[int, int]] = {}  # token -> turn, µs when it enqueued
         self.held: dict[str, int] = {}  # the unexpired leases -> weight
         self.used = 0
@@ -236,10 +238,14 @@ class _Replay:
         """The live waiters that can ever be granted, in their order."""
         deadlines = self.at.deadlines.scores
         for token in self.at.queue:
-            if token != but and deadlines.get(token, 0) > now:
-                mine = self.token(token)
-                if mine.permits <= self.limit_of(mine):
-                    yield token
+            mine = self.token(token)
+            alive = deadlines.get(token, 0) > now and self.beats(mine.channel, now)
+            if token != but and alive and mine.permits <= self.limit_of(mine):
+                yield token
+
+    def beats(self, channel: str, now: int) -> bool:
+        """Whether an event loop gave a sign of life lately."""
+        return channel == "-" or self.at.deadlines.scores.get(channel, 0) > now
 
     # One entry
 
@@ -351,7 +357,8 @@ class _Replay:
         if verb == "acquire":
             if not mine.known:
                 mine.lease, mine.limit = float(argv[where["lease"]]), int(argv[where["limit"]])
-                mine.known = True
+                mine.known, mine.channel = True, argv[where["channel"]]
+                at.channels.add(mine.channel)
             if self.me not in at.held:
                 mine.permits = int(argv[where["permits"]])  # a lease that was shared is over
         elif verb in ("renew", "release"):
@@ -385,17 +392,14 @@ class _Replay:
         elif key == QUEUE and command == "ZADD":
             self.enqueue(args[1])
         elif key == QUEUE and command == "ZREM":
-            if args[0] in at.queue:
-                self.gone[args[0]] = at.queue.pop(args[0])
-                self.was.setdefault(args[0], at.deadlines.scores.get(args[0], 0))
-                self.emptied(QUEUE, at.queue)
+            for token in args:
+                self.leave_queue(token)
         elif key == WAITERS and command == "ZADD":
             self.appears(WAITERS, at.deadlines.scores)
             at.deadlines.put(args[1], float(args[0]))
         elif key == WAITERS and command == "ZREM":
-            if (deadline := at.deadlines.scores.pop(args[0], None)) is not None:
-                self.was.setdefault(args[0], deadline)
-                self.emptied(WAITERS, at.deadlines.scores)
+            for token in args:
+                self.forget_deadline(token)
         elif key == INFO and command == "HSET":
             self.fences += [v for f, v in zip(args[::2], args[1::2], strict=True) if f == "#fence"]
         elif key == WAKE and command == "RPUSH":
@@ -408,6 +412,19 @@ class _Replay:
                 at.expires[key] = float(args[0]) if command == "PEXPIREAT" else math.inf
         elif (key, command) not in ((INFO, "HDEL"), (WAKE, "DEL")):
             self.bad("keys", f"{command} on {args[0] if key == 0 else f'key {key}'}")
+
+    def leave_queue(self, token: str) -> None:
+        if token in self.at.queue:
+            self.gone[token] = self.at.queue.pop(token)
+            self.was.setdefault(token, self.at.deadlines.scores.get(token, 0))
+            self.emptied(QUEUE, self.at.queue)
+
+    def forget_deadline(self, token: str) -> None:
+        if (deadline := self.at.deadlines.scores.pop(token, None)) is not None:
+            self.was.setdefault(token, deadline)
+            self.emptied(WAITERS, self.at.deadlines.scores)
+            if token in self.at.channels and deadline > self.now:
+                self.bad("place", f"the sign of life of {token} was thrown out")
 
     def appears(self, key: int, members: Mapping[str, Any]) -> None:
         if not members:
@@ -584,6 +601,8 @@ class _Replay:
             self.bad("refused", f"{mine.permits} are not more than {self.limit_of(mine)}")
         elif word == "kind" and not at.held and not at.queue:
             self.bad("refused", "nothing is held and nobody waits")
+        elif word == "more" and len(self.entry.writes) < self.constants["BOUND"]:
+            self.bad("refused", "nothing was left to remove")
         elif word == "dead" and not mine.ended:
             self.bad("refused", "it was not ended")
         if word not in ("no", "wait"):
@@ -656,7 +675,7 @@ class _Replay:
                 continue
             if token == self.me and (mine.ended or self.entry.verb == "release"):
                 continue
-            if self.was[token] > now:
+            if self.was[token] > now and self.beats(mine.channel, now):
                 self.bad("place", f"{token[:8]} was thrown out of the queue")
 
     def outlives(self) -> None:

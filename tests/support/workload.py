@@ -31,6 +31,7 @@ FAST = {
     "BEAT": 15,
     "PATIENCE": 25,
     "ASLEEP": 80,
+    "ALIVE": 40,
     "GRACE": 60,
 }
 
@@ -140,6 +141,7 @@ class Client:
             "how": "try" if rng.random() < 0.25 else "wait",
             "max_waiters": 3 if rng.random() < 0.1 else 10**9,
             "fair": int(rng.random() < 0.85),
+            "channel": rng.choice(["-", "-", "loop:1", "loop:2"]),
         }
         self.state = "asking"
         return self._asking()

@@ -6,10 +6,12 @@
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);
 --   channel: - for none;
 --   mark: that of its policy, - for none; keep: minutes of history
--- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit | large limit | kind other | gone | dead
+-- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit | more (of what is over some is left: ask again at once) | large limit | kind other | gone | dead
 local token, lease, permits, limit, kind, how, max_waiters, fair, channel, label, mark, keep = unpack(ARGV)
 local name, record = open(token, keep)
-if mark ~= '-' then heed(name, mark) end
+if mark ~= '-' then
+  heed(name, mark)
+end
 if record then
   return asked_again(name, token, record)
 elseif how == 'again' then
@@ -23,6 +25,7 @@ if waiting > 0 or name.card > 0 then
   sweep(name, nil)
 end
 if waiting > 0 and name.dropped then
+  name.asker = channel
   hand_over(name, nil)
   waiting = redis.call('ZCARD', QUEUE)
 end
@@ -39,10 +42,12 @@ if not reply then
     if not free then count(name, 's', 1) end
     local fence, ms = grant(name, token, many, lease, terms, nil, false)
     reply = {'ok', fence, ms, not free and (name.paused and 'paused' or 'full') or nil}
-  elseif how == 'try' or waiting >= tonumber(max_waiters) then
-    reply = refuse(name, waiting, most)
+  elseif how ~= 'try' and waiting < tonumber(max_waiters) then
+    reply = enqueue(name, token, lease, terms, waiting, channel)
+  elseif name.more then
+    reply = {'more'}
   else
-    reply = enqueue(name, token, lease, terms, waiting)
+    reply = refuse(name, waiting, most)
   end
 end
 if name.latest > name.now or name.puts[1] or name.dropped then

@@ -9,7 +9,12 @@ local function drop_late(name, late, me)
       redis.call('ZREM', WAITERS, t)
     else
       local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
-      remove(name, t, state, terms, ends)
+      if state or ends then
+        remove(name, t, state, terms, ends)
+      else -- of an event loop that gave no more signs of life
+        redis.call('ZREM', WAITERS, t)
+        name.dropped = true
+      end
       if ends then count(name, 'c', 1) end
     end
   end

@@ -1,8 +1,11 @@
 -- The last place of the queue. Of two that ask in one microsecond, the second gets the next ticket.
-local function enqueue(name, token, lease, terms, waiting)
+local function enqueue(name, token, lease, terms, waiting, channel)
   local last = waiting > 0 and redis.call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
   redis.call('ZADD', QUEUE, string.format(name.format, math.max(name.us, (last or 0) + 1)), token)
   if waiting == 0 then name.new_queue = true end
   put(name, token, 'w 0 ' .. lease .. ' ' .. terms)
-  return wait(name, token, waiting)
+  if channel ~= '-' then
+    beat(name, channel)
+  end
+  return wait(name, token, waiting, channel)
 end

@@ -2,7 +2,7 @@
 -- false when it has none. Every verb starts here, and one that changes something ends with `finish`.
 -- A field is a place in a list, which costs the server a third of what a hash does.
 -- FIELDS us now at minute format keep fence expiry card extra stored override paused seen peak
--- FIELDS puts latest new_leases new_queue new_waiters recount dropped
+-- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker
 -- Invariant: every live key of the name expires at '#expiry' (or never, when that is inf), and
 -- '#expiry' is later than every lease end and waiter deadline by GRACE.
 -- Invariant: '#extra' = sum over the leases of (weight - 1), so that ZCARD + extra permits are used.
@@ -26,5 +26,8 @@ local function open(token, keep)
   local latest = now -- the latest end or deadline that this script wrote
   local new_leases, new_queue, new_waiters = false, false, false -- maybe made here: they need an expiry
   local recount, dropped = false, false -- something without an end, or anything at all, was removed
+  local more = false -- there is more to remove than one script may
+  local head, head_ends = false, false -- the channel of the head that was left waiting, and when it counts as dead
+  local asker = false -- the channel of the event loop that asks: it is there
   return {FIELDS}, meta[1]
 end

@@ -4,12 +4,13 @@ local function sweep(name, me)
   if name.us < name.fence then
     clamp(name)
   end
-  for _ = 1, ROUNDS do
+  for round = 1, ROUNDS do
     local over = redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at, 'LIMIT', '0', BOUND)
     if #over > 0 then
       end_leases(name, over)
     end
     if #over < BOUND then break end
+    name.more = round == ROUNDS
   end
   local late = redis.call('ZRANGEBYSCORE', WAITERS, '-inf', name.at, 'LIMIT', '0', BOUND)
   if #late > 0 then

@@ -1,0 +1,7 @@
+-- Until when the waiter `t` counts as alive: as long as it promised itself and its event loop gives signs
+-- of life.
+local function deadline_of(name, t, channel)
+  local ends = tonumber(redis.call('ZSCORE', WAITERS, t) or 0)
+  if channel == '-' or channel == name.asker then return ends end
+  return math.min(ends, tonumber(redis.call('ZSCORE', WAITERS, channel) or 0))
+end
