@@ -53,7 +53,7 @@ from .operators.names import (
 )
 
 #: Names that are shown one by one, and names and keys that are read for one scrape, at the most.
-MOST_LABELS, MOST_READ = 200, 300
+MOST_LABELS, MOST_READ = 200, 280
 
 _EVENTS = (
     "granted",
