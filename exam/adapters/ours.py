@@ -152,8 +152,8 @@ class Request(Adapter):
             entered.set()
 
         thread = threading.Thread(target=visit, daemon=True)
-        thread.start()
         try:
+            thread.start()
             entered.wait()
         except BaseException:
             leave.set()  # the caller was thrown out
