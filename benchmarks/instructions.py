@@ -37,6 +37,31 @@ _CONSTANTS = {
 }
 
 
+#: What an argument is when a call does not say it.
+_SAID: dict[str, Any] = {
+    "lease": _HOUR,
+    "permits": 1,
+    "limit": 1,
+    "kind": "p",
+    "max_waiters": 10**9,
+    "fair": 1,
+    "channel": "-",
+    "label": '{"pid":1234,"thread":"worker-1"}',
+    "mark": "-",
+    "bury": 0,
+    "hold": 0,
+    "ms": _HOUR,
+    "nth": 1,
+    "known": 0,
+    "keep": KEEP,
+}
+
+
+def arguments(verb: str, **said: Any) -> list[Any]:
+    """ARGV in the order that the head of the verb says."""
+    return [(_SAID | said)[name] for name in scripts.script(verb).argv]
+
+
 class _Watched(RedisServer):
     """A server under callgrind."""
 
@@ -89,17 +114,24 @@ class Counter:
         self.taken.setdefault(what, []).append(int(found[1]) / NAMES if found else 0)
         return replies
 
-    def acquire(self, name: _Name, token: str, how: str, script: str = "acquire") -> Any:
-        argv = (_HOUR, 1, 1, "p", how, 10**9, 1, "-", '{"pid":1234,"thread":"worker-1"}', KEEP)
-        return self._run(script, name, token, *argv)
+    def empty(self, name: _Name) -> Any:
+        """A script that does nothing, with as many keys and arguments as an acquire."""
+        return self._run("an empty script", name, arguments("acquire", token="0" * 32, how="try"))
+
+    def acquire(self, name: _Name, token: str, how: str) -> Any:
+        return self._run("acquire", name, arguments("acquire", token=token, how=how))
 
     def release(self, name: _Name) -> Any:
-        argv = (name.fence, "release", 0, 0, KEEP)
-        return self._run("release", name, name.tokens.pop(0), *argv)
+        said = {"token": name.tokens.pop(0), "fence": name.fence, "how": "release"}
+        return self._run("release", name, arguments("release", **said))
 
-    def _run(self, script: str, name: _Name, token: str, *argv: Any) -> Any:
-        own = name.keys.of(token)
-        return self.client.evalsha(self._shas[script], len(own), *own, token, *argv)
+    def renew(self, name: _Name) -> Any:
+        said = {"token": name.tokens[0], "fence": name.fence, "how": "set"}
+        return self._run("renew", name, arguments("renew", **said))
+
+    def _run(self, script: str, name: _Name, argv: list[Any]) -> Any:
+        own = name.keys.of(argv[0])
+        return self.client.evalsha(self._shas[script], len(own), *own, *argv)
 
     def _control(self, word: str) -> None:
         command = ["callgrind_control", word, str(self._server.pid)]
@@ -114,7 +146,7 @@ def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
 def _round(counter: Counter) -> None:
     """From a name that nobody has to one with three waiters, and back."""
     count, acquire, names = counter.count, counter.acquire, counter.names
-    count("an empty script", lambda n: acquire(n, "0" * 32, "try", "an empty script"))
+    count("an empty script", counter.empty)
     _keep(names, count("acquire, nobody is there", lambda n: acquire(n, n.token(), "try")))
     count("acquire, refused", lambda n: acquire(n, "0" * 32, "try"))
     for _ in range(3):
@@ -125,9 +157,7 @@ def _round(counter: Counter) -> None:
         for name in names:
             element: Any = counter.client.lpop(name.keys.wake + name.tokens[0])
             name.fence = element.split()[0]
-    count(
-        "renew", lambda n: counter._run("renew", n, n.tokens[0], n.fence, "set", _HOUR, 1, 0, KEEP)
-    )
+    count("renew", counter.renew)
     count("release, nobody waits", counter.release)
 
 

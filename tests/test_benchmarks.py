@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contenders, crowd, report
+from benchmarks import contenders, crowd, instructions, report
 from benchmarks.commands import counted
 from devtools.servers import find_server
 from django_redis_sync import Lock, Semaphore
+from django_redis_sync.protocol import scripts
 
 ROOT = Path(__file__).resolve().parent.parent
 ALONE = pytest.mark.skipif(
@@ -41,6 +42,12 @@ def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
     assert said["machine"]["redis-server"]
     for peer in said["machine"]["missing"]:
         assert peer in done.stdout.split("Not installed, so not measured: ")[1]
+
+
+@pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
+def test_what_is_counted_says_every_argument_of_its_verb(verb: str) -> None:
+    said = {"token": "t", "fence": "1", "how": "try"}
+    assert len(scripts.script(verb).argv) == len(instructions.arguments(verb, **said))
 
 
 def test_make_bench_installs_every_peer_that_is_measured() -> None:
