@@ -1,1 +1,1 @@
-"""Request limits: the policy, whose a request is, taking and holding permits, refusing."""
+"""Request limits: the policy, a request's key, taking and holding permits, refusing."""

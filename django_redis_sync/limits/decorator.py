@@ -114,7 +114,7 @@ def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
 
 
 async def _finish(response: Any, hold: Hold) -> Any:
-    """Release after what a sync function returned to be awaited."""
+    """Release after the awaitable that a sync function returned."""
     try:
         response = await response
     except BaseException:
@@ -196,8 +196,8 @@ def name_of_class(owner: type, method: str = "dispatch") -> str:
 
 
 def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
-    """What decorators and mixins left on a view, and on the handler of its class for a method (on
-    all of them for None), each with the name of a semaphore without a name."""
+    """The limits that decorators and mixins left on a view, and on the handler of its class for a
+    method (on all of them for None), each with the name of a semaphore without a name."""
     for mark in getattr(view, MARK, ()):
         yield mark, name_of(view, ())
     owner = owner_of(view)
@@ -210,7 +210,7 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def _owner(view: View, args: Any) -> Any:
-    """The instance of a class-based view whose method this is, or None."""
+    """The class-based view's instance that this is a method of, or None."""
     if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
         return args[0]
     while not hasattr(view, "__self__"):
@@ -223,5 +223,5 @@ def _owner(view: View, args: Any) -> Any:
 
 
 def _of_async_class(view: View, args: Any) -> bool:
-    """Whether this is a method of an async class-based view, whose `dispatch` is a plain def."""
+    """Whether this is a method of an async class-based view: there `dispatch` is a plain def."""
     return bool(getattr(_owner(view, args), "view_is_async", False))

@@ -1,4 +1,4 @@
-"""Takes the permits of a request, or says why not: one logic for decorator, mixin and middleware.
+"""Takes the permits of a request, or says why not: shared by decorator, mixin and middleware.
 
 The logic is written once, as generators that yield steps; a step knows how it is done in sync and
 in async code.
@@ -62,7 +62,7 @@ counted = Counted()
 
 
 class RequestSemaphore(Semaphore):
-    """A semaphore as a policy wants it, made once; `of` is what one request takes it by."""
+    """A semaphore as a policy wants it, made once; a request takes it through `of`."""
 
     _attempt = ATTEMPT
     _request: HttpRequest
@@ -84,7 +84,7 @@ class RequestSemaphore(Semaphore):
         self._shadow = not policy.enforce
 
     def of(self, request: HttpRequest) -> RequestSemaphore:
-        """The same, with what differs from request to request."""
+        """The same, with the parts that differ from request to request."""
         mine = object.__new__(RequestSemaphore)
         mine.__dict__ = {**self.__dict__, "_request": request}
         return mine
@@ -132,7 +132,7 @@ def _semaphore(policy: Policy, place: Place, limit: int) -> RequestSemaphore:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What became of a request that got no permit."""
+    """A request that got no permit, and why."""
 
     policy: Policy
     limit: int
@@ -144,7 +144,7 @@ class Refused:
         return self.policy.refusal_status if self.refusal.why.crowded else 503
 
     def error(self) -> NotAcquired:
-        """What is raised with on_full="raise"."""
+        """The error to raise with on_full="raise"."""
         said = f"{self.policy.name!r}: {self.refusal}"
         return NotAcquired(said, self.refusal.reason, self.policy.name)
 
@@ -192,7 +192,7 @@ def enter(
 
 
 def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
-    """Take one permit into `hold`; Refused when there is none."""
+    """Take a permit into `hold`; Refused when there is none."""
     alias = policy.using or conf.current().cache
     key = None if policy.key is None else (yield from key_of(policy, request, seen))
     place = Place(alias, policy.name, key)
@@ -289,7 +289,7 @@ def _without_redis(policy: Policy, place: Place, limit: int, request: HttpReques
 
 
 def _local(policy: Policy, place: Place, limit: int) -> Plan:
-    """What leaves the limit of this process again, or a Refusal."""
+    """The call that leaves the limit of this process again, or a Refusal."""
     mine = rooms()
     got = mine.ask(place, limit, policy.max_waiters if policy.blocking_timeout else 0)
     if got is None:
@@ -304,7 +304,7 @@ def _local(policy: Policy, place: Place, limit: int) -> Plan:
 
 
 class _Pressure:
-    """Places that a request waited for in vain a moment ago: the next one asks before it waits."""
+    """Places that a request waited for in vain a moment ago: the next asks before it waits."""
 
     MOMENT, MOST = 5.0, 10_000
 

@@ -42,7 +42,7 @@ def answer_by_drf(request: HttpRequest, view: Any, error: Exception) -> HttpResp
 
 def answer_within_drf(seen: Any, error: Exception) -> HttpResponse:
     """The response of a handler to an error; `seen` is the framework's request. Not raised: the
-    framework would make a response that nobody marks as logged."""
+    framework would make a response without our mark that it was logged."""
     response = seen.parser_context["view"].handle_exception(error)
     return response  # type: ignore[no-any-return]
 

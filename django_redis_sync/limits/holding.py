@@ -1,4 +1,4 @@
-"""What a request holds: given back exactly once, by whoever comes first, from any thread."""
+"""The permits of a request: given back exactly once, by the first to try, from any thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEAD, PART = 0.5, 0.1
 
 
 class RequestLease(Lease):
-    """A lease of the request at `path`. A stream ends with it, and its one line says the path."""
+    """A lease of the request at `path`. A stream ends with it, and its log line says the path."""
 
     __slots__ = ("hang_up_at", "hold", "path")
 
@@ -69,7 +69,7 @@ class RequestLease(Lease):
 
 
 class Permit(NamedTuple):
-    """What was taken of one semaphore for a request.
+    """The permit taken of a semaphore for a request.
 
     `lease`: held at Redis, if it is; `leave` gives back the place in this process. `refused`: why
     it would have been refused, were the policy enforced; empty when it would not.
@@ -82,7 +82,7 @@ class Permit(NamedTuple):
     refused: str = ""
 
     def release(self) -> None:
-        """Give the lease back. Raises nothing: what fails is tried again by the keeper."""
+        """Give the lease back. Raises nothing: the keeper retries a failure."""
         if self.lease is not None:
             era = self.redis.era
             try:
@@ -118,7 +118,7 @@ class Permit(NamedTuple):
 
 
 class Hold:
-    """The permits that one decorator, mixin or middleware took for one request."""
+    """The permits that a decorator, mixin or middleware took for a request."""
 
     # Invariant: whoever pops a permit gives it back; list.pop is atomic, so nobody else does.
     __slots__ = (
@@ -150,7 +150,7 @@ class Hold:
             permit.lease.hold = weakref.ref(self)
 
     def release(self) -> None:
-        """Give back what is left. Raises nothing, and waits for no server that is down."""
+        """Give back the rest. Raises nothing, and waits for no server that is down."""
         for permit in self._leaving():
             permit.release()
 
@@ -160,13 +160,13 @@ class Hold:
             await permit.arelease()
 
     def release_later(self) -> None:
-        """Give back what is left, on another thread. Never blocks: it runs when memory is freed."""
+        """Give back the rest, on another thread. Never blocks: it runs when memory is freed."""
         _reaper().give(self)
 
     def goes_with(self, response: Any) -> bool:
         """Whether the response is not over yet, and releases this hold from now on when it is.
 
-        What is dropped without an end (the client left, another response replaced it) counts too.
+        A response dropped unfinished (the client left, another response replaced it) counts too.
         """
         streaming = getattr(response, "streaming", False)
         if not self or not (streaming or not getattr(response, "is_rendered", True)):
@@ -184,7 +184,7 @@ class Hold:
     def hang_up(self) -> bool:
         """End the stream that goes with this hold, as if its client had left; whether there is one.
 
-        From any thread, and waits for nothing: its lease is nearly over, and somebody gets in then.
+        From any thread, and waits for nothing: its lease is nearly over, and a waiter gets in then.
         """
         self._over, hang_up = True, self._hang_up
         return hang_up is not None and hang_up()
@@ -232,7 +232,7 @@ class Hold:
         self.release()
 
     def _leaving(self) -> Iterator[Permit]:
-        """The permits whose leases have to be released now, each once."""
+        """The permits to release now, each once."""
         self._hang_up = None  # the connection may serve another request by now
         if self._backstop is not None:
             self._backstop.detach()
@@ -268,7 +268,7 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
 
 
 def note_of(request: HttpRequest) -> set[Place]:
-    """The semaphores that a request holds already, whoever took them."""
+    """The semaphores that a request holds already, from any decorator, mixin or middleware."""
     note: set[Place] | None = getattr(request, _NOTE, None)
     if note is None:
         note = set()
@@ -277,7 +277,7 @@ def note_of(request: HttpRequest) -> set[Place]:
 
 
 class _Reaper:
-    """Releases what was dropped without being closed, off the request."""
+    """Releases the permits of dropped, never closed responses, off the request."""
 
     def __init__(self) -> None:
         self._dropped: deque[Hold] = deque()
@@ -285,7 +285,7 @@ class _Reaper:
 
     def start(self) -> None:
         """Have the thread there before it is needed: at the garbage collector's time there may be
-        no starting it. What was dropped without one is released by the next."""
+        no starting it. Permits dropped without a thread are released by the next."""
         if not self._worker.runs:
             self._worker.rouse()
 

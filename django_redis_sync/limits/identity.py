@@ -1,4 +1,4 @@
-"""Whom a request belongs to: the key of its semaphore. Addresses and free-form keys digested."""
+"""The caller of a request: the key of its semaphore. Addresses and free-form keys digested."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST_PLAIN = 100
 
 
 def digest(kind: str, value: str, secret: str | None = None) -> str:
-    """What stands in a key for an address (`kind` ip) or a free-form value (key).
+    """The digest that stands in a key for an address (`kind` ip) or a free-form value (key).
 
     `secret`: the oldest of SECRET_KEY and SECRET_KEY_FALLBACKS, so that limits and an operator's
-    marks outlive the change of SECRET_KEY for as long as the old one is a fallback.
+    marks outlive the change of SECRET_KEY for as long as the old key is a fallback.
     """
     text = value.encode("utf-8", "surrogatepass")
     made = salted_hmac(_SALT + kind, text, secret=secret or _secrets()[0], algorithm="sha256")
@@ -63,14 +63,14 @@ def _warn_of_no_address() -> None:
 
 
 def of_value(value: Any) -> str:
-    """The key for what a policy's own callable returned. TypeError unless a str or an int."""
+    """The key for a policy's callable's result. TypeError unless a str or an int."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise TypeError(f"a policy's key must return a str, not {type(value).__name__}")
     return digest("key", str(value))
 
 
 def possible_keys(text: str) -> list[str]:
-    """The keys that stand for what a person typed: a primary key, an address, or a free-form value;
+    """The keys that a typed text may stand for: a primary key, an address, or a free-form value;
     likeliest first."""
     plain, net = of_user(text), network(text, conf.current().requests["ipv6_prefix"])
     by_address = digest("ip", net)
@@ -100,7 +100,7 @@ _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 def network(text: str, ipv6_prefix: int = 64) -> str:
-    """The text of an address, of its network for IPv6; what is none comes back as it is."""
+    """The text of an address, of its network for IPv6; any other text unchanged."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -130,7 +130,7 @@ def _bare(text: str) -> str:
 
 
 def user_of(request: Any) -> Any:
-    """Django's or Django REST framework's user. ImproperlyConfigured when nothing sets one."""
+    """Django's or Django REST framework's user. ImproperlyConfigured when no middleware sets it."""
     try:
         return request.user
     except AttributeError as error:

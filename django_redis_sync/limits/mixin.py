@@ -22,7 +22,7 @@ class SemaphoreRequiredMixin:
     Each option of `defaults.Entry` is an attribute `semaphore_<option>` (a function there is called
     with the request alone), and a method `get_semaphore_<option>(self)` to override where it
     depends on the view. Without a name the semaphore is named after the class. List the mixin
-    before View, and after LoginRequiredMixin and the like: whom they turn away takes no permit.
+    before View, and after LoginRequiredMixin and the like: a visitor turned away takes no permit.
 
     On Django REST framework's views a policy by user belongs on the handler, as a decorator: the
     framework knows its user only there.
@@ -58,7 +58,7 @@ class SemaphoreRequiredMixin:
 
 
 def declared_by(view: Any) -> Declared:
-    """What a view with the mixin says now."""
+    """The options of a view with the mixin, now."""
     given = []
     for option in ENTRY:
         value = getattr(view, f"get_semaphore_{option}")()
@@ -73,7 +73,7 @@ def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declare
 
 
 class _Mark:
-    """Tells the middleware what a view with the mixin will say."""
+    """Tells the middleware the options of a view with the mixin."""
 
     name = None
 
@@ -81,7 +81,7 @@ class _Mark:
         self._view_class, self._initkwargs = view_class, initkwargs
 
     def declared(self) -> Declared | None:
-        """What its attributes say; None when a method of its own depends on the request."""
+        """The options in its attributes; None when a method of its own depends on the request."""
         for option in ("name", *ENTRY):
             getter = f"get_semaphore_{option}"
             if getattr(self._view_class, getter) is not getattr(SemaphoreRequiredMixin, getter):

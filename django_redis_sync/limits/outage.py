@@ -1,4 +1,4 @@
-"""Redis down: who notices, who probes, and what limits a process until Redis is back."""
+"""Redis down: noticing it, probing, and limits within a process until Redis is back."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ REMIND = 300.0
 
 
 class Breaker:
-    """Whether requests may ask the Redis of one alias: none waits for a server known to be down.
+    """Whether requests may ask the Redis of an alias: none waits for a server known to be down.
 
     Up: all may. Down: none; a thread probes once per window. Half open, when a probe was answered:
-    one request tries, and what comes of it decides for all.
+    a single request tries, and its outcome decides for all.
     """
 
     # Invariant: _era grows with each change, and is odd while Redis is down. What a request reports
@@ -56,11 +56,11 @@ class Breaker:
 
     @property
     def era(self) -> int:
-        """What to report with, of a call that is made anyhow."""
+        """The era to report with, of a call that is made anyhow."""
         return self._era
 
     def ask(self) -> int | None:
-        """The era in which this request asks Redis, and has to report what came of it; None when it
+        """The era in which this request asks Redis, and has to report the outcome; None when it
         may not ask."""
         era = self._era
         if era % 2 == 0:
@@ -93,7 +93,7 @@ class Breaker:
             self._tell(down=True)
 
     def abandoned(self, era: int) -> None:
-        """The request was cancelled before it knew: if it was the one to try, another one may."""
+        """The request was cancelled before it knew: if it was the try, another request may."""
         if era % 2 == 1:
             with self._lock:
                 self._answered = self._answered or era == self._era
@@ -104,7 +104,7 @@ class Breaker:
             self._era += self.down
 
     def _explain(self, error: BaseException, changed: bool) -> None:
-        """One line per outage. What the settings have to mend is said again from time to time."""
+        """One line per outage. A fault that the settings must mend is logged again at intervals."""
         why = turned_away(error)
         if why and (why != self._told or clock() >= self._remind_at):
             self._told, self._remind_at = why, clock() + REMIND
@@ -189,7 +189,7 @@ _Leave = Callable[[], None]
 
 
 class Rooms:
-    """Who is inside in this process, by place: also those that Redis let in, so that together they
+    """Requests inside this process, by place: also those that Redis let in, so that together they
     are no more than the limit when it goes down, and when it comes back."""
 
     def __init__(self) -> None:
@@ -198,12 +198,12 @@ class Rooms:
         self._rooms: dict[Place, _Room] = {}
 
     def alone(self, place: Place) -> bool:
-        """Whether somebody is inside whom Redis does not know of."""
+        """Whether a request is inside that Redis does not know of."""
         room = self._rooms.get(place)
         return room is not None and room.alone > 0
 
     def enter(self, place: Place, alone: bool = False) -> _Leave:
-        """Count one in, whatever the limit. Returns what counts it out again."""
+        """Count a request in, over the limit too. Returns the call that counts it out again."""
         with self._lock:
             self._in(self._rooms.setdefault(place, _Room()), alone)
         return partial(self._leave, place, alone)
@@ -264,7 +264,7 @@ def rooms() -> Rooms:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A step: wait for one's turn. True when it came; else the place in the queue is given up."""
+    """A step: wait for the turn. True when it came; else the place in the queue is given up."""
 
     turn: Future[None]
     seconds: float

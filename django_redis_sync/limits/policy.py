@@ -1,6 +1,6 @@
-"""A policy: what one semaphore does to requests. Parsed once into a frozen value, then passed.
+"""A policy: how a semaphore limits requests. Parsed once into a frozen value, then passed.
 
-Where its options come from, the first that has one wins: the decorator or mixin, the entry in
+The first source that has an option wins: the decorator or mixin, the entry in
 ENDPOINTS, the entry in SEMAPHORES, REQUESTS.
 """
 
@@ -70,7 +70,7 @@ class Policy(_Options):  # type: ignore[misc]
 
 
 class Place(NamedTuple):
-    """One semaphore of a policy: the cache alias, its name and key."""
+    """A semaphore of a policy: the cache alias, its name and key."""
 
     using: str
     name: str
@@ -167,7 +167,7 @@ class Declared:
     __slots__ = ("name", "options")
 
     def __init__(self, name: str | None, options: Mapping[str, Any]) -> None:
-        """TypeError or ValueError for what can be seen to be wrong already."""
+        """TypeError or ValueError for mistakes that show without a request."""
         if name is not None:
             check_text("a name", name)
         self.name = name
@@ -190,7 +190,7 @@ _MOST_DECLARED = 1000
 
 
 class Endpoint:
-    """What the settings say of one view, remembered: nothing is parsed or matched again."""
+    """The settings' policies of a view, remembered: nothing is parsed or matched again."""
 
     __slots__ = ("_declared", "entry", "policy")
 
@@ -200,9 +200,9 @@ class Endpoint:
         self._declared: dict[tuple[Declared, str], Policy] = {}
 
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
-        """The policy of a decorator or mixin on this view; `fallback` names one without a name.
+        """The policy of a decorator or mixin on this view; `fallback` names a nameless policy.
 
-        What the entry in ENDPOINTS says counts too where both name the same semaphore, or the
+        The entry in ENDPOINTS counts too where both name the same semaphore, or the
         decorator none. ImproperlyConfigured when nothing says a limit.
         """
         found = self._declared.get((declared, fallback))
@@ -222,7 +222,7 @@ def _of_settings(entry: Entry) -> Policy:
 
 
 def _parsed(name: str, *layers: Mapping[str, Any]) -> Policy:
-    """As parse, for what stands in the settings: what is wrong there is ImproperlyConfigured."""
+    """As parse, for options from the settings: a mistake there is ImproperlyConfigured."""
     try:
         return parse(name, *layers)
     except (TypeError, ValueError, ImportError) as error:
@@ -240,7 +240,7 @@ _NOWHERE = "<no view>"
 
 
 def endpoint_of(request: HttpRequest) -> Endpoint:
-    """What the settings say of this request's view: a look-up, once the view was met."""
+    """The settings' policies of this request's view: a look-up, once the view was met."""
     match = request.resolver_match
     where = getattr(request, "urlconf", None), _NOWHERE if match is None else match.view_name
     try:

@@ -23,7 +23,7 @@ JITTER = 0.5
 
 
 def retry_after(refused: Refused) -> int:
-    """Seconds until a permit may be free for one more in the queue."""
+    """Seconds until a permit may be free for one more waiter in the queue."""
     ahead = refused.refusal.waiting + 1
     known = seconds_until_free(refused.policy, refused.limit, refused.refusal, ahead)
     wait = min(max(USUAL if known is None else known, SOONEST), LATEST)
@@ -32,7 +32,7 @@ def retry_after(refused: Refused) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a refused request is told. `status`: of HTTP; `retry_after`: seconds; `message`: a
+    """The answer to a refused request. `status`: of HTTP; `retry_after`: seconds; `message`: a
     sentence in the request's language; `reason`: a word of protocol.reasons; `name`: the limit's.
     """
 
@@ -67,7 +67,7 @@ def answer(request: HttpRequest, refused: Refused, seen: Any = None) -> HttpResp
 
 
 async def aanswer(request: HttpRequest, refused: Refused, seen: Any = None) -> HttpResponse:
-    """As answer. What a project's own code or template makes, is made in a thread: it may ask for
+    """As answer. A project's own code or template runs in a thread: it may ask for
     the user, or any row."""
     own = refused.policy.response
     if refused.policy.on_full != "raise" and iscoroutinefunction(own):

@@ -1,4 +1,4 @@
-"""The views that the URLconf reaches, and what limits them."""
+"""The views that the URLconf reaches, and their limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def routes() -> list[Route]:
 
 
 def policies_of(route: Route) -> Iterator[Policy]:
-    """What limits a view, as far as it can be known without a request and is no mistake."""
+    """The limits of a view, as far as they are known without a request and are no mistakes."""
     try:
         endpoint = Endpoint(endpoints().find(route.name))
     except ImproperlyConfigured:
@@ -58,7 +58,7 @@ def _walk(patterns: Sequence[Any], spaces: tuple[str, ...]) -> Iterator[Route]:
 
 
 def _path(view: Any) -> str:
-    """The name of a view without one, as ResolverMatch has it."""
+    """The name of a view that the URLconf does not name, as ResolverMatch has it."""
     view = getattr(view, "view_class", view)
     named = view if hasattr(view, "__name__") else type(view)
     return f"{named.__module__}.{named.__name__}"

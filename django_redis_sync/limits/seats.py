@@ -1,6 +1,6 @@
 """Places to wait in: so many requests of a process may wait, over all policies together.
 
-A request that waits keeps its thread, and a process has few of them: when all wait, nobody is left
+A request that waits keeps its thread, and a process has few of them: when all wait, none is left
 to answer the requests that no limit concerns. Waiting tasks keep a loop's memory alone.
 """
 
@@ -15,13 +15,13 @@ from .steps import Step
 
 
 class _Seat:
-    """Taken for as long as it lives: whatever ends the wait, its frame lets go of the seat."""
+    """Taken for as long as it lives: however the wait ends, its frame lets go of the seat."""
 
     __slots__ = ("__weakref__",)
 
 
 class Seats:
-    """The places of one kind of waiting, of this process."""
+    """The places of a kind of waiting (threads, tasks), of this process."""
 
     def __init__(self, option: str) -> None:
         self._option = option

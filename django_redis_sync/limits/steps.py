@@ -1,4 +1,4 @@
-"""What a request's plan may have to wait for, and how it is done in sync and in async code."""
+"""The steps a request's plan may wait for, and how sync and async code carry them out."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def arun(plan: Plan) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A project's own callable. A sync one may touch the database: async code gives it a thread."""
+    """A project's own callable. It may touch the database: async code gives a sync one a thread."""
 
     function: Any
     request: Any
@@ -82,7 +82,7 @@ class Call:
 
 
 class Take(NamedTuple):
-    """A lease, or a Refusal. The step of every request: a tuple is made in one call."""
+    """A lease, or a Refusal. The step of every request: a tuple is made in a single call."""
 
     semaphore: Semaphore
     blocking: bool

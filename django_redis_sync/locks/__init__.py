@@ -1,1 +1,1 @@
-"""What Python code takes: semaphores, locks and leases."""
+"""The primitives that Python code takes: semaphores, locks and leases."""

@@ -1,8 +1,8 @@
 """Leases that tasks took whose event loop has ended.
 
-A task that will never go on is a circle (task, coroutine, future, callback), and with it what it
+A task that will never go on is a circle (task, coroutine, future, callback), and with it all it
 holds: the keeper would renew its leases until the garbage collector comes by. So that is sent for.
-A lease that somebody else refers to stays as it is.
+A lease that other code still refers to stays as it is.
 """
 
 from __future__ import annotations

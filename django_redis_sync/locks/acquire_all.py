@@ -17,12 +17,12 @@ from .semaphore import Semaphore
 
 
 class acquire_all:
-    """Several names at once, all or nothing, in one order, so that no two callers deadlock.
+    """Several names at once, all or nothing, in sorted order, so that no two callers deadlock.
 
     `semaphores`: Semaphores or Locks, or (semaphore, permits); no name twice. Use as `with` or
     `async with` (NotAcquired when it could not), or acquire and release. The leases come in the
-    order given. `blocking_timeout`: seconds for all together. LeaseLost when one was lost while
-    the others were waited for. Whatever goes wrong, what was taken is given back.
+    order given. `blocking_timeout`: seconds for all together. LeaseLost when a lease was lost
+    while the others were waited for. After any error all that was taken is given back.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class acquire_all:
         self._places()
 
     def acquire(self) -> tuple[Lease, ...] | None:
-        """The leases, or None when one of them did not come in time."""
+        """The leases, or None when any of them did not come in time."""
         try:
             return self._take(Block.by_call())
         except NotAcquired:
@@ -56,7 +56,7 @@ class acquire_all:
             return None
 
     def release(self) -> None:
-        """Give back what this thread or task took last. LeaseLost when one of them is over."""
+        """Give back the leases that this thread or task took last. LeaseLost when any is over."""
         self._held.end(Block.by_call()).close()
 
     async def arelease(self) -> None:

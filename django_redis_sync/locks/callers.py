@@ -1,4 +1,4 @@
-"""Who took what through an object: by thread or task for `release`, by block for `with`."""
+"""The leases taken through an object: by thread or task for `release`, by block for `with`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOST_OVER = 100
 
 
 class Block:
-    """The end of one `with` block, loaded when the block begins: it holds what the block took.
+    """The end of one `with` block, loaded when the block begins: it holds the lease of the block.
 
-    Threads and tasks don't matter to it: a generator may end in another one than it began in.
+    Threads and tasks don't matter to it: a generator may begin in a thread and end in another.
     """
 
     # The interpreter loads `__exit__` before it calls `__enter__` and keeps it until the block
@@ -38,7 +38,7 @@ class Block:
 
     @classmethod
     def by_call(cls) -> Block:
-        """One that no `with` began or will end."""
+        """A block that no `with` began or will end."""
         return cls("", None)
 
     @property
@@ -54,7 +54,7 @@ class Block:
 class Leaving:
     """An `__exit__` or `__aexit__` that is a new Block for each `with`.
 
-    `leave`: the method that ends a block; it is called with the Block and what was raised.
+    `leave`: the method that ends a block; it is called with the Block and the exception's triple.
     """
 
     def __init__(self, leave: str) -> None:
@@ -93,7 +93,7 @@ def _beginning(owner: Any) -> Block | None:
 
 
 class ByCaller(Generic[T]):
-    """One T for each thread, or each task where one runs."""
+    """A T for each thread, or for each task inside a running loop."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make, self._threads = make, threading.local()
@@ -113,7 +113,7 @@ class ByCaller(Generic[T]):
 
 
 class _Taken:
-    """What one caller took through one object."""
+    """The leases that a thread or task took through an object."""
 
     __slots__ = ("__weakref__", "by_hand", "leases", "most")
 
@@ -153,7 +153,7 @@ class _Taken:
 
 
 class PerCaller:
-    """What was taken through one object, by thread or task, and by block."""
+    """The leases taken through an object, by thread or task, and by block."""
 
     def __init__(self) -> None:
         self._callers = ByCaller(_Taken)
@@ -192,7 +192,7 @@ class PerCaller:
             self._by_hand.add(block)
 
     def end(self, block: Block) -> Any:
-        """What the block took. NotAcquired when nobody can tell.
+        """The lease of the block. NotAcquired when it can't be told.
 
         An `__exit__` that was called by hand ends what this thread or task entered or acquired
         last, else the only block that any other entered by hand.
@@ -229,7 +229,7 @@ class PerCaller:
 
 
 class Shared(PerCaller):
-    """One for all threads and tasks (thread_local=False)."""
+    """The same for all threads and tasks (thread_local=False)."""
 
     def __init__(self) -> None:
         super().__init__()

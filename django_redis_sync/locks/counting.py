@@ -1,4 +1,4 @@
-"""What the sums of a site are told of what came of an ask, and of a lease's end."""
+"""Tells the sums of a site how an ask ended, and that a lease is over."""
 
 from __future__ import annotations
 

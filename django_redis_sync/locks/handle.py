@@ -40,7 +40,7 @@ class Adoption:
 
     def plan(self) -> plans.Plan:
         """The terms, the grant as its new owner may believe in it, and the number of the renewal
-        that adopted it. LeaseLost when it is over, or somebody else was faster."""
+        that adopted it. LeaseLost when it is over, or another adopter was faster."""
         terms, start = self.terms, clock()
         # So far ahead, and so hard to guess, that of two who adopt it one is refused.
         nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")

@@ -1,4 +1,4 @@
-"""A lease: the right of one holder, for a time. `lease_state` knows what may be believed of it."""
+"""A lease: the right of one holder, for a time. `lease_state` knows how long to believe in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("django_redis_sync")
 
 
 class Lease:
-    """What a holder has: truthy while it is held, given back by `release` or by leaving the `with`.
+    """A holder's right: truthy while held, given back by `release` or by leaving the `with`.
 
     Belief is local and counts from before the request for it was sent: `held`, `remaining` and
     `check` cost no round trip and end no later than the server's lease. Any thread of the process
@@ -53,7 +53,7 @@ class Lease:
 
     @property
     def fence(self) -> int:
-        """Grows with every grant of the name: have storage refuse what comes with an older one."""
+        """Grows with every grant of the name: have storage refuse a write with an older fence."""
         return self._state.grant.fence
 
     @property
@@ -109,7 +109,7 @@ class Lease:
         self._renewed(await drivers.adrive(self._renewal(timeout), self._aserver()))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add seconds to what is left, or replace it. LeaseLost if it is over. Returns True."""
+        """Add seconds to `remaining`, or replace it. LeaseLost if it is over. Returns True."""
         self._check_may_wait("extend")
         self.renew(self._state.extended(additional_time, replace_ttl, clock()))
         return True
@@ -168,7 +168,7 @@ class Lease:
         return self._state.ours and bool(await drivers.adrive(plan, self._aserver()))
 
     def locked(self) -> bool:
-        """Whether anybody holds the name now."""
+        """Whether the name is held now, by any holder."""
         self._check_may_wait("locked")
         return bool(drivers.drive(self._state.looking(clock()), self._server())[7])
 
@@ -205,8 +205,8 @@ class Lease:
 
     @classmethod
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
-        """Adopt a detached lease: renews it from now on. LeaseLost if it is over or somebody else
-        adopted it, ValueError if the handle is none."""
+        """Adopt a detached lease: renews it from now on. LeaseLost if it is over or was adopted
+        elsewhere, ValueError if `handle` is malformed."""
         check_may_wait("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
         adoption = handles.Adoption(handle, on_lost)
         return cls(*drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
@@ -244,7 +244,7 @@ class Lease:
 
     @property
     def terms(self) -> Terms:
-        """How it is kept, and of what it is."""
+        """How it is kept, and the name it is of."""
         return self._state.terms
 
     @property
@@ -268,7 +268,7 @@ class Lease:
         return step
 
     def tended(self, step: Run, answer: Answer | Failure) -> None:
-        """What came of that renewal."""
+        """The keeper reports the outcome of a renewal."""
         lost = self._state.tended(step, answer, clock())
         if lost is not None:
             self._lose(lost)

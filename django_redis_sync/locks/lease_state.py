@@ -1,4 +1,4 @@
-"""What a holder may believe of its lease, and what is to be done for it next. No I/O in here."""
+"""A holder's belief in its lease, and the next step that the lease needs. No I/O in here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLOSE = 0.005
 class Terms:
     """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap.
 
-    `template`: what the name was made from, where that is known.
+    `template`: the str.format template of the name, where that is known.
     """
 
     keys: Keys
@@ -51,7 +51,7 @@ class Lost(NamedTuple):
 
 
 class LeaseState:
-    """Belief in one lease and its schedule. `now` is the client's monotonic clock, in seconds.
+    """Belief in a lease and its schedule. `now` is the client's monotonic clock, in seconds.
 
     Methods that find out that the lease is over return Lost, or raise LeaseLost to the caller.
     """
@@ -99,7 +99,7 @@ class LeaseState:
 
     @property
     def until(self) -> float:
-        """No later than the server's end of this lease, whatever is on its way there."""
+        """No later than the server's end of this lease, even with renewals on their way there."""
         return self._belief.until
 
     def remaining(self, now: float) -> float:
@@ -146,7 +146,7 @@ class LeaseState:
         return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
     def tended(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
-        """What came of that renewal of the keeper's."""
+        """The outcome of that renewal of the keeper's."""
         if not self.ours:
             return None
         if isinstance(answer, Failure):
@@ -238,7 +238,7 @@ class LeaseState:
         self._schedule(now)
 
     def extended(self, additional_time: float, replace_ttl: bool, now: float) -> float:
-        """The seconds to renew it for, so that so many are added to what is left."""
+        """The seconds to renew it for, so that so many are added to the time left."""
         extra = conf.positive("additional_time", additional_time)
         return extra if replace_ttl else self.remaining(now) + extra
 
@@ -256,13 +256,13 @@ class LeaseState:
         return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)
 
     def looking(self, now: float) -> plans.Plan:
-        """Asks the server who holds the name."""
+        """Asks the server whether the name is held."""
         return plans.run_once("inspect", self.terms.keys, ("", 1), self.terms.attempt, now)
 
     # Its end
 
     def lose(self, reason: str) -> bool:
-        """False when it was over before: nobody has to be told."""
+        """False when it was over before: no receiver has to be told."""
         if self.over:
             return False
         self.over, self.due = reason, math.inf
@@ -298,7 +298,7 @@ class LeaseState:
         )
 
     def released(self, done: bool) -> Lost | None:
-        """What came of that. Lost when nobody knew yet that it was over."""
+        """The release's outcome. Lost when this is the first sign that the lease was over."""
         if self.over != "released":
             raise self.lost_error()
         if done:

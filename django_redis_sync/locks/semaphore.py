@@ -1,4 +1,4 @@
-"""Semaphore and Lock: one primitive, thin faces. Every method that talks to Redis has an a-twin."""
+"""Semaphore and Lock, thin faces. Every method that talks to Redis has an a-twin."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Semaphore(Asking):
     `blocking`, `blocking_timeout`: whether, and how many seconds, to wait (None: for ever).
     `fair`: first come, first served. `max_hold`: seconds after which it is renewed no more.
     `min_hold`: seconds for which the permits stay taken, however early they are released.
-    `release_on_commit`: inside a transaction, what `release` and leaving the `with` give back is
-    given back when the transaction ends, on whichever databases it is open; the alias of a database
-    looks at that one only. `using`: a cache alias; of a Lock also a list of them, a
+    `release_on_commit`: inside a transaction, `release` and leaving the `with` take effect when
+    the transaction ends, on all databases that have it open; the alias of a database limits this
+    to that database. `using`: a cache alias; of a Lock also a list of them, a
     quorum: a majority of those servers grants, first come is not first served. `label`: shown to
     operators.
     `on_lost(lease)` runs when a lease is lost, on a thread of its own. `thread_local`,
@@ -199,7 +199,7 @@ class Semaphore(Asking):
         return lease is not None and await lease.aowned()
 
     def status(self) -> Status:
-        """Who holds and who waits."""
+        """The name's holders, waiters and limit, read now. Unavailable when Redis is down."""
         self._check_may_wait("status")
         return status_of(self.name, self.key, using=self.alias())
 
@@ -208,7 +208,7 @@ class Semaphore(Asking):
         return await astatus_of(self.name, self.key, using=self.alias())
 
     def locked(self) -> bool:
-        """Whether anybody holds the name now."""
+        """Whether the name is held now, by any holder."""
         self._check_may_wait("locked")
         return bool(drivers.drive(self._looking(), server_of(self.alias()))[7])
 
@@ -250,7 +250,7 @@ class Semaphore(Asking):
         return self._settle(terms, ask, got)
 
     def _quorum(self, name: str, using: Any, limit: int | None, timeout: float | None) -> Quorum:
-        """What several aliases are. ImproperlyConfigured where a majority would not be safe."""
+        """The quorum of several aliases. ImproperlyConfigured if a majority would not be safe."""
         if self._kind != "p" or limit != 1:
             raise ImproperlyConfigured(
                 f"{name!r} can't have several servers in using, only a Lock can: by majorities of "
@@ -269,7 +269,7 @@ class Semaphore(Asking):
         check_may_wait(f"{self!r} in sync code", f"{block}`await ….a{method}()`")
 
     def _before(self) -> None:
-        """Called before anything is asked for; a face refuses here what it can't allow."""
+        """Called before anything is asked for; a face raises here to refuse."""
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
         counting.asked(terms, got)
@@ -301,11 +301,11 @@ class Semaphore(Asking):
         return got
 
     def error_of(self, refusal: Refusal) -> NotAcquired:
-        """What a `with` raises that was refused."""
+        """The error that a refused `with` raises."""
         return NotAcquired(f"{self.name!r}: {refusal}", refusal.reason, self.name)
 
     def undo(self, lease: Lease, *error: Any) -> None:
-        """Give back what `take` gave, without a word about it: an exception is on its way out."""
+        """Give back the lease from `take` and raise nothing: an exception is on its way out."""
         lease.__exit__(*error)
 
     async def aundo(self, lease: Lease, *error: Any) -> None:
@@ -323,7 +323,7 @@ class Semaphore(Asking):
         await self.aleave(self._held.end(block), kind, error, trace)
 
     def newest(self, keep: bool = False) -> Lease:
-        """What `release` would give back; without `keep` it is taken out. NotAcquired: nothing."""
+        """The lease `release` gives back; taken out without `keep`. NotAcquired: there is none."""
         lease = self._held.newest(take=not keep)
         if lease is None:
             raise NotAcquired(
@@ -375,7 +375,7 @@ class Semaphore(Asking):
 
 
 class Lock(Semaphore):
-    """A semaphore of one permit. Arguments as Semaphore's, without the limit."""
+    """A semaphore of a single permit. Arguments as Semaphore's, without the limit."""
 
     def __init__(self, name: str, **options: Unpack[SemaphoreOptions]) -> None:
         if options.get("fair") and isinstance(options.get("using"), (list, tuple)):

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class _Skipping(Protocol):
-    """What `on_full="skip"` makes of a function: None is one more answer."""
+    """A function under `on_full="skip"`: it may return None, too."""
 
     @overload
     def __call__(
@@ -49,7 +49,7 @@ _ALLOWED = (str, int, UUID, date, enum.Enum)
 class _Template(string.Formatter):
     """str.format over call arguments, strict enough that two calls never meet by accident.
 
-    In values `%`, `:` and what separates two arguments are percent-quoted.
+    In values `%`, `:` and the separator of two arguments are percent-quoted.
     """
 
     def __init__(self, text: str) -> None:
@@ -90,7 +90,7 @@ class _Template(string.Formatter):
         return said.translate(self.quoted)
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
-        """The name of one call."""
+        """The name of a call."""
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = dict(bound.arguments)
@@ -135,8 +135,8 @@ def synchronized(
 ) -> Any:
     """At most `limit` calls at a time, of all calls with the same name.
 
-    `name` is a str.format template over the call's arguments: "invoice:{pk}". `on_full`: what a
-    call does that got no permit: raise NotAcquired, or skip, that is return None (and not wait,
+    `name` is a str.format template over the call's arguments: "invoice:{pk}". `on_full`: a
+    call without a permit does this: raise NotAcquired, or skip, that is return None (and not wait,
     unless a blocking_timeout is given). `options`: as Semaphore's. For any function or method, sync
     or async; TypeError for classes and generators, ValueError for a name with unknown arguments.
     """
@@ -209,7 +209,7 @@ def _aleaving(guard: Semaphore, lease: Lease) -> AsyncExitStack:
 
 
 async def _finish(guard: Semaphore, lease: Lease, result: Any) -> Any:
-    """What a sync function returned to be awaited."""
+    """The awaitable that a sync function returned."""
     async with _aleaving(guard, lease):
         return await result
 

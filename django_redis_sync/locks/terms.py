@@ -1,4 +1,4 @@
-"""What a primitive asks the server for: its arguments, and the settings as they are now."""
+"""The terms on which a primitive asks: its arguments, and the settings as they are now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _token() -> str:
 
 
 def _learning(terms: Terms) -> Callable[[], Plan] | None:
-    """How to know what operators said of the policy that this is a child of, if it is one."""
+    """How to know an operator's marks on the policy of this child, if it is a child."""
     policy = terms.keys.policy
     if policy is None or not isinstance(terms.alias, str):
         return None
@@ -33,7 +33,7 @@ def _learning(terms: Terms) -> Callable[[], Plan] | None:
 
 
 class Asking:
-    """The arguments of a primitive, and what they come to. Precedence: the argument, then
+    """The arguments of a primitive, resolved. Precedence: the argument, then
     REDIS_SYNC["SEMAPHORES"], then the defaults."""
 
     _kind = "p"
@@ -64,7 +64,7 @@ class Asking:
         return self.using or conf.current().cache
 
     def _options(self, config: conf.Config) -> dict[str, Any]:
-        """What REDIS_SYNC["SEMAPHORES"] says of this name."""
+        """This name's entry in REDIS_SYNC["SEMAPHORES"]."""
         named = dict(config.named(self.name))
         try:
             for option in named.keys() & NAMED.keys():
@@ -75,13 +75,13 @@ class Asking:
         return named
 
     def check_permits(self, permits: int) -> None:
-        """Raises what an acquire of so many permits would raise before it asks."""
+        """Raises as an acquire of so many permits would, before it asks."""
         self._limit(self._options(conf.current()), permits)
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[Terms, Ask]:
-        """What to keep and what to ask for, as the settings are now."""
+        """The lease's Keeping and the Ask, as the settings are now."""
         config, label = conf.current(), self._write_label()
         if blocking is not None:
             blocking = bool(blocking)

@@ -1,4 +1,4 @@
-"""Locks and database transactions: what a lock protects is only safe once it is committed."""
+"""Locks and database transactions: rows that a lock protects are safe only after COMMIT."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
     """Release a lease when an open transaction ends: after COMMIT, or with the rollback of the
     innermost savepoint. At once when none is open, as release does.
 
-    `using`: the alias of a database; None or True: all that have one open, when the last is over.
+    `using`: the alias of a database; None or True: all with an open one, when the last is over.
     """
     aliases = transactions_of(using)
     if not aliases:
@@ -67,7 +67,7 @@ def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
 
 
 def transactions_of(using: str | bool | None) -> list[str]:
-    """Of one database, or of all (True, None), those in which this thread has a transaction."""
+    """Of a database, or of all (True, None), those in which this thread has a transaction."""
     return [
         alias
         for alias in _opened()
@@ -127,7 +127,7 @@ def _release_now(lease: Lease) -> None:
 def in_transaction(using: str = DEFAULT_DB_ALIAS) -> bool:
     """Whether a transaction is open on this thread's connection.
 
-    That which a TestCase wraps around a test does not count: what is tested knows nothing of it.
+    That which a TestCase wraps around a test does not count: the tested code did not open it.
     """
     if using not in _opened() or not connections[using].in_atomic_block:
         return False
@@ -136,7 +136,7 @@ def in_transaction(using: str = DEFAULT_DB_ALIAS) -> bool:
 
 
 def racing() -> str | None:
-    """The alias of a database whose transaction outlives what happens now, or None."""
+    """The alias of a database with a transaction that outlives the release, or None."""
     return next(iter(transactions_of(None)), None)
 
 

@@ -1,4 +1,4 @@
-"""More faces of the one primitive: reentrant, read/write."""
+"""More faces of the same primitive: reentrant, read/write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Taken = weakref.WeakKeyDictionary[Lease, list[int]]
 
 class _Callers(ByCaller[Taken]):
     """How often each thread or task took a lease, through whichever object. Leases are held weakly:
-    what nobody can release any more is not renewed."""
+    a lease that no code can release any more is not renewed."""
 
     def __init__(self) -> None:
         super().__init__(weakref.WeakKeyDictionary)
@@ -43,9 +43,9 @@ class _Callers(ByCaller[Taken]):
 class RLock(Lock):
     """A lock that the thread or task that has it may take again, through any object of its name.
 
-    One lease, counted here: given back when as many releases came as acquires; the lease's own
+    A single lease, counted here: given back when as many releases came as acquires; the lease's own
     `release` ends it at once. Taking it again after it was lost raises LeaseLost rather than start
-    a new one, until it was released as often as it was taken. Arguments as Lock's, but for
+    a new lease, until it was released as often as it was taken. Arguments as Lock's, but for
     thread_local.
     """
 
@@ -81,7 +81,7 @@ class RLock(Lock):
         return self._count(again or await super().atake(blocking, blocking_timeout, permits))
 
     def release(self) -> None:
-        """Undo one acquire; the last one gives the lease back. Errors as Semaphore's."""
+        """Undo an acquire; the last release gives the lease back. Errors as Semaphore's."""
         lease = self.newest()
         if self._last(lease) and not self._deferred(lease):
             lease.release()
@@ -120,7 +120,7 @@ class RLock(Lock):
         return got
 
     def _last(self, lease: Lease) -> bool:
-        """Count one acquire back; whether it was the last."""
+        """Count an acquire back; whether it was the last."""
         owner = self._owners[lease]
         if (times := owner.get(lease)) and times.pop() > 0:
             return False
@@ -229,7 +229,7 @@ class _Readers(_Side):
 
 
 class _Writers(_Side):
-    """One writer, and no readers."""
+    """A single writer, and no readers."""
 
     _permits, _word = 0, "write"
 
@@ -241,11 +241,11 @@ class _Writers(_Side):
 
 
 class ReadWriteLock:
-    """Many readers or one writer, first come, first served, so that neither starves.
+    """Many readers or a single writer, first come, first served, so that neither starves.
 
     `read` and `write` each have a semaphore's methods. A reader can't become the writer
     (UpgradeRefused, also for a writer that asks to read); a writer becomes a reader with
-    `downgrade`. Not reentrant: who reads twice may wait behind a writer that waits for the first.
+    `downgrade`. Not reentrant: a second read may wait behind a writer that waits for the first.
     Arguments as Lock's.
     """
 

@@ -11,7 +11,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 def check_may_wait(what: str, instead: str) -> None:
     """SynchronousOnlyOperation in a thread whose event loop runs, as Django's ORM raises it.
 
-    `instead`: what to write there. Like Django's own, DJANGO_ALLOW_ASYNC_UNSAFE lets it pass.
+    `instead`: the call to write there. Like Django's own, DJANGO_ALLOW_ASYNC_UNSAFE lets it pass.
     """
     running = asyncio._get_running_loop() is not None
     if running and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
