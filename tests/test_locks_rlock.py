@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, acquire_all
+from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, acquire_all
 
 from .behaviour.both import both, until
 from .behaviour.watching import View
@@ -263,3 +263,46 @@ def test_with_its_release_put_off_to_commit_it_can_be_taken_again(view, transact
     assert first.held
     lock.release()
     assert not first.held and view("commit").empty
+
+
+# A plain lock instead
+
+
+@both
+async def test_a_plain_lock_says_that_its_own_caller_holds_it(io, view) -> None:
+    said = rf"\(this {'task' if repr(io) == 'async' else 'thread'} holds it: an RLock may be taken"
+    async with io.entered(Lock("own")):
+        for impatient in (Lock("own", blocking=False), Lock("own", blocking_timeout=0.05)):
+            with pytest.raises(NotAcquired, match=said):
+                async with io.entered(impatient):
+                    pass
+
+
+@both
+async def test_a_plain_lock_says_nothing_of_what_others_hold(io, view) -> None:
+    lease = await io.result(io.start(io.do(Lock("others'"), "acquire")))
+    two = Semaphore("two", 2, blocking=False)
+    async with io.entered(Lock("another")), io.entered(two), io.entered(two):
+        for full in (Lock("others'", blocking=False), two):
+            with pytest.raises(NotAcquired) as caught:
+                async with io.entered(full):
+                    pass
+            assert "holds it" not in str(caught.value)
+    await io.do(lease, "release")
+
+
+@both
+async def test_a_wait_for_ever_for_what_the_caller_holds_is_logged(io, view, caplog) -> None:
+    said = "'own' waits for itself: this {} holds it: an RLock may be taken again"
+    said = said.format("task" if repr(io) == "async" else "thread")
+    lease = await io.do(Lock("own"), "acquire")
+
+    async def helped() -> None:
+        await until(io, lambda: said in caplog.messages)
+        await io.do(lease, "release")
+
+    helping = io.start(helped())
+    async with io.entered(Lock("own")):
+        assert lease.ended
+    await io.result(helping)
+    assert [said] == caplog.messages

@@ -247,8 +247,18 @@ def test_what_it_is_not_for_is_refused() -> None:
     ):
         with pytest.raises(TypeError, match=said):
             synchronized("x")(thing)
-    with pytest.raises(TypeError, match="must be a str, not function"):
-        synchronized(some)  # without parentheses
+
+
+def test_without_parentheses_it_says_what_to_write() -> None:
+    def send(pk): ...
+
+    def nightly(): ...
+
+    said = r'needs a name: write @synchronized\("send"\) for all calls of it, or '
+    with pytest.raises(TypeError, match=said + r'@synchronized\("send:{pk}"\) for each pk$'):
+        synchronized(send)
+    with pytest.raises(TypeError, match=r'"nightly"\) for all calls of it$'):
+        synchronized(nightly)
 
 
 @both

@@ -10,6 +10,7 @@ one that nobody can release any more is not renewed.
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import math
 import os
@@ -135,6 +136,12 @@ class Keeper:
     def later(self, step: Run) -> None:
         """Do `step` as soon as the server answers again."""
         self.errands.send(step)
+
+    def newest(self, keys: Keys, most: int) -> list[Any]:
+        """The leases of a name, of the `most` newest."""
+        newest = itertools.islice(reversed(self._kept.copy().values()), most)
+        mine = [ref() for ref, of in newest if of.leases == keys.leases]
+        return [lease for lease in mine if lease is not None]
 
     def look_after(self) -> None:
         """Start the thread that watches, when it could not be started or ended."""

@@ -20,7 +20,7 @@ from ..signals import lease_lost
 from . import abandoned, counting
 from . import handle as handles
 from .lease_state import LeaseState, Lost, Terms
-from .waiting import check_may_wait
+from .waiting import Caller, check_may_wait, this_caller
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -33,11 +33,11 @@ class Lease:
     may use it; a forked child may not.
     """
 
-    __slots__ = ("__weakref__", "_loop", "_state")
+    __slots__ = ("__weakref__", "_caller", "_loop", "_state")
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
         self._state = LeaseState(terms, grant, renewals, clock())
-        self._loop = abandoned.running_loop()
+        self._loop, self._caller = abandoned.running_loop(), this_caller()
         keeper(terms.alias).watch(self, grant.token, terms.keys)
 
     # What it is
@@ -83,6 +83,10 @@ class Lease:
         """Whether it is this process's, and of that name on that server."""
         mine = self._state.terms
         return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
+
+    def is_of_caller(self, caller: Caller) -> bool:
+        """Whether that thread or task took it, and it is not over."""
+        return self._caller == caller and self.held
 
     def __bool__(self) -> bool:
         return self.held

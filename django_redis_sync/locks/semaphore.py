@@ -20,13 +20,14 @@ from ..operators.status import Status, astatus_of, status_of
 from ..protocol import plans
 from ..protocol.keys import keys_of
 from ..protocol.plans import Ask, Grant, Refusal
+from ..protocol.reasons import FULL, TIMEOUT
 from ..protocol.scripts import MOST_PERMITS
 from . import counting, transactions
 from .callers import Block, Leaving, PerCaller, Shared
 from .lease import Lease
 from .lease_state import Terms
 from .terms import Asking
-from .waiting import check_may_wait
+from .waiting import check_may_wait, own_hold
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -302,7 +303,12 @@ class Semaphore(Asking):
 
     def error_of(self, refusal: Refusal) -> NotAcquired:
         """The error that a refused `with` raises."""
-        return NotAcquired(f"{self.name!r}: {refusal}", refusal.reason, self.name)
+        said = f"{self.name!r}: {refusal}"
+        if refusal.reason in (FULL, TIMEOUT) and self._lockable():
+            alias = self.alias()
+            own = own_hold(keys_of(conf.current().prefix(alias), self.name, self.key), alias)
+            said += f" ({own})" if own else ""
+        return NotAcquired(said, refusal.reason, self.name)
 
     def undo(self, lease: Lease, *error: Any) -> None:
         """Give back the lease from `take` and raise nothing: an exception is on its way out."""

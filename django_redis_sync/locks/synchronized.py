@@ -140,6 +140,8 @@ def synchronized(
     unless a blocking_timeout is given). `options`: as Semaphore's. For any function or method, sync
     or async; TypeError for classes and generators, ValueError for a name with unknown arguments.
     """
+    if callable(name):
+        raise TypeError(f"@synchronized needs a name: {_named_after(name)}")
     template = _Template(name)
     if on_full not in ("raise", "skip"):
         raise ValueError(f"on_full must be 'raise' or 'skip', not {on_full!r}")
@@ -225,6 +227,17 @@ def _label(function: Any) -> str:
 
 def _said(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def _named_after(function: Any) -> str:
+    """What to write above a function that was decorated without parentheses."""
+    said = _said(function).rpartition(".")[2]
+    try:
+        first = [word for word in inspect.signature(function).parameters if word != "self"][:1]
+    except (TypeError, ValueError):
+        first = []
+    calls = f', or @synchronized("{said}:{{{first[0]}}}") for each {first[0]}' if first else ""
+    return f'write @synchronized("{said}") for all calls of it{calls}'
 
 
 def _is_async(function: Any) -> bool:

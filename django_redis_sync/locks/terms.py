@@ -18,6 +18,7 @@ from ..protocol.keys import Token, keys_of
 from ..protocol.plans import Ask, Plan
 from ..protocol.scripts import MOST_PERMITS
 from .lease_state import Terms
+from .waiting import warn_of_own_hold
 
 
 def _token() -> str:
@@ -30,6 +31,17 @@ def _learning(terms: Terms) -> Callable[[], Plan] | None:
     if policy is None or not isinstance(terms.alias, str):
         return None
     return lambda: keeper(terms.alias).clerk.heed(policy)
+
+
+def _waits(terms: Terms, lock_for_ever: bool) -> Callable[[str, bool], None]:
+    """What is to be done when a wait begins, and when it is over."""
+
+    def waits(token: str, so: bool) -> None:
+        keeper(terms.alias).clerk.waits(token, terms if so else None)
+        if so and lock_for_ever:
+            warn_of_own_hold(terms.keys, terms.alias)
+
+    return waits
 
 
 class Asking:
@@ -120,12 +132,16 @@ class Asking:
             tokens=_token,
             later=lambda step: keeper(terms.alias).later(step),
             learn=_learning(terms),
-            waits=lambda token, so: keeper(terms.alias).clerk.waits(token, terms if so else None),
+            waits=_waits(terms, wait and seconds == math.inf and self._lockable()),
             kind=self._kind,
             fair=self.fair,
             max_waiters=self._max_waiters,
         )
         return terms, ask, seconds
+
+    def _lockable(self) -> bool:
+        """Whether an RLock could be meant: it is plain, and has one permit."""
+        return self._kind == "p" and self.limit == 1
 
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
         """The limit in force for this caller, and the permits to ask for."""

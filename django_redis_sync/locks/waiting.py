@@ -1,11 +1,25 @@
-"""Where sync code may wait for Redis: not on a running event loop, which would stop."""
+"""Where a wait can't end: on an event loop that it stops, for what the caller holds itself."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import threading
+import weakref
+from typing import Any
 
 from django.core.exceptions import SynchronousOnlyOperation
+
+from ..engine.keeper import keeper
+from ..protocol.keys import Keys
+
+logger = logging.getLogger("django_redis_sync")
+
+#: A task, or the thread where none runs.
+Caller = weakref.ref[Any]
+#: Of a process with more leases, so many are looked through for the caller's own.
+_NEWEST = 100
 
 
 def check_may_wait(what: str, instead: str) -> None:
@@ -19,3 +33,24 @@ def check_may_wait(what: str, instead: str) -> None:
             f"{what} waits for Redis and would stop this event loop, for ever when a task of it "
             f"holds what is waited for. Write {instead}, or call sync code by sync_to_async."
         )
+
+
+def this_caller() -> Caller:
+    loop = asyncio._get_running_loop()  # current_task() would raise where there is none
+    task = None if loop is None else asyncio.current_task(loop)
+    return weakref.ref(task or threading.current_thread())
+
+
+def own_hold(keys: Keys, alias: Any) -> str:
+    """What to say of a lock that this thread or task holds itself; empty when it does not."""
+    caller = this_caller()
+    if not any(lease.is_of_caller(caller) for lease in keeper(alias).newest(keys, _NEWEST)):
+        return ""
+    who = "thread" if isinstance(caller(), threading.Thread) else "task"
+    return f"this {who} holds it: an RLock may be taken again"
+
+
+def warn_of_own_hold(keys: Keys, alias: Any) -> None:
+    """Log a wait that nothing but the caller itself could end."""
+    if said := own_hold(keys, alias):
+        logger.warning("%r waits for itself: %s", keys.display, said)
