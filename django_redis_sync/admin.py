@@ -1,4 +1,4 @@
-"""The admin's entry: who may see and who may act, and the addresses of the pages."""
+"""The admin's entry: the permissions to see and to act, and the addresses of the pages."""
 
 from __future__ import annotations
 

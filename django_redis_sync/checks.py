@@ -1,4 +1,4 @@
-"""System checks. None opens a connection: what concerns the server is `locks doctor`'s."""
+"""System checks. None opens a connection: the server is for `locks doctor`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _check_entry(setting: str, name: Any, check: Callable[[Any], None]) -> Itera
 
 
 def _hint(error: str) -> str:
-    """What helps: what the option is for that the error names, else what an entry may say."""
+    """The remedy: the purpose of the option in the error, else the options of an entry."""
     named = [row for row in ENTRY.values() if re.search(rf"\b{row.name} must\b", error)]
     if named:
         return f"{named[0].name}: {named[0].why}"
@@ -156,7 +156,7 @@ def _drf_by_user(pattern: str, view: str) -> Warning:
 
 @register(TAG)
 def check_views(**_: Any) -> list[CheckMessage]:
-    """What decorators and mixins say of the views that the URLconf reaches."""
+    """The decorators and mixins of the views that the URLconf reaches."""
     if not _readable():
         return []
     wrong: dict[str, list[str]] = defaultdict(list)
@@ -175,7 +175,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
 
 
 def _wrong(route: Route, mark: Any, fallback: str) -> str:
-    """What is wrong with a policy of a view; empty when nothing is, or the settings say so."""
+    """The mistakes in a view's policy; empty when none, or when the settings' check has them."""
     try:
         endpoint = Endpoint(endpoints().find(route.name))
     except ImproperlyConfigured:

@@ -45,14 +45,14 @@ class Config(defaults.Settings):
         return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
 
     def prefix(self, alias: str) -> str:
-        """What all keys in this cache start with."""
+        """The prefix of all keys in this cache."""
         if self.key_prefix is not None:
             return self.key_prefix
         own = settings.CACHES.get(alias, {}).get("KEY_PREFIX")
         return f"{own}:sync" if own else "sync"
 
     def named(self, name: str) -> Mapping[str, Any]:
-        """What SEMAPHORES says of a name. ImproperlyConfigured unless it is a dict of options."""
+        """A name's entry in SEMAPHORES. ImproperlyConfigured unless it is a dict of options."""
         given = self.semaphores.get(name, defaults.NOTHING)
         if given is not defaults.NOTHING:
             refuse_unknown(f"{SETTING}['SEMAPHORES'][{name!r}]", given, defaults.ENTRY)
@@ -89,7 +89,7 @@ def current() -> Config:
 def _filled(
     where: str, given: Mapping[str, Any], rows: Mapping[str, defaults.Row]
 ) -> dict[str, Any]:
-    """What is given, checked, and the defaults of what is not."""
+    """The given options, checked, and the defaults of the rest."""
     try:
         return {name: row.checked(given.get(name, row.default)) for name, row in rows.items()}
     except (TypeError, ValueError) as error:

@@ -10,7 +10,7 @@ bool is its own check. The class says where the option may be given:
 - `RequestOptions`: for requests, and in REQUESTS for requests of which nothing else says it.
 - `PolicyOptions`: for requests: in ENDPOINTS, SEMAPHORES, the decorator and the mixin.
 - `Entry`: the same with the limit, which the decorator takes as an argument of its own.
-- `Requests`: the dict REQUESTS; what it has of its own holds for a process, not for a policy.
+- `Requests`: the dict REQUESTS; its additional options hold for a process, not a policy.
 
 `Policy`, the decorator, the mixin, the checks and docs/settings.md are made from this table.
 """
@@ -290,7 +290,7 @@ class Requests(RequestOptions, total=False):
 
 
 class Row(NamedTuple):
-    """An option. `kind`: its type; `check`: what brings a value into the form that is kept."""
+    """An option. `kind`: its type; `check`: brings a value into the form that is kept."""
 
     name: str
     kind: Any
@@ -305,7 +305,7 @@ class Row(NamedTuple):
 
     @property
     def path(self) -> bool:
-        """Whether a str with a dot is the path of what is meant."""
+        """Whether a str with a dot is the path of the value."""
         return self.check in (values.key, values.function)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong. Contention is an answer; loss and outage are errors; never blurred.
+"""The errors. Contention is an answer; loss and outage are errors; never blurred.
 
 SyncError
 ├── NotAcquired   (also redis.exceptions.LockError)          nothing is held: full, paused, late
@@ -18,7 +18,7 @@ from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseE
 
 
 class SyncError(Exception):
-    """The root of what this library raises."""
+    """The root of this library's errors."""
 
     __repr__ = Exception.__repr__  # redis-py's shows no message
 
@@ -43,7 +43,7 @@ class LeaseLost(SyncError, LockNotOwnedError):
 class Unavailable(SyncError, RedisError):
     """Redis gave no useful answer. `maybe_executed`: the command may have taken effect anyway.
 
-    What may have been left behind is undone in the background.
+    Anything left behind is undone in the background.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
@@ -56,7 +56,7 @@ class UpgradeRefused(SyncError, RuntimeError):
 
 
 class WrongKind(SyncError, TypeError):
-    """The name is in use as a read/write lock and was asked for as a plain one, or the reverse."""
+    """The name is in use as a read/write lock and was asked for as a plain lock, or the reverse."""
 
 
 class ForeignValue(SyncError, ResponseError):

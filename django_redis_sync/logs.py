@@ -1,4 +1,4 @@
-"""The logger of this app. Each message is one line, whatever a client or a server wrote into it."""
+"""The logger of this app. Each message stays on a line, even with a client's text in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(value: object) -> str:
-    """`value` on one line, with what could steer a terminal escaped."""
+    """`value` on a single line, with control characters of a terminal escaped."""
     text = str(value)
     if text.isascii() and text.isprintable():
         return text

@@ -1,6 +1,6 @@
 """A stand-in for Redis in tests: the verbs, in this process's memory.
 
-It answers the same plans as the scripts do, one verb per method; leases expire, queues are first
+It answers the same plans as the scripts do, a method per verb; leases expire, queues are first
 come, first served. It keeps no statistics and no tombstones.
 """
 
@@ -29,7 +29,7 @@ TICK, PATIENCE = 0.01, 2.0
 
 @dataclass(slots=True)
 class _Claim:
-    """A holder, until `ends` (ms), or a waiter, who looked last at `ends`."""
+    """A holder, until `ends` (ms), or a waiter that looked last at `ends`."""
 
     token: str
     permits: int
@@ -85,7 +85,7 @@ class MemoryServer:
         return AsyncMemoryServer(self)
 
     def perform(self, step: Step) -> Answer:
-        """Carry out one step."""
+        """Carry out a step."""
         if isinstance(step, Run):
             return self.run(step)
         sent = clock()
@@ -147,7 +147,7 @@ class _Hub:
 
 
 def pause(step: Step) -> float:
-    """How long a wait lasts: nobody is woken, everybody looks."""
+    """How long a wait lasts: no waiter is woken, each looks again."""
     return min(step.seconds, TICK) if isinstance(step, Wait) else step.seconds  # type: ignore[union-attr]
 
 

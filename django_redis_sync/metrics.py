@@ -3,7 +3,7 @@
     from django_redis_sync import metrics
     metrics.register()                      # into prometheus_client's default registry
 
-Whatever already exposes that registry (`prometheus_client.start_http_server`, django-prometheus'
+Any exporter of that registry (`prometheus_client.start_http_server`, django-prometheus'
 view) shows them then. Redis is read when it is scraped, and at no other time:
 
     redis_sync_up                                   1 when Redis answered, else 0 and nothing more
@@ -74,7 +74,7 @@ def register(
     names: Iterable[str] = (),
     using: str | None = None,
 ) -> SyncCollector:
-    """Add the metrics of one cache alias to a registry of prometheus-client."""
+    """Add the metrics of a cache alias to a registry of prometheus-client."""
     collector = SyncCollector(names=names, using=using)
     registry.register(collector)
     return collector
@@ -87,11 +87,11 @@ class SyncCollector(Collector):
         self._globs, self._using = tuple(names), using
 
     def describe(self) -> Iterator[Metric]:
-        """What there is, without asking Redis: a registry calls this when it is registered."""
+        """The families, without asking Redis: a registry calls this when it is registered."""
         yield from _families().values()
 
     def collect(self) -> Iterator[Metric]:
-        """What is. Redis down is a value, not an error."""
+        """The families, read now. Redis down is a value, not an error."""
         families = _families()
         try:
             self._fill(families)

@@ -25,7 +25,7 @@ _ASYNC_VIEW = "_redis_sync_async_view"
 
 
 class ConcurrencyLimitMiddleware:
-    """Enforces REDIS_SYNC["ENDPOINTS"]; with ATOMIC_REQUESTS also what decorators and mixins say.
+    """Enforces REDIS_SYNC["ENDPOINTS"]; with ATOMIC_REQUESTS also decorators and mixins.
 
     Place it after the middleware that turns requests away (CsrfViewMiddleware,
     LoginRequiredMiddleware): a permit is taken just before the view and its transaction, and given
@@ -132,7 +132,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     """The policies that the middleware takes for a request of this view.
 
     Those of decorators and mixins only where ATOMIC_REQUESTS wraps the view: elsewhere they take
-    their own, after whatever stands before them (login_required) has let the visitor pass.
+    their own, after the decorators before them (login_required) has let the visitor pass.
     """
     endpoint = endpoint_of(request)
     own = endpoint.policy
@@ -156,8 +156,8 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
 
 
 def _is_of_admin(view: Any) -> bool:
-    """Whether it is a page of Django's admin: with wrong settings it stays open, for there they are
-    told what is wrong who can mend it."""
+    """Whether it is a page of Django's admin: with wrong settings it stays open, for there the
+    people who can mend them read the mistake."""
     site = getattr(view, "__self__", None)  # of the page to log in
     return any(hasattr(view, own) for own in ("admin_site", "model_admin")) or hasattr(
         site, "admin_view"
@@ -172,7 +172,7 @@ def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
 
 
 def _matters(own: Policy | None, view: Any) -> bool:
-    """Whether the middleware has to know what decorators and mixins say."""
+    """Whether the middleware has to know the decorators and mixins."""
     return own is not None or is_atomic(view)
 
 
@@ -186,5 +186,5 @@ def is_atomic(view: Any) -> bool:
 
 
 def _sees_the_view(policy: Policy) -> bool:
-    """Whether a policy asks what only the view's own request can tell."""
+    """Whether a policy depends on something that only the view's own request can tell."""
     return policy.key not in (None, "ip") or policy.when is not None or callable(policy.limit)

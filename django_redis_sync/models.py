@@ -1,4 +1,4 @@
-"""One model without a table: the entry in the admin's index, and its permissions."""
+"""A model without a table: the entry in the admin's index, and its permissions."""
 
 from __future__ import annotations
 

@@ -41,14 +41,14 @@ def filled(
     request: HttpRequest | None = None,
     using: str | None = None,
 ) -> Iterator[Lease]:
-    """Hold all permits of a semaphore, so that everybody else is refused or has to wait.
+    """Hold all permits of a semaphore, so that all others are refused or have to wait.
 
-    `limit`: that of the code or view under test; None: what SEMAPHORES, ENDPOINTS or the view says.
-    Of a keyed policy one child is filled: `request` fills that of the view at the request's path
-    (with request.user, its address, whatever the key asks), `user` (a user object) that of a policy
-    with key "user", `key` one by what stands in its name. AssertionError when permits are in use
-    already, or when the views of that name would use another child; ImproperlyConfigured when
-    nothing says a limit.
+    `limit`: that of the code or view under test; None: that of SEMAPHORES, ENDPOINTS or the view.
+    Of a keyed policy a single child is filled: `request` fills that of the view at the request's
+    path (with request.user, its address, as the key asks), `user` (a user object) that of a policy
+    with key "user", `key` the child of that key. AssertionError when permits are in use already,
+    or when the views of that name would use another child; ImproperlyConfigured when no limit is
+    set anywhere.
     """
     if request is not None:
         key, said = _child_of(name, request)
@@ -101,7 +101,7 @@ def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
 
 
 def _makes(kind: Any, key: str | None, user: Any) -> bool:
-    """Whether a policy's key can come to what is to be filled."""
+    """Whether a policy's key can come to the child to fill."""
     if kind is None or key is None:
         return kind is None and key is None
     if kind == "user":
@@ -132,7 +132,7 @@ def without_redis() -> Iterator[None]:
     """Locks, semaphores and limits work in the memory of this process; no Redis is asked.
 
     They work among its threads and event loops, with leases, queues and fences as usual. Nothing is
-    shared with other processes, no statistics are kept, and what needs a server's own commands
+    shared with other processes, no statistics are kept, and whatever needs a server's commands
     (listing names, `locks doctor`) raises NotImplementedError. Quorum locks are not covered.
     """
     servers: dict[str, MemoryServer] = {}

@@ -1,4 +1,4 @@
-"""What the value of an option must be: one function for each kind.
+"""Checks of the values of options: a function for each kind.
 
 A check takes the option's name and its value, and gives the value in the form that is kept.
 TypeError for the wrong type, ValueError for a value out of bounds; both name the option.
@@ -84,7 +84,7 @@ def prefix(what: str, value: object) -> int:
 
 
 def limit(what: str, value: Any) -> Any:
-    """An int from 1, or a callable that returns one."""
+    """An int from 1, or a callable that returns it."""
     return value if callable(value) else whole(what, value)
 
 
@@ -129,7 +129,7 @@ def mapping(what: str, value: object) -> Mapping[Any, Any]:
 
 
 def methods(what: str, value: object) -> frozenset[str]:
-    """HTTP methods in upper case; HEAD with GET, whose view answers both."""
+    """HTTP methods in upper case; HEAD with GET: the same view answers both."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{what} must be a list of HTTP methods, not {value!r}")
     given = list(value)
@@ -140,7 +140,7 @@ def methods(what: str, value: object) -> frozenset[str]:
 
 
 def one_of(*words: str) -> Check:
-    """A check for one of some words."""
+    """A check for a word out of some."""
 
     def check(what: str, value: Any) -> str:
         if value not in words:
@@ -154,7 +154,7 @@ def one_of(*words: str) -> Check:
 
 
 def key(what: str, value: Any) -> Any:
-    """A word of KEYS, a callable, or the dotted path of one."""
+    """A word of KEYS, a callable, or a callable's dotted path."""
     if callable(value):
         return value
     if not isinstance(value, str):
@@ -167,7 +167,7 @@ def key(what: str, value: Any) -> Any:
 
 
 def function(what: str, value: Any) -> Any:
-    """A callable, or the dotted path of one."""
+    """A callable, or its dotted path."""
     if callable(value) or (isinstance(value, str) and "." in value):
         return value
     raise TypeError(f"{what} must be a callable or its path, not {value!r}")
@@ -179,7 +179,7 @@ NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
 def unknown(given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = NOWHERE) -> str:
-    """Which of `given` are no options, with what may have been meant; empty when all are known.
+    """Which of `given` are no options, with likely spellings; empty when all are known.
 
     `places`: options of other places, and where those are.
     """

@@ -1,13 +1,13 @@
-"""What an operator does: free, pause, resume, resize. Each takes effect in every process at once.
+"""The acts of an operator: free, pause, resume, resize. Each takes effect in every process at once.
 
-Each is recorded, with who did it and why: `by` (who runs the process, unless told) and `reason`.
+Each is recorded with `by` (the operator; by default the process's user) and `reason`.
 
 The marks of a policy (`pause`, `resize` without a key) speak of all its keyed children: they are
 set on the plain name, which speaks for the children, and on each child that is known. A child that
 is used for the first time afterwards gets them from the keeper of the process that uses it, within
-about a second: what asks earlier still gets in.
+about a second: an earlier ask still gets in.
 
-The a-twins run on a thread: people act seldom, and there is one way in which an act is done.
+The a-twins run on a thread: people act seldom, and an act has a single implementation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """What became of one holder or waiter. `done`: False when it had ended by itself."""
+    """The outcome for a holder or waiter. `done`: False when it had ended by itself."""
 
     id: str
     shown: Holder | Waiter
@@ -59,7 +59,7 @@ def clear(
 ) -> list[Cleared]:
     """Take the lease, or the place in the queue, of those in `status` that `tokens` name.
 
-    `tokens`: tokens or ids of `status.holders` and `status.waiters`. Whoever came since is not
+    `tokens`: tokens or ids of `status.holders` and `status.waiters`. Later arrivals are not
     touched; the next waiter gets in at once; the evicted holder gets LeaseLost at its next renewal.
     ValueError for a token that `status` does not show, Unavailable when Redis can't be reached.
     """
@@ -103,7 +103,7 @@ async def aclear(
 def pause(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
-    """Let nobody new in, until `resume`; holders finish. The names paused, as people see them."""
+    """Grant nothing new, until `resume`; holders finish. The names paused, as people see them."""
     return _mark("pause", name, key, using, by, reason)
 
 
@@ -139,7 +139,7 @@ def resize(
     by: str = "",
     reason: str = "",
 ) -> list[str]:
-    """An operator's limit, above what the callers say, until `reset`. Nobody is thrown out.
+    """An operator's limit, above what the callers say, until `reset`. No holder is thrown out.
 
     TypeError or ValueError for no limit, WrongKind for a read/write lock, which has none.
     """
@@ -239,7 +239,7 @@ def _keys(name: str, key: str | None, using: str | None) -> Keys:
 
 
 def _run(steps: Sequence[Run], using: str | None) -> list[list[str]]:
-    """The replies, in order. Unavailable when one of them failed; the others took effect."""
+    """The replies, in order. Unavailable when any of them failed; the others took effect."""
     replies = []
     for answer in server_of(using or conf.current().cache).many(steps):
         if isinstance(answer, Failure):

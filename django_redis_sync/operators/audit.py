@@ -1,5 +1,5 @@
-"""The record of what operators did: who, what, why. Kept in Redis, beside the names it is about, so
-that the command and the admin's pages, on any host and whatever is logged there, write one record.
+"""The record of operators' acts. Kept in Redis, beside the names it is about, so that the command
+and the admin's pages write the same record on any host, however logging is set up there.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MOST_TEXT, MOST_IDS = 200, 20
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One act. `what`: clear, pause, resume, resize or reset; `limit` of a resize; `ids` of those
-    that a clear took the lease or the place of; `by`: who; `reason`: why, as they said."""
+    """An act. `what`: clear, pause, resume, resize or reset; `limit` of a resize; `ids` of those
+    that a clear took the lease or the place of; `by`: the operator; `reason`: in their words."""
 
     at: datetime
     what: str
@@ -52,7 +52,7 @@ class Act:
 
     @property
     def said(self) -> str:
-        """What was done, in words."""
+        """The act in words."""
         words = {
             "pause": _("paused"),
             "resume": _("resumed"),
@@ -71,7 +71,7 @@ def audit_key(prefix: str) -> str:
 
 
 def person() -> str:
-    """Who runs this process, and on which host."""
+    """The user of this process, and its host."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no such user in this container
@@ -80,7 +80,7 @@ def person() -> str:
 
 
 def record(act: str, name: str, key: str | None, using: str | None, **details: Any) -> None:
-    """Keep an act that was done. One that can't be written is logged: the act stands."""
+    """Keep an act that was done. If it can't be written it is logged: the act stands."""
     config = conf.current()
     alias = using or config.cache
     registry = audit_key(config.prefix(alias))
@@ -99,7 +99,7 @@ def record(act: str, name: str, key: str | None, using: str | None, **details: A
 def acts(
     name: str | None = None, key: str | None = None, *, most: int = 100, using: str | None = None
 ) -> list[Act]:
-    """What operators did, newest first: to all names, or to one and its keys. Unavailable when
+    """Operators' acts, newest first: on all names, or on `name` and its keys. Unavailable when
     Redis can't be reached."""
     config = conf.current()
     alias = using or config.cache
@@ -125,7 +125,7 @@ def _pairs(reply: Sequence[Any]) -> list[tuple[str, float]]:
 
 
 def _act(text: str, score: float) -> Act | None:
-    """None for what is no record of ours."""
+    """None for a value that is no record of ours."""
     try:
         entry = json.loads(text)
         entry.pop("n", None)

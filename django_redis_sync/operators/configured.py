@@ -1,4 +1,4 @@
-"""What the settings say of names, for those who look at them."""
+"""The names in the settings, for the list of names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..protocol.keys import check_text
 
 def configured() -> dict[str, int | None]:
     """The names that the settings know, and their limits; None where that is none or a function.
-    What can't be a name is left to the checks."""
+    An entry that can't be a name is left to the checks."""
     config = conf.current()
     found = {name: _limit(entry) for name, entry in config.semaphores.items()}
     for endpoint, entry in config.endpoints.items():

@@ -1,4 +1,4 @@
-"""What operators see, for machines: times in ISO 8601, spans in seconds."""
+"""The operators' view for machines: times in ISO 8601, spans in seconds."""
 
 from __future__ import annotations
 

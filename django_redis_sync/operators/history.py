@@ -1,4 +1,4 @@
-"""What happened to names: the counters that the verbs write, by the minute."""
+"""The history of names: counters that the verbs write, by the minute."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Counters:
 
     @property
     def turned_away(self) -> int:
-        """Who asked and did not get in: at once, or after waiting in vain."""
+        """Asks that did not get in: at once, or after waiting in vain."""
         return self.rejected + self.timed_out
 
 
@@ -59,7 +59,7 @@ _NOTHING = Counters()
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What happened to a name: a row for each of the last minutes, oldest first, the last not over.
+    """A name's history: a row for each of the last minutes, oldest first, the last not over.
 
     `total`: the rows together; `ever`: all that is still counted. `suggested_limit`: see `suggest`.
     """
@@ -97,10 +97,10 @@ def histories(
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
-    """With use carried on through the minutes in which nobody came, and those who were in stayed.
+    """With use carried on through the minutes without an arrival, in which the holders stayed.
 
     `holders`: of each lease that lives, since when it has how many permits. Of those that ended,
-    grants and releases tell, but not their permits: each counts as one. One that expired or was
+    grants and releases tell, but not their permits: each counts as 1. A lease that expired or was
     cleared counts in the minute of its grant only. So a peak is never above what really was.
     """
     living = sorted(holders)
@@ -140,9 +140,9 @@ def suggest(rows: Sequence[Counters]) -> int | None:
     """A limit that would have been large enough for these minutes, or None without evidence.
 
     Little's law: in the busiest minute, as many permits were wanted at a time as were asked for
-    per second, times the seconds that one was held on average; one standard deviation of a Poisson
-    stream is added for bursts. Never below one more than the peak. There is evidence when at least
-    one ask in a hundred had to wait or was refused, and held times are known. A name that never had
+    per second, times the seconds of a hold on average; a standard deviation of a Poisson
+    stream is added for bursts. Never below the peak + 1. There is evidence when at least
+    1 % of the asks had to wait or was refused, and held times are known. A name that never had
     two holders is taken for a lock, whose limit is no choice.
     """
     total = add(rows)
@@ -193,7 +193,7 @@ def history_of(
 
 
 def _counters(values: Mapping[str, int]) -> Counters:
-    """One minute; a count and its milliseconds share a number."""
+    """A minute; a count and its milliseconds share a number."""
     found: dict[str, Any] = {"peak": values.get("p", 0)}
     for what, name in _COUNTERS.items():
         n = values.get(what, 0)
@@ -205,7 +205,7 @@ def _counters(values: Mapping[str, int]) -> Counters:
 
 
 def _totals(values: Mapping[str, int]) -> Counters:
-    """What was folded together: counts, and milliseconds beside them."""
+    """A number taken apart: counts, and milliseconds beside them."""
     found: dict[str, Any] = {name: values.get(what, 0) for what, name in _COUNTERS.items()}
     found |= {name: values.get(f"{what}:ms", 0) / 1000 for what, name in _SECONDS.items()}
     return Counters(**found)
@@ -214,7 +214,7 @@ def _totals(values: Mapping[str, int]) -> Counters:
 def histories_of(
     statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """The history of each, with the use of those who are in by now carried on."""
+    """The history of each, with the use of the present holders carried on."""
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
     # Who is kept was released, and counted so.
     return [

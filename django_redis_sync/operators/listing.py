@@ -1,7 +1,7 @@
-"""What a list shows: a page of names or of one policy's keys, in an order, read as far as shown.
+"""The page that a list shows: of names or of a policy's keys, in an order, read as far as shown.
 
-By name, or with something searched for, the registry's entries are gone through, in chunks; of what
-they are only the page is read. By a figure no more than MOST_COMPARED entries are compared, as
+By name, or with a search, the registry's entries are gone through, in chunks; the state is read
+for the page alone. By a figure no more than MOST_COMPARED entries are compared, as
 `Selection.compared` says: the busiest by the sums that processes keep, then the most recently used.
 """
 
@@ -33,7 +33,7 @@ def since(statuses: Iterable[Status]) -> datetime | None:
 
 
 def hour(group: Group, past: Past) -> Counters | None:
-    """What happened to all of it in the time of `past`; None where that is not known."""
+    """Its events in the time of `past`, summed; None where they are not known."""
     if group.sums is not None:
         return group.sums.history.total
     found = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
@@ -65,7 +65,7 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
-    """The policies, of those used last, that have one of these keys."""
+    """The policies, of those used last, that have any of these keys."""
     names = Recent(using=using)[:MOST_COMPARED]
     counts = count_keys(names, using=using)
     pairs = [(name, key) for name in names if counts[name] for key in keys]
@@ -85,8 +85,8 @@ def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str
 
 
 class Selection:
-    """The names, or the keys of `policy`, that hold `query` or are one of `alike`, in `order`:
-    "name", "recent" or one of FIGURES, turned round by a "-" before it. Unavailable when Redis
+    """The names, or the keys of `policy`, that hold `query` or are in `alike`, in `order`:
+    "name", "recent" or a figure of FIGURES, turned round by a "-" before it. Unavailable when Redis
     can't be reached."""
 
     def __init__(
@@ -129,8 +129,8 @@ class Selection:
         return self.found if self._sorted is None else len(self._sorted)
 
     def read(self, start: int, stop: int) -> tuple[list[Group], list[Unread]]:
-        """A group for each entry from `start` to `stop`, and those that could not be read. What
-        happened to them lately is in `past` then."""
+        """A group for each entry from `start` to `stop`, and those that could not be read. Their
+        late events are in `past` then."""
         if self._sorted is not None:
             groups, unread = self._sorted[start:stop], self._unread
         else:

@@ -32,11 +32,11 @@ _DIGITS = re.compile(r"(\d+)")
 class Group:
     """A policy: its plain name (None when that was never used) and its keyed children.
 
-    A name without children is a group of one. The sums are over all of them (those that were read
-    have at least what they say now, whatever the processes said some seconds ago); `limit` is each
-    one's own, so that `in_use` may lie above it when there are children. `keys`: how many children
-    are known, of which `children` may be the most recently used ones only; `sums`: what
-    the processes say of all of them, where that is so.
+    A name without children is its own group. The sums are over all of them (those that were read
+    have at least their present use, above the processes' sums of some seconds ago); `limit` is per
+    child, so that `in_use` may lie above it when there are children. `keys`: how many children
+    are known, of which `children` may be the most recently used only; `sums`: those
+    of the processes over all of them, in that case.
     """
 
     name: str
@@ -91,7 +91,7 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
     """Names in use within the last day, most recent first, and all that an operator marked.
 
     `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name, `exports@42` for a child.
-    All there are, up to hundreds of thousands: what people see reads `Recent`. Unavailable when
+    All there are, up to hundreds of thousands: the lists on screen read `Recent`. Unavailable when
     Redis can't be reached.
     """
     alias, prefix = _where(using)
@@ -110,8 +110,8 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
 
 
 class Recent(Sequence[str]):
-    """The plain names and policies that are known, or the keys of one `policy`, read as far as
-    somebody looks: those that only an operator's mark or the settings keep known, then the
+    """The plain names and policies that are known, or the keys of a `policy`, read as far as
+    the caller iterates: those that only an operator's mark or the settings keep known, then the
     registry's, most recent first."""
 
     def __init__(self, policy: str | None = None, *, using: str | None = None) -> None:
@@ -186,7 +186,7 @@ def marked_keys(name: str, mark: str, *, using: str | None = None) -> list[str]:
 
 
 def marked_key(prefix: str) -> str:
-    """Where version 0.1 lists what operators marked: a sorted set of names, as between braces."""
+    """Where version 0.1 lists the marked names: a sorted set of names, as between braces."""
     return f"{quote(prefix)}:marked"
 
 
@@ -199,7 +199,7 @@ def count_names(*, using: str | None = None) -> int:
 def newest_keys(
     wanted: Mapping[str, int], start: int = 0, *, using: str | None = None
 ) -> dict[str, list[str]]:
-    """Of each policy, so many of its keys from a rank on, most recent first: in one round trip."""
+    """Of each policy, so many of its keys from a rank on, most recent first: in a round trip."""
     alias, prefix = _where(using)
     commands = [
         ("ZREVRANGE", policy_key(prefix, name), start, start + most - 1)
@@ -210,7 +210,7 @@ def newest_keys(
 
 
 def count_keys(names: Sequence[str], *, using: str | None = None) -> dict[str, int]:
-    """How many keys of each are known, in one round trip; 0 for a name that is no policy."""
+    """How many keys of each are known, in a round trip; 0 for a name that is no policy."""
     alias, prefix = _where(using)
     commands = [("ZCARD", policy_key(prefix, name)) for name in names]
     replies = pipelined(alias, commands) if commands else []
@@ -218,7 +218,7 @@ def count_keys(names: Sequence[str], *, using: str | None = None) -> dict[str, i
 
 
 def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
-    """Whether each was used within the last day, in one round trip."""
+    """Whether each was used within the last day, in a round trip."""
     alias, prefix = _where(using)
     commands = [
         ("ZSCORE", names_key(prefix), quote(name))
@@ -298,7 +298,7 @@ def _where(using: str | None) -> tuple[str, str]:
 
 
 def _walk(alias: str, registry: str) -> Iterator[str]:
-    """All members of a registry, most recent first; one that moves meanwhile may come twice."""
+    """All members of a registry, most recent first; a moving member may come twice."""
     newest = command(alias, "ZREVRANGE", registry, 0, 0, "WITHSCORES")
     start, chunk = 0, [""] * CHUNK
     while len(chunk) == CHUNK:
@@ -313,7 +313,7 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
 
 
 def _score(reply: Sequence[object]) -> str:
-    """Of one member WITHSCORES, flat in RESP2 and a pair in RESP3."""
+    """Of each member WITHSCORES, flat in RESP2 and a pair in RESP3."""
     last = reply[-1]
     return str(last[-1] if isinstance(last, (list, tuple)) else last)
 
@@ -337,7 +337,7 @@ def _keys_of(quoted: Iterable[str]) -> list[str]:
 
 
 def _is_ours(quoted: str) -> bool:
-    """Whether an entry of the registry can be a name: one that can't must not hide the others."""
+    """Whether an entry of the registry can be a name: a foreign entry must not hide the others."""
     return _can_be(*split(quoted))
 
 

@@ -1,7 +1,7 @@
-"""One name, or several: who holds, who waits. Read by the command, the admin page and `status()`.
+"""Names now: their holders and waiters. Read by the command, the admin page and `status()`.
 
-Frozen statistics, read in one round trip per batch of names. Tokens never leave this module whole
-but to the operations that need them.
+Frozen statistics, read in a round trip per batch of names. Tokens leave this module whole only for
+the operations that need them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LAST_MS = 253_402_300_799_000
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One lease. `permits` 0: all of them. `ends_in`: seconds, inf when permanent, negative never.
+    """A lease. `permits` 0: all of them. `ends_in`: seconds, inf when permanent, negative never.
 
     `state`: held, handed (its winner was not heard of yet) or kept (released, within min_hold).
     `stuck`: permanent, so that only its holder or an operator ends it.
@@ -59,7 +59,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One place in the queue, from 1. `alive`: it asked again in time."""
+    """A place in the queue, from 1. `alive`: it asked again in time."""
 
     id: str
     position: int
@@ -73,11 +73,11 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A name now. `limit`: what applies (an operator's, the callers', or while nobody uses it the
+    """A name now. `limit`: in force (an operator's, the callers', or while the name is unused the
     settings'); `exclusive`: to a writer.
 
-    `callers_limit`: what the last caller said; `clash`: the limit another caller said before, and
-    when. `holders` and `waiters` hold MOST_ROWS at the most, `holding` and `waiting` count all.
+    `callers_limit`: from the last caller; `clash`: the limit of another caller before, and its
+    time. `holders` and `waiters` hold MOST_ROWS at the most, `holding` and `waiting` count all.
     """
 
     name: str
@@ -168,8 +168,8 @@ def statuses(
 def readable(
     names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MOST_ROWS
 ) -> tuple[list[Status], list[Unread]]:
-    """As statuses, of those names that can be read, and what hid the others: a shard that is down,
-    or another program's value. Unavailable, or what else it is, when it hides all of them."""
+    """As statuses, of those names that can be read, and the error that hid the others: a shard
+    that is down, another program's value. Unavailable, or that error, when it hides all."""
     found: list[Status] = []
     unread: list[Unread] = []
     limits = configured()
@@ -199,7 +199,7 @@ def _looks(
 
 
 def _refresh_marks(server: Server, wanted: Iterable[Keys]) -> None:
-    """What children are shown as depends on their policies."""
+    """The policies of the children: they decide how a child is shown."""
     for registry in {keys.policy.registry for keys in wanted if keys.policy is not None}:
         # The last known are shown where the marks can't be read: those are in force then.
         with contextlib.suppress(Failure):
@@ -258,7 +258,7 @@ def _status(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> 
 
 
 def _record(text: str) -> tuple[str, int, str, int, int, Mapping[str, Any]]:
-    """state, fence, lease, permits, limit and label of a record; what can't be read is empty."""
+    """state, fence, lease, permits, limit and label of a record; an unreadable field is empty."""
     parts = text.split(" ", 6)
     try:
         state, fence, lease, permits, limit, _, label = parts

@@ -1,9 +1,9 @@
 """Sums over many names: of a policy, of the names made from a template, of the whole site.
 
 The processes keep them as things happen and write them every two seconds: see `engine/tally.py`.
-Reading costs the same for ten names and for a hundred thousand. What is in use and waiting is AGAIN
-seconds old at the most, and holds what a dead process had for LIFE seconds; what happened is exact
-but for what a killed process had not written yet; the busiest keys are exact up to the bound
+Reading costs the same for ten names and for a hundred thousand. Permits in use and waiters are
+AGAIN seconds old at the most, and a dead process's stay for LIFE seconds; counts of events are exact
+but for those that a killed process had not written yet; the busiest keys are exact up to the bound
 beside them.
 """
 
@@ -39,7 +39,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Seconds below which so many of the durations of the last one to two hours were; None: there
+    """Seconds below which so many of the durations of the last hour or two were; None: there
     were none. A duration is known to a factor of two: these are upper bounds."""
 
     p50: float | None
@@ -50,9 +50,9 @@ class Quantiles:
 class Sums:
     """A group: `name` is a policy, a template or SITE. `history`: of the last minutes.
 
-    `busiest`: keys by permits in use, then by waiters; `refused`: keys by refusals of the last one
-    to two hours. `use_off`, `waiting_off`, `refused_off`: by how much a key's count may be too low,
-    and what a key that is not shown may have at the most; 0: exact.
+    `busiest`: keys by permits in use, then by waiters; `refused`: keys by refusals of the last hour
+    or two. `use_off`, `waiting_off`, `refused_off`: by how much a key's count may be too low,
+    and the most that a key that is not shown may have; 0: exact.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What people are told in the terminal and on the pages alike."""
+"""Texts for people, in the terminal and on the pages alike."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def handed_over() -> str:
-    """What to tell people of holders whose state is "handed"."""
+    """The text about holders in state "handed"."""
     return _(
         "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
         "permit goes to the next by itself within %d s."

@@ -1,4 +1,4 @@
-"""Is this Redis fit for locks? Each finding says what is, why it matters, and the remedy."""
+"""Is this Redis fit for locks? Each finding says the fact, why it matters, and the remedy."""
 
 from .examining import examine
 from .findings import Finding, Level

@@ -1,4 +1,4 @@
-"""The examination: every look at every node, whatever one of them comes to."""
+"""The examination: every look at every node, however the others end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ About = TypeVar("About")
 
 
 def examine(*, using: str | None = None) -> list[Finding]:
-    """All findings, whatever their level. Unavailable when Redis can't be reached; when it is there
-    and turns us away, that is the one finding.
+    """All findings, of every level. Unavailable when Redis can't be reached; when it is there
+    and turns us away, that is the only finding.
 
-    Of a Cluster every node with slots is asked. One that does not answer is a finding, as long as
-    another does.
+    Of a Cluster every node with slots is asked. A silent node is a finding, as long as another
+    answers.
     """
     alias = using or conf.current().cache
     by_node: list[tuple[str, list[Finding]]] = []
@@ -49,8 +49,8 @@ def examine(*, using: str | None = None) -> list[Finding]:
 def _looked(
     looks: Mapping[str, Callable[[About], Iterator[Finding]]], about: About, goes_on: bool = False
 ) -> Iterator[Finding]:
-    """What each look finds. One to which the server answers with an error is a finding;
-    with `goes_on`, so is one that got no answer."""
+    """The findings of each look. An error in answer to it is a finding; with `goes_on`, so is
+    silence."""
     for id, look in looks.items():
         try:
             yield from look(about)

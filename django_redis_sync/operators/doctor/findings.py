@@ -1,4 +1,4 @@
-"""What the doctor says, and how what is said of several nodes becomes one list."""
+"""The doctor's findings, and how those of several nodes become a single list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def failed(id: str, cause: BaseException) -> Finding:
 
 
 def refused(cause: BaseException) -> Finding:
-    """The server is there, and one of our settings does not let us in."""
+    """The server is there, and a setting of ours does not let us in."""
     return Finding(
         "access",
         "error",
@@ -65,7 +65,7 @@ def silent(cause: BaseException) -> Finding:
 
 
 def together(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
-    """What is said of each node, once: with the nodes it is about, unless it is about all."""
+    """Each finding once: with the nodes it is about, unless it is about all."""
     nodes: dict[Finding, list[str]] = {}
     for node, findings in by_node:
         for finding in findings:

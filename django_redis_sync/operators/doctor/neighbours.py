@@ -1,4 +1,4 @@
-"""What else is in the database, what its names are like, and what the process is started as."""
+"""Other users of the database, the names in it, and the server that runs this process."""
 
 from __future__ import annotations
 

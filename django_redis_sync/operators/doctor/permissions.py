@@ -1,4 +1,4 @@
-"""What a Redis user must be allowed: found in the Lua sources, and tried on keys of our own."""
+"""The rights that a Redis user needs: found in the Lua sources, and tried on keys of our own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rules(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A command that was refused. `rule`: what ACL SETUSER has to be told; empty where no rule
+    """A command that was refused. `rule`: for ACL SETUSER; empty where no rule
     helps, because the server has no command of that name: it was renamed or disabled."""
 
     verb: str
@@ -96,7 +96,7 @@ class Lack:
 
 
 def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lack]:
-    """What this user may not do with our keys there, of which the server `has` some.
+    """The commands this user may not use on our keys there, of which the server `has` some.
 
     Failure when Redis can't be reached.
     """
@@ -121,7 +121,7 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lac
 
 
 def _rule(said: str, verb: str, prefix: str) -> str:
-    """What of the least ACL is missing, by what the server said."""
+    """The missing rules of the least ACL, by the server's answers."""
     if "unknown command" in said:
         return ""
     if "channel" in said:
@@ -138,7 +138,7 @@ def _order(verb: str) -> int:
 
 
 def _refusal(server: Server, *words: Any) -> str:
-    """What the server says when it refuses; empty when it does not."""
+    """The server's words of refusal; empty when it does not refuse."""
     try:
         server.command(*words)
     except Failure as failure:

@@ -1,4 +1,4 @@
-"""What is asked of each server: of the one there is, or of every node of a Cluster with slots."""
+"""The looks at each server: the only one, or every node of a Cluster with slots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Node:
 
 
 def nodes_of(alias: str) -> list[Node]:
-    """The one server of an alias, or its primaries now. Failure when none answers."""
+    """The server of an alias, or its primaries now. Failure when none answers."""
     server = server_of(alias)
     if not isinstance(server, ClusterServer):
         return [Node("", server, lambda key: True)]
@@ -64,7 +64,7 @@ def _by_info(node: Node) -> Iterator[Finding]:
 
 
 def _info(server: Server) -> dict[str, str] | None:
-    """What INFO says; None when this user may not ask."""
+    """The reply of INFO; None when this user may not ask."""
     reply = allowed(server, "INFO")
     if reply is None:
         return None
@@ -246,7 +246,7 @@ def _persistence(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _configured(server: Server, option: str) -> Any:
-    """What the server's configuration says of an option; None where this user may not ask."""
+    """An option of the server's configuration; None where this user may not ask."""
     reply = allowed(server, "CONFIG", "GET", option)
     return dict(reply).get(option) if isinstance(reply, dict) else (reply or [None, None])[1]
 
