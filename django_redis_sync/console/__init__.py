@@ -1,1 +1,1 @@
-"""The admin's pages: what they show, what can be done there, over HTTP."""
+"""The admin's pages: their content, their actions, over HTTP."""

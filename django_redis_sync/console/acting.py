@@ -1,4 +1,4 @@
-"""What an operator can do to a name on the admin's pages: prepared, shown, then carried out."""
+"""The actions of an operator on the admin's pages: prepared, shown, then carried out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Outcome = tuple[int, str]
 
 
 class Author(TypedDict):
-    """Who acts, and why."""
+    """The acting user, and the reason given."""
 
     by: str
     reason: str
@@ -33,8 +33,8 @@ class Author(TypedDict):
 class Deed:
     """An action that waits to be confirmed.
 
-    `button`: what will happen, on the button that does it; `fields`: what the form has to say
-    again; `holders`: whom it evicts; `gone`: how many of those that were shown ended meanwhile;
+    `button`: the text of its button, the effect; `fields`: those that the form has to send
+    again; `holders`: those to be evicted; `gone`: how many of those shown ended meanwhile;
     `keys`: how many keys of the name it speaks of too.
     """
 

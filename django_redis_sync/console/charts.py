@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One rectangle."""
+    """A rectangle."""
 
     x: str
     y: str
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happened from `start` on, up to the next step."""
+    """The events from `start` on, up to the next step."""
 
     start: datetime
     peak: int = 0
@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Use above, waits and rejections below, on one time axis.
+    """Use above, waits and rejections below, on the same time axis.
 
     `limit_y`: where the limit lies in the upper plot; None without a limit.
     """
@@ -68,14 +68,14 @@ class Chart:
 
 
 def number(value: float) -> str:
-    """As SVG reads it, whatever the language of the page."""
+    """As SVG reads it, in pages of every language."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def bar(in_use: int, limit: int | None, waiting: int = 0, stuck: bool = False) -> Bar:
-    """A bar on a width of 100; without a limit it is full as soon as anybody is in.
+    """A bar on a width of 100; without a limit it is full at the first holder.
 
-    Full is alarming only where somebody waits; a lock that is merely held is as it should be,
+    Full is alarming only where there are waiters; a lock that is merely held is as it should be,
     unless it is `stuck`: only its holder or an operator ends it.
     """
     share = min(1.0, in_use / limit) if limit else float(in_use > 0)

@@ -1,4 +1,4 @@
-"""What the admin's pages show, read from Redis and put in order. No HTTP and no HTML."""
+"""The content of the admin's pages, read from Redis and put in order. No HTTP and no HTML."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ALL_ROWS = 100_000
 
 
 def reference(status: Status, token: str) -> str:
-    """What a form says for a holder: only we can make it, and nobody can read the token in it."""
+    """A holder's mark in a form: only we can make it, and the token in it can't be read."""
     signer = signing.Signer(salt="django_redis_sync.admin.holder")
     return signer.signature(f"{Name.of(status.name, status.key).id} {token}")
 
@@ -59,8 +59,8 @@ def referred(status: Status, references: Iterable[str]) -> list[Holder]:
 class Row:
     """A line of the list: a name, a policy with its children's sums, or a child.
 
-    `limit`: None where it can't be told, and for a policy, whose limit is each child's.
-    `hour`: what happened in the last HOUR minutes, None where that is too much to sum up;
+    `limit`: None where it can't be told, and for a policy, since each child has its own.
+    `hour`: the events of the last HOUR minutes, None where they are too many to sum up;
     `more`, after the last child shown: those of its `policy` that are not; `least`: the sums are
     of some of its children only.
     """
@@ -90,7 +90,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a visitor asked the list for. `policy`: only the children of this name."""
+    """A visitor's query of the list. `policy`: only the children of this name."""
 
     query: str = ""
     order: str = ""
@@ -100,7 +100,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page of the list. `found`: names that there are; `compared`: see listing.Selection."""
+    """A page of the list. `found`: names that there are; `compared`: see listing.Selection."""
 
     rows: tuple[Row, ...]
     page: Page[Any]
@@ -119,7 +119,7 @@ class Listing:
 
 
 def listing(wanted: Wanted) -> Listing:
-    """The rows of one page. Unavailable when Redis can't be reached."""
+    """The rows of a page. Unavailable when Redis can't be reached."""
     selection, page, groups, unread = _select(wanted)
     rows = tuple(_rows(groups, selection.past, wanted.policy is not None))
     if wanted.query and wanted.policy is None:
@@ -129,7 +129,7 @@ def listing(wanted: Wanted) -> Listing:
 
 
 def _keyed(query: str) -> Iterable[Row]:
-    """A line for each policy that has what was searched for as a key: a user, an address."""
+    """A line for each policy that has the searched text as a key: a user, an address."""
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MOST_KEYED]
     found, _ = readable(pairs)
@@ -227,7 +227,7 @@ def _policy_row(group: Group, past: Past) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who took a lease or a place, as its label says; every field may be empty."""
+    """The taker of a lease or a place, from its label; every field may be empty."""
 
     label: str
     user: str
@@ -289,7 +289,7 @@ class Detail:
 
     @property
     def handed_over(self) -> str:
-        """What that means, where it is said of a holder."""
+        """The meaning of its state, for those that need it."""
         handed = any(row.holder.state == "handed" for row in self.holders)
         return handed_over() if handed else ""
 
@@ -313,7 +313,7 @@ class Detail:
 
     @property
     def only_children(self) -> bool:
-        """Nobody ever used the name itself."""
+        """The name itself was never used."""
         return self.listing is not None and not self.status.fence
 
 
@@ -332,7 +332,7 @@ def _mean(seconds: float, times: int) -> str:
 
 
 def find(name: str, key: str | None, rows: int = MOST_ROWS) -> Status | None:
-    """The status of a name that we know, else None: what was never used has no page."""
+    """The status of a name that we know, else None: a name that was never used has no page."""
     status = statuses([(name, key)], rows=rows)[0]
     return status if status.used or is_known(name, key) else None
 

@@ -45,7 +45,7 @@ SHORT = 60
 
 
 class Owner(Protocol):
-    """What the pages need of the ModelAdmin that they belong to."""
+    """The parts of their ModelAdmin that the pages need."""
 
     admin_site: AdminSite
     opts: Any
@@ -59,7 +59,7 @@ View = Callable[Concatenate[Owner, HttpRequest, P], HttpResponseBase]
 
 
 class Broken(Exception):
-    """Redis can't be reached, or the settings are wrong. `said`: what people are told."""
+    """Redis can't be reached, or the settings are wrong. `said`: the text for people."""
 
     def __init__(self, said: str, remedy: str) -> None:
         super().__init__(said)
@@ -68,7 +68,7 @@ class Broken(Exception):
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """What goes wrong while Redis is asked, as Broken."""
+    """Errors while Redis is asked, raised as Broken."""
     correct = _("Correct REDIS_SYNC or CACHES in the settings, then restart the site.")
     try:
         _connect()
@@ -104,7 +104,7 @@ def _connect() -> None:
 
 
 def page(*methods: str) -> Callable[[View[P]], View[P]]:
-    """A page for those who may see; it stays up when Redis is down."""
+    """A page behind the permission to see; it stays up when Redis is down."""
 
     def decorate(view: View[P]) -> View[P]:
         @wraps(view)
@@ -158,7 +158,7 @@ def live_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseB
 
 @page("GET", "HEAD")
 def data_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    """The list for machines; what a browser's address says of it, this takes too."""
+    """The list for machines; it takes the same query as the page."""
     with asking():
         return JsonResponse(pages.data(_wanted(request)))
 
@@ -206,8 +206,8 @@ def _carry_out(deed: acting.Deed, author: acting.Author) -> acting.Outcome:
 
 
 def acts_of(object_id: str) -> dict[str, Any]:
-    """What the page of a name's history shows of the record of acts: nothing when it can't be
-    read, for what this site's database has of it is shown all the same."""
+    """The record of acts on the page of a name's history: nothing when it can't be read, for the
+    part in this site's database is shown all the same."""
     name, key = _entry(object_id).parts
     try:
         with asking():
@@ -226,7 +226,7 @@ def _asked(request: HttpRequest) -> list[tuple[str, str]]:
 
 
 def _wish(request: HttpRequest, given: Mapping[str, Any]) -> dict[str, str]:
-    """In words what was asked for; no name of it has to be known."""
+    """The query in words; its names need not be known."""
     words = {
         "name": str(Name(id=given["object_id"])),
         "limit": request.POST.get("limit", "").strip(),
@@ -357,8 +357,8 @@ def _render(
 
 
 def _in_english() -> bool:
-    """Whether our texts are, because nobody translated them into the language of the page: then
-    they are written from left to right, whatever that is."""
+    """Whether our texts are, for want of a translation into the page's language: then they are
+    written from left to right in any language."""
     translated = _("Locks and semaphores") != "Locks and semaphores"
     return not translated and not (get_language() or "en").startswith("en")
 

@@ -34,7 +34,7 @@ MOST_UNREAD = 5
 
 
 def overview(seen: Seen, width: int | None, style: Style) -> list[str]:
-    """A line for each name; a policy's keyed children count as one line."""
+    """A line for each name; a policy's keyed children share a line."""
     rows = [_overview_row(group, seen.past, style) for group in seen.groups]
     return [*table(_OVERVIEW(), rows, width), *_rest(seen, len(rows), width)]
 
@@ -74,7 +74,7 @@ def _least(group: Group, figure: int) -> str:
 
 
 def _rest(seen: Seen, shown: int, width: int | None) -> list[str]:
-    """What a list leaves out, and of how many its order speaks."""
+    """The number of names that a list leaves out, and of those that its order compared."""
     said = []
     if seen.found > shown:
         words = {"shown": shown, "found": seen.found}
@@ -86,7 +86,7 @@ def _rest(seen: Seen, shown: int, width: int | None) -> list[str]:
 
 
 def unread(found: Sequence[Unread]) -> str:
-    """What to say of the names that could not be read; empty when there are none."""
+    """A text about the names that could not be read; empty when there are none."""
     if not found:
         return ""
     names = ", ".join(printable(one.display) for one in found[:MOST_UNREAD])
@@ -105,7 +105,7 @@ def unread(found: Sequence[Unread]) -> str:
 
 
 def page(seen: Seen, width: int | None, style: Style) -> list[str]:
-    """All there is about one name: its last hour first, then its holders and waiters."""
+    """All there is about a name: its last hour first, then its holders and waiters."""
     (group,) = seen.groups
     if not group.children:
         one = group.all[0]
@@ -142,7 +142,7 @@ def holders_table(
 
 
 def acts(found: Sequence[Act], width: int | None, style: Style) -> list[str]:
-    """What operators did, the newest first."""
+    """The acts of operators, the newest first."""
     columns = [
         Column(_("WHEN")),
         Column(_("NAME"), flexible=True),
@@ -164,7 +164,7 @@ def acts(found: Sequence[Act], width: int | None, style: Style) -> list[str]:
 
 
 def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[str]:
-    """Each finding, and the remedies of those that need one; how many there are of each."""
+    """Each finding, and the remedies of those that need any; how many there are of each."""
     words = {
         "ok": style.SUCCESS(_("ok")),
         "warning": style.WARNING(_("warning")),
@@ -241,7 +241,7 @@ def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list
 
 
 def _quantiles(sums: Sums) -> list[str]:
-    """Below what half and nearly all of the durations of the last hour or two were."""
+    """Upper bounds of half and of nearly all durations of the last hour or two."""
     texts = {
         _("half waited less than %(p50)s, 95 %% less than %(p95)s"): sums.waited,
         _("half held less than %(p50)s, 95 %% less than %(p95)s"): sums.held,
@@ -254,7 +254,7 @@ def _quantiles(sums: Sums) -> list[str]:
 
 
 def _exactness(sums: Sums) -> str:
-    """How fresh the sums are, and what may hide behind the keys that are shown."""
+    """How fresh the sums are, and how much may hide behind the keys that are shown."""
     said = _("Sums are %d s old at most.") % AGAIN
     if sums.refused_off:
         text = _("A key may have been refused %d times more than is known of it.")
@@ -362,7 +362,7 @@ def _policy_line(group: Group, style: Style) -> str:
 
 
 def _marks(one: Status, width: int | None, style: Style, told: Status | None = None) -> list[str]:
-    """What an operator did to it, and what is odd about it; not what was `told` of its policy."""
+    """An operator's marks on it, and its oddities; not those already `told` of its policy."""
     said = []
     if one.paused_since is not None and not (told and told.paused):
         words = {"for": duration((one.at - one.paused_since).total_seconds()), "name": _words(one)}

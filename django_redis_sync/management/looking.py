@@ -1,4 +1,4 @@
-"""What `locks status` looks at: a list of names, or one name with the keys it may have."""
+"""The view of `locks status`: a list of names, or a single name with its keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MOST_SUMMED = 200
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read. `found`: how many names, or keys of the policy, there are; `compared`: see
-    operators.listing; `past`: what happened to those that were read, in the last hour; `ordered`:
+    """The names read. `found`: how many names, or keys of the policy, there are; `compared`: see
+    operators.listing; `past`: the events of those that were read, in the last hour; `ordered`:
     an order was asked for."""
 
     groups: Sequence[Group]
@@ -35,7 +35,7 @@ class Seen:
 
 
 def at(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:
-    """The list, or one name. Unavailable when Redis can't be reached."""
+    """The list, or a single name. Unavailable when Redis can't be reached."""
     if name is None:
         return _list(order, top, using)
     pairs = naming.find(name, key, using, most=MOST_SUMMED)

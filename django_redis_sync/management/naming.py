@@ -1,4 +1,4 @@
-"""Which names an operator means, and what of an error may be shown."""
+"""Which names an operator means, and the part of an error that may be shown."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MOST_COMPARED = 1000
 
 def find(name: str, key: str | None, using: str | None, most: int | None = None) -> list[Pair]:
     """A name with its known keyed children, the most recently used ones if there are more than
-    `most`; one child when there is a key, or when `name` reads as a child does in a table and is
-    nothing else."""
+    `most`; only the child when there is a key, or when `name` reads as a child does in a table and
+    is nothing else."""
     if key is not None:
         return [(name, _key(name, key, using))]
     policy, at, child = name.partition("@")
@@ -47,7 +47,7 @@ def find(name: str, key: str | None, using: str | None, most: int | None = None)
 
 
 def _key(name: str, key: str, using: str | None) -> str:
-    """What stands in the keys for what an operator typed: an address is digested, say."""
+    """The form in keys of a key that an operator typed: an address is digested, say."""
     possible = [one for one in identity.possible_keys(key) if _fits(one)]
     here = is_listed([(name, one) for one in possible], using=using)
     known = [one for one, listed in zip(possible, here, strict=True) if listed]
@@ -62,10 +62,10 @@ def _fits(key: str) -> bool:
 
 
 def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
-    """What to say when of all these nothing is known, as of a name with a typo; None otherwise.
+    """A text when nothing is known of any of these, as of a name with a typo; None otherwise.
 
-    Known is what holds, waits or is marked; what was used within the last day, or was counted; and
-    what the settings name.
+    Known: a name that is held, waited for, marked, used within the last day, counted, or named in
+    the settings.
     """
     if any(one.used for one in found):
         return None
@@ -82,7 +82,7 @@ def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
 
 
 def _others(shown: str, using: str | None) -> list[str]:
-    """Names of which one may be meant, and keys of those policies."""
+    """Names that may be meant, and keys of those policies."""
     names = Recent(using=using)[:_MOST_COMPARED]
     policies = get_close_matches(shown.partition("@")[0], names)
     keys = newest_keys(dict.fromkeys(policies, _MOST_COMPARED), using=using)
@@ -90,7 +90,7 @@ def _others(shown: str, using: str | None) -> list[str]:
 
 
 def unavailable(error: Unavailable) -> str:
-    """One line for people: what happened, and what to do."""
+    """A line for people: the failure and the remedy."""
     what = " ".join(without_secrets(str(error)).split()).rstrip(".")
     cause = error.__cause__
     if isinstance(cause, OutOfMemoryError) or "OOM" in what:

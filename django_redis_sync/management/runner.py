@@ -37,7 +37,7 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to hold while the command runs. `wait` None: as long as it takes."""
+    """The permit to hold while the command runs. `wait` None: as long as it takes."""
 
     name: str
     limit: int | None
@@ -162,7 +162,7 @@ class _Job:
             sys.exit(128 + number)
 
     def _send(self, number: int) -> bool:
-        """Whether anybody of the group was there to get it."""
+        """Whether a process of the group was there to get it."""
         assert self._child is not None
         try:
             os.killpg(self._child.pid, number)
@@ -171,7 +171,7 @@ class _Job:
         return True
 
     def _end(self) -> None:
-        """SIGTERM to all of it, and SIGKILL to those who don't listen: the watchdog's work."""
+        """SIGTERM to all of it, and SIGKILL to those that don't end: the watchdog's work."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._lifeline, str(PATIENCE).encode())
         self._done.wait()

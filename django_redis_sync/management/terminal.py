@@ -1,4 +1,4 @@
-"""Text on a terminal: what may be shown, how wide it is, tables, and a screen that is redrawn."""
+"""Text on a terminal: the characters to show, their width, tables, and a screen that is redrawn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def encodable(text: str, stream: Any) -> str:
-    """`text` with what the stream's encoding lacks escaped, rather than an error at 3 a.m."""
+    """`text`, escaped where the stream's encoding has no character, rather than an error."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -69,7 +69,7 @@ def clip(line: str, width: int) -> str:
 
 
 def wrap(text: str, width: int | None) -> list[str]:
-    """`text` in lines of whole words, where they fit; None: in one line."""
+    """`text` in lines of whole words, where they fit; None: in a single line."""
     if width is None:
         return [text] if text else []
     lines = [""]
@@ -123,7 +123,7 @@ def _cell(value: str | Cell) -> Cell:
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    """Take what is too much from the widest flexible column, again and again."""
+    """Take the excess from the widest flexible column, again and again."""
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
     while excess > 0:
         flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > NARROWEST]
@@ -174,7 +174,7 @@ class Screen:
 
 @contextmanager
 def screen(stream: Any) -> Iterator[Screen]:
-    """The alternate screen for the block; the terminal is as it was, whatever ends the block."""
+    """The alternate screen for the block; the terminal is restored however the block ends."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     stream.write(_ENTER)
     stream.flush()

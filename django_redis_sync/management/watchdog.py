@@ -3,7 +3,7 @@
     python -IS watchdog.py LIFELINE COMMAND ...
 
 LIFELINE is a file descriptor to read. It ends with the process that holds its other end, even by
-SIGKILL, when nobody renews the permit any more: then every descendant of the command is killed,
+SIGKILL, when the permit is renewed no more: then every descendant of the command is killed,
 those with a session of their own too. A number of seconds that comes on it asks for the same with
 that much patience. Else this exits as the command does, with a shell's code.
 """
@@ -55,7 +55,7 @@ def descendants() -> list[int] | None:
 
 
 def signal_all(number: int) -> bool:
-    """Whether anybody was there to get it."""
+    """Whether a process was there to get it."""
     found = descendants()
     if found is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -68,7 +68,7 @@ def signal_all(number: int) -> bool:
 
 
 def end(patience: float) -> NoReturn:
-    """SIGTERM to all, and SIGKILL to those who are still there after `patience` seconds."""
+    """SIGTERM to all, and SIGKILL to those still there after `patience` seconds."""
     give_up_at = time.monotonic() + patience
     if patience:
         signal_all(signal.SIGTERM)
@@ -83,7 +83,7 @@ def end(patience: float) -> NoReturn:
 
 
 def reap(command: int | None) -> int | None:
-    """Take note of those who ended; the exit code of `command` when it is one of them. For None:
+    """Take note of those that ended; the exit code of `command` if it is among them. For None:
     1 while there is a child."""
     with contextlib.suppress(ChildProcessError):
         while True:

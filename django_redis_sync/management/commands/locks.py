@@ -1,4 +1,4 @@
-"""`manage.py locks`: who holds and who waits; free, pause, resize; is Redis fit; run a command."""
+"""`manage.py locks`: holders and waiters; free, pause, resize; is Redis fit; run a command."""
 
 from __future__ import annotations
 
@@ -405,7 +405,7 @@ class Command(BaseCommand):
 
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
-    """The holders; or those holders and waiters whose id is `holder`."""
+    """The holders; or those holders and waiters with the id `holder`."""
     if holder is None:
         return [(status, one) for status in found for one in status.holders]
     everyone = [(s, one) for s in found for one in s.everyone]
