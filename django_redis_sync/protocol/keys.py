@@ -27,7 +27,7 @@ _PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats", "never")
 
 class Token(str):
     """A token, or a key that ends with one. Its `repr` is shortened, so that no page or mail about
-    an error has what makes a lease one's own."""
+    an error has the secret that owns a lease."""
 
     __slots__ = ()
 
@@ -37,10 +37,10 @@ class Token(str):
 
 
 class Policy:
-    """What this process knows of a keyed policy: one object for all keys of its children.
+    """A keyed policy as this process knows it: one object for all keys of its children.
 
-    `mark`: what an operator said of the policy, as its children carry it to the server, since they
-    may live on other nodes: "-", or "PAUSED LIMIT" (server ms, or 0; permits, or 0). `exempt`: the
+    `mark`: an operator's pause and limit, as its children carry them to the server, since they may
+    live on other nodes: "-", or "PAUSED LIMIT" (server ms, or 0; permits, or 0). `exempt`: the
     marks of children that an operator took out of it, by quoted name. `due`: when that has to be
     read again, in seconds of the monotonic clock; `used`: when it was last needed; `stirred`: a
     mark changed, and waiters of this process have not been told.
@@ -59,9 +59,9 @@ policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 
 class Keys(NamedTuple):
-    """The keys of one name. `display` is what people read, `quoted` stands in the keys.
+    """The keys of a name. `display` is for people, `quoted` stands in the keys.
 
-    `keep`: minutes of history that its verbs write; 0: none. `policy`: whose child it is, if any.
+    `keep`: minutes of history that its verbs write; 0: none. `policy`: the parent's.
     """
 
     display: str
@@ -78,12 +78,12 @@ class Keys(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What all keys begin with, quoted."""
+        """The prefix of all keys, quoted."""
         return self.leases.removesuffix(f":{{{self.quoted}}}:leases")
 
     @property
     def mark(self) -> str:
-        """What an operator said of its policy, as the verbs that let somebody in are told it."""
+        """The policy's mark, as the granting verbs take it."""
         policy = self.policy
         if policy is None:
             return "-"
@@ -96,9 +96,9 @@ class Keys(NamedTuple):
         return paused or of_policy[0], limit or of_policy[1]
 
     def of(self, token: str) -> tuple[str, ...]:
-        """KEYS of every verb, for one token.
+        """KEYS of every verb, for a token.
 
-        The last one never exists: while its slot is on the way to another node of a Cluster, the
+        The last key never exists: while its slot is on the way to another node of a Cluster, the
         server refuses a script of which a key is missing there, and would stop any other halfway.
         """
         wake = Token(self.wake + token)
@@ -144,9 +144,9 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 
 def marks_key(prefix: str) -> str:
-    """A hash of what operators paused ("p:NAME": since when, server ms) and resized ("l:NAME": the
-    limit), and of the children that they took out of that again ("xp:NAME", "xl:NAME"); NAME as
-    between braces."""
+    """A hash of the names that operators paused ("p:NAME": since when, server ms) and resized
+    ("l:NAME": the limit), and of the children that they took out of that again ("xp:NAME",
+    "xl:NAME"); NAME as between braces."""
     return f"{quote(prefix)}:marks"
 
 
@@ -170,6 +170,6 @@ def _policy(registry: str, quoted: str) -> Policy:
 
 
 def split(quoted: str) -> tuple[str, str | None]:
-    """The name and the key (None: a plain name) of what stands between the braces."""
+    """The name and the key (None: a plain name) in the text between the braces."""
     name, at, key = quoted.partition("@")
     return unquote(name), unquote(key) if at else None

@@ -1,15 +1,15 @@
-"""What to do, in which order: generators that neither send nor sleep.
+"""The steps of each act, in order: generators that neither send nor sleep.
 
 A plan yields `Run`, `Wait` or `Sleep` and is sent an `Answer`; a driver carries them out, in sync
 or async code, and throws `Failure` in where no answer came. Times are seconds of the client's
 monotonic clock; a lease is in seconds, `math.inf` when permanent.
 
-What keeps this safe:
+Why this is safe:
 - belief in a lease counts from *before* the send, or from the grant's server time mapped to the
   latest "wait" answer, so that it ends no later than the server's lease; of renewals in flight the
   soonest end is believed;
 - a lost reply is asked for again with the same token;
-- if any acquire of a token went unanswered, whatever ends that token buries it.
+- if any acquire of a token went unanswered, every verb that ends the token buries it.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Failure(Exception):
 
 
 class Ask(NamedTuple):
-    """What an acquisition wants.
+    """The wishes of an acquisition.
 
     `wait`: False to try once; `give_up_at`: when waiting ends (inf: never); `budget`: seconds that
-    a first answer may take, retries included; `attempt`: seconds for one try; `kind`: p plain,
+    a first answer may take, retries included; `attempt`: seconds for each try; `kind`: p plain,
     w read/write; `permits`: 0 for the whole name; `shadow`: granted in any case, and counted;
     `channel`: where the wake-up is published, "-" when it is popped; `tokens` makes them; `later`
     is given the undo that could not be done; `learn` is a plan to carry out first; `waits` is told
@@ -117,9 +117,9 @@ class Grant(NamedTuple):
     """A lease that began at `began`: believe in it until `until` and no longer.
 
     `ends`: when the lease asked for would end; where that is later than `until`, a renewal has to
-    follow. `unanswered`: an acquire of this token got no answer, so what ends it must bury it.
-    `refused`: why it would have been, to one that only looked (`Ask.shadow`). `waited`:
-    seconds from the first send to the grant for one that had a place in the queue, else 0.
+    follow. `unanswered`: an acquire of this token got no answer, so its release must bury it.
+    `refused`: why a real ask would have been refused (`Ask.shadow`). `waited`: seconds from the
+    first send to the grant after a place in the queue, else 0.
     """
 
     token: str
@@ -138,7 +138,7 @@ class Refusal:
     """Contention is an answer.
 
     `reason`: a word of REASONS; `detail`: the limit with "large", p or w with "kind". `waiting`:
-    how many wait; `mean_hold`: seconds that permits were lately held; `limit`: what is in force, an
+    how many wait; `mean_hold`: seconds that permits were lately held; `limit`: in force, an
     operator's or the caller's; both None when unknown.
     """
 
@@ -150,7 +150,7 @@ class Refusal:
 
     @property
     def why(self) -> Reason:
-        """What the table says of the reason."""
+        """The reason's entry in the table."""
         return reason_of(self.reason)
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
 
 @dataclass(slots=True)
 class _Trail:
-    """What a token may have left on the server: a late copy of its acquire; a place or a lease."""
+    """A token's possible traces on the server: a late copy of its acquire; a place or a lease."""
 
     unanswered: bool = False
     there: bool = False
@@ -189,7 +189,7 @@ class _Trail:
 def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Plan:
     """The answer to `step`, asked for again while that may help; Failure at `until`.
 
-    Only the patient (who have a place in the queue) wait for a server that can't be reached.
+    Only `patient` asks (with a place in the queue) wait for a server that can't be reached.
     """
     tries = 0
     while True:
@@ -213,7 +213,7 @@ def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Pl
 
 
 def _undo(ask: Ask, token: str) -> Plan:
-    """Tried once; what could not be done is left for later."""
+    """Tried once; a failed step is left for later."""
     undo = undoing(ask.keys, token)
     try:
         yield undo
@@ -298,7 +298,7 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
 def _settled(
     ask: Ask, token: str, word: str, rest: list[Any], began: float, start: float, trail: _Trail
 ) -> Plan:
-    """What an answer other than "wait" means; a grant counts from `began`."""
+    """The meaning of an answer other than "wait"; a grant counts from `began`."""
     if word == "more":
         return Refusal("full")
     if word == "no":
@@ -411,7 +411,7 @@ def renewed(answer: Answer) -> float | None:
 
 
 class Belief:
-    """When a lease ends at the soonest, in whichever order its renewals are run and answered.
+    """When a lease ends at the soonest, in every order of running and answering its renewals.
 
     Threads share it without a lock: each method reads or writes the table in one atomic step.
     """
@@ -448,7 +448,7 @@ class Belief:
 
 
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Whether the server still has the lease, whose end stays."""
+    """Whether the server still has the lease; its end stays."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
     answer = yield from persist(step, start + 2 * attempt, _Trail())
     return answer.reply[0] == "ok"

@@ -11,9 +11,9 @@ def gettext_noop(text: str) -> str:
 
 
 class Reason(NamedTuple):
-    """`word`: what programs compare and the server answers. `sentence`: what people read, a
+    """`word`: for programs, as the server answers it. `sentence`: for people, a
     str.format template with `detail`. `crowded`: other holders or waiters are the cause, so that
-    fewer requests would help. `skippable`: `locks run --skip` counts it as somebody else's turn.
+    fewer requests would help. `skippable`: `locks run --skip` counts it as another's turn.
     """
 
     word: str

@@ -1,4 +1,4 @@
-"""The Lua verbs: one file each, composed with the functions that they call and these constants."""
+"""The Lua verbs: a file each, composed with the functions that they call and these constants."""
 
 from __future__ import annotations
 

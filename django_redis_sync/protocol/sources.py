@@ -1,6 +1,6 @@
 """The text of a verb as the server gets it: its file, the functions that it calls, and numbers.
 
-A function is a file of its name in `lua/functions`, and takes what it works on as arguments. The
+A function is a file of its name in `lua/functions`, and takes all it works on as arguments. The
 server makes functions anew in every run, and each costs it a tenth of a command. So they are put in
 front of the statement that calls them, and a run that does not come there does without.
 """
@@ -43,7 +43,7 @@ def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
 
 
 def fields() -> tuple[str, ...]:
-    """What `open` finds of a name, in the order of the list that it returns."""
+    """The fields `open` finds of a name, in the order of the list that it returns."""
     return header(read("functions/open"), "FIELDS")
 
 
@@ -86,9 +86,9 @@ def _defined(name: str, made: set[str]) -> list[str]:
 
 
 def _statements(lines: list[str]) -> list[tuple[str, list[str], list[str]]]:
-    """Each line that is indented the least, what is below it, and what it calls.
+    """Each line that is indented the least, the lines below it, and its calls.
 
-    An `if` calls what each of its `elseif` asks, too, and a loop what is called in every turn.
+    An `if` also has the calls of each of its `elseif`, and a loop those of every turn.
     """
     indent = min((_indent(line) for line in lines), default=0)
     starts = [number for number, line in enumerate(lines) if _indent(line) == indent]
