@@ -2,9 +2,9 @@
 
 The processes keep them as things happen and write them every two seconds: see `engine/tally.py`.
 Reading costs the same for ten names and for a hundred thousand. Permits in use and waiters are
-AGAIN seconds old at the most, and a dead process's stay for LIFE seconds; counts of events are exact
-but for those that a killed process had not written yet; the busiest keys are exact up to the bound
-beside them.
+AGAIN seconds old at the most, and a dead process's stay for LIFE seconds; counts of events are
+exact but for those that a killed process had not written yet; the busiest keys are exact up to the
+bound beside them.
 """
 
 from __future__ import annotations
