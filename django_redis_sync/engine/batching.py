@@ -42,8 +42,8 @@ class Batch(NamedTuple):
 class Batcher:
     """Sends in the order of submission, on one event loop, over one connection at a time.
 
-    What a pipeline of redis-py's would do, at half its price: that packs every word anew, and sets
-    a timer for every reply.
+    The work of redis-py's pipeline at half its price: a pipeline packs every word anew, and sets a
+    timer for every reply.
     """
 
     # Invariants: between two runs of the flusher there is no connection, and nothing is queued or
@@ -64,7 +64,7 @@ class Batcher:
         return done
 
     async def aclose(self) -> None:
-        """Wait until nothing is queued or in flight; END seconds on, whatever is fails."""
+        """Wait until nothing is queued or in flight; after END seconds the rest fails."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher], timeout=END)
         if self._flusher is not None:
@@ -117,7 +117,7 @@ class Batcher:
         return taken
 
     async def _send(self, orders: list[Order]) -> Batch | None:
-        """None when it failed: then all who ordered were told."""
+        """None when it failed: then all orders have their answer."""
         patience = Patience(min(order.step.timeout for order in orders))
         batch, connected = Batch(orders, clock(), patience), False
         try:
@@ -144,8 +144,8 @@ class Batcher:
                     raise
 
     async def _read(self, batch: Batch) -> list[Any]:
-        """One reply for each order, exceptions where the server answered with an error; or none at
-        all: then all who ordered were told."""
+        """A reply for each order, exceptions where the server answered with an error; or none at
+        all: then all orders have their answer."""
         replies: list[Any] = []
         own = self._connection.socket_timeout
         if own is not None:

@@ -1,6 +1,6 @@
-"""Keeps the books of a process: the names it uses, what operators marked, what came of its asks.
+"""Keeps the books of a process: the names it uses, operators' marks, its asks' outcomes.
 
-One daemon thread per process and cache alias, and none where nothing is to be written: it starts
+One daemon thread per process and cache alias, none where nothing is to be written: it starts
 with the first entry and ends when it was idle for a while. It is never the thread that renews
 leases, so that a flood of new names can't make a renewal late.
 """
@@ -30,7 +30,7 @@ logger = logging.getLogger("django_redis_sync")
 
 
 class Book(Protocol):
-    """What the clerk tends. `due`: when it has to be looked at next, inf for never."""
+    """A book that the clerk tends. `due`: when it has to be looked at next, inf for never."""
 
     due: float
 
@@ -41,7 +41,7 @@ class Book(Protocol):
 
 
 class Held(Protocol):
-    """What the clerk reads of a lease. `permits`: 0 for the whole name."""
+    """The parts of a lease that the clerk reads. `permits`: 0 for the whole name."""
 
     @property
     def permits(self) -> int: ...
@@ -50,7 +50,7 @@ class Held(Protocol):
 
 
 class Clerk:
-    """The books of one alias in this process. `held`: the leases that it holds now."""
+    """The books of an alias in this process. `held`: the leases that it holds now."""
 
     def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
         self.pid, self._alias, self._held = os.getpid(), alias, held
@@ -75,7 +75,7 @@ class Clerk:
             self._worker.expect(self.tally.due)
 
     def heed(self, policy: Policy) -> Plan:
-        """Know what operators said of `policy` before a child of it is asked for."""
+        """Know the operators' marks of `policy` before a child of it is asked for."""
         if self.marks.needed(policy):
             try:
                 answer = yield reading(policy.registry)
@@ -86,15 +86,15 @@ class Clerk:
         self._worker.expect(self.marks.due)
 
     def waits(self, token: str, named: Named | None) -> None:
-        """Keep in mind that `token` waits in this process for what `named` names; None: it does so
-        no more."""
+        """Keep in mind that `token` waits in this process for `named`'s name; None: it waits no
+        more."""
         if named is None:
             self.waiting.pop(token, None)
         else:
             self.waiting[token] = named
 
     def count(self, event: Event) -> None:
-        """Have what happened counted."""
+        """Have the event counted."""
         self.tally.events.append(event)
         if self.tally.due == math.inf:
             self.tally.rouse()
@@ -113,7 +113,7 @@ class Clerk:
             yield Share(named, 0, 1)
 
     def last_words(self, until: float) -> None:
-        """At the end of the process: what is still to be written is written now."""
+        """At the end of the process: all entries not yet written are written now."""
         for book in self._books:
             book.hurry()
         self._worker.rouse()
@@ -130,7 +130,7 @@ class Clerk:
         return max(self._not_before, min(book.due for book in self._books))
 
     def _turn(self) -> float:
-        """Tend what is due, whatever happens; when the next turn is."""
+        """Tend the books that are due, even past errors; when the next turn is."""
         try:
             now = clock()
             for book in [book for book in self._books if book.due <= now]:

@@ -86,7 +86,7 @@ def async_redis(alias: str, url: str) -> Any:
 
 
 def async_options(alias: str) -> dict[str, Any]:
-    """What the alias says of connections, for async code. Raises as async_client."""
+    """The alias's options of connections, for async code. Raises as async_client."""
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
@@ -111,7 +111,7 @@ def async_options(alias: str) -> dict[str, Any]:
 
 
 def cut(client: Any) -> None:
-    """Close the connections of an async client whose loop is closed, from outside of it."""
+    """Close the connections of an async client after its loop was closed, from outside of it."""
     pool = getattr(client, "connection_pool", None)
     # redis-py has no public word for either, nor for the stream of a connection.
     idle = getattr(pool, "_available_connections", ())

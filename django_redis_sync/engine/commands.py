@@ -1,4 +1,4 @@
-"""Plain commands of Redis, for those who read past the verbs."""
+"""Plain commands of Redis, for readers past the verbs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .wire import REDIS_ERRORS, clock, text, why
 
 
 def command(alias: str, *args: Any) -> Any:
-    """One plain command of Redis. Unavailable when it can't be reached."""
+    """A plain command of Redis. Unavailable when it can't be reached."""
     try:
         return decoded(server_of(alias).command(*args))
     except Failure as failure:
@@ -24,7 +24,7 @@ def command(alias: str, *args: Any) -> Any:
 
 
 def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Several reading commands in one round trip. Unavailable when Redis can't be reached."""
+    """Several reading commands in a single round trip. Unavailable when Redis can't be reached."""
     try:
         pipeline = backend_of(alias).get_client(write=True).pipeline(transaction=False)
         for words in commands:
@@ -38,7 +38,7 @@ def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
 def forget(alias: str) -> None:
     """Let this thread's cache object go, after no client could be made for it.
 
-    django-redis 6 would try to make one again, to close it, and the end of the request would fail.
+    django-redis 6 would try to make it again, to close it, and the end of the request would fail.
     """
     with contextlib.suppress(AttributeError):  # it was never made
         del caches[alias]
@@ -52,7 +52,7 @@ def decoded(reply: Any) -> Any:
 
 
 def whole(text: str, other: int = 0) -> int:
-    """The integer that a script wrote; `other` for what can't be one of ours."""
+    """The integer that a script wrote; `other` for a value that can't be ours."""
     try:
         value = int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Runs receivers of lost leases on threads of their own: none holds up a renewal or another one."""
+"""Runs receivers of lost leases on threads of their own: none holds up a renewal or another."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MOST_AT_ONCE, LINGER = 8, 5.0
 
 
 class Courier:
-    """Runs what it is sent, on as many threads as are busy. Sent together runs in that order.
+    """Runs the receivers it is sent, on as many threads as are busy; a batch runs in its order.
 
-    A receiver is the project's own code: whatever it raises, SystemExit too, ends itself only.
+    A receiver is the project's own code: an exception, SystemExit too, ends that receiver only.
     """
 
     # Invariant: _idle has a mark of each thread that waits and that no call was sent for; whoever
@@ -33,7 +33,7 @@ class Courier:
         self._threads: dict[object, None] = {}
 
     def send(self, *calls: Callable[[], Any]) -> None:
-        """Run them one after the other, whatever becomes of each."""
+        """Run them in turn, each even when another fails."""
         self._todo.put(lambda: _run_all(calls))
         try:
             self._idle.pop()
@@ -73,7 +73,7 @@ class Courier:
             self.look_after()
 
     def _serve(self, mark: object) -> bool:
-        """Run the next one; False when none came for long."""
+        """Run the next batch; False when none came for long."""
         try:
             call = self._todo.get_nowait()
         except queue.Empty:
@@ -110,7 +110,7 @@ _courier: Courier | None = None
 
 
 def tell(*calls: Callable[[], Any]) -> None:
-    """Run receivers off this thread, one after the other."""
+    """Run receivers off this thread, in turn."""
     global _courier
     if _courier is None or _courier.pid != os.getpid():
         _courier = Courier()

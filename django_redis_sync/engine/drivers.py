@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def error_of(failure: Failure, step: Step | None = None) -> SyncError:
-    """What the caller of the library sees of a failure of `step`."""
+    """The error that the caller of the library sees for a failure of `step`."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
         keys = ", ".join(step.keys) if isinstance(step, Run) else "a name"
@@ -97,5 +97,5 @@ def _resumed(plan: Plan, done: asyncio.Future[Answer]) -> Step:
 
 
 def _left_alone() -> Failure:
-    """What a cancelled task makes of an answer that it can't wait for any longer."""
+    """Takes the answer that a cancelled task can't wait for any longer."""
     return Failure(errors.TimeoutError("cancelled, and no answer in time"), clock(), "final")

@@ -1,4 +1,4 @@
-"""What could not be done when it was due, as an undo while the server hung: done later."""
+"""Steps that failed when they were due, as an undo while the server hung: done later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH = 256
 
 
 class Errands:
-    """The steps of one alias that failed, tried again until they are done. `send` is for any
+    """The steps of an alias that failed, tried again until they are done. `send` is for any
     thread, in a destructor too."""
 
     # Invariant: only the thread touches _failed and _retry_at.
@@ -43,7 +43,7 @@ class Errands:
         self._worker.rouse()
 
     def hurry(self) -> None:
-        """Try now what failed."""
+        """Try now the steps that failed."""
         self._retry_at = 0.0
         if self.busy:
             self._worker.rouse()

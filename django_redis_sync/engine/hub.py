@@ -1,4 +1,4 @@
-"""Async wake-ups: one Pub/Sub connection per event loop feeds the futures of its waiters."""
+"""Async wake-ups: a Pub/Sub connection per event loop feeds the futures of its waiters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PULSE = CONSTANTS["ALIVE"] / 3000
 
 
 class _Room:
-    """The waiters of one name, the one that asked last at the end."""
+    """The waiters of a name, in the order of their last ask."""
 
     __slots__ = ("asked", "beats", "tokens")
 
@@ -32,7 +32,7 @@ class _Room:
 
 
 class Hub:
-    """Waiters of one event loop and the channel that hand-overs are published on."""
+    """Waiters of an event loop and the channel that hand-overs are published on."""
 
     def __init__(self, client: Any, prefix: str) -> None:
         self._client = client
@@ -88,7 +88,7 @@ class Hub:
         return done
 
     def _beat(self, name: str) -> None:
-        """Have a waiter ask again, unless one did lately."""
+        """Have a waiter ask again, unless any did lately."""
         room, loop = self._rooms[name], asyncio.get_running_loop()
         if not room.tokens:
             del self._rooms[name]
@@ -116,7 +116,7 @@ class Hub:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Forget what nobody came for: those who waited have left."""
+        """Forget unclaimed hand-overs: their waiters have left."""
         while self._early and next(iter(self._early.values()))[1] <= clock():
             self._early.popitem(last=False)
         self._sweeping = bool(self._early)
@@ -124,7 +124,7 @@ class Hub:
             asyncio.get_running_loop().call_later(_EARLY, self._sweep)
 
     async def aclose(self) -> None:
-        """Listen no longer, until somebody waits again."""
+        """Listen no longer, until there is a waiter again."""
         await ended(self._reader)
 
     def drop(self) -> None:
@@ -159,7 +159,7 @@ class Hub:
             tries += 1
 
     def _subscribed(self, tried: asyncio.Event) -> None:
-        """What was published while nobody listened is lost: all ask again."""
+        """Messages published while the connection was down are lost: all ask again."""
         tried.set()
         for token in list(self._waiters):
             self._wake(token, None, clock())

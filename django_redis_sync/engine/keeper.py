@@ -1,10 +1,10 @@
-"""Renews leases in the background, and says in time when one is lost.
+"""Renews leases in the background, and says in time when a lease is lost.
 
-Per process and cache alias one daemon thread watches the leases of threads and of event loops
+Per process and cache alias a daemon thread watches the leases of threads and of event loops
 alike: a loop that is busy for long does not lose its leases. It never waits for a server: renewals
 go over lanes, one for each node, which have threads of their own. So a lease is called lost in time
 while a server hangs, and a node that hangs holds up no other's renewals. Leases are held weakly:
-one that nobody can release any more is not renewed.
+a lease that no code can release any more is not renewed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Order = tuple[str, Run]
 
 
 class Kept(Held, Protocol):
-    """What the keeper needs of a lease.
+    """The parts of a lease that the keeper needs.
 
     `due`: when it has to be renewed; `lapses`: when it is lost unless it was renewed by then. Both
     are times of the clock. A holder that moves them has it watched again.
@@ -61,7 +61,7 @@ class Kept(Held, Protocol):
 
 
 class Lane:
-    """Sends renewals to one node, the oldest first, a batch at a time."""
+    """Sends renewals to a node, the oldest first, a batch at a time."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Lane:
         return self._sending or bool(self._orders)
 
     def send(self, orders: list[Order]) -> None:
-        """Have `answered` called with what came of them. Without a thread, this one sends them."""
+        """Have `answered` called with the outcomes. Without a thread, the caller's sends them."""
         self._orders.extend(orders)
         while not self._worker.rouse() and self._orders:
             self._turn()
@@ -98,7 +98,7 @@ class Lane:
         return self._earliest()
 
     def _say(self, failures: Sequence[Failure]) -> None:
-        """A line when renewals begin to fail and one when they work again, however many leases."""
+        """A line when renewals begin to fail and when they work again, however many leases."""
         if failures and not self._failing:
             words = len(failures), self._alias, failures[0]
             logger.warning("%d leases of %r could not be renewed: %s", *words)
@@ -108,7 +108,7 @@ class Lane:
 
 
 class Keeper:
-    """Watches the leases of one alias in this process."""
+    """Watches the leases of an alias in this process."""
 
     # Invariant: _flying has the tokens of the renewals that are under way; only the watching thread
     # changes it, and only that thread tends.
@@ -155,7 +155,7 @@ class Keeper:
         self.errands.let_go()
 
     def last_words(self, until: float) -> None:
-        """At the end of the process: what is on its way, or still to be finished, is done now."""
+        """At the end of the process: renewals on their way, and loose ends, are finished now."""
         self.errands.hurry()
         while clock() < until and (self.errands.busy or self._sending()):
             time.sleep(0.002)
@@ -169,7 +169,7 @@ class Keeper:
         return -math.inf if self._answers else self._schedule.earliest()
 
     def _turn(self) -> float:
-        """Tend what is due, whatever happens; when the next one will be."""
+        """Tend the leases that are due, even past errors; when the next is due."""
         orders: list[Order] = []
         for _ in range(len(self._answers)):
             self._heed(*self._answers.popleft())
@@ -207,7 +207,7 @@ class Keeper:
         return [] if step is None else [(token, step)]
 
     def _guarded(self, tend: Callable[[], Run | None], token: str) -> Run | None:
-        """One lease that fails must not stop the watch of the others."""
+        """Tend each: a lease that fails must not stop the watch of the others."""
         try:
             return tend()
         except BaseException:
@@ -238,7 +238,7 @@ class Keeper:
     # On the threads of lanes
 
     def _perform(self, steps: Sequence[Run]) -> Sequence[Answer | Failure]:
-        """What came of them, whatever happens."""
+        """The outcomes of the steps; Failures in place of any exception."""
         try:
             return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
         except BaseException as error:

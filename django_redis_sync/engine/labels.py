@@ -1,4 +1,4 @@
-"""The label of a lease: who took it, for the people who look. Bounded JSON, never trusted."""
+"""The label of a lease: its taker, for people. Bounded JSON, never trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _write(pid: int, thread: str, label: str, user: str, request: str) -> str:
 
 
 def write(label: str = "", user: str = "", request: str = "") -> str:
-    """This process and thread, and what the caller says of itself, in ASCII JSON."""
+    """This process and thread, and the caller's own words, in ASCII JSON."""
     if request:  # differs every time: nothing to remember
         return _write.__wrapped__(
             os.getpid(), threading.current_thread().name, label, user, request
@@ -32,7 +32,7 @@ def write(label: str = "", user: str = "", request: str = "") -> str:
 
 
 def read(text: str) -> dict[str, Any]:
-    """The fields, str or int, of what `write` made; empty for anything else."""
+    """The fields, str or int, of a text that `write` made; empty for any other."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

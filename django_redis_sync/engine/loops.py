@@ -26,8 +26,8 @@ _FOREVER = 1e9
 def apart(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run `body` in a task that asyncio.run doesn't cancel when its main coroutine is done.
 
-    Then the other tasks have still to undo what they did, and that goes through tasks such as this.
-    Whoever starts it ends it. It inherits no context: that of the first caller would live as long.
+    Then the other tasks still have to undo their steps, and that goes through tasks such as this.
+    Its starter ends it. It inherits no context: that of the first caller would live as long.
     """
     task = Context().run(_task, body)
     asyncio._unregister_task(task)
@@ -50,7 +50,7 @@ async def ended(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 def dropped(*tasks: asyncio.Task[Any] | None) -> None:
-    """End tasks whose loop is closed: nothing can be awaited there any more."""
+    """End tasks of a closed loop: nothing can be awaited there any more."""
     for task in tasks:
         if task is None or task.done():
             continue
@@ -121,7 +121,7 @@ class Patience:
 
 
 class Outlasting(asyncio.Future[Any]):
-    """The outcome of another future, for a task whose cancellation has to wait.
+    """The outcome of another future, for a task that must not be cancelled yet.
 
     A cancelled task waits on, and gets its CancelledError when this is done: at `until`, on the
     loop's clock, at the latest, or UNDO_BUDGET seconds after the first cancellation. Then it ends
@@ -165,7 +165,7 @@ class Outlasting(asyncio.Future[Any]):
 
 
 class Errands:
-    """Tasks of ours; what each returns or raises goes to a future."""
+    """Tasks of ours; the result or exception of each goes to a future."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -200,7 +200,7 @@ class Errands:
 
 
 class Resident(Protocol):
-    """What lives on a loop. `plans`: how many use it; `retired`: it is closed when none does."""
+    """A thing that lives on a loop. `plans`: how many use it; `retired`: closed at 0 plans."""
 
     plans: int
     retired: bool
@@ -210,12 +210,12 @@ class Resident(Protocol):
 
 
 class OnLoop:
-    """What this library has on one event loop, by alias; none of it outlives the loop.
+    """The library's things on an event loop, by alias; none of them outlives the loop.
 
     A loop that ends as asyncio.run has it closes its asynchronous generators when all its tasks are
-    done: one of them is ours, and closes the connections. A loop that is just closed drops its
-    timers: one of them is ours, and what it held cuts the connections. Nothing else holds any of
-    this, so that a loop that is forgotten takes it along.
+    done: a task of ours closes the connections. A loop that is just closed drops its
+    timers: a timer of ours holds the object that then cuts the connections. Nothing else holds
+    any of this, so that a loop that is forgotten takes it along.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -236,7 +236,7 @@ class OnLoop:
                 self.left(one)
 
     def left(self, one: Any) -> None:
-        """Nothing uses one that is retired."""
+        """No plan uses it, and it is retired."""
         self._errands.start(self._close(one), None)
 
     async def _close(self, one: Any) -> None:
@@ -296,7 +296,7 @@ _on_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[OnLo
 
 
 def on_loop(loop: asyncio.AbstractEventLoop) -> OnLoop:
-    """What is on the running loop. Not to be kept."""
+    """The things on the running loop. Not to be kept."""
     ref = _on_loops.get(loop)
     found = None if ref is None else ref()
     if found is None:

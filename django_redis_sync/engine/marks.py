@@ -1,11 +1,11 @@
-"""What operators said of policies: read by the processes that use them, carried by their children.
+"""Operators' marks on policies: read by the processes that use them, carried by their children.
 
-A mark is kept once, on the policy: keys are made by clients, policies by their owner. Whoever asks
-for a permit of a child sends along what is known of its policy, so that a child that was never
+A mark is kept once, on the policy: keys are made by clients, policies by their owner. An ask for
+a permit of a child carries the marks of its policy, so that a child that was never
 heard of is paused and resized like all others, and nothing is written for it.
 
 A policy that this process did not use lately is read up before the first ask. While it is used the
-clerk reads all marks once a second, with one command, and lets waiters of this process in
+clerk reads all marks once a second, with a single command, and lets waiters of this process in
 where a mark was taken back or grew. Where they can't be read, those last known stay in force.
 """
 
@@ -45,7 +45,7 @@ _read: dict[str, tuple[dict[str, str], float]] = {}
 
 
 def take(registry: str, answer: Answer) -> bool:
-    """Have this process' policies know their marks. Whether one of them changed."""
+    """Have this process' policies know their marks. Whether any changed."""
     _read[registry] = dict(zip(answer.reply[::2], answer.reply[1::2], strict=True)), answer.sent
     changed = [_learn(policy) for policy in _of(registry)]
     return any(changed)
@@ -78,7 +78,7 @@ def refresh(server: Server, registry: str) -> None:
 
 
 class Marks:
-    """The clerk's book of marks, for one alias. `in_use`, `waiting`: names of the leases held now,
+    """The clerk's book of marks, for an alias. `in_use`, `waiting`: names of the leases held now,
     and names that this process waits for."""
 
     unwritten = False  # it is only read
@@ -103,7 +103,7 @@ class Marks:
         return policy.due <= now
 
     def read(self, registry: str, answer: Answer) -> None:
-        """What came of reading. Changes are told to waiters with the clerk's next look."""
+        """Take the marks read. Changes are told to waiters with the clerk's next look."""
         self._readable = True
         if take(registry, answer):
             self.due = 0.0
@@ -134,7 +134,7 @@ class Marks:
         self.poke(server)
 
     def poke(self, server: Server) -> None:
-        """Have the names for which this process waits look at what changed."""
+        """Have the names for which this process waits look at the changes."""
         stirred = {policy for policy in list(policies.values()) if policy.stirred}
         if not stirred:
             return
@@ -146,7 +146,7 @@ class Marks:
             server.many(steps[start : start + _BATCH])
 
     def _used(self, now: float) -> list[Policy]:
-        """The policies of which somebody waits, holds or asked lately."""
+        """The policies with waiters, holders or recent asks in this process."""
         known = list(policies.values())
         busy = [self._waiting()]
         if any(now - policy.used >= IDLE for policy in known):

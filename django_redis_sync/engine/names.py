@@ -1,4 +1,4 @@
-"""The registry of names in use, for those who list them."""
+"""The registry of names in use, for lists of names."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NOTED_EVERY, NOTED_AFTER, NOTED_DAYS, MOST_NOTED = 60.0, 0.3, 1, 100_000
 
 def names_key(prefix: str) -> str:
     """The registry: a sorted set of names as between braces, by last use in server ms. A policy
-    whose keys are in use stands there as `policy@`, and its keys in a registry of their own."""
+    with keys in use stands there as `policy@`, and its keys in a registry of their own."""
     return f"{quote(prefix)}:names"
 
 
 def policy_key(prefix: str, name: str) -> str:
-    """As names_key: the keys of one policy. Keys are made by anybody who asks: however many they
-    are, they push no other name out."""
+    """As names_key: the keys of a policy. Any request may make a key: however many they are, they
+    push no other name out."""
     return f"{quote(prefix)}:{{{quote(name)}}}:keys"
 
 
@@ -55,7 +55,7 @@ class Names:
             self.due = min(self.due, max(now, self._not_before))
 
     def hurry(self) -> None:
-        """Have what is fresh written without a pause after the last time."""
+        """Have fresh names written without a pause after the last time."""
         self._not_before = 0.0
         if self.fresh:
             self.due = 0.0
@@ -65,7 +65,7 @@ class Names:
         return bool(self.fresh)
 
     def tend(self, server: Server, now: float) -> None:
-        """Write what is fresh, when it is time; note anew once a minute."""
+        """Write fresh names, when it is time; note anew once a minute."""
         if now < self.due:
             return
         if now >= self._minute_ends:
@@ -121,7 +121,7 @@ class Names:
 
 
 def _by_registry(prefix: str, some: list[Keys]) -> dict[str, list[str]]:
-    """What is to be entered where; `prefix` as it stands in keys."""
+    """The names to enter by registry; `prefix` as it stands in keys."""
     found: dict[str, dict[str, None]] = {}
     for keys in some:
         policy, at, key = keys.quoted.partition("@")

@@ -38,7 +38,7 @@ used_pools: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _free_pools() -> None:
-    """In a forked child: locks of redis-py's pools that another thread held are held by nobody now,
+    """In a forked child: locks of redis-py's pools that another thread held stay held for ever,
     and the pool would wait for them before it resets itself."""
     for pool in used_pools:
         for lock in ("_lock", "_fork_lock"):
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Borrowed:
-    """A connection for a `with`, of what lends them. Redis's errors become Failures.
+    """A connection for a `with`, from its lender. Redis's errors become Failures.
 
     `within`: seconds for getting it and for a reply together; each further reply may take as long.
     """
@@ -96,9 +96,9 @@ class AtHand:
     making a connection may take it longer than there is time.
 
     Getting one from the pool and giving it back costs a quarter of a command. They are few: a small
-    pool gets each back at once, and so does Sentinel's, which looks at what it gets back. One that
-    lay for longer than FRESH goes back to be looked at as well; when one breaks before that, the
-    plan asks again.
+    pool gets each back at once, and so does Sentinel's, which looks at each it gets back. A
+    connection kept longer than FRESH goes back to be looked at as well; when it breaks before that,
+    the plan asks again.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Exhausted(Exception):
 
 
 def _left(within: float, began: float) -> float:
-    """What is left of `within` seconds; all of it when a connection was made at once, so that the
+    """The rest of `within` seconds; all of it when a connection was made at once, so that the
     socket's own timeout does for the reply."""
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
@@ -185,7 +185,7 @@ def _never_waits(pool: Any) -> bool:
 class Own:
     """Connections of our own, made as a pool makes its own, but in no more time than there is.
 
-    `patience`: seconds that the project gives one answer, ATTEMPT at the most. `takes`: seconds
+    `patience`: seconds that the project gives an answer, ATTEMPT at the most. `takes`: seconds
     that the pool's own may take to be made; inf, redis-py's default before 8.
     """
 
@@ -238,7 +238,7 @@ class Own:
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether nothing came while it lay idle: neither its end nor a reply that nobody read."""
+    """Whether nothing came while it lay idle: neither its end nor an unread reply."""
     try:
         return not connection.can_read()
     except REDIS_ERRORS:
@@ -246,7 +246,7 @@ def _is_open(connection: Any) -> bool:
 
 
 class Waiting:
-    """Blocked waiters. One must never take the connection that the holder needs for its release."""
+    """For blocked waiters: they must never take the connection a holder needs for its release."""
 
     # By thread, not a semaphore: a waiter that an exception interrupts anywhere leaves no lock
     # taken, and its place to its own next wait.
@@ -256,7 +256,7 @@ class Waiting:
         self._pid = os.getpid()
 
     def pop(self, key: str, seconds: float) -> Any:
-        """What BLPOP says within `seconds`. Exhausted: too many wait."""
+        """The reply of BLPOP within `seconds`. Exhausted: too many wait."""
         if self._pid != os.getpid():
             self._inside, self._pid = {}, os.getpid()
         if len(self._inside) >= MOST_WAITING:

@@ -13,9 +13,9 @@ _STALE = 64
 class Schedule:
     """Times by token: due at `at`, and from `early` on taken along with others.
 
-    `put` and `drop` are for any thread, in a destructor too; the rest is for one. What was dropped
-    or put anew leaves a stale entry in the heap, passed over when its time comes. What comes and
-    goes between two looks never gets there.
+    `put` and `drop` are for any thread, in a destructor too; the rest is for the owner's. A token
+    dropped or put anew leaves a stale entry in the heap, passed over when its time comes. A token
+    that comes and goes between two looks never gets there.
     """
 
     # Invariant: a token of _when is in _fresh, or in the heap with that very pair, or was taken.
@@ -45,8 +45,8 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """When one is due by `now`: it, and those that may be taken along, the most urgent first.
-        Each has to be put or dropped by whoever takes it."""
+        """When any is due by `now`: it, and those that may be taken along, the most urgent first.
+        The caller has to put or drop each."""
         if self.earliest() > now:
             return
         while self._heap:
@@ -59,7 +59,7 @@ class Schedule:
                 yield token
 
     def earliest(self) -> float:
-        """When the next one is due."""
+        """When the next is due."""
         self._sort()
         while self._heap:
             when, token = self._heap[0]

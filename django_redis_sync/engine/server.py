@@ -1,4 +1,4 @@
-"""What serves a cache alias: `Server` in sync code, `AsyncServer` on an event loop."""
+"""The server of a cache alias: `Server` in sync code, `AsyncServer` on an event loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL = 0.05
 
 
 class Server:
-    """The sync side of one cache alias. Holds no connection: it asks the project's pool."""
+    """The sync side of a cache alias. Holds no connection: it asks the project's pool."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -42,7 +42,7 @@ class Server:
         return pool
 
     def perform(self, step: Step) -> Answer:
-        """Carry out one step. Failure when no useful answer came."""
+        """Carry out a step. Failure when no useful answer came."""
         if type(step) is Run:
             return self.run(step)
         if type(step) is Wait:
@@ -66,12 +66,12 @@ class Server:
             return Answer(text(reply), sent, clock())
 
     def place(self, step: Run) -> Hashable:
-        """What the steps of `many` had better go to apart from others: one that hangs must not
-        hold up the rest. Asks nobody."""
+        """The lane of a step for `many`, a node's: a node that hangs must not hold up the others'
+        steps. Sends nothing."""
         return None
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """Several steps in one round trip; what failed stands in its place.
+        """Several steps in a single round trip; a Failure stands in its step's place.
 
         Over a connection of our own: the keeper must get through when the project's pool is
         exhausted, and a fork must not find the pool's lock held by the keeper's thread.
@@ -112,7 +112,7 @@ class Server:
             return text(borrowed.read())
 
     def let_go(self) -> None:
-        """Give back and close what is idle, when it will not be asked any more."""
+        """Give back and close idle connections, when it will not be asked any more."""
         self._at_hand.give_back()
         for own in list(self._own.values()):
             own.let_go()
@@ -147,7 +147,7 @@ class Server:
 
 
 class AsyncServer:
-    """The async side of one cache alias on one event loop.
+    """The async side of a cache alias on an event loop.
 
     `plans`: those under way. `retired`: the settings changed, or the loop is ending; it is closed
     whenever no plan is under way.
@@ -161,7 +161,7 @@ class AsyncServer:
         self.hub = Hub(client, conf.current().prefix(alias))
 
     async def aclose(self) -> None:
-        """Close the connections; what is asked later opens them again."""
+        """Close the connections; a later step opens them again."""
         await self.hub.aclose()
         await self.batcher.aclose()
         await self.client.aclose()
@@ -203,7 +203,7 @@ _servers: dict[str, Server] = {}
 
 
 def server_of(alias: str) -> Server:
-    """The sync side of an alias, one per process."""
+    """The sync side of an alias, shared in the process."""
     found = _servers.get(alias)
     if found is None or _stand_ins:
         found = _made("sync", alias, Server)
@@ -212,7 +212,7 @@ def server_of(alias: str) -> Server:
 
 
 def async_server_of(alias: str) -> AsyncServer:
-    """The async side of an alias, one per running event loop."""
+    """The async side of an alias, shared on the running event loop."""
     mine = on_loop(asyncio.get_running_loop()).residents if not _stand_ins else {}
     found: AsyncServer | None = mine.get(alias)
     if found is None:
@@ -226,7 +226,7 @@ def _async_one(alias: str) -> AsyncServer:
 
 @contextmanager
 def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
-    """Meanwhile each alias is served by what these say."""
+    """Meanwhile each alias is served by what these make."""
     global _stand_ins
     before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous}
     try:
@@ -240,7 +240,7 @@ _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """What several servers make themselves: a quorum, a factory as the Cluster's; else `one`."""
+    """The server that an alias makes itself: a quorum, a factory as the Cluster's; else `one`."""
     if kind in _stand_ins:
         return _stand_ins[kind](alias)
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory

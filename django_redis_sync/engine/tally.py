@@ -1,10 +1,10 @@
-"""What came of what this process asked, summed up by policy, by template and over the whole site.
+"""The outcomes of this process's asks, summed by policy, by template and over the whole site.
 
 Names come by the ten thousand and a page can't read them all, so sums are kept as things happen.
-Whoever asks leaves an event in a deque, which is all that costs him; every two seconds the clerk
-adds them up and writes one small entry per group, whatever the number of names.
+An ask leaves an event in a deque, its only cost; every two seconds the clerk adds the events up
+and writes a small entry per group, however many names there are.
 
-What is in use or waiting is said as an absolute share of this process, which is valid for LIFE and
+Permits in use and waiters are written as an absolute share of this process, valid for LIFE and
 replaced by the next: a process that dies, a lease that is cleared, adopted or taken back by the
 server is counted wrong for no longer than that. Of the busiest keys only the top is kept: how far a
 count may be off is kept beside it.
@@ -52,7 +52,7 @@ class Event(NamedTuple):
 
 
 class Named(Protocol):
-    """What an ask or a lease is of. `template`: what the name was made from, where it is known."""
+    """The subject of an ask or a lease. `template`: that of the name, where it is known."""
 
     @property
     def keys(self) -> Keys: ...
@@ -61,7 +61,7 @@ class Named(Protocol):
 
 
 class Share(NamedTuple):
-    """What this process has of a name: permits in use, and how many wait."""
+    """This process's part of a name: permits in use, and the number of waiters."""
 
     of: Named
     in_use: int
@@ -70,7 +70,7 @@ class Share(NamedTuple):
 
 @dataclass(slots=True)
 class _Sum:
-    """One group since the last write, and now."""
+    """A group since the last write, and now."""
 
     counts: Counter[str] = field(default_factory=Counter)
     durations: Counter[str] = field(default_factory=Counter)
@@ -98,7 +98,7 @@ class _Sum:
         mine[1] += share.waiting
 
     def forget_share(self) -> None:
-        """Keep what was counted, of the keys the busiest only; the share is made anew."""
+        """Keep the counts, of the keys the busiest only; the share is made anew."""
         self.in_use = self.waiting = 0
         self.by_key = {}
         self.refused = Counter(dict(self.refused.most_common(10 * MOST_KEYS)))
@@ -106,7 +106,7 @@ class _Sum:
     @property
     def entry(self) -> str:
         """The share as it is written: permits, waiters, and the busiest keys with theirs; `off` is
-        what a key that is not named may have at the most."""
+        the most that a key that is not named may have."""
         ranked = sorted(self.by_key.items(), key=lambda item: item[1], reverse=True)
         waiting = sorted(ranked, key=lambda item: item[1][1], reverse=True)
         named = dict([*ranked[:NAMED], *waiting[:NAMED]])
@@ -121,7 +121,7 @@ def bucket(ms: int) -> int:
 
 
 class Tally:
-    """The clerk's book of sums, for one alias. `shares`: what this process holds and waits for."""
+    """The clerk's book of sums, for an alias. `shares`: the names held and waited for here."""
 
     def __init__(self, shares: Callable[[], Iterable[Share]]) -> None:
         self.due = math.inf
@@ -148,7 +148,7 @@ class Tally:
             self.due = 0.0
 
     def tend(self, server: Server, now: float) -> None:
-        """Write what came together since the last time."""
+        """Write the events since the last time."""
         written = {}
         for place, one in self._add_up().items():
             entry = one.entry if one.in_use or one.waiting else ""

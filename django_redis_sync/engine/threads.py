@@ -1,6 +1,6 @@
 """The daemon threads of this package: started where they are needed, roused without a lock.
 
-Whoever rouses a thread may be any thread of the project: inside a destructor that the garbage
+A thread is roused from any thread of the project: inside a destructor that the garbage
 collector runs anywhere, or interrupted by an exception out of a signal handler at any bytecode. So
 nothing in here holds a lock from one bytecode to the next where another caller would wait for it
 without end.
@@ -31,7 +31,7 @@ _warned: set[str] = set()
 
 
 class Bell:
-    """Wakes one thread that waits for it; rung before, it ends the next wait at once.
+    """Wakes a thread that waits for it; rung before, it ends the next wait at once.
 
     Each method is one call of C: unlike in an Event, there is no inner lock for an interrupted call
     to leave taken, or for a destructor to meet again.
@@ -52,10 +52,10 @@ class Bell:
 
 
 class Worker:
-    """Takes turns on a thread of its own, when one is expected.
+    """Takes turns on a thread of its own, when a turn is expected.
 
-    `turn()` does what is due, and returns when the next turn is due by the clock; `earliest()` says
-    the same of what there is to do, and is asked once more before the thread sleeps. Neither is
+    `turn()` does the due work, and returns when the next is due by the clock; `earliest()` says
+    the same of the waiting work, and is asked once more before the thread sleeps. Neither is
     called by two threads at a time.
     """
 
@@ -152,7 +152,7 @@ def patched_late() -> bool:
 
 
 def warn_about_this_process() -> None:
-    """What makes threads of ours stand still, said once: nothing would be renewed."""
+    """Warn once if threads of ours would stand still here: nothing would be renewed."""
     if uwsgi_runs_threads() is False:
         _warn("uWSGI runs without --enable-threads: leases can't be renewed")
     if patched_late():

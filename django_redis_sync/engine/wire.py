@@ -1,4 +1,4 @@
-"""The wire: the clock, how commands are packed, and what redis-py's exceptions mean."""
+"""The wire: the clock, how commands are packed, and the meaning of redis-py's exceptions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pack(args: Sequence[Any]) -> bytes:
 
 
 def pack_step(step: Run) -> bytes:
-    """As `pack(command(step))`. What is the same in many steps is packed once: all but the token,
+    """As `pack(command(step))`. The words that many steps share are packed once: all but the token,
     the wake list that is named after it, and the second argument, a lease or a fence."""
     keys, argv = step.keys, step.argv
     if len(keys) < 5:  # no verb on one name
@@ -103,7 +103,7 @@ def text(reply: Any) -> Any:
 
 
 def why(error: BaseException, sent: bool) -> Why:
-    """What an exception of redis-py means for a command that was `sent` or not."""
+    """The Failure for an exception of redis-py, on a command that was `sent` or not."""
     message = str(error)
     if isinstance(error, (errors.AuthenticationError, errors.AuthorizationError)):
         return "final"

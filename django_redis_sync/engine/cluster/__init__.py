@@ -1,7 +1,7 @@
-"""Redis Cluster: which node has a name, and what to do when that changes.
+"""Redis Cluster: which node has a name, and the reaction when that changes.
 
-Every key of a name lies in one slot, so a step goes to one node, and each node is served by what
-serves a single server. These modules only pick the node, and follow where the cluster points.
+Every key of a name lies in one slot, so a step goes to one node, and each node is served as a
+single server is. These modules only pick the node, and follow where the cluster points.
 """
 
 from .factory import ClusterConnectionFactory

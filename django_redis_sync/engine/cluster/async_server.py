@@ -1,4 +1,4 @@
-"""The async side of a Cluster, on one event loop."""
+"""The async side of a Cluster, per event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EARS = 2
 
 
 class AsyncNode:
-    """The client and the batches of one node on one event loop."""
+    """The client and the batches of a node on an event loop."""
 
     def __init__(self, client: Any) -> None:
         self.client, self.batcher = client, Batcher(client)
@@ -56,7 +56,7 @@ class AsyncNode:
 
 
 class AsyncClusterServer(AsyncServer):
-    """The async side of a cache alias that is a Cluster, on one event loop."""
+    """The async side of a cache alias that is a Cluster, per event loop."""
 
     def __init__(self, alias: str) -> None:
         server = server_of(alias)
@@ -84,7 +84,7 @@ class AsyncClusterServer(AsyncServer):
             cut(node.client)
 
     def node(self, address: Address) -> AsyncNode:
-        """What serves one node."""
+        """The server object of a node."""
         found = self._nodes.get(address)
         if found is None:
             client = async_redis(self.alias, url_at(self._seed, address))
@@ -92,7 +92,7 @@ class AsyncClusterServer(AsyncServer):
         return found
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
-        """As on one server, on the node that has the name."""
+        """As on a single server, on the node that has the name."""
         if type(step) is not Run:
             return super().perform(step)
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -142,7 +142,7 @@ class AsyncClusterServer(AsyncServer):
 
 
 class ClusterHub(Hub):
-    """Listens on EARS nodes at once: what is published on one node reaches all of them."""
+    """Listens on EARS nodes at once: a message published on any node reaches all of them."""
 
     def __init__(self, server: AsyncClusterServer, prefix: str) -> None:
         super().__init__(self, prefix)
@@ -186,7 +186,7 @@ class ClusterHub(Hub):
 
 
 class _FirstOf(asyncio.Event):
-    """Sets `told` with the first ear that tried; one that tries again is not waited for."""
+    """Sets `told` with the first ear that tried; an ear that tries again is not waited for."""
 
     def __init__(self, told: asyncio.Event) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a project names in its settings to use a Cluster."""
+"""The factory that a project's settings name to use a Cluster."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .server import ClusterServer
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """For OPTIONS["CONNECTION_FACTORY"] of a cache whose LOCATION names nodes of a Cluster.
 
-    django-redis's cache gets a redis.cluster.RedisCluster, one per URL and process. What this
-    library sends goes over pools of its own, one per node, made as django-redis makes its pools:
-    OPTIONS mean the same as for one server. REDIS_SYNC["ASYNC_CLIENT"] is not asked.
+    django-redis's cache gets a redis.cluster.RedisCluster, the same per URL and process. This
+    library sends over pools of its own, one per node, made as django-redis makes its pools:
+    OPTIONS mean the same as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is not asked.
     """
 
     _clusters: dict[str, RedisCluster] = {}
@@ -37,7 +37,7 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         connection.disconnect_connection_pools()
 
     def pool(self, url: str) -> Any:
-        """The pool of one node."""
+        """The pool of a node."""
         return self.get_or_create_connection_pool(self.make_connection_params(url))
 
     def sync_server(self, alias: str) -> Server:

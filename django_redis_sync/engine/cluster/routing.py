@@ -1,4 +1,4 @@
-"""Where a command goes, and what a node's answer says of where to go."""
+"""Where a command goes, and where a node's answer redirects it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_silence(answer: Any) -> bool:
 
 def partly(answer: Any) -> Any:
     """A script that met another waiter's key, which its half moved slot has not: it broke off, and
-    what it had done is done. So it counts as unanswered, and is sent again."""
+    its writes until then stay. So it counts as unanswered, and is sent again."""
     if isinstance(answer, Failure) and "non local key" in str(answer.cause):
         return Failure(answer.cause, answer.at, "unanswered")
     return answer

@@ -19,7 +19,7 @@ Done = TypeVar("Done")
 
 
 class Node(Server):
-    """One node, as if it were the only server."""
+    """A node, as if it were the only server."""
 
     def __init__(self, alias: str, made: Any) -> None:
         super().__init__(alias)
@@ -29,7 +29,7 @@ class Node(Server):
         return self._pool
 
     def asking(self, words: Sequence[Sequence[Any]], timeout: float) -> Any:
-        """The first useful reply to one of the commands, each behind ASKING."""
+        """The first useful reply to any of the commands, each behind ASKING."""
         with Borrowed(self.own(), timeout) as borrowed:
             for nth, args in enumerate(words, 1):
                 borrowed.send(pack(("ASKING",)), pack(args))
@@ -56,7 +56,7 @@ class ClusterServer(Server):
         return self.node(address).command("CLUSTER", "SLOTS", timeout=LOOK)
 
     def node(self, address: Address) -> Node:
-        """What serves one node."""
+        """The server object of a node."""
         found = self._nodes.get(address)
         if found is None:
             made = self._factory.pool(url_at(self.seed, address))
@@ -68,7 +68,7 @@ class ClusterServer(Server):
         return self.node(self.topology.addresses[0]).pool()
 
     def run(self, step: Run) -> Answer:
-        """As on one server, on the node that has the name."""
+        """As on a single server, on the node that has the name."""
 
         def asking(node: Node) -> Answer:
             sent = clock()
@@ -82,7 +82,7 @@ class ClusterServer(Server):
         return self.topology.known(step.keys[0])
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """A round trip per node; what failed stands in its place."""
+        """A round trip per node; a Failure stands in its step's place."""
         by_node: dict[Address, list[int]] = {}
         try:
             for i, step in enumerate(steps):
@@ -114,7 +114,7 @@ class ClusterServer(Server):
             return failure
 
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
-        """As on one server, on the node that has its key; any node when it has none."""
+        """As on a single server, on the node that has its key; any node when it has none."""
         key = key_of(args)
         if key is None:
             return self._anywhere(lambda node: node.command(*args, timeout=timeout))

@@ -80,14 +80,14 @@ class Topology:
         return sorted(owners, key=self.suspect) or self._seeds
 
     def known(self, key: str) -> Address | None:
-        """Who has a key; None when nobody was asked yet."""
+        """The node of a key; None when no node was asked yet."""
         if self._map is None:
             return None
         slot = key_slot(key.encode())
         return self._moved.get(slot) or self._map.of(slot) or self.primaries[0]
 
     def of(self, key: str) -> Address:
-        """Who has a key. Asks the nodes when nobody was asked yet; Failure when none answers."""
+        """The node of a key. Asks the nodes when none was asked yet; Failure when none answers."""
         found = self.known(key)
         if found is None:
             self.look()
@@ -99,20 +99,20 @@ class Topology:
         return clock() < self._suspects.get(address, 0.0)
 
     def moved(self, error: errors.MovedError) -> Address:
-        """What a MOVED says."""
+        """Take a slot's node from a MOVED."""
         address = Address(error.host or self.primaries[0].host, error.port)
         self._moved[error.slot_id] = address
         return address
 
     def lost(self, address: Address) -> None:
-        """A node did not answer: somebody else may have its slots by now. Asks the others."""
+        """A node did not answer: another may have its slots by now. Asks the others."""
         self._suspects[address] = clock() + SUSPECT
         if clock() - self._looked >= LOOK_AGAIN:
             with contextlib.suppress(Failure):  # all of it is down: what was known must do
                 self.look()
 
     def look(self) -> None:
-        """Ask one node after the other where the slots are. Failure when none answers."""
+        """Ask the nodes in turn where the slots are. Failure when none answers."""
         began = clock()
         with self._looking:
             if self._map is not None and self._looked > began:

@@ -1,10 +1,10 @@
-"""Several independent servers that grant together: what a majority says, holds.
+"""Several independent servers that grant together: the majority's answer holds.
 
 To plans and keepers a quorum is one more server. Each step goes to all of them at once, under the
-same token, and the answers are counted. There is no queue: who finds no majority gives back what it
-got and tries again after a random while.
+same token, and the answers are counted. There is no queue: an ask without a majority gives back its
+grants and tries again after a random while.
 
-What keeps this safe: any two majorities share a server, and a server grants to one token at a time.
+Why this is safe: any two majorities share a server, and a server grants to one token at a time.
 Belief in a lease ends when the first of the longest-lived majority may end. The servers are asked
 for more than the holder believes in, so that clocks may run apart by DRIFT.
 """
@@ -21,7 +21,7 @@ from .server import QuorumServer
 
 
 class Quorum(Members):
-    """The aliases of a quorum, in place of the one alias of a server."""
+    """The aliases of a quorum, in place of a server's alias."""
 
     __slots__ = ()
 

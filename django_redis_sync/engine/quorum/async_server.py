@@ -25,7 +25,7 @@ SPLIT, HELD = (2, 80), (20, 250)
 
 
 class AsyncQuorumServer(AsyncServer):
-    """The servers of a quorum on one event loop. Belief in what it answers counts from the send."""
+    """The servers of a quorum on an event loop. Belief in an answer counts from the send."""
 
     def __init__(self, quorum: Members) -> None:
         self.alias, self.quorum = quorum, quorum
@@ -35,7 +35,7 @@ class AsyncQuorumServer(AsyncServer):
         check(quorum)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
-        """As on one server: a step is carried out even when its future is cancelled meanwhile."""
+        """As on a single server: a step is carried out even if its future is cancelled."""
         if type(step) is not Run:
             return super().perform(Sleep(step.seconds) if isinstance(step, Wait) else step)
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -43,7 +43,7 @@ class AsyncQuorumServer(AsyncServer):
         return done
 
     async def aclose(self) -> None:
-        """As of one server: those of the quorum are closed by themselves."""
+        """As of a single server: those of the quorum are closed by themselves."""
         await self._errands.aclose()
 
     def drop(self) -> None:
@@ -51,7 +51,7 @@ class AsyncQuorumServer(AsyncServer):
         self._errands.drop()
 
     async def run(self, step: Run) -> Answer:
-        """What a majority says of a verb. Failure when none of the majorities can be asked."""
+        """The majority's answer to a verb. Failure when none of the majorities can be asked."""
         sent = clock()
         reply = await getattr(self, f"_{step.verb}", self._tell)(step)
         return Answer(reply, sent, clock())
@@ -103,7 +103,7 @@ class AsyncQuorumServer(AsyncServer):
         return reply
 
     def _refused(self, votes: Votes, how: str) -> list[Any]:
-        """What to tell who did not get it. Failure when too few answered to say."""
+        """The refusal of an ask without a majority. Failure when too few answered to say."""
         for reply in votes.saying("kind", "large").values():
             return reply
         if len(votes.answers) < self.quorum.need:
@@ -203,7 +203,7 @@ class AsyncQuorumServer(AsyncServer):
         return sorted(map(deducted, leases), reverse=True)[self.quorum.need - 1]
 
     async def _undo(self, step: Run, held: Held, votes: Votes) -> None:
-        """Leave nothing of a token anywhere; who can't be told now is told later.
+        """Leave nothing of a token anywhere; an unreachable server is told later.
 
         Buried where an acquire may still be on its way.
         """
@@ -221,7 +221,7 @@ class AsyncQuorumServer(AsyncServer):
 
 
 class NoHub:
-    """Nobody is woken: all ask again."""
+    """No waiter is woken: all ask again."""
 
     async def ready(self, timeout: float) -> str:
         return "-"

@@ -1,4 +1,4 @@
-"""What the servers of a quorum know of each acquisition."""
+"""The state of each acquisition on the servers of a quorum."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MOST_KNOWN, FORGET = 1000, 300.0
 
 
 class Held:
-    """What the servers know of one acquisition, and under which token.
+    """An acquisition as the servers know it, and the token there.
 
-    `until`: when it is over and may be forgotten. `abandoned`: nobody waits for it any more.
+    `until`: when it is over and may be forgotten. `abandoned`: no caller waits for it any more.
     """
 
     __slots__ = ("abandoned", "ended", "fences", "tries", "until", "wire")
@@ -27,7 +27,7 @@ class Held:
         self.until, self.abandoned = clock() + FORGET, False
 
     def again(self) -> None:
-        """One more try: under a token of its own, for the last one may be buried somewhere."""
+        """One more try: under a token of its own, for the last may be buried somewhere."""
         if self.tries:
             self.wire = secrets.token_hex(16)
         self.tries += 1
@@ -40,7 +40,7 @@ _known: dict[tuple[Members, str], Held] = {}
 
 
 def held_of(quorum: Members, token: str) -> Held | None:
-    """What is known of a token; None: nothing."""
+    """The record of a token; None: none."""
     return _known.get((quorum, token))
 
 

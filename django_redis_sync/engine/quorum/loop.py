@@ -39,7 +39,7 @@ class _Loop:
             self._thread.join(1.0)
 
     def do(self, body: Coroutine[Any, Any, Any]) -> Any:
-        """What `body` returns or raises. Interrupted: it is cancelled."""
+        """The outcome of `body`. Interrupted: it is cancelled."""
         # Not a concurrent future: a waiter that a signal's exception interrupts could leave its
         # lock taken, and the loop would wait for that for ever.
         done: queue.SimpleQueue[asyncio.Task[Any]] = queue.SimpleQueue()
@@ -64,7 +64,7 @@ _making = threading.Lock()
 
 
 def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
-    """What `body` returns or raises. Failure when there is no thread for it."""
+    """The outcome of `body`. Failure when there is no thread for it."""
     try:
         loop = _running()
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Which servers a quorum has, and what may be believed of them."""
+"""The servers of a quorum, and the trust in their leases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Members(str):
 
 
 def check(members: Members) -> None:
-    """ImproperlyConfigured when one of the aliases can't be used, or two are one server."""
+    """ImproperlyConfigured when an alias can't be used, or two are the same server."""
     places = {str(backend_of(alias)._server) for alias in members.aliases}
     if len(places) < len(members.aliases):
         raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
@@ -44,5 +44,5 @@ def stretched(ms: str) -> str:
 
 
 def deducted(ms: str) -> float:
-    """What may be believed in of a server's lease."""
+    """The milliseconds of a server's lease of `ms` that may be believed in."""
     return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))

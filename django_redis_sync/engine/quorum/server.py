@@ -28,7 +28,7 @@ class QuorumServer(Server):
         return server_of(self.quorum.aliases[0]).pool()
 
     def run(self, step: Run) -> Answer:
-        """As on one server."""
+        """As on a single server."""
 
         async def body() -> Answer:
             return await async_server_of(self.quorum).perform(step)
@@ -37,7 +37,7 @@ class QuorumServer(Server):
         return answer
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """All at once; what failed stands in its place."""
+        """All at once; a Failure stands in its step's place."""
 
         async def body() -> list[Any]:
             server = async_server_of(self.quorum)

@@ -1,4 +1,4 @@
-"""Steps of a plan, as one server of a quorum is asked them."""
+"""Steps of a plan, as each server of a quorum is asked them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ...protocol.plans import UNDO_BUDGET, Run
 
 
 def undo(step: Run, bury: int) -> Run:
-    """The undo of whatever the token of a step has, on one server."""
+    """The undo of all that the token of a step has, on a server."""
     token, keep = step.argv[0], step.argv[-1]
     return Run("release", step.keys, (token, "0", "undo", bury, 0, "-", keep), UNDO_BUDGET)
 

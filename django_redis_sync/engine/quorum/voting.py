@@ -1,4 +1,4 @@
-"""Ask all servers of a quorum at once, and count what they say."""
+"""Ask all servers of a quorum at once, and count the answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUSPECT = 5.0
 
 
 class Votes(NamedTuple):
-    """The answers, and what failed, by alias; who is in neither is late."""
+    """The answers and the failures, by alias; an alias in neither is late."""
 
     answers: dict[str, Answer]
     failures: dict[str, Failure]
@@ -39,7 +39,7 @@ NOBODY = Votes({}, {})
 
 
 class Voters:
-    """The servers of a quorum on one event loop, and which of them are waited for."""
+    """The servers of a quorum on an event loop, and which of them are waited for."""
 
     def __init__(self, quorum: Members) -> None:
         self.quorum = quorum
@@ -54,9 +54,9 @@ class Voters:
         late: Callable[[str, Answer], None] | None = None,
         all_of_them: bool = False,
     ) -> Votes:
-        """Ask all servers, until enough said what is `wanted` or no longer can, and LATE more.
+        """Ask all servers, until enough answers are `wanted` or no longer can be, and LATE more.
 
-        `of(alias)`: the step for one of them, None to leave it out. `late`: told what comes later.
+        `of(alias)`: the step for a server, None to leave it out. `late`: told of later answers.
         `all_of_them`: a majority is not enough; but a server that was silent is not waited for.
         """
         asked: dict[asyncio.Future[Answer], str] = {}
@@ -90,7 +90,7 @@ class Voters:
         return votes
 
     def failure(self, votes: Votes) -> Failure:
-        """Of those there are, the one that says most about what may have been done."""
+        """Of the failures, that which says most about a possible effect."""
         failures = list(votes.failures.values())
         if not failures:
             return Failure(errors.ConnectionError("no majority"), clock(), "busy")
