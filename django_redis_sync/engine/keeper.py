@@ -139,6 +139,7 @@ class Keeper:
 
     def newest(self, keys: Keys, most: int) -> list[Any]:
         """The leases of a name, of the `most` newest."""
+        # copy() is one step for other threads, which watch and forget meanwhile; a loop is not.
         newest = itertools.islice(reversed(self._kept.copy().values()), most)
         mine = [ref() for ref, of in newest if of.leases == keys.leases]
         return [lease for lease in mine if lease is not None]
@@ -191,6 +192,8 @@ class Keeper:
         """The renewal of a lease that is due, if it is to be renewed."""
         lease = self._lease(token)
         if lease is None:
+            # Kept still, so `forget` never came: its last reference went, and no code can release
+            # it. Renewed, it would hold the name as long as this process lives.
             if self._kept.get(token):
                 logger.warning(
                     "a lease of %r was dropped without a release: not renewed",
@@ -199,6 +202,8 @@ class Keeper:
             self.forget(token)
             return []
         step = None
+        # With a renewal under way there is nothing to send. But a lease that lapses has to be
+        # called lost now: the server may give it away before the answer comes.
         if token not in self._flying or now >= lease.lapses:
             step = self._guarded(lambda: lease.tend(now), token)
         if step is not None:
@@ -254,6 +259,7 @@ class Keeper:
         return [Failure(error, clock(), "unanswered")] * len(of)
 
     def _answered(self, orders: Sequence[Order], answers: Sequence[Answer | Failure]) -> None:
+        # Over a deque, for only the watching thread may touch _flying.
         self._answers.extend(zip(orders, answers, strict=True))
         self._worker.rouse()
 
@@ -280,6 +286,7 @@ class Keeper:
             at, lapses = self._plan(token, lease), lease.lapses
             if at <= (lapses if token in self._flying else min(lease.due, lapses)):
                 break
+        # Forgotten since the look at it: `forget` came before there was an entry to drop.
         if token not in self._kept:
             self._schedule.drop(token)
 

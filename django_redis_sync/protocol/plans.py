@@ -197,6 +197,7 @@ def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Pl
             return (yield step)
         except Failure as failure:
             trail.unanswered |= failure.why == "unanswered"
+            # Unreachable and without a place in the queue, there is nothing to lose: fail fast.
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
             )
@@ -248,6 +249,7 @@ def acquire(ask: Ask, start: float) -> Plan:
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
+        # A copy of the acquire may still be on its way: it must not take what no caller wants.
         if trail.unanswered:
             yield from _undo(ask, token)
         if result is not None:
@@ -284,14 +286,18 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
                 yield Sleep(_BACKOFF[1])
         if element is not None:
             fence, granted, lease = element.split(" ")
+            # `asked` lies before the server's `then`, so this is no later than the grant was: any
+            # error makes the belief end early.
             began = min(answer.received, asked + int(granted) / 1000 - then)
             # A message claims nothing: without a renewal the server takes the lease back.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
+            # Else the element lay unread for too long, and asking again tells what is true.
             if began + seconds(lease) > answer.received:
                 rest = [fence, lease]
                 return (yield from _settled(ask, token, "ok", rest, began, start, trail))
         elif answer.received >= ask.give_up_at:
             return (yield from _give_up(ask, token, start, trail, answer.received))
+        # With a place in the queue an outage is ridden out for as long as the caller would wait.
         until = min(max(ask.give_up_at, answer.received + UNDO_BUDGET), answer.received + RIDE_OUT)
 
 

@@ -83,6 +83,7 @@ class AsyncQuorumServer(AsyncServer):
         argv = (held.wire, stretched(lease), permits, limit, kind, "try", *rest)
         step = step._replace(keys=keys_with(step, token, held.wire), argv=argv)
 
+        # A grant after the vote does not decide it, but renewals and the release go there too.
         def late(alias: str, answer: Answer) -> None:
             if answer.reply[0] == "ok" and not held.abandoned:
                 held.fences[alias] = answer.reply[1]
@@ -92,10 +93,12 @@ class AsyncQuorumServer(AsyncServer):
         held.fences.update({alias: reply[1] for alias, reply in oks.items()})
         if len(oks) >= self.quorum.need and not held.abandoned:
             left = self._agreed(reply[2] for reply in oks.values())
+            # The vote itself took time: a lease that is over by its end is no grant.
             if left / 1000 > clock() - sent:
                 held.until = sent + left / 1000
                 fence = str(max(int(reply[1]) for reply in oks.values()))
                 return ["ok", fence, _ms(left)]
+        # The grants of a minority would keep every other caller from a majority until they end.
         await self._undo(step, held, votes)
         reply = self._refused(votes, how)
         if reply[0] != "wait":
@@ -104,6 +107,7 @@ class AsyncQuorumServer(AsyncServer):
 
     def _refused(self, votes: Votes, how: str) -> list[Any]:
         """The refusal of an ask without a majority. Failure when too few answered to say."""
+        # A single server's word is enough: these are mistakes of the caller that no retry mends.
         for reply in votes.saying("kind", "large").values():
             return reply
         if len(votes.answers) < self.quorum.need:
@@ -111,6 +115,7 @@ class AsyncQuorumServer(AsyncServer):
         noes = list(votes.saying("no").values())
         if how == "try":
             return max(noes, key=_is_paused, default=["no", FULL, 0])
+        # Random, or rivals that split this vote would meet again at the next.
         span = HELD if len(noes) >= self.quorum.need else SPLIT
         return ["wait", "0", str(random.randint(*span)), 0]
 
@@ -137,6 +142,7 @@ class AsyncQuorumServer(AsyncServer):
                 # Renewals overlap: it may be forgotten after the last of them.
                 held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
+        # Silent servers may have renewed it: lost only when no majority can have it any more.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
         await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, NOBODY)
@@ -161,7 +167,7 @@ class AsyncQuorumServer(AsyncServer):
 
     async def _give_back(self, step: Run, token: str, held: Held) -> list[Any]:
         def of(alias: str) -> Run | None:
-            if alias in held.ended:
+            if alias in held.ended:  # asked again after a failure, it would say "lost"
                 return None
             fence = held.fences.get(alias)
             return undo(step, 1) if fence is None else with_fence(step, fence)
@@ -174,6 +180,7 @@ class AsyncQuorumServer(AsyncServer):
             if alias not in held.fences or alias in votes.saying("lost")
         } - held.ended
         done = len(held.ended) >= self.quorum.need
+        # Over on a minority proves nothing: the others may have it still, and make a majority.
         if not done and len(over) <= len(self.quorum.aliases) - self.quorum.need:
             raise self._voters.failure(votes)
         for alias in votes.failures:

@@ -53,6 +53,7 @@ class _Loop:
         try:
             task = done.get()
         except BaseException:
+            # Queued behind `begin`, so the task is there by then.
             self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
         return task.result()

@@ -33,6 +33,7 @@ class Members(str):
 
 def check(members: Members) -> None:
     """ImproperlyConfigured when an alias can't be used, or two are the same server."""
+    # A server under two aliases would have two votes, and a minority could grant.
     places = {str(backend_of(alias)._server) for alias in members.aliases}
     if len(places) < len(members.aliases):
         raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")

@@ -70,9 +70,12 @@ class Voters:
         while pending:
             right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
             decided = right >= need or right + len(pending) < need
+            # A server that was silent lately is asked, but not waited for once the vote is
+            # decided: else, while it is down, each undo would last PATIENCE.
             trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
             if not trusted and (decided or all_of_them):
                 break
+            # A moment more: the more grants are known, the more servers may fail later.
             if decided and not all_of_them:
                 end = min(end, clock() + LATE)
             if clock() >= end:
@@ -84,6 +87,7 @@ class Voters:
                 _count(future, asked[future], votes)
         for future in pending:
             self._suspects[asked[future]] = clock() + SUSPECT
+            # Silence is no refusal: the step may have run there, or run yet.
             silent = Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
             votes.failures[asked[future]] = silent
             future.add_done_callback(partial(heed, asked[future], late))

@@ -5,7 +5,7 @@ local function asked_again(name, token, record)
   if state ~= 'w' then
     local ends = tonumber(redis.call('ZSCORE', LEASES, token) or 0)
     if ends <= name.now then return {'gone'} end
-    claim(token)
+    claim(token) -- its wake-up, or the reply to its first ask, was lost: this is as good
     return {'ok', fence, whole(name, ends - name.now)}
   end
   local _, _, channel = string.match(terms, TERMS)

@@ -5,7 +5,7 @@ local function drop_late(name, late, me)
     local t = late[i]
     local ends = redis.call('ZSCORE', LEASES, t)
     if t == me then -- stays
-    elseif ends and redis.call('EXISTS', wake_list(t)) == 0 then
+    elseif ends and redis.call('EXISTS', wake_list(t)) == 0 then -- it popped the element: it woke
       redis.call('ZREM', WAITERS, t)
     else
       local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)

@@ -12,7 +12,7 @@ local function finish(name)
   end
   local later = (name.recount or puts[1] or latest > name.now) and latest + GRACE > expiry
   if later then
-    expiry = latest + 2 * GRACE
+    expiry = latest + 2 * GRACE -- further than it has to be: most scripts then leave it as it is
     put(name, '#expiry', whole(name, expiry))
   end
   if puts[1] and not tonumber(redis.pcall('HSET', INFO, unpack(puts))) then

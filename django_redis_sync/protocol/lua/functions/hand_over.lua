@@ -12,13 +12,13 @@ local function hand_over(name, me)
     local deadline = deadline_of(name, t, channel)
     if state == 'w' and deadline <= name.now and t ~= me then
       dead = dead + drop_dead(name, me)
-      name.more = dead >= 2 * CHUNK
+      name.more = dead >= 2 * CHUNK -- a script stops the server: the rest is for the next ask
       if name.more then break end
-    elseif state ~= 'w' or permits > limit then
+    elseif state ~= 'w' or permits > limit then -- stale, or too large for a new limit: it would block the rest
       remove(name, t, state, terms, redis.call('ZSCORE', LEASES, t))
     elseif not fits(name, permits, limit) then
       name.head, name.head_ends = channel, deadline
-      break
+      break -- no look past the head: small ones would starve a large one
     else
       local fence, ms = grant(name, t, permits, lease, terms, ticket, t ~= me)
       if t ~= me then

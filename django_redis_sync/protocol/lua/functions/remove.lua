@@ -8,7 +8,7 @@ local function remove(name, t, state, terms, ends)
     name.extra = name.card > 0 and name.extra - weight(tonumber(string.match(terms or '1', '^%d+'))) + 1 or 0
     if ends == 'inf' then name.recount = true end
   end
-  if state ~= 'h' then
+  if state ~= 'h' then -- a holder that said it is there has no place, deadline or wake-up any more
     if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- a winner has left it
     redis.call('ZREM', WAITERS, t)
     redis.call('DEL', wake_list(t))

@@ -1,7 +1,7 @@
 -- Removes what is over, a bounded number in one script. `me`: the token that asks again, if any: it is
 -- alive, whatever its deadline says.
 local function sweep(name, me)
-  if name.us < name.fence then
+  if name.us < name.fence then -- a fence is a time: the clock went back
     clamp(name)
   end
   for round = 1, ROUNDS do
