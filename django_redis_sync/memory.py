@@ -119,6 +119,10 @@ class MemoryServer:
             return None
         raise NotImplementedError(f"there is no Redis here to run {args[0]}")
 
+    def commands(self, several: Sequence[Sequence[Any]], timeout: float = 0.0) -> list[Any]:
+        """As command, of several."""
+        return [self.command(*args) for args in several]
+
 
 class AsyncMemoryServer:
     """The same for async code."""

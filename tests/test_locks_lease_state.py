@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -187,3 +189,42 @@ def test_a_renewal_is_no_remedy_for_a_lease_that_was_called_lost() -> None:
     answered(plan, 60, 101.0)
     with pytest.raises(LeaseLost, match="could not be renewed"):
         state.renewed(102.0)
+
+
+def test_of_all_who_find_out_at_once_one_tells() -> None:
+    """The others come at each bytecode of the first one's."""
+    inside = 0
+    for nth in range(1, 500):
+        state, told, left = state_of(30), list[bool](), [nth]
+
+        def trace(
+            frame: FrameType,
+            event: str,
+            arg: Any,
+            state: LeaseState = state,
+            told: list[bool] = told,
+            left: list[int] = left,
+        ) -> Any:
+            if frame.f_code is not LeaseState.lose.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode":
+                left[0] -= 1
+                if left[0] == 0:
+                    sys.settrace(None)
+                    told.append(state.lose("another thread's"))
+                    sys.settrace(trace)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            told.append(state.lose("mine"))
+        finally:
+            sys.settrace(before)
+        assert 1 == told.count(True), nth
+        assert state.over in ("mine", "another thread's")
+        if left[0] > 0:
+            break
+        inside += 1
+    assert inside > 5

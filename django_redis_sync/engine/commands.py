@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.cache import caches
+from redis.exceptions import ResponseError
 
 from ..protocol.plans import Failure
-from .clients import backend_of
 from .drivers import error_of
 from .server import server_of
-from .wire import REDIS_ERRORS, clock, text, why
+from .wire import clock, text, why
 
 
 def command(alias: str, *args: Any) -> Any:
@@ -26,13 +26,21 @@ def command(alias: str, *args: Any) -> Any:
 def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Several reading commands in a single round trip. Unavailable when Redis can't be reached."""
     try:
-        pipeline = backend_of(alias).get_client(write=True).pipeline(transaction=False)
-        for words in commands:
-            pipeline.execute_command(*words)
-        replies = pipeline.execute()
-    except REDIS_ERRORS as error:
-        raise error_of(Failure(error, clock(), why(error, False))) from error
-    return [decoded(reply) for reply in replies]
+        replies = server_of(alias).commands(commands)
+    except Failure as failure:
+        raise error_of(failure) from failure.cause
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise error_of(Failure(reply, clock(), why(reply, True))) from reply
+    return [_shaped(*pair) for pair in zip(commands, replies, strict=True)]
+
+
+def _shaped(words: Sequence[Any], reply: Any) -> Any:
+    """As RESP3 has it: the hash that RESP2 writes flat is a dict."""
+    found = decoded(reply)
+    if words[0] == "HGETALL" and isinstance(found, list):
+        return dict(zip(found[::2], found[1::2], strict=True))
+    return found
 
 
 def forget(alias: str) -> None:

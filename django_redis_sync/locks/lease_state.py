@@ -59,6 +59,7 @@ class LeaseState:
     # Invariants: over is empty while it is ours to lose, else says why it is not; closed is what
     # this side did last, released or detached;
     # due is when the keeper has to look, and only the keeper or a renewal moves it;
+    # _untold is emptied by the first thread that finds out that it was lost, in one step;
     # _aims has the holder's own renewals that are in flight, by number: the ends they ask for.
     __slots__ = (
         "_aims",
@@ -67,6 +68,7 @@ class LeaseState:
         "_ends",
         "_leaving",
         "_nth",
+        "_untold",
         "closed",
         "due",
         "grant",
@@ -83,6 +85,7 @@ class LeaseState:
         self._aims: dict[int, float] = {}
         self.over = self.closed = ""
         self._leaving = False
+        self._untold = [True]
         self._schedule(now)
 
     # What is believed
@@ -262,8 +265,12 @@ class LeaseState:
     # Its end
 
     def lose(self, reason: str) -> bool:
-        """False when it was over before: no receiver has to be told."""
+        """False when it was over, or another thread was first: no receiver has to be told."""
         if self.over:
+            return False
+        try:
+            self._untold.pop()
+        except IndexError:
             return False
         self.over, self.due = reason, math.inf
         return True

@@ -18,6 +18,8 @@ from redis import exceptions as errors
 from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lease, Lock, Unavailable
 from django_redis_sync.engine import pools, threads, wire
+from django_redis_sync.operators.history import histories
+from django_redis_sync.operators.names import count_keys, count_names, is_listed
 
 from .both import both, eventually, until
 from .proxy import proxied
@@ -173,6 +175,33 @@ async def test_a_pool_that_waits_is_not_waited_for(io, private, alias, kind: Any
         with within(SOON):
             assert not await io.do(Lock("x", using=name), "locked")
             assert (await io.do(Lock("x", using=name), "status")).holding == 0
+
+
+@pytest.mark.parametrize("kind", [BlockingConnectionPool, Slow])
+def test_what_operators_read_waits_for_no_pool(private, alias, kind: Any) -> None:
+    name = alias(
+        private.url,
+        CONNECTION_POOL_CLASS=f"{kind.__module__}.{kind.__qualname__}",
+        CONNECTION_POOL_KWARGS={"max_connections": 2},
+    )
+    lease = Lock("x", using=name).acquire(False)
+    assert lease
+    eventually(lambda: count_names(using=name) == 1)
+    with exhausted(name), within(SOON):
+        assert [True, False] == is_listed([("x", None), ("y", None)], using=name)
+        assert {"x": 0} == count_keys(["x"], using=name)
+        (found,) = histories([("x", None)], using=name)
+        assert found.ever != histories([("y", None)], using=name)[0].ever
+    lease.release()
+
+
+def test_what_operators_read_takes_no_longer_than_its_budget(private, alias) -> None:
+    said = {"socket_timeout": 30, "socket_connect_timeout": 30}
+    name = alias(private.url, CONNECTION_POOL_KWARGS=said)
+    assert [False] == is_listed([("x", None)], using=name)
+    private.pause()
+    with within(SOON), pytest.raises(Unavailable):
+        is_listed([("x", None)], using=name)
 
 
 @contextlib.contextmanager

@@ -124,6 +124,32 @@ class ClusterServer(Server):
             lambda node: node.asking([args], timeout),
         )
 
+    def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
+        """As on one server, a round trip per node. Each command names a key."""
+        by_node: dict[Address, list[int]] = {}
+        for i, args in enumerate(several):
+            by_node.setdefault(self.topology.of(str(args[1])), []).append(i)
+        found: dict[int, Any] = {}
+        for address, here in by_node.items():
+            replies = self._commands_at(address, [several[i] for i in here], timeout)
+            found.update(zip(here, replies, strict=True))
+        return [found[i] for i in range(len(several))]
+
+    def _commands_at(
+        self, address: Address, several: list[Sequence[Any]], timeout: float
+    ) -> list[Any]:
+        try:
+            replies = self.node(address).commands(several, timeout)
+        except Failure as failure:
+            if is_silence(failure):
+                self.topology.lost(address)
+            raise
+        # AskError is a kind of ResponseError, and MovedError one of AskError.
+        return [
+            self.command(*args, timeout=timeout) if isinstance(reply, errors.AskError) else reply
+            for args, reply in zip(several, replies, strict=True)
+        ]
+
     def _anywhere(self, do: Callable[[Node], Done]) -> Done:
         address = self.topology.addresses[0]
         try:
