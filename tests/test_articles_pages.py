@@ -174,10 +174,11 @@ async def _async_parts(response: Any) -> list[bytes]:
 
 
 def stand_in_line(prefix: str) -> dict[str, Any]:
+    from django_redis_sync.operators.status import status_of
     from example_project.shop.tills import AT_THE_TILLS, tills
 
     def came(number: int) -> bool:
-        status = tills().status()
+        status = status_of(tills().name)
         labels = [one.label.get("label") for one in status.everyone]
         return f"customer {number}" in [*labels, *(visit.who for visit in AT_THE_TILLS.visits())]
 
@@ -192,7 +193,7 @@ def stand_in_line(prefix: str) -> dict[str, Any]:
         data = {"customer": f"customer {number}", "seconds": "0.6"}
         return partial(turn, number), "post", "queue/", data
 
-    look_around = (lambda: bool(tills().status().waiting), "get", "queue/", {})
+    look_around = (lambda: bool(status_of(tills().name).waiting), "get", "queue/", {})
     *responses, page = Visitors(prefix).at_once(*map(customer, range(8)), look_around)
     visits, text = AT_THE_TILLS.visits(), page.content.decode()
     return {

@@ -368,7 +368,7 @@ async def listening() -> tuple[Radio, Hub]:
 def test_a_message_wakes_the_waiter_it_names() -> None:
     async def main() -> None:
         radio, hub = await listening()
-        mine, other = hub.wait("mine", PATIENCE), hub.wait("other", PATIENCE)
+        mine, other = hub.wait("mine", PATIENCE, "name"), hub.wait("other", PATIENCE, "name")
         radio.say("mine 7 8 9")
         assert "7 8 9" == (await mine).reply
         assert not other.done()
@@ -384,9 +384,9 @@ def test_a_message_before_its_waiter_is_kept_for_it() -> None:
         while not radio.said.empty():
             await asyncio.sleep(0)
         await asyncio.sleep(0)
-        waiting = hub.wait("mine", PATIENCE)
+        waiting = hub.wait("mine", PATIENCE, "name")
         assert waiting.done() and "7 8 9" == waiting.result().reply
-        assert not hub.wait("mine", PATIENCE).done()  # once
+        assert not hub.wait("mine", PATIENCE, "name").done()  # once
         await hub.aclose()
 
     run(main())
@@ -413,7 +413,7 @@ def test_messages_for_waiters_that_left_are_forgotten(monkeypatch: pytest.Monkey
 def test_all_ask_again_after_the_hub_subscribed_anew() -> None:
     async def main() -> None:
         radio, hub = await listening()
-        waiting = [hub.wait(f"w{n}", PATIENCE) for n in range(3)]
+        waiting = [hub.wait(f"w{n}", PATIENCE, "name") for n in range(3)]
         radio.said.put_nowait(errors.ConnectionError("cut"))
         answers: list[Answer] = await asyncio.gather(*waiting)
         assert ([None] * 3, 2) == ([answer.reply for answer in answers], radio.tuned)
@@ -425,7 +425,7 @@ def test_all_ask_again_after_the_hub_subscribed_anew() -> None:
 def test_a_wait_ends_in_time_without_a_message() -> None:
     async def main() -> None:
         _, hub = await listening()
-        assert (await hub.wait("mine", 0.02)).reply is None
+        assert (await hub.wait("mine", 0.02, "name")).reply is None
         assert {} == hub._waiters
         await hub.aclose()
 

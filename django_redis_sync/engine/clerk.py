@@ -57,7 +57,8 @@ class Clerk:
         #: What this process waits for, by token.
         self.waiting: dict[str, Named] = {}
         self.forget()
-        self._not_before = -math.inf
+        # `_busy`: what is being written is in no book any more.
+        self._not_before, self._busy = -math.inf, False
         self._worker = Worker(f"redis-sync-clerk-{alias}", self._turn, self._earliest)
 
     @property
@@ -117,7 +118,7 @@ class Clerk:
         for book in self._books:
             book.hurry()
         self._worker.rouse()
-        while any(book.unwritten for book in self._books) and clock() < until:
+        while (self._busy or any(book.unwritten for book in self._books)) and clock() < until:
             time.sleep(0.002)
 
     def forget(self) -> None:
@@ -131,6 +132,7 @@ class Clerk:
 
     def _turn(self) -> float:
         """Tend the books that are due, even past errors; when the next turn is."""
+        self._busy = True
         try:
             now = clock()
             for book in [book for book in self._books if book.due <= now]:
@@ -145,6 +147,8 @@ class Clerk:
         except Exception:
             logger.exception("the clerk of %r met an error and goes on", self._alias)
             self._not_before = clock() + RETRY
+        finally:
+            self._busy = False
         return self._earliest()
 
 

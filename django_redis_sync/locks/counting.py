@@ -8,8 +8,6 @@ from ..engine.wire import clock
 from ..protocol.plans import Grant, Refusal
 from .lease_state import Terms
 
-_REFUSED = {"full": "n", "paused": "n", "timeout": "t"}
-
 
 def asked(terms: Terms, got: Grant | Refusal) -> None:
     """A permit was granted, or refused."""
@@ -17,8 +15,8 @@ def asked(terms: Terms, got: Grant | Refusal) -> None:
         if got.refused:  # by shadow mode, which refuses nobody
             _count(terms, "s", 0)
         _count(terms, "w" if got.waited else "g", int(got.waited * 1000))
-    elif got.reason in _REFUSED:
-        _count(terms, _REFUSED[got.reason], 0)
+    elif got.why.counted:
+        _count(terms, got.why.counted, 0)
 
 
 def released(terms: Terms, grant: Grant) -> None:

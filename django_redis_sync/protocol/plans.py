@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from .keys import Keys
-from .reasons import CLEARED, TIMEOUT, Reason, reason_of
+from .reasons import CLEARED, FULL, TIMEOUT, Reason, reason_of
 from .scripts import CONSTANTS
 
 CLAIM = CONSTANTS["CLAIM"] / 1000
@@ -306,7 +306,7 @@ def _settled(
 ) -> Plan:
     """The meaning of an answer other than "wait"; a grant counts from `began`."""
     if word == "more":
-        return Refusal("full")
+        return Refusal(FULL)
     if word == "no":
         reason, waiting, mean, limit = (*rest, "", "")[:4]
         return Refusal(

@@ -14,12 +14,14 @@ class Reason(NamedTuple):
     """`word`: for programs, as the server answers it. `sentence`: for people, a
     str.format template with `detail`. `crowded`: other holders or waiters are the cause, so that
     fewer requests would help. `skippable`: `locks run --skip` counts it as another's turn.
+    `counted`: as which event of the sums, if any: n (refused at once) or t (waited in vain).
     """
 
     word: str
     sentence: str
     crowded: bool = False
     skippable: bool = False
+    counted: str = ""
 
 
 FULL = "full"
@@ -32,15 +34,15 @@ OUTAGE = "outage"
 REASONS = {
     reason.word: reason
     for reason in (
-        Reason(FULL, gettext_noop("all permits are taken"), crowded=True, skippable=True),
-        Reason(TIMEOUT, gettext_noop("no permit came free in time"), crowded=True, skippable=True),
+        Reason(FULL, gettext_noop("all permits are taken"), True, True, counted="n"),
+        Reason(TIMEOUT, gettext_noop("no permit came free in time"), True, True, counted="t"),
         Reason(
             WAITERS,
             gettext_noop("all permits are taken, and as many requests of this process wait as may"),
             crowded=True,
             skippable=True,
         ),
-        Reason(PAUSED, gettext_noop("an operator paused it"), skippable=True),
+        Reason(PAUSED, gettext_noop("an operator paused it"), skippable=True, counted="n"),
         Reason(CLEARED, gettext_noop("an operator cleared this waiter")),
         Reason(OUTAGE, gettext_noop("Redis can't be reached, and on_outage is 'closed'")),
         Reason(

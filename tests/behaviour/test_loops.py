@@ -151,6 +151,8 @@ def test_a_loop_ends_at_once_while_tasks_are_busy(
         pytest.skip("asyncio has it since Python 3.11")
     if what is scoped:
         pytest.importorskip("anyio")
+    if run is uv_run:
+        pytest.importorskip("uvloop")
 
     async def main() -> float:
         tasks = [asyncio.ensure_future(busy(what, number)) for number in range(TASKS)]
