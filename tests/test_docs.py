@@ -42,7 +42,7 @@ SHELL = {
     r"make plants.*": "test_plants.py",
     r"make exam.*": "test_exam_faults.py, test_exam_trial.py",
     r"make messages": "test_admin_catalog.py",
-    r"python -m pip install .*": "a wheel is built and installed by test_frame.py",
+    r"python -m pip install .*": "a wheel is built and installed by test_packaging.py",
     r"\.venv/bin/python -m pip install -e '\.\[dev\]'": "the Makefile, for the matrix",
     r"\.venv/bin/pre-commit install": "its hooks: test_packaging.py",
     r"python manage\.py locks status.*": "test_command_status.py, test_articles_processes.py",

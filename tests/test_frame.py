@@ -1,9 +1,8 @@
-"""The project's frame: what the wheel holds, which way imports point, and the Redis helper."""
+"""The project's frame: which way imports point, and the Redis helper."""
 
 import ast
 import graphlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,75 +30,6 @@ def run(*words: object, cwd: Path, **env: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-# The wheel
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the wheel, built from the sdist, was installed."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    # From a copy: a build leaves folders behind, and an old one would lend it deleted files.
-    for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(PACKAGE, source / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    (source / "tests").mkdir()
-    (source / "tests" / "__init__.py").touch()
-
-    python = sys.executable
-    run(python, "-m", "build", "--no-isolation", "--outdir", folder / "dist", source, cwd=folder)
-    (wheel,) = (folder / "dist").glob("*.whl")
-    target = folder / "target"
-    pip = (python, "-m", "pip", "--disable-pip-version-check", "-q")
-    run(*pip, "install", "--no-index", "--no-deps", "--target", target, wheel, cwd=folder)
-    return target
-
-
-def files(package: Path) -> set[str]:
-    """The files that belong into a wheel; catalogs go in compiled."""
-    return {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*")
-        if path.is_file() and path.suffix not in (".po", ".pyc") and not path.name.startswith(".")
-    }
-
-
-def test_the_wheel_holds_every_file_of_the_package(installed: Path) -> None:
-    assert files(PACKAGE) == files(installed / PACKAGE.name)
-
-
-def test_the_wheel_holds_nothing_but_the_package(installed: Path) -> None:
-    tops = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
-    assert {PACKAGE.name} == tops
-
-
-def test_the_installed_wheel_takes_a_lock(
-    installed: Path, tmp_path: Path, clean_redis: None
-) -> None:
-    script = """if True:
-        import os
-        import django
-        from django.conf import settings
-
-        cache = {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": os.environ["DJANGO_REDIS_SYNC_TEST_URL"],
-            "KEY_PREFIX": os.environ["DJANGO_REDIS_SYNC_TEST_PREFIX"],
-        }
-        apps = ["django.contrib.contenttypes", "django_redis_sync"]
-        settings.configure(CACHES={"default": cache}, INSTALLED_APPS=apps)
-        django.setup()
-        import django_redis_sync
-
-        with django_redis_sync.Lock("wheel") as lease:
-            assert lease.held and lease.fence > 0
-        print(django_redis_sync.__file__)
-    """
-    out = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(installed))
-    assert str(installed / PACKAGE.name / "__init__.py") == out.strip()
 
 
 # The imports

@@ -6,12 +6,14 @@ import ast
 import configparser
 import importlib.util
 import json
+import os
 import re
 import shutil
 import site
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -24,8 +26,18 @@ PACKAGE = "django_redis_sync"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite3*")
 
 
-def run(*words: object, cwd: Path) -> str:
-    done = subprocess.run([str(w) for w in words], cwd=cwd, capture_output=True, text=True)
+#: The time that builds of the tests say.
+EPOCH = "1700000000"
+
+
+def run(*words: object, cwd: Path, **env: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -41,9 +53,35 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(path, source)
     for name in (PACKAGE, "benchmarks", "devtools", "example_project", "exam", "tests", "docs"):
         shutil.copytree(ROOT / name, source / name, ignore=IGNORED)
-    dist = folder / "dist"
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source, cwd=folder)
+    return build(source, folder / "dist")
+
+
+def build(source: Path, dist: Path) -> Path:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source]
+    run(*command, cwd=dist.parent, SOURCE_DATE_EPOCH=EPOCH)
     return dist
+
+
+@pytest.fixture(scope="module")
+def rebuilt(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and the wheel that somebody builds from the unpacked sdist, later."""
+    folder = tmp_path_factory.mktemp("rebuilt")
+    run(sys.executable, "-m", "tarfile", "-e", sdist, folder, cwd=folder)
+    (source,) = folder.iterdir()
+    for path in source.rglob("*"):
+        os.utime(path, (time.time(), 1.6e9))
+        path.chmod(0o775 if path.is_dir() else path.stat().st_mode | 0o060)
+    return build(source, folder / "dist")
+
+
+@pytest.fixture(scope="module")
+def installed(rebuilt: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which the wheel was installed."""
+    (wheel,) = rebuilt.glob("*.whl")
+    target = tmp_path_factory.mktemp("installed")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+    run(*pip, "install", "--no-index", "--no-deps", "--target", target, wheel, cwd=target)
+    return target
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +123,66 @@ def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
         assert needed in package
     assert any(name.startswith("static/") for name in package)
     assert any(name.startswith("templates/") for name in package)
+
+
+def test_a_build_is_the_same_wherever_and_whenever(built: Path, rebuilt: Path) -> None:
+    """Byte for byte, with SOURCE_DATE_EPOCH."""
+    assert {path.name: path.read_bytes() for path in built.iterdir()} == {
+        path.name: path.read_bytes() for path in rebuilt.iterdir()
+    }
+
+
+def test_the_sdist_says_one_time_and_nothing_of_who_made_it(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+    assert {(int(EPOCH), 0, 0, "", "")} == {
+        (one.mtime, one.uid, one.gid, one.uname, one.gname) for one in members
+    }
+    assert {0o644, 0o755} == {one.mode for one in members}
+
+
+def files(package: Path) -> set[str]:
+    """The files that belong into a wheel; catalogs go in compiled."""
+    return {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".po", ".pyc") and not path.name.startswith(".")
+    }
+
+
+def test_the_wheel_holds_every_file_of_the_package(installed: Path) -> None:
+    assert files(ROOT / PACKAGE) == files(installed / PACKAGE)
+
+
+def test_the_wheel_holds_nothing_but_the_package(installed: Path) -> None:
+    tops = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
+    assert {PACKAGE} == tops
+
+
+def test_the_installed_wheel_takes_a_lock(
+    installed: Path, tmp_path: Path, clean_redis: None
+) -> None:
+    script = """if True:
+        import os
+        import django
+        from django.conf import settings
+
+        cache = {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": os.environ["DJANGO_REDIS_SYNC_TEST_URL"],
+            "KEY_PREFIX": os.environ["DJANGO_REDIS_SYNC_TEST_PREFIX"],
+        }
+        apps = ["django.contrib.contenttypes", "django_redis_sync"]
+        settings.configure(CACHES={"default": cache}, INSTALLED_APPS=apps)
+        django.setup()
+        import django_redis_sync
+
+        with django_redis_sync.Lock("wheel") as lease:
+            assert lease.held and lease.fence > 0
+        print(django_redis_sync.__file__)
+    """
+    out = run(sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert str(installed / PACKAGE / "__init__.py") == out.strip()
 
 
 def test_the_wheel_is_for_every_python_3(wheel: Path) -> None:

@@ -30,6 +30,12 @@ PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (?P<path>[\w./]+\.py)(?P<end>, at the end)?\n")
 SERVE = "python manage.py runserver"
+INSTALL = "python -m pip install ../django_redis_sync"
+#: Afterwards: the same from a wheel, with no clone left that could lend it files.
+FROM_A_WHEEL = (
+    "python -m pip wheel -q --no-deps -w ../dist ../django_redis_sync && rm -r ../django_redis_sync"
+    " && python -m pip install -q --no-deps --force-reinstall ../dist/*.whl"
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -147,6 +153,8 @@ def _clone(to: Path) -> None:
     to.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, to)
+    (to / "devtools").mkdir()
+    shutil.copy(ROOT / "devtools" / "build_backend.py", to / "devtools")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "django_redis_sync", to / "django_redis_sync", ignore=ignored)
 
@@ -181,6 +189,9 @@ def test_the_tutorial_works_as_it_is_written(reader: Reader) -> None:
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, *expected = part.splitlines()
             _check(command, expected, reader.type(command))
+            if command == INSTALL:
+                reader.type(FROM_A_WHEEL)
+    assert not (reader.folder / "django_redis_sync").exists(), f"no {INSTALL} on the page"
     _admin_shows(reader, "exports")
     said = reader.log.read_text()
     assert "Traceback" not in said and "Error" not in said, said

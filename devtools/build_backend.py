@@ -1,0 +1,37 @@
+"""setuptools' build backend, with an sdist that is the same whenever and wherever it is made.
+
+setuptools heeds SOURCE_DATE_EPOCH in wheels only: its sdist carries the times, owners and modes of
+the files in the checkout.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403 - the other hooks of the backend
+
+
+def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
+    name = build_meta.build_sdist(sdist_directory, config_settings)
+    if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+        even_out(Path(sdist_directory, name), int(epoch))
+    return name
+
+
+def even_out(sdist: Path, epoch: int) -> None:
+    """Write it anew: members by name, of one time and no owner; modes say executable or not."""
+    plain = io.BytesIO()
+    with tarfile.open(sdist) as old, tarfile.open(fileobj=plain, mode="w") as new:
+        for member in sorted(old.getmembers(), key=lambda member: member.name):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = epoch, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.pax_headers = {}
+            new.addfile(member, old.extractfile(member) if member.isfile() else None)
+    with sdist.open("wb") as file, gzip.GzipFile("", "wb", mtime=epoch, fileobj=file) as packed:
+        packed.write(plain.getvalue())
