@@ -45,6 +45,7 @@ SHELL = {
     r"python -m pip install .*": "a wheel is built and installed by test_packaging.py",
     r"\.venv/bin/python -m pip install -e '\.\[dev\]'": "the Makefile, for the matrix",
     r"\.venv/bin/pre-commit install": "its hooks: test_packaging.py",
+    r"python manage\.py migrate": "test_tutorial.py",
     r"python manage\.py locks status.*": "test_command_status.py, test_articles_processes.py",
     r"python manage\.py locks clear .*": "test_command_act.py, test_articles_processes.py",
     r"python manage\.py locks (pause|resume|resize) .*": "test_command_act.py",
