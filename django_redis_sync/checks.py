@@ -27,7 +27,7 @@ from .protocol.keys import check_text
 
 TAG = "redis_sync"
 
-#: Connections that one process needs at the least: to ask, to release, to renew and to look.
+#: Connections that a process needs at the least: to ask, to release, to renew and to look.
 FEWEST_CONNECTIONS = 4
 
 #: Middleware that turns requests away before the view: behind ours it would do so with a permit.

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-# Control, format (what turns the direction of writing), surrogates, line separators.
+# Control, format (they turn the direction of writing), surrogates, line separators.
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 

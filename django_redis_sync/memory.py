@@ -23,7 +23,7 @@ from .protocol.scripts import CONSTANTS, script
 EXCLUSIVE = CONSTANTS["EXCLUSIVE"]
 #: Commands that keep the list of names, which there is none of.
 _REGISTRY = ("ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
-#: Seconds between two looks of a waiter, and after which one that doesn't look is gone.
+#: Seconds between two looks of a waiter, and after which a waiter that doesn't look is gone.
 TICK, PATIENCE = 0.01, 2.0
 
 

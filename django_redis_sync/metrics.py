@@ -52,7 +52,7 @@ from .operators.names import (
     is_listed,
 )
 
-#: Names that are shown one by one, and names and keys that are read for one scrape, at the most.
+#: Names that are shown singly, and names and keys that are read for one scrape, at the most.
 MOST_LABELS, MOST_READ = 200, 280
 
 _EVENTS = (
@@ -175,7 +175,7 @@ def _add_events(
     families: Mapping[str, Any], name: str, histories: list[History], sums: History | None
 ) -> None:
     """Of a name without keys its own counters; of a policy, the sums that processes keep."""
-    # The last row is of a minute that is not over; the one before it is whole.
+    # The last row is of a minute that is not over; that before it is whole.
     minute = add(h.rows[0][1] for h in histories) if sums is None else sums.rows[-2][1]
     _add(families["minute"], families["minute_seconds"], name, minute)
     plain = [h.ever for h in histories if h.key is None]

@@ -19,7 +19,7 @@ from .limits.policy import Declared, Policy, endpoint_of
 from .limits.refusal import aanswer, answer
 from .limits.steps import arun, run
 
-#: The attributes of a request: what the middleware took for it, and whether its view is async.
+#: The attributes of a request: the middleware's hold, and whether its view is async.
 _HOLD = "_redis_sync_hold"
 _ASYNC_VIEW = "_redis_sync_async_view"
 

@@ -16,7 +16,7 @@ _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
 class _Nothing(models.Manager["Name"]):
     def get_queryset(self) -> models.QuerySet[Name]:
-        # There is no table: whoever reads every model, as `dumpdata` does, finds no rows.
+        # There is no table: a reader of every model, as `dumpdata`, finds no rows.
         nothing: models.QuerySet[Name] = super().get_queryset().none()
         return nothing
 

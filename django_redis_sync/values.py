@@ -16,7 +16,7 @@ Check = Callable[[str, Any], Any]
 
 #: The most permits that a name can have.
 MOST_PERMITS = 2**31 - 1
-#: What a policy's key may be besides a callable.
+#: Words for a policy's key, besides a callable.
 KEYS = ("user", "ip")
 
 

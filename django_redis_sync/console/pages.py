@@ -222,7 +222,7 @@ def _policy_row(group: Group, past: Past) -> Row:
     )
 
 
-# One name
+# A name
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +343,7 @@ def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
     children = listing(wanted) if status.key is None and Recent(status.name) else None
     sums = counted([status.name]).get(status.name) if children is not None else None
     if sums is not None:
-        # What would have been enough is said of one name: the limit is each key's.
+        # An advised limit is for a single name: of a policy the limit is each key's.
         past = replace(sums_of([status.name], minutes=minutes)[0].history, suggested_limit=None)
     return Detail(
         status=status,

@@ -40,7 +40,7 @@ from ..operators.status import MOST_ROWS, Status
 from ..operators.words import without_secrets
 from . import acting, pages
 
-#: Minutes of history that a visitor can choose from; the longest is what is kept.
+#: Minutes of history that a visitor can choose from; the longest is the history kept.
 SHORT = 60
 
 
@@ -124,7 +124,7 @@ def page(*methods: str) -> Callable[[View[P]], View[P]]:
                 template = "_broken" if view.__name__.startswith("live") else "broken"
                 context = {"broken": broken, "title": _("Locks and semaphores")}
                 if request.method == "POST":
-                    # What was asked for is kept, so that nothing has to be typed again.
+                    # The query is kept, so that nothing has to be typed again.
                     context |= {"again": _asked(request), **_wish(request, kwargs)}
                 return _render(own, request, template, context, status=503)
 

@@ -13,13 +13,13 @@ from ..protocol.plans import Answer, Failure, Run
 from .loops import END, LATE, Patience, apart, dropped, ended
 from .wire import REDIS_ERRORS, clock, command, pack, pack_step, text, why
 
-#: What ends an await besides: the time is over, or a task of redis-py's was cancelled at the end of
+#: Other ends of an await: the time is over, or a task of redis-py's was cancelled at the end of
 #: the loop.
 _ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 
-#: Commands in one batch at the most.
+#: Commands in a batch at the most.
 MOST = 512
-#: So many are worth two batches: the server works on one while this process reads the other.
+#: So many are worth two batches: the server works on the first while this process reads the other.
 MANY = 32
 
 
@@ -47,7 +47,7 @@ class Batcher:
     """
 
     # Invariants: between two runs of the flusher there is no connection, and nothing is queued or
-    # in flight; whatever is queued is sent, or its future ends with a Failure.
+    # in flight; every queued order is sent, or its future ends with a Failure.
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
         self._connection: Any = None
@@ -94,7 +94,7 @@ class Batcher:
                 batch = await self._send(self._take(split=True))
                 continue
             replies, received = await self._read(batch), clock()
-            # The next ones leave before these replies wake anybody.
+            # The next orders leave before these replies wake any task.
             ahead = await self._send(self._take()) if self._queue else None
             self._deliver(batch, replies, received)
             batch = ahead
@@ -174,7 +174,7 @@ class Batcher:
                     done.set_exception(Failure(reply, received, why(reply, True)))
             elif not done.done():
                 done.set_result(Answer(text(reply), batch.sent, received))
-        # First in line: what was submitted meanwhile may undo these.
+        # First in line: orders submitted meanwhile may undo these.
         self._queue[:0] = again
 
     async def _failed(self, batch: Batch, error: BaseException, sent: bool) -> None:

@@ -54,7 +54,7 @@ class Clerk:
 
     def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
         self.pid, self._alias, self._held = os.getpid(), alias, held
-        #: What this process waits for, by token.
+        #: The names that this process waits for, by token.
         self.waiting: dict[str, Named] = {}
         self.forget()
         # `_busy`: what is being written is in no book any more.

@@ -50,7 +50,7 @@ def _check_backend(alias: str, backend: Any) -> None:
         )
 
 
-#: What a sync configuration may hold that means nothing, or something else, to an async client.
+#: Options of a sync configuration that mean nothing, or something else, to an async client.
 #: Of the pool's own there is no need: one connection sends, one listens.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
@@ -105,7 +105,7 @@ def async_options(alias: str) -> dict[str, Any]:
             "can't be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
         )
     kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
-    # Retries are the plans' own: they know what may be sent twice.
+    # Retries are the plans' own: they know which steps may be sent twice.
     kwargs["retry"] = Retry(NoBackoff(), 0)
     return kwargs
 

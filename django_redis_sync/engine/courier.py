@@ -90,7 +90,7 @@ class Courier:
 def _taken_back(mark: object, idle: list[object]) -> bool:
     try:
         idle.remove(mark)
-    except ValueError:  # whoever sends next has it: a call comes
+    except ValueError:  # the next sender has it: a call comes
         return False
     return True
 

@@ -82,7 +82,7 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
             raise asyncio.CancelledError(*cancelled) from None
         raise error_of(failure, step) from failure.cause
     finally:
-        # Exceptions refer to this frame. What it refers to must not lead back to them, or a lease
+        # Exceptions refer to this frame. Its references must not lead back to them, or a lease
         # in a frame above would be held until the garbage collector comes.
         del doing
         server.left()

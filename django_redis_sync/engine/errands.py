@@ -15,9 +15,9 @@ from .wire import RETRY, ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
 
-#: Seconds after which what failed is given up: its lease is over then.
+#: Seconds after which a failed step is given up: its lease is over then.
 GIVE_UP = 120.0
-#: Steps in one round trip at the most.
+#: Steps in a round trip at the most.
 BATCH = 256
 
 

@@ -13,7 +13,7 @@ from ..protocol.scripts import CONSTANTS
 from .loops import apart, dropped, ended
 from .wire import clock
 
-#: Messages kept for waiters that have not come to wait yet, and seconds for which one is of use:
+#: Messages kept for waiters that have not come to wait yet, and seconds for which each is of use:
 #: then the server has taken the lease back.
 _MOST_EARLY, _EARLY = 10_000, CLAIM
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)

@@ -34,11 +34,11 @@ from .wire import ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
 
-#: Renewals in one round trip at the most: a server runs them without a break.
+#: Renewals in a round trip at the most: a server runs them without a break.
 BATCH = 256
 #: Part of the time until a renewal by which it may come earlier, together with others.
 EARLY = 1 / 8
-#: Seconds between two looks at a lease that needs no renewal: does anybody still refer to it?
+#: Seconds between two looks at a lease that needs no renewal: is it still referred to?
 GLANCE = 60.0
 
 #: A renewal and the token of its lease.

@@ -9,7 +9,7 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-#: Characters of one field at the most.
+#: Characters of a field at the most.
 MOST = 200
 _FIELDS = ("host", "pid", "thread", "label", "user", "request")
 

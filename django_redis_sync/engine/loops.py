@@ -18,7 +18,7 @@ SLICE, LATE, LOOK = 0.05, 0.01, 0.002
 #: Looks that find the loop busy at the most, and seconds beyond its time that an answer is awaited
 #: on a loop that is never on time.
 MOST_LOOKS, MOST_LATE = 20, 10.0
-#: Seconds that a loop's end may wait for what is under way.
+#: Seconds that a loop's end may wait for steps under way.
 END = UNDO_BUDGET
 _FOREVER = 1e9
 
@@ -31,7 +31,7 @@ def apart(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """
     task = Context().run(_task, body)
     asyncio._unregister_task(task)
-    # A loop may be closed under it: OnLoop sees to what it leaves.
+    # A loop may be closed under it: OnLoop sees to the rest.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task
 
@@ -54,7 +54,7 @@ def dropped(*tasks: asyncio.Task[Any] | None) -> None:
     for task in tasks:
         if task is None or task.done():
             continue
-        with contextlib.suppress(RuntimeError):  # the loop is closed; what it waits for lets go
+        with contextlib.suppress(RuntimeError):  # the loop is closed; its awaitable lets go
             task.cancel()
         with contextlib.suppress(BaseException):
             task.get_coro().close()
@@ -308,6 +308,6 @@ def on_loop(loop: asyncio.AbstractEventLoop) -> OnLoop:
 def on_all_loops() -> list[tuple[asyncio.AbstractEventLoop, OnLoop]]:
     """Every loop that has something of ours."""
     while True:
-        with contextlib.suppress(RuntimeError):  # another thread added one meanwhile
+        with contextlib.suppress(RuntimeError):  # another thread added an entry meanwhile
             found = [(loop, ref()) for loop, ref in list(_on_loops.items())]
             return [(loop, held) for loop, held in found if held is not None]

@@ -40,7 +40,7 @@ def reading(registry: str) -> Run:
     return Run("marks", (registry,), (), ROUND)
 
 
-#: What was read last, and when, by registry.
+#: The marks read last, and when, by registry.
 _read: dict[str, tuple[dict[str, str], float]] = {}
 
 

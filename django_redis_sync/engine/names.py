@@ -79,7 +79,7 @@ class Names:
         try:
             self._write(server, fresh, now)
         except Failure as failure:
-            # Nobody's work depends on it: it is tried again with whatever is fresh by then.
+            # No lock depends on it: it is tried again with all names that are fresh by then.
             logger.log(
                 logging.WARNING if failure.why == "final" else logging.DEBUG,
                 "could not list names in use: %s",

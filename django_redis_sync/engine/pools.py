@@ -20,16 +20,16 @@ from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
 
-#: Connections of the project's pool that one process keeps borrowed between two commands, and the
-#: seconds for which one of them is believed to be open.
+#: Connections of the project's pool that a process keeps borrowed between two commands, and the
+#: seconds for which they are believed to be open.
 MOST_AT_HAND, FRESH = 8, 1.0
-#: Connections of one process and server that may be blocked by waiters; the others poll.
+#: Connections of a process and server that may be blocked by waiters; the others poll.
 MOST_WAITING = 256
 #: Our own connections that are kept open, and for how many seconds without use.
 _MOST_IDLE, _IDLE_FOR = 64, 60.0
 #: Seconds for making a connection that count as none.
 _AT_ONCE = 0.01
-#: Seconds that one may take to be made at the least, however little time is left.
+#: Seconds that it may take to make a connection at the least, however little time is left.
 _SHORTEST = 0.1
 _BLPOP_MARGIN = 1.0
 
@@ -141,7 +141,7 @@ class AtHand:
             try:
                 return self.pool.get_connection(), _left(within, began)
             except errors.ConnectionError as error:
-                # Exhausted: who holds a lease has to be able to give it back.
+                # Exhausted: a holder has to be able to give its lease back.
                 if not is_exhausted(error):
                     raise
         connection, left = self._own.lend(within)
@@ -190,7 +190,7 @@ class Own:
     """
 
     def __init__(self, pool: Any) -> None:
-        # Not the pool itself: what is kept by pool must not keep the pool.
+        # Not the pool itself: an entry by pool must not keep the pool.
         kind, given = pool.connection_class, dict(pool.connection_kwargs)
         sample = kind(**given)
         said = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}

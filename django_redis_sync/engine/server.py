@@ -248,7 +248,7 @@ def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> 
         _stand_ins = before
 
 
-#: What serves an alias while others stand in, by kind.
+#: The stand-ins that serve an alias meanwhile, by kind.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 

@@ -29,10 +29,10 @@ from .wire import ROUND, clock
 #: Seconds between two writes, between two of a share that did not change, and for which a share is
 #: valid.
 EVERY, AGAIN, LIFE = 2.0, 10.0, 30.0
-#: Events that wait to be added up at the most: what comes on top drops the oldest of them. Groups
-#: that one process sums up, and groups in the index, the latest.
+#: Events that wait to be added up at the most: more drop the oldest of them. Groups
+#: that a process sums up, and groups in the index, the latest.
 MOST_EVENTS, MOST_GROUPS = 200_000, 500
-#: The busiest keys that one write names: by refusals, and by permits in use and by waiters.
+#: The busiest keys that a write names: by refusals, and by permits in use and by waiters.
 MOST_KEYS, NAMED = 200, 20
 #: Days without an event after which a group leaves the index.
 LISTED_DAYS = 1
@@ -127,9 +127,9 @@ class Tally:
         self.due = math.inf
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._shares, self._process = shares, os.urandom(6).hex()
-        #: What was last said of a group's share, and when that has to be said again.
+        #: The last written share of each group, and when it has to be written again.
         self._said: dict[tuple[str, str], tuple[str, float]] = {}
-        #: What could not be written, and is added to what comes next.
+        #: Groups that could not be written, and are added to the next.
         self._unwritten: dict[tuple[str, str], _Sum] = {}
         self._leaving = False
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("django_redis_sync")
 
 #: Seconds without anything to do after which a thread ends.
 LINGER = 60.0
-#: Seconds for which a caller waits while another one starts the same thread, and between two lines
+#: Seconds for which a caller waits while another starts the same thread, and between two lines
 #: in the log about a thread that can't be started.
 _STARTING, _SAID_EVERY = 0.05, 1.0
 
@@ -60,7 +60,7 @@ class Worker:
     """
 
     # Invariants: the thread looks no later than _looks_at; _runs is held by the thread that takes
-    # turns; _thread is None unless there is one that will call earliest() again.
+    # turns; _thread is None unless a thread will call earliest() again.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
@@ -114,14 +114,14 @@ class Worker:
     def _run(self) -> None:
         while not self._runs.acquire(timeout=_STARTING):
             if self._thread is not None:
-                return  # another one takes the turns
+                return  # another thread takes the turns
         try:
             self._thread = threading.current_thread()
             self._take_turns()
         finally:
             self._thread = None
             self._runs.release()
-        if self._earliest() < math.inf:  # it came while this one was ending
+        if self._earliest() < math.inf:  # it came while this thread was ending
             self.rouse()
 
     def _take_turns(self) -> None:

@@ -13,11 +13,11 @@ from redis import exceptions as errors
 from ..protocol import scripts
 from ..protocol.plans import Run, Why
 
-#: Seconds that one answer may take, unless the project's socket_timeout is shorter.
+#: Seconds that an answer may take, unless the project's socket_timeout is shorter.
 ATTEMPT = 5.0
-#: Seconds that one answer to the keeper may take: a hung server must not stall it for longer.
+#: Seconds that an answer to the keeper may take: a hung server must not stall it for longer.
 ROUND = 1.0
-#: Seconds until the keeper tries again what failed.
+#: Seconds until the keeper tries a failed step again.
 RETRY = 1.0
 
 REDIS_ERRORS = (errors.RedisError, OSError)
@@ -55,7 +55,7 @@ def pack_step(step: Run) -> bytes:
     """As `pack(command(step))`. The words that many steps share are packed once: all but the token,
     the wake list that is named after it, and the second argument, a lease or a fence."""
     keys, argv = step.keys, step.argv
-    if len(keys) < 5:  # no verb on one name
+    if len(keys) < 5:  # no verb on a name
         return pack(command(step))
     token, first, wake = argv[0], str(argv[1]), keys[4]
     head = ("EVALSHA", scripts.script(step.verb).sha, len(keys), *keys[:4])

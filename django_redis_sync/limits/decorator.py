@@ -168,7 +168,7 @@ def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
 def _answers_options(owner: type) -> bool:
     handlers = [getattr(owner, "options", None)]
     handlers += [vars(base)["dispatch"] for base in owner.__mro__ if "dispatch" in vars(base)]
-    # What method_decorator makes of a handler keeps its module.
+    # method_decorator's wrapper of a handler keeps its module.
     return all(str(getattr(one, "__module__", "")).split(".")[0] in _FRAMEWORKS for one in handlers)
 
 

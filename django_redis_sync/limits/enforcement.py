@@ -90,7 +90,7 @@ class RequestSemaphore(Semaphore):
         return mine
 
     def _build(self, *args: Any) -> tuple[Terms, Ask, float]:
-        # Asking again would only delay what on_outage decides.
+        # Asking again would only delay on_outage's decision.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
@@ -261,7 +261,7 @@ def _from_redis(
         waited = yield Seated(Take(semaphore, True))
     if waited is None:
         got = yield Take(semaphore, False)
-        redis.succeeded(era)  # the others need not wait for as long as this one may
+        redis.succeeded(era)  # the others need not wait for as long as this request may
         if not wait or isinstance(got, Lease):
             return got
         needed = seconds_until_free(policy, limit, got, got.waiting)

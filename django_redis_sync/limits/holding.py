@@ -31,7 +31,7 @@ from .policy import Place
 _NOTE, PASSED = "_redis_sync_held", "_redis_sync_passed"
 
 
-#: Seconds before its lease is over that a stream is ended, so that nobody gets in meanwhile; and
+#: Seconds before its lease is over that a stream is ended, so that no other gets in meanwhile; and
 #: the part of max_hold that this may be at the most.
 LEAD, PART = 0.5, 0.1
 
@@ -120,7 +120,7 @@ class Permit(NamedTuple):
 class Hold:
     """The permits that a decorator, mixin or middleware took for a request."""
 
-    # Invariant: whoever pops a permit gives it back; list.pop is atomic, so nobody else does.
+    # Invariant: the thread that pops a permit gives it back, alone: list.pop is atomic.
     __slots__ = (
         "__weakref__",
         "_asgi",

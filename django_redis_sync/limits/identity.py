@@ -86,7 +86,7 @@ def address(request: HttpRequest, trusted_proxies: int) -> str:
     """The client's address as far as it can be believed."""
     nearest = str(request.META.get("REMOTE_ADDR") or "")
     if trusted_proxies:
-        # Each proxy appends the address that it saw; what lies further left anybody may write.
+        # Each proxy appends the address that it saw; any client may write the rest, further left.
         passed = str(request.META.get("HTTP_X_FORWARDED_FOR") or "").split(",")
         if len(passed) >= trusted_proxies:
             return _bare(passed[-trusted_proxies]) or nearest

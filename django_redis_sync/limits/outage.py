@@ -26,7 +26,7 @@ from ..protocol.plans import Failure
 from ..signals import outage_changed
 from .policy import Place
 
-#: Seconds between two probes while Redis is down, and that one may take.
+#: Seconds between two probes while Redis is down, and that a probe may take.
 WINDOW, PROBE = 1.0, 0.5
 #: Seconds after which it is said again that Redis turns us away: that does not end by itself.
 REMIND = 300.0
@@ -173,7 +173,7 @@ def _forget(*, setting: str, **_: Any) -> None:
 setting_changed.connect(_forget, dispatch_uid="django_redis_sync.limits.outage")
 
 
-# The limit of one process
+# The limit within a process
 
 
 @dataclass(slots=True)

@@ -185,7 +185,7 @@ class Declared:
         return f"<Declared {self.name!r} {self.options!r}>"
 
 
-#: Policies remembered for one view; a mixin's methods may make up names without end.
+#: Policies remembered for a view; a mixin's methods may make up names without end.
 _MOST_DECLARED = 1000
 
 

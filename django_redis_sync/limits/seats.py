@@ -29,7 +29,7 @@ class Seats:
 
     def take(self) -> _Seat | None:
         """A seat, or None when all are taken. Two that come at once for the last may get none."""
-        if self._pid != os.getpid():  # those who wait are not in the fork
+        if self._pid != os.getpid():  # the waiting threads are not in the fork
             self._pid, self._taken = os.getpid(), weakref.WeakSet()
         most, seat = conf.current().requests[self._option], _Seat()
         self._taken.add(seat)

@@ -30,7 +30,7 @@ class Block:
 
     def __init__(self, leave: str, owner: Any) -> None:
         self._leave, self._owner = leave, owner
-        self.taken: Any = _NOTHING  # then who took what, then _OVER
+        self.taken: Any = _NOTHING  # then the lease, by its taker, then _OVER
 
     def __call__(self, *args: Any) -> Any:
         owner, *error = args if self._owner is None else (self._owner, *args)
@@ -62,13 +62,13 @@ class Leaving:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         block = Block(self._leave, instance)
-        # The list is short: what was loaded and did not begin is dropped at once, mostly.
+        # The list is short: a block that was loaded and did not begin is dropped at once, mostly.
         _loaded.blocks = [ref for ref in _loaded.blocks if ref() is not None]
         _loaded.blocks.append(weakref.ref(block))
         return block
 
 
-#: What a block has taken before it began, and after it ended.
+#: A block's `taken` before it began, and after it ended.
 _NOTHING, _OVER = object(), object()
 
 
@@ -145,7 +145,7 @@ class _Taken:
             if lease.ended:
                 self.leases.pop(lease, None)
                 continue
-            # Of two threads that take the newest, one takes the next.
+            # Of two threads that take the newest, the second takes the next.
             wanted = not (in_block and but_blocks)
             if wanted and (not take or self.leases.pop(lease, None) is not None):
                 return cast(Lease, lease)

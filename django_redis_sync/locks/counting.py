@@ -12,7 +12,7 @@ from .lease_state import Terms
 def asked(terms: Terms, got: Grant | Refusal) -> None:
     """A permit was granted, or refused."""
     if isinstance(got, Grant):
-        if got.refused:  # by shadow mode, which refuses nobody
+        if got.refused:  # by shadow mode, which only counts
             _count(terms, "s", 0)
         _count(terms, "w" if got.waited else "g", int(got.waited * 1000))
     elif got.why.counted:

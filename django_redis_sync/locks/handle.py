@@ -42,7 +42,7 @@ class Adoption:
         """The terms, the grant as its new owner may believe in it, and the number of the renewal
         that adopted it. LeaseLost when it is over, or another adopter was faster."""
         terms, start = self.terms, clock()
-        # So far ahead, and so hard to guess, that of two who adopt it one is refused.
+        # So far ahead, and so hard to guess, that of two adopters the second is refused.
         nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
         until = yield from plans.renew(
             terms.keys,

@@ -40,7 +40,7 @@ class Lease:
         self._loop, self._caller = abandoned.running_loop(), this_caller()
         keeper(terms.alias).watch(self, grant.token, terms.keys)
 
-    # What it is
+    # Its properties
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class Lease:
         if not self.held:
             raise self._state.lost_error()
 
-    # What can be done with it
+    # Its methods
 
     def renew(self, timeout: float | None = None) -> None:
         """Make it end `timeout` seconds from now (default: its own). LeaseLost if it is over."""
@@ -292,7 +292,7 @@ class Lease:
         told = [] if on_lost is None else [partial(on_lost, self)]
         tell(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
         counting.lost(state.terms)
-        # Those who have to know come first: a handler of the log may take its time.
+        # Receivers come first: a handler of the log may take its time.
         self.say_lost(reason)
 
     def _lose_if(self, lost: Lost | None) -> None:

@@ -88,7 +88,7 @@ class LeaseState:
         self._untold = [True]
         self._schedule(now)
 
-    # What is believed
+    # Belief
 
     @property
     def at_home(self) -> bool:
@@ -179,7 +179,7 @@ class LeaseState:
         left, aim = self._last() - now, self._aim() - now
         if self._leaving:
             return aim
-        # No shorter than what its holder asks for at this moment: the later of two renewals rules.
+        # No shorter than its holder asks for at this moment: the later of two renewals rules.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
@@ -191,7 +191,7 @@ class LeaseState:
         share = _MARGIN * min(self.terms.timeout, until - now)
         self._doubt = min(0.25, share) if self.terms.renew else 0.0
 
-    # What its holder does
+    # Acts of its holder
 
     def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> plans.Plan:
         """Has it end `timeout` seconds from now (None: its own). The plan's result: Lost, or None.

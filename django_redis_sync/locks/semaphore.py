@@ -159,7 +159,7 @@ class Semaphore(Asking):
     def __aenter__(self) -> Coroutine[Any, Any, Lease]:
         return self._aenter(self._held.begin(self))  # now: a coroutine begins when it is awaited
 
-    # Each a new one for each block, so that it gives back what its block took, wherever it ends.
+    # Each is new for each block, so that it gives back its block's lease, wherever that ends.
     __exit__ = Leaving("_leave")
     __aexit__ = Leaving("_aleave")
 

@@ -49,7 +49,7 @@ class Asking:
     REDIS_SYNC["SEMAPHORES"], then the defaults."""
 
     _kind = "p"
-    #: How many may wait at the most, and seconds that one answer of the server may take.
+    #: How many may wait at the most, and seconds that an answer of the server may take.
     _max_waiters = 10**9
     _attempt = ATTEMPT
 
@@ -66,9 +66,9 @@ class Asking:
     using: Any  # an alias, or a quorum of them
     label: str | None
     on_lost: Callable[[Any], Any] | None
-    #: What the name was made from, where that is known: names of one template are summed up.
+    #: The template of the name, where that is known: names of one template are summed up.
     template = ""
-    # What one permit is asked for with, by `blocking`, for as long as the settings stay.
+    # The terms and the Ask of a single permit, by `blocking`, for as long as the settings stay.
     _usual: dict[bool | None, tuple[conf.Config, Terms, Ask, float]]
 
     def alias(self) -> str:

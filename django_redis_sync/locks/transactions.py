@@ -113,7 +113,7 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
         return
     if threading.get_ident() == thread:
         _release_now(lease)
-    else:  # dropped by the garbage collector, who knows where
+    else:  # dropped by the garbage collector, on whichever thread
         tell(partial(_release_now, lease))
 
 
@@ -140,7 +140,7 @@ def racing() -> str | None:
     return next(iter(transactions_of(None)), None)
 
 
-#: What was said outside of DEBUG, once each; of so many: names may be made of arguments.
+#: Warnings given outside of DEBUG, once each; so many at most: names may be made of arguments.
 _said: set[str] = set()
 _MOST_SAID = 20
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..defaults import SemaphoreOptions
 
-#: By lease, one entry for each time that it was taken: 0, 1, 2 ...
+#: By lease, an entry for each time that it was taken: 0, 1, 2 ...
 Taken = weakref.WeakKeyDictionary[Lease, list[int]]
 
 
@@ -52,7 +52,7 @@ class RLock(Lock):
     # Invariant: no entry is left of a lease that goes with the open transaction
     # (release_on_commit).
     _taken = _Callers()
-    #: Whose lease it is: a block may end in another thread or task.
+    #: The thread or task of a lease: a block may end in another thread or task.
     _owners: weakref.WeakKeyDictionary[Lease, Taken] = weakref.WeakKeyDictionary()
 
     def __init__(self, name: str, **options: Unpack[SemaphoreOptions]) -> None:
@@ -133,7 +133,7 @@ class RLock(Lock):
             text = f"{self.name!r}: this thread or task holds nothing"
             raise NotAcquired(text, name=self.name)
         if not keep and len(self._taken.mine()[lease]) == 1:
-            self._held.discard(lease)  # until then it is what keeps the lease from being dropped
+            self._held.discard(lease)  # until then this keeps the lease from being dropped
         return lease
 
     def _deferred(self, lease: Lease) -> bool:

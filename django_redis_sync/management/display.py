@@ -119,7 +119,7 @@ def page(seen: Seen, width: int | None, style: Style) -> list[str]:
     if seen.ordered or len(busy) > MOST_DETAILED:
         listed = group.children if seen.ordered else busy[:MOST_DETAILED]
         return [*head, "", *_keys_table(seen, listed, width, style)]
-    # What is said of the policy is not said of each key again; idle keys are left out.
+    # A line about the policy is not repeated for each key; idle keys are left out.
     shown = [s for s in group.all if _busy(s) or (s is not told and _marks(s, width, style, told))]
     for one in shown:
         head += ["", _headline(one, style), *_marks(one, width, style, told)]
@@ -204,7 +204,7 @@ def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list
     """The last hour of a name and its keys in a sentence or two: was the limit too small?"""
     histories = [seen.past[s.name, s.key] for s in group.all]
     if group.sums is not None:
-        # What would have been enough is said of one name: the limit is each key's.
+        # An advised limit is for a single name: of a policy the limit is each key's.
         histories = [replace(group.sums.history, suggested_limit=None)]
     c, minutes = add(h.total for h in histories), max(len(h.rows) for h in histories)
     suggested = max((h.suggested_limit or 0 for h in histories), default=0)
@@ -318,7 +318,7 @@ def _where(label: Mapping[str, Any]) -> str:
 
 
 def _who(label: Mapping[str, Any], state: str = "") -> str:
-    # What is odd comes first: the end of a line may be cut.
+    # Oddities come first: the end of a line may be cut.
     parts = [f"{state} {label.get('label', '')}".strip()] if state or "label" in label else []
     if "user" in label:
         parts.append(_("user %s") % label["user"])

@@ -13,7 +13,7 @@ from ..operators.names import Group, Recent, counted
 from ..operators.status import Unread, readable, status_of
 from . import naming
 
-#: Keys of a policy whose sums are told, the most recently used ones, where nothing keeps the sums.
+#: Keys of a policy to sum up, the most recently used, where nothing keeps the sums.
 MOST_SUMMED = 200
 
 

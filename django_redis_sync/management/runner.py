@@ -124,7 +124,7 @@ class _Job:
         if self._child is not None and (self._child.returncode or 0) < 0:
             self._send(
                 signal.SIGKILL
-            )  # the watchdog was killed: nobody else looks after the others
+            )  # the watchdog was killed: nothing else looks after the other processes
         with contextlib.suppress(OSError):
             os.close(self._lifeline)
 

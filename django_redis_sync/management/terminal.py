@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from ..logs import printable as printable
 
 GAP = "  "
-#: A column is not made narrower than this; what does not fit then is cut at the end of the line.
+#: A column is not made narrower than this; the rest is cut at the end of the line.
 NARROWEST = 8
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor

@@ -23,7 +23,7 @@ from typing import NoReturn
 # They reach the command by themselves, for its process group is ours. We stay, to look after it.
 PASSED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTSTP")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-#: Seconds between two looks at who is still there.
+#: Seconds between two looks at the processes still there.
 LOOK = 0.02
 
 received: list[int] = []

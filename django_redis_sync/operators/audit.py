@@ -28,7 +28,7 @@ logger = logging.getLogger("django_redis_sync")
 
 #: Acts that are kept, the newest of all names together, and days after the last one.
 MOST_KEPT, KEPT_DAYS = 1000, 365
-#: Characters of a reason and of the name of who acts; ids of those cleared.
+#: Characters of a reason and of an operator's name; ids of those cleared.
 MOST_TEXT, MOST_IDS = 200, 20
 
 

@@ -53,7 +53,7 @@ class Counters:
         return self.rejected + self.timed_out
 
 
-# Most minutes of most names: one object, which need not be added up.
+# Most minutes of most names: a shared object, which need not be added up.
 _NOTHING = Counters()
 
 
@@ -168,7 +168,7 @@ def _refused(c: Counters) -> int:
 
 
 def _asked(c: Counters) -> int:
-    # What shadow mode would have refused was granted, and is counted there too.
+    # Asks that shadow mode would have refused were granted, and count there too.
     return _came(c) + c.turned_away
 
 
@@ -216,7 +216,7 @@ def histories_of(
 ) -> list[History]:
     """The history of each, with the use of the present holders carried on."""
     found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
-    # Who is kept was released, and counted so.
+    # A lease that is kept (min_hold) was released, and counted so.
     return [
         carried(one, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
         for one, s in zip(found, statuses, strict=True)

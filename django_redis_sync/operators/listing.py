@@ -19,9 +19,9 @@ from .names import Group, Pair, Recent, count_keys, groups_of, is_listed, natura
 from .status import Status, Unread, readable
 from .sums import SITE, sums_of
 
-#: Entries that are compared by a figure, and names and keys that are read for one page, at most.
+#: Entries that are compared by a figure, and names and keys that are read for a page, at most.
 MOST_COMPARED, MOST_READ = 100, 180
-#: Entries up to which a list is in order of names unless another one is asked for.
+#: Entries up to which a list is in order of names unless another is asked for.
 MOST_BY_NAME = 1000
 
 Past = Mapping[Pair, History]

@@ -20,7 +20,7 @@ from .status import MOST_ROWS, Status, Unread, readable
 from .sums import Sums, sums_of
 from .words import display
 
-#: Entries of the registry that one command reads.
+#: Entries of the registry that a command reads.
 CHUNK = 1000
 
 Pair = tuple[str, str | None]
@@ -260,7 +260,7 @@ def groups_of(
     found, unread = readable(pairs, using=using, rows=rows)
     by_name: dict[str, list[Status]] = {name: [] for name in names}
     for one in found:
-        # Of a policy the name itself counts when somebody used or marked it.
+        # Of a policy the name itself counts when it was used or marked.
         if one.key is not None or one.used or not counts[one.name]:
             by_name[one.name].append(one)
     sums = counted([name for name in policies if counts[name] > share], using=using)
@@ -306,7 +306,7 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
         start += CHUNK
         yield from chunk
     if start > CHUNK:
-        # What was used since has moved to ranks that were read before it came there.
+        # A name used since has moved to ranks that were read before it came there.
         since = _score(newest)
         words = ("+inf", since, "BYSCORE", "REV", "LIMIT", 0, CHUNK)
         yield from command(alias, "ZRANGE", registry, *words)

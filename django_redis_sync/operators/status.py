@@ -28,7 +28,7 @@ from ..protocol.scripts import CONSTANTS
 from .configured import configured
 from .words import display
 
-#: Rows of holders and of waiters that are read of one name.
+#: Rows of holders and of waiters that are read of a name.
 MOST_ROWS = 200
 _BATCH = 500
 # The last moment of year 9999: there is no datetime after it.

@@ -16,7 +16,7 @@ MOST_BYTES = 200
 #: Characters of a token that people see.
 SHOWN = 8
 
-# Control, surrogate, line and paragraph separators; and what turns the direction of writing.
+# Control, surrogate, line and paragraph separators; and marks that turn the direction of writing.
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})

@@ -238,7 +238,7 @@ def acquire(ask: Ask, start: float) -> Plan:
                 ask.later(undoing(ask.keys, token))
             raise
         except GeneratorExit:
-            ask.later(undoing(ask.keys, token))  # nobody is there to carry out more
+            ask.later(undoing(ask.keys, token))  # no driver is there to carry out more
             raise
         except BaseException:
             # Cancelled or interrupted, maybe with an acquire on its way to the server.
@@ -249,7 +249,7 @@ def acquire(ask: Ask, start: float) -> Plan:
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
-        # A copy of the acquire may still be on its way: it must not take what no caller wants.
+        # A copy of the acquire may still be on its way: it must not take permits for no caller.
         if trail.unanswered:
             yield from _undo(ask, token)
         if result is not None:
@@ -291,7 +291,7 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
             began = min(answer.received, asked + int(granted) / 1000 - then)
             # A message claims nothing: without a renewal the server takes the lease back.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
-            # Else the element lay unread for too long, and asking again tells what is true.
+            # Else the element lay unread for too long, and asking again tells the truth.
             if began + seconds(lease) > answer.received:
                 rest = [fence, lease]
                 return (yield from _settled(ask, token, "ok", rest, began, start, trail))
@@ -364,7 +364,7 @@ def release(
     if grant.unanswered:
         # A late copy of the acquire may hold under another fence.
         yield from persist(undoing(keys, grant.token), start + budget, _Trail())
-    # An earlier copy of this release may have been the one that worked.
+    # An earlier copy of this release may have worked.
     return trail.unanswered and grant.until > start
 
 
@@ -422,7 +422,7 @@ class Belief:
     Threads share it without a lock: each method reads or writes the table in one atomic step.
     """
 
-    # Of two renewals the server heeds the one with the higher number, whichever arrives last. So
+    # Of two renewals the server heeds that with the higher number, whichever arrives last. So
     # the answer with the highest number rules, and those below it mean nothing. A renewal above it
     # may have been run, or may be run still; run whenever, it gives at least its own time counted
     # from before it was sent. Hence the soonest of these is believed.

@@ -19,11 +19,11 @@ CONSTANTS = MappingProxyType(
         "BEAT": 1000,  # a waiter near the head asks again this often
         "PATIENCE": 2000,  # and counts as dead this long after it should have asked
         "ASLEEP": 5000,  # the furthest a waiter's deadline can be, deep in the queue
-        "ALIVE": 2500,  # a sign of life of one waiter counts so long for all of its event loop
-        "NEAR": 32,  # ranks that ask every BEAT; 10 ms are added for each one behind them
-        "GRACE": 5000,  # keys outlive the last lease or waiter by one to two of these
+        "ALIVE": 2500,  # a sign of life of a waiter counts so long for all of its event loop
+        "NEAR": 32,  # ranks that ask every BEAT; 10 ms are added for each rank behind them
+        "GRACE": 5000,  # keys outlive the last lease or waiter by once to twice this
         "BURIAL": 120_000,  # how long a late copy of an ended acquire is refused
-        "BOUND": 100,  # entries that one script sweeps or hands over at the most,
+        "BOUND": 100,  # entries that a script sweeps or hands over at the most,
         "CHUNK": 500,  # dead waiters at the head of the queue are dropped by so many at once
         "ROUNDS": 20,  # but so many times as many leases that are over: they must not look taken
         "BUSIEST": 200,  # keys of a group whose refusals are counted
@@ -32,7 +32,7 @@ CONSTANTS = MappingProxyType(
     }
 )
 
-#: What the scripts read a record with: its state and the number of its newest renewal, if any; its
+#: The scripts' pattern of a record: its state and the number of its newest renewal, if any; its
 #: fence, its lease, and the terms, which stay: permits, limit, wake channel, label. The states: w
 #: waiting, g granted by a hand-over, h held, k kept after its release (min_hold), x buried.
 PATTERNS = MappingProxyType(
@@ -67,6 +67,6 @@ def script(verb: str) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
-#: The verbs on one name; and the scripts that are on none.
+#: The verbs on a name; and the scripts that are on none.
 VERBS = ("acquire", "release", "renew", "clear", "operate", "inspect")
 ASIDE = ("marks", "tally")

@@ -19,7 +19,7 @@ from .routing import MOST_HOPS, is_silence, partly
 from .server import ClusterServer
 from .topology import Address, url_at
 
-#: Nodes on which the wake-ups of an event loop are listened for: one of them may hang.
+#: Nodes on which the wake-ups of an event loop are listened for: any of them may hang.
 EARS = 2
 
 
@@ -64,7 +64,7 @@ class AsyncClusterServer(AsyncServer):
         self.alias, self.topology, self._seed = alias, server.topology, server.seed
         self._nodes: dict[Address, AsyncNode] = {}
         self._errands = Errands()
-        async_options(alias)  # says now what can't be used in async code
+        async_options(alias)  # raises now if it can't be used in async code
         self.hub = ClusterHub(self, conf.current().prefix(alias))
 
     async def aclose(self) -> None:
@@ -118,7 +118,7 @@ class AsyncClusterServer(AsyncServer):
                 done.cancel()
                 return
             error = inner.exception()
-            if done.done():  # nobody waits for it any more
+            if done.done():  # no task waits for it any more
                 return
             if error is None:
                 done.set_result(inner.result())

@@ -9,7 +9,7 @@ from redis import exceptions as errors
 
 from ...protocol.plans import Failure
 
-#: Redirections that one request follows.
+#: Redirections that a request follows.
 MOST_HOPS = 4
 
 #: Commands that any node can answer: all others name a key first.

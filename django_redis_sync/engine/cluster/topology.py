@@ -108,7 +108,7 @@ class Topology:
         """A node did not answer: another may have its slots by now. Asks the others."""
         self._suspects[address] = clock() + SUSPECT
         if clock() - self._looked >= LOOK_AGAIN:
-            with contextlib.suppress(Failure):  # all of it is down: what was known must do
+            with contextlib.suppress(Failure):  # all of it is down: the last known map must do
                 self.look()
 
     def look(self) -> None:
@@ -116,7 +116,7 @@ class Topology:
         began = clock()
         with self._looking:
             if self._map is not None and self._looked > began:
-                return  # another thread did, while this one waited
+                return  # another thread did, while this waited
             failure = None
             for address in self.addresses:
                 try:

@@ -20,7 +20,7 @@ from .members import Members, check, deducted, stretched
 from .steps import keys_with, undo, with_fence
 from .voting import LATE, NOBODY, PATIENCE, Voters, Votes, heed
 
-#: Milliseconds until the next try: after votes that were split, and when somebody holds the name.
+#: Milliseconds until the next try: after votes that were split, and when another holds the name.
 SPLIT, HELD = (2, 80), (20, 250)
 
 

@@ -35,7 +35,7 @@ class Held:
         self.until = clock() + FORGET
 
 
-#: By quorum and token, for threads and loops alike: taken in one, renewed in another.
+#: By quorum and token, for threads and loops alike: taken here, renewed there.
 _known: dict[tuple[Members, str], Held] = {}
 
 

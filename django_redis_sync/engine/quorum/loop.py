@@ -60,7 +60,7 @@ class _Loop:
 
 
 _loop: _Loop | None = None
-#: Against a herd only: whoever was interrupted while it had it costs the others a moment.
+#: Against a herd only: a caller interrupted while it has it costs the others a moment.
 _making = threading.Lock()
 
 

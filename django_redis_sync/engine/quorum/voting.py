@@ -14,7 +14,7 @@ from ..server import async_server_of
 from ..wire import clock
 from .members import Members
 
-#: Seconds that one server may take at the most; for what the majority is not waited for.
+#: Seconds that a server may take at the most; seconds that late ones have after the majority.
 PATIENCE, LATE = 1.0, 0.05
 #: Seconds for which a server that came too late is not waited for at all.
 SUSPECT = 5.0

@@ -83,7 +83,7 @@ class Command(BaseCommand):
     _child: Sequence[str] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        # All behind `--` is the command to run, whatever options it has.
+        # All behind `--` is the command to run, with its own options.
         if "--" in argv and "run" in argv[2 : argv.index("--")]:
             cut = argv.index("--")
             argv, self._child = argv[:cut], argv[cut + 1 :]
@@ -199,7 +199,7 @@ class Command(BaseCommand):
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
         except BrokenPipeError:
-            # `locks status | head`: nobody reads on, which is no error. Nor is it one at the end.
+            # `locks status | head`: the reader left, which is no error. Nor is it one at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     # Seeing
@@ -232,7 +232,7 @@ class Command(BaseCommand):
 
         if watch is None:
             found = lines(self._width())
-            # A script gets its JSON all the same, in which nobody holds and nobody waits.
+            # A script gets its JSON all the same, without holders and waiters.
             if format == "json" or not unheard_of:
                 self._print(found)
             self._check(unheard_of)

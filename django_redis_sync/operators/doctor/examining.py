@@ -56,7 +56,7 @@ def _looked(
             yield from look(about)
         except (Failure, Unavailable) as error:
             cause = _cause(error)
-            # What our user may not do, the other looks can tell; past the door there are none.
+            # The other looks can tell missing rights; a user who is turned away has no other looks.
             at_the_door = turned_away(cause) not in ("", RIGHTS)
             if not goes_on and (at_the_door or not isinstance(cause, ResponseError)):
                 raise

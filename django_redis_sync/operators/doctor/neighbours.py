@@ -150,7 +150,7 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
     )
 
 
-#: What is looked at once, by the id of what is said when that can't be done.
+#: The looks done once, by the id of the finding when a look fails.
 LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared": _shared,
     "names": _names,

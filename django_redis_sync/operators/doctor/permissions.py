@@ -18,7 +18,7 @@ from ...protocol.keys import quote
 from ...protocol.plans import Failure
 from ...protocol.sources import LUA
 
-#: What clients send themselves, beside what the scripts call.
+#: Commands that clients send themselves, beside those in scripts.
 _SENT: tuple[str, ...] = (
     "BLPOP",
     "EVAL",
@@ -82,7 +82,7 @@ def needed() -> tuple[str, ...]:
 def rules(prefix: str) -> str:
     """The least ACL, as ACL SETUSER takes it."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    # Before Redis 7, a new user has all channels, and one more is an error.
+    # Before Redis 7, a new user has all channels, and adding any is an error.
     return f"resetchannels ~{quote(prefix)}:* &{prefix}:* {commands}"
 
 
@@ -107,7 +107,7 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lac
         base = _base(prefix)
     names = {part: base + part for part in "zhl"} | {"channel": f"{prefix}:wake:doctor"}
     found: list[Lack] = []
-    # What cleans up comes first: without it, nothing is made.
+    # The commands that clean up come first: without them, nothing is made.
     for verb in sorted((set(needed()) | set(_HARMLESS)) - set(_APART), key=_order):
         if verb in _MAKING and any(lack.verb == "DEL" for lack in found):
             continue

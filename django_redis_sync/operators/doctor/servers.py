@@ -275,7 +275,7 @@ def _cluster(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
     )
 
 
-#: What is looked at on each node, by the id of what is said when that can't be done.
+#: The looks at each node, by the id of the finding when a look fails.
 LOOKS: dict[str, Callable[[Node], Iterator[Finding]]] = {
     "latency": _latency,
     "clock": _clock,
