@@ -213,9 +213,9 @@ class OnLoop:
     """The library's things on an event loop, by alias; none of them outlives the loop.
 
     A loop that ends as asyncio.run has it closes its asynchronous generators when all its tasks are
-    done: a task of ours closes the connections. A loop that is just closed drops its
-    timers: a timer of ours holds the object that then cuts the connections. Nothing else holds
-    any of this, so that a loop that is forgotten takes it along.
+    done: a generator of ours closes the connections. A loop that is just closed drops its timers: a
+    timer of ours holds the object that then cuts the connections. Nothing else holds any of this,
+    so that a loop that is forgotten takes it along.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

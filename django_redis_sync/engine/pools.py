@@ -38,7 +38,7 @@ used_pools: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _free_pools() -> None:
-    """In a forked child: locks of redis-py's pools that another thread held stay held for ever,
+    """In a forked child: locks of redis-py's pools that another thread held would stay held,
     and the pool would wait for them before it resets itself."""
     for pool in used_pools:
         for lock in ("_lock", "_fork_lock"):

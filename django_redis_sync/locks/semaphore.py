@@ -47,9 +47,8 @@ class Semaphore(Asking):
     `min_hold`: seconds for which the permits stay taken, however early they are released.
     `release_on_commit`: inside a transaction, `release` and leaving the `with` take effect when
     the transaction ends, on all databases that have it open; the alias of a database limits this
-    to that database. `using`: a cache alias; of a Lock also a list of them, a
-    quorum: a majority of those servers grants, first come is not first served. `label`: shown to
-    operators.
+    to that database. `using`: a cache alias; of a Lock also a list of them, a quorum: a majority of
+    those servers grants, first come is not first served. `label`: shown to operators.
     `on_lost(lease)` runs when a lease is lost, on a thread of its own. `thread_local`,
     `raise_on_release_error`: as in redis-py. `sleep` is accepted for redis-py's sake: waiting takes
     no polling.

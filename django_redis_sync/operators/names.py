@@ -34,9 +34,9 @@ class Group:
 
     A name without children is its own group. The sums are over all of them (those that were read
     have at least their present use, above the processes' sums of some seconds ago); `limit` is per
-    child, so that `in_use` may lie above it when there are children. `keys`: how many children
-    are known, of which `children` may be the most recently used only; `sums`: those
-    of the processes over all of them, in that case.
+    child, so that `in_use` may lie above it when there are children. `keys`: how many children are
+    known, of which `children` may be the most recently used only; `sums`: the processes' own sums
+    over all children, where these are kept.
     """
 
     name: str
