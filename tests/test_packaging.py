@@ -237,6 +237,18 @@ def test_the_matrix_has_every_version_that_is_classified(name: str, classifier: 
     assert said == list(ast.literal_eval(versions))
 
 
+def test_the_workflow_runs_what_is_here_at_both_ends_of_the_matrix() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    commands = re.findall(r"^ +- run: (.*)$", workflow, re.MULTILINE)
+    assert [".ci/run", 'make matrix ARGS="-s ends"'] == commands
+    assert os.access(ROOT / ".ci" / "run", os.X_OK) and "matrix" in targets
+    pythons = re.findall(r"^ +(3\.\d+)$", workflow, re.MULTILINE)
+    matrix = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    (classified,) = re.findall(r"^PYTHONS = (.*)$", matrix, re.MULTILINE)
+    assert {ast.literal_eval(classified)[0], ast.literal_eval(classified)[-1]} <= set(pythons)
+
+
 def test_the_settings_page_says_what_the_defaults_say() -> None:
     page = settings_page.PAGE.read_text(encoding="utf-8")
     assert settings_page.page() == page, "python -m devtools.settings_page writes it anew"
