@@ -306,3 +306,18 @@ async def test_a_wait_for_ever_for_what_the_caller_holds_is_logged(io, view, cap
         assert lease.ended
     await io.result(helping)
     assert [said] == caplog.messages
+
+
+@both
+async def test_a_block_inside_leaves_the_lease_to_the_acquire_around_it(io, view) -> None:
+    lock = RLock("around")
+    await io.do(lock, "acquire")  # what it returned is dropped
+
+    async with io.entered(lock):
+        pass
+    gc.collect()
+    lease = lock._mine()
+    assert lease is not None and lease.held and not await elsewhere(io, "around")
+    del lease
+    await io.do(lock, "release")
+    assert await elsewhere(io, "around")

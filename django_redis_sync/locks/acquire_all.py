@@ -43,17 +43,25 @@ class acquire_all:
 
     def acquire(self) -> tuple[Lease, ...] | None:
         """The leases, or None when any of them did not come in time."""
+        block = Block.by_call()
         try:
-            return self._take(Block.by_call())
+            return self._take(block)
         except NotAcquired:
             return None
+        except BaseException:
+            self._held.drop(block)
+            raise
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
         """As acquire."""
+        block = Block.by_call()
         try:
-            return await self._atake(Block.by_call())
+            return await self._atake(block)
         except NotAcquired:
             return None
+        except BaseException:
+            self._held.drop(block)
+            raise
 
     def release(self) -> None:
         """Give back the leases that this thread or task took last. LeaseLost when any is over."""
@@ -64,7 +72,12 @@ class acquire_all:
         await self._held.end(Block.by_call()).aclose()
 
     def __enter__(self) -> tuple[Lease, ...]:
-        return self._take(self._held.begin(self))
+        block = self._held.begin(self)
+        try:
+            return self._take(block)
+        except BaseException:
+            self._held.drop(block)
+            raise
 
     def __aenter__(self) -> Coroutine[Any, Any, tuple[Lease, ...]]:
         return self._atake(self._held.begin(self))
@@ -73,42 +86,59 @@ class acquire_all:
     __aexit__ = Leaving("_aleave")
 
     def _take(self, block: Block) -> tuple[Lease, ...]:
-        order, deadline = self._order(), self._deadline()
+        order, deadline, before = self._order(), self._deadline(), self._depths()
         leases: dict[int, Lease] = {}
-        with ExitStack() as undo:
-            for i in order:
-                semaphore, permits = self._given[i]
-                got = semaphore.take(self._blocking, self._left(deadline), permits)
-                leases[i] = self._check(semaphore, got)
-                undo.push(partial(semaphore.undo, leases[i]))
-            found, taken = self._whole(leases), ExitStack()
-            for i in order:
-                taken.push(partial(self._given[i][0].leave, leases[i]))
-            undo.pop_all()
-        self._held.hold(block, taken)
-        return found
+        try:
+            with ExitStack() as undo:
+                for i in order:
+                    semaphore, permits = self._given[i]
+                    got = semaphore.take(self._blocking, self._left(deadline), permits)
+                    leases[i] = self._check(semaphore, got)
+                    undo.push(partial(semaphore.undo, leases[i]))
+                found, taken = self._whole(leases), ExitStack()
+                for i in order:
+                    taken.push(partial(self._given[i][0].leave, leases[i]))
+                undo.pop_all()
+            self._held.hold(block, taken)
+            return found
+        except BaseException:
+            self._unwind(block, before, leases)
+            raise
 
     async def _atake(self, block: Block) -> tuple[Lease, ...]:
-        order, deadline = self._order(), self._deadline()
+        order, deadline, before = self._order(), self._deadline(), self._depths()
         leases: dict[int, Lease] = {}
-        async with AsyncExitStack() as undo:
-            for i in order:
-                semaphore, permits = self._given[i]
-                got = await semaphore.atake(self._blocking, self._left(deadline), permits)
-                leases[i] = self._check(semaphore, got)
-                undo.push_async_exit(partial(semaphore.aundo, leases[i]))
-            found, taken = self._whole(leases), AsyncExitStack()
-            for i in order:
-                taken.push_async_exit(partial(self._given[i][0].aleave, leases[i]))
-            undo.pop_all()
-        self._held.hold(block, taken)
-        return found
+        try:
+            async with AsyncExitStack() as undo:
+                for i in order:
+                    semaphore, permits = self._given[i]
+                    got = await semaphore.atake(self._blocking, self._left(deadline), permits)
+                    leases[i] = self._check(semaphore, got)
+                    undo.push_async_exit(partial(semaphore.aundo, leases[i]))
+                found, taken = self._whole(leases), AsyncExitStack()
+                for i in order:
+                    taken.push_async_exit(partial(self._given[i][0].aleave, leases[i]))
+                undo.pop_all()
+            self._held.hold(block, taken)
+            return found
+        except BaseException:
+            self._unwind(block, before, leases)
+            raise
 
     def _leave(self, block: Block, *error: Any) -> None:
         self._held.end(block).__exit__(*error)
 
     async def _aleave(self, block: Block, *error: Any) -> None:
         await self._held.end(block).__aexit__(*error)
+
+    def _depths(self) -> list[Any]:
+        return [semaphore.depths() for semaphore, _ in self._given]
+
+    def _unwind(self, block: Block, before: list[Any], leases: dict[int, Lease]) -> None:
+        """Give back what an interrupted caller took; nothing is left to do after an undo."""
+        self._held.drop(block)
+        for i, (semaphore, _) in enumerate(self._given):
+            semaphore.unwind(before[i], leases.get(i))
 
     def _places(self) -> list[tuple[str, str, str]]:
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]

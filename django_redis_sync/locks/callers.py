@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -190,6 +191,13 @@ class PerCaller:
         if block.by_hand:
             mine.by_hand.append(block)
             self._by_hand.add(block)
+
+    def drop(self, block: Block) -> None:
+        """The block, which was interrupted while it began, holds nothing."""
+        mine, block.taken = self.mine(), _NOTHING
+        with contextlib.suppress(ValueError):
+            mine.by_hand.remove(block)
+        self._by_hand.discard(block)
 
     def end(self, block: Block) -> Any:
         """The lease of the block. NotAcquired when it can't be told.

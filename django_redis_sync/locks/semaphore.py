@@ -123,8 +123,13 @@ class Semaphore(Asking):
         sleep: float | None = None,
     ) -> Lease | None:
         """A lease, or None when none came in time."""
-        got = self.take(blocking, blocking_timeout, permits)
-        return self.keep(got) if isinstance(got, Lease) else None
+        before, got = self.depths(), None
+        try:
+            got = self.take(blocking, blocking_timeout, permits)
+            return self.keep(got) if isinstance(got, Lease) else None
+        except BaseException:
+            self.unwind(before, got)
+            raise
 
     async def aacquire(
         self,
@@ -135,8 +140,13 @@ class Semaphore(Asking):
         sleep: float | None = None,
     ) -> Lease | None:
         """As acquire."""
-        got = await self.atake(blocking, blocking_timeout, permits)
-        return self.keep(got) if isinstance(got, Lease) else None
+        before, got = self.depths(), None
+        try:
+            got = await self.atake(blocking, blocking_timeout, permits)
+            return self.keep(got) if isinstance(got, Lease) else None
+        except BaseException:
+            self.unwind(before, got)
+            raise
 
     def release(self) -> None:
         """Give back the newest lease that this thread or task took through this object.
@@ -152,8 +162,14 @@ class Semaphore(Asking):
         await self.newest().arelease()
 
     def __enter__(self) -> Lease:
-        block = self._held.begin(self)
-        return self._enter(block, self.take())
+        block, before, got = self._held.begin(self), self.depths(), None
+        try:
+            got = self.take()
+            return self._enter(block, got)
+        except BaseException:
+            self._held.drop(block)
+            self.unwind(before, got)
+            raise
 
     def __aenter__(self) -> Coroutine[Any, Any, Lease]:
         return self._aenter(self._held.begin(self))  # now: a coroutine begins when it is awaited
@@ -292,7 +308,14 @@ class Semaphore(Asking):
         self._held.discard(lease)
 
     async def _aenter(self, block: Block) -> Lease:
-        return self._enter(block, await self.atake())
+        before, got = self.depths(), None
+        try:
+            got = await self.atake()
+            return self._enter(block, got)
+        except BaseException:
+            self._held.drop(block)
+            self.unwind(before, got)
+            raise
 
     def _enter(self, block: Block, got: Lease | Refusal) -> Lease:
         if isinstance(got, Refusal):
@@ -308,6 +331,19 @@ class Semaphore(Asking):
             own = own_hold(keys_of(conf.current().prefix(alias), self.name, self.key), alias)
             said += f" ({own})" if own else ""
         return NotAcquired(said, refusal.reason, self.name)
+
+    # What this object refers to is renewed for as long as it lives. So whoever is interrupted while
+    # something is taken, as by an exception out of a signal handler, gives it back.
+
+    def depths(self) -> Any:
+        """What `unwind` has to know of the time before something was taken."""
+
+    def unwind(self, before: Any, got: Any) -> None:
+        """Give back, as soon as the server answers, what an interrupted caller took."""
+        if isinstance(got, Lease):
+            self.forget(got)
+            if not got.ended:
+                got.release_later()
 
     def undo(self, lease: Lease, *error: Any) -> None:
         """Give back the lease from `take` and raise nothing: an exception is on its way out."""

@@ -119,6 +119,19 @@ class RLock(Lock):
             times.append(len(times))
         return got
 
+    def depths(self) -> dict[Lease, int]:
+        """How often this thread or task has taken what."""
+        return {lease: len(times) for lease, times in list(self._taken.mine().items())}
+
+    def unwind(self, before: dict[Lease, int], got: Any) -> None:
+        """As Semaphore's; what was taken before stays so."""
+        for lease, times in list(self._taken.mine().items()):
+            if lease in before:
+                del times[before[lease] :]
+        if isinstance(got, Lease) and got not in before:
+            self._taken.mine().pop(got, None)
+            super().unwind(None, got)
+
     def _last(self, lease: Lease) -> bool:
         """Count an acquire back; whether it was the last."""
         owner = self._owners[lease]
@@ -157,12 +170,16 @@ class RLock(Lock):
     def leave(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         if self._last(lease):
             super().leave(lease, kind, error, trace)
+        else:
+            self.keep(lease)  # the block that ended may have been all that referred to it
 
     async def aleave(
         self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
     ) -> None:
         if self._last(lease):
             await super().aleave(lease, kind, error, trace)
+        else:
+            self.keep(lease)
 
 
 #: Leases that an open transaction gives back when it ends.
