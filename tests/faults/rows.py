@@ -539,15 +539,22 @@ FAULTS: dict[int, Row] = {
         "an exception out of a signal handler, or a destructor, in the middle of a call",
         "nobody hangs beyond their time; no permit is gone for longer than a lease",
         "a tracer that raises, or calls again, at each bytecode; setitimer; a busy collector",
-        at(
-            ENGINE,
-            "test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for",
-            "test_a_courier_interrupted_at_any_bytecode_still_delivers",
-            "test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other",
-            "test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other",
-            "test_a_storm_of_signals_leaves_nobody_hanging",
-            "test_a_destructor_may_send_what_its_own_thread_is_just_sending",
-            "test_a_cycle_collected_inside_a_send_may_send_too",
+        (
+            *at(
+                ENGINE,
+                "test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for",
+                "test_a_courier_interrupted_at_any_bytecode_still_delivers",
+                "test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other",
+                "test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other",
+                "test_a_storm_of_signals_leaves_nobody_hanging",
+                "test_a_destructor_may_send_what_its_own_thread_is_just_sending",
+                "test_a_cycle_collected_inside_a_send_may_send_too",
+            ),
+            *at(
+                "test_locks_interrupted",
+                "test_an_interrupted_taking_leaves_nothing_that_is_renewed",
+                "test_an_interrupted_taking_again_counts_for_nothing",
+            ),
         ),
     ),
     51: Row(
