@@ -21,7 +21,7 @@ from django_redis_sync.operators import actions, audit
 from django_redis_sync.operators.names import family, names_in_use
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
-from tests.support.keepers import listed
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
 
@@ -291,6 +291,7 @@ def test_a_limit_that_was_typed_is_kept_when_redis_goes_away(manager: Client) ->
     assert '<input type="hidden" name="limit" value="17">' in shown
 
 
+@pytest.mark.usefixtures("fresh_keeper")
 def test_the_button_says_what_will_happen(manager: Client, lease: Lease) -> None:
     def button(verb: str, **fields: object) -> str:
         shown = manager.post(f"{PAGE}act/{verb}/", fields).content.decode()

@@ -85,3 +85,35 @@ def test_a_wait_is_not_begun_without_a_seat_and_gives_it_back_whatever_happens(s
             asyncio.run(Seated(failing).ado())
     assert ["came", "came"] == [Seated(step).do(), asyncio.run(Seated(step).ado())]
     assert threads.take() is not None
+
+
+class Asks:
+    """A step that is let in at once."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+
+    def do(self) -> str:
+        self.entered.set()
+        time.sleep(0.03)
+        return "in"
+
+
+def test_a_patient_request_gets_the_seat_of_another_that_did_not_have_to_wait(settings) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": {"max_waiting_threads": 1}}
+    asks, said = Asks(), []
+    first = threading.Thread(target=lambda: said.append(Seated(asks).do()))
+    first.start()
+    assert asks.entered.wait(10)
+    assert Seated(Asks()).do() is None
+    assert "in" == Seated(Asks(), patient=True).do()
+    first.join(10)
+    assert ["in"] == said
+
+
+def test_patience_ends_where_others_really_wait(seats: Seats, monkeypatch) -> None:
+    monkeypatch.setattr("django_redis_sync.limits.seats.SETTLES", 0.02)
+    taken = [seats.take(), seats.take()]
+    time.sleep(0.03)
+    assert all(taken)
+    assert [] == list(seats.looks(patient=True))

@@ -267,7 +267,7 @@ def _from_redis(
         needed = seconds_until_free(policy, limit, got, got.waiting)
         if needed is not None and needed > policy.blocking_timeout:
             return got
-        waited = yield Seated(Take(semaphore, True))
+        waited = yield Seated(Take(semaphore, True), patient=True)
         if waited is None:
             return replace(got, reason=WAITERS)
     if isinstance(waited, Refusal):
@@ -296,7 +296,7 @@ def _local(policy: Policy, place: Place, limit: int) -> Plan:
         return Refusal(FULL, waiting=mine.waiting(place))
     if isinstance(got, Future):
         leave = mine.leaver(place)
-        came = yield Seated(Turn(got, policy.blocking_timeout, leave))
+        came = yield Seated(Turn(got, policy.blocking_timeout, leave), patient=True)
         if came is None and got.cancel():
             return Refusal(WAITERS, waiting=mine.waiting(place))
         return Refusal(TIMEOUT) if came is False else leave

@@ -33,6 +33,7 @@ class Proxy:
         self.done: list[str] = []
         self._held = 0
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._writers: list[asyncio.StreamWriter] = []
         self._loop = asyncio.new_event_loop()
         self._go = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -57,8 +58,10 @@ class Proxy:
             for task in serving:
                 task.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
-            for back in serving.values():  # of those too that had not begun
-                await _closed(back)
+            for writer in self._writers:  # those too whose task was cut off while it closed them
+                writer.transport.abort()
+            for _ in range(3):  # turns, in which the sockets are closed
+                await asyncio.sleep(0)
 
         self._call(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -73,6 +76,7 @@ class Proxy:
         return int(self._listener.sockets[0].getsockname()[1])
 
     def _accept(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        self._writers.append(back)
         task = self._loop.create_task(self._serve(client, back))
         self._serving[task] = back
         task.add_done_callback(self._serving.pop)
@@ -83,6 +87,7 @@ class Proxy:
         except OSError:  # it is down: so is the way to it
             await _closed(back)
             return
+        self._writers.append(server)
         state = {"": True}  # the harm that the next reply meets; "" is none
 
         async def answers() -> None:
