@@ -254,6 +254,7 @@ def twins(kind: type) -> list[str]:
     # No round trip, or a block of Django's own.
     local = {"check", "tend", "tended", "atomic", "alias", "check_permits", "error_of"}
     local |= {"keep", "forget", "newest", "is_of", "is_of_caller", "release_later", "say_lost"}
+    local |= {"depths", "unwind"}
     public = [name for name, _ in inspect.getmembers(kind, callable) if not name.startswith("_")]
     return [name for name in public if name not in local and not _is_twin(name, public)]
 
