@@ -181,7 +181,8 @@ class Side:
     def left(self) -> list[str]:
         """Keys of names; what happened to them may be kept, and that they were there."""
         keys = [key.decode() for key in self.client.scan_iter(count=1000)]
-        ends = (":stats", ":names", ":keys", ":marked", ":acts", ":groups", ":sums", ":sketch")
+        ends = (":stats", ":names", ":keys", ":marked", ":acts")
+        ends += (":groups", ":sums", ":sketch", ":shares")
         return [key for key in keys if key != self.key and not key.endswith(ends)]
 
 
