@@ -5,18 +5,23 @@ the scene or checks what came out. A comment `<!-- needs: module -->` before a b
 module is not installed the page runs without it, and a test of its own is skipped.
 Blocks may `await`. A `REDIS_SYNC` that a block assigns is in force from there on.
 
-Shell blocks are not run here: each of their commands stands in SHELL with the test that runs it.
+Shell blocks are not run here: their words are read by what would run them, so that a page names no
+verb, option or choice that there isn't. What the verbs do is tested where they are.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import asyncio
+import configparser
+import importlib
 import importlib.util
 import inspect
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -24,6 +29,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.apps import apps
 from django.conf import settings as django_settings
+from django.core.management import execute_from_command_line, get_commands
 from django.db import connection
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,24 +40,6 @@ PAGES = {
     page.stem: page
     for page in [*sorted((ROOT / "docs").glob("**/*.md")), *FRONT]
     if page.stem not in ELSEWHERE
-}
-
-#: Commands that pages show, and what runs them.
-SHELL = {
-    r"make (demo|test|deep|soak|lint|bench|docs|matrix)\b.*": "the Makefile: test_demo.py, .ci/run",
-    r"make plants.*": "test_plants.py",
-    r"make exam.*": "test_exam_faults.py, test_exam_trial.py",
-    r"make messages": "test_admin_catalog.py",
-    r"python -m pip install .*": "a wheel is built and installed by test_packaging.py",
-    r"\.venv/bin/python -m pip install -e '\.\[dev\]'": "the Makefile, for the matrix",
-    r"\.venv/bin/pre-commit install": "its hooks: test_packaging.py",
-    r"python manage\.py migrate": "test_tutorial.py",
-    r"python manage\.py locks status.*": "test_command_status.py, test_articles_processes.py",
-    r"python manage\.py locks clear .*": "test_command_act.py, test_articles_processes.py",
-    r"python manage\.py locks (pause|resume|resize) .*": "test_command_act.py",
-    r"python manage\.py locks log.*": "test_operators_audit.py",
-    r"python manage\.py locks doctor.*": "test_command_act.py, test_articles_rows.py",
-    r"python manage\.py locks run .*": "test_command_run.py",
 }
 
 BLOCK = re.compile(
@@ -154,35 +142,96 @@ def test_blocks_that_need_a_library_run_where_it_is(name: str, module: str, run:
     run(name, module)
 
 
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^(\w+):", MAKEFILE, re.MULTILINE))
+
+
+class Parsed(Exception):
+    """The words were taken: nothing is run."""
+
+
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Calls something that reads words from sys.argv, and stops it once it has taken them."""
+    real = argparse.ArgumentParser.parse_args
+
+    def stop(self: argparse.ArgumentParser, *args: Any, **options: Any) -> None:
+        real(self, *args, **options)
+        raise Parsed
+
+    def call(what: Callable[[], object], words: list[str]) -> None:
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(Parsed), monkeypatch.context() as patch:
+            patch.setattr(argparse.ArgumentParser, "parse_args", stop)
+            what()
+
+    return call
+
+
+def read_make(words: list[str], parse: Callable[..., None]) -> None:
+    """A target, and ARGS that its module takes."""
+    target, *rest = words
+    assert target in TARGETS
+    recipe = MAKEFILE.partition(f"\n{target}:")[2].partition("\n\n")[0]
+    for said in rest:
+        module = re.search(r"-m ([\w.]+) \$\(ARGS\)", recipe)
+        assert said.startswith("ARGS=") and module, said
+        main = importlib.import_module(f"{module[1]}.__main__").main
+        parse(main, [module[1], *shlex.split(said.removeprefix("ARGS="))])
+
+
+def read_manage(words: list[str], parse: Callable[..., None]) -> None:
+    """A command, and options that it takes. Behind `--` stands what another program reads."""
+    assert words[0] in get_commands()
+    ours = words[: words.index("--")] if "--" in words else words
+    parse(lambda: execute_from_command_line(["manage.py", *ours]), ["manage.py", *ours])
+
+
+def read_pip(words: list[str], parse: Callable[..., None]) -> None:
+    """Extras that there are."""
+    project = configparser.ConfigParser()
+    project.read(ROOT / "setup.cfg", encoding="utf-8")
+    wanted = set(re.findall(r"\w+", ",".join(re.findall(r"\[(.*?)\]", " ".join(words)))))
+    assert set() == wanted - set(project["options.extras_require"])
+
+
+def read_pre_commit(words: list[str], parse: Callable[..., None]) -> None:
+    assert ["install"] == words
+    assert (ROOT / ".pre-commit-config.yaml").is_file()
+
+
+#: What begins a command, and what reads the rest of it.
+READERS: dict[str, Callable[[list[str], Callable[..., None]], None]] = {
+    "make ": read_make,
+    "python manage.py ": read_manage,
+    "python -m pip install ": read_pip,
+    ".venv/bin/python -m pip install ": read_pip,
+    ".venv/bin/pre-commit ": read_pre_commit,
+}
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_every_shell_command_of_a_page_is_run_somewhere(name: str) -> None:
-    unknown = []
-    for block in blocks(PAGES[name]):
+def test_every_shell_command_of_a_page_can_be_given(name: str, parse: Callable[..., None]) -> None:
+    for command in commands_of(PAGES[name]):
+        begins = [start for start in READERS if command.startswith(start)]
+        assert len(begins) == 1, f"nothing here reads {command}"
+        READERS[begins[0]](shlex.split(command)[len(begins[0].split()) :], parse)
+
+
+def commands_of(page: Path) -> Iterator[str]:
+    for block in blocks(page):
         if block.language in ("console", "sh", "shell", "bash"):
             for line in block.text.splitlines():
                 command = line.removeprefix("$ ").partition("  #")[0].strip()
-                prompted = line.startswith("$ ") or block.language != "console"
-                if prompted and command and not _is_known(command):
-                    unknown.append(command)
-    assert [] == unknown
-
-
-def _is_known(command: str) -> bool:
-    return any(re.fullmatch(known, command) for known in SHELL)
+                if command and (line.startswith("$ ") or block.language != "console"):
+                    yield command
 
 
 @pytest.mark.parametrize("name", [*PAGES, *ELSEWHERE])
 def test_what_a_page_has_made_is_a_target_of_the_makefile(name: str) -> None:
     page = PAGES.get(name) or ROOT / "docs" / f"{name}.md"
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     named = re.findall(r"(?:`|\$ |\()make (\w+)", page.read_text(encoding="utf-8"))
-    assert set() == set(named) - set(targets)
-
-
-def test_every_test_that_is_named_here_is_there() -> None:
-    places = [*SHELL.values(), *ELSEWHERE.values()]
-    named = {file for where in places for file in re.findall(r"test_\w+\.py", where)}
-    assert [] == [file for file in sorted(named) if not (ROOT / "tests" / file).exists()]
+    assert set() == set(named) - TARGETS
 
 
 @pytest.mark.parametrize("name", PAGES)
