@@ -443,6 +443,8 @@ STORM = """if True:
         raise Limit
 
     signal.signal(signal.SIGALRM, soft_limit)
+    # Python's own import lock stays taken when an import is interrupted: the imports come first.
+    Semaphore("storm", 2).acquire().release()
     done = threading.Event()
     late = []
 

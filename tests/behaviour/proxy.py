@@ -51,9 +51,12 @@ class Proxy:
 
     def close(self) -> None:
         async def end() -> None:
-            self._listener.close()
+            # A listener closed at once drops, unclosed, the connection it has just accepted.
+            for listening in self._listener.sockets:
+                self._loop.remove_reader(listening.fileno())
             for _ in range(5):  # turns of the loop, after which what was accepted is served
                 await asyncio.sleep(0)
+            self._listener.close()
             serving = dict(self._serving)
             for task in serving:
                 task.cancel()
