@@ -10,6 +10,7 @@ from pathlib import Path
 from devtools.servers import NoServer, RedisServer
 
 from . import (
+    client,
     contenders,
     crowds,
     cycles,
@@ -26,6 +27,7 @@ from . import (
 
 BENCHMARKS = {
     "uncontended": cycles.uncontended,
+    "client": client.client,
     "statistics": server.statistics,
     "limit-1": crowds.limit_1,
     "limit-4": crowds.limit_4,

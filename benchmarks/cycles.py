@@ -19,7 +19,7 @@ def uncontended(url: str, quick: bool) -> Table:
         "Acquire + release, one thread, uncontended",
         f"{OURS} ≤ 0.95 × {REDIS_PY} and ≤ 1.1 × {FLOOR} through execute_command; 2 commands",
     )
-    cycles = {FLOOR: _minimal()}
+    cycles = {FLOOR: minimal()}
     for name in contenders.installed(contenders.SYNC, 1, "redis-py Lock, sleep 0.001"):
         cycles[name] = _cycle(name, url)
     seconds = alternate(cycles, rounds=10 if quick else 60, repeat=50)
@@ -52,7 +52,7 @@ def alternate(
     return found
 
 
-def _minimal() -> Callable[[], Any]:
+def minimal() -> Callable[[], Any]:
     """Two scripts that do nothing, with as many keys and arguments as a lock needs."""
     client = contenders.project_client()
     sha = client.script_load("return 1")

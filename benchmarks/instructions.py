@@ -6,10 +6,7 @@ Another server is measured when its folder stands first on PATH.
 
 from __future__ import annotations
 
-import re
 import secrets
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +19,7 @@ from devtools.servers import RedisServer, find_server
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
 
+from . import callgrind
 from .report import Table
 from .server import KEEP
 
@@ -66,13 +64,11 @@ class _Watched(RedisServer):
     """A server under callgrind."""
 
     @property
-    def dump(self) -> str:
+    def dumps(self) -> str:
         return f"{self.directory}/callgrind"
 
     def command(self, binary: Path) -> list[str]:
-        valgrind = shutil.which("valgrind") or ""
-        watched = [valgrind, "--tool=callgrind", f"--callgrind-out-file={self.dump}"]
-        return [*watched, *super().command(binary)]
+        return [*callgrind.command(self.dumps), *super().command(binary)]
 
 
 class _Name:
@@ -95,7 +91,7 @@ class Counter:
     def __init__(self, server: _Watched) -> None:
         self.client = client = redis.Redis.from_url(server.url, socket_timeout=60)
         self.taken: dict[str, list[float]] = {}
-        self._server, self._dumps = server, 0
+        self._counter = callgrind.Callgrind(server.pid, server.dumps)
         self._shas = {
             verb: client.script_load(scripts.compose(verb, MappingProxyType(_CONSTANTS)))
             for verb in scripts.VERBS
@@ -105,13 +101,8 @@ class Counter:
 
     def count(self, what: str, call: Callable[[_Name], Any]) -> list[Any]:
         """The replies of `call` for each name."""
-        self._control("--zero")
-        replies = [call(name) for name in self.names]
-        self._control("--dump")
-        self._dumps += 1
-        text = Path(f"{self._server.dump}.{self._dumps}").read_text(encoding="utf-8")
-        found = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
-        self.taken.setdefault(what, []).append(int(found[1]) / NAMES if found else 0)
+        taken, replies = self._counter.count(lambda: [call(name) for name in self.names])
+        self.taken.setdefault(what, []).append(taken / NAMES)
         return replies
 
     def empty(self, name: _Name) -> Any:
@@ -132,10 +123,6 @@ class Counter:
     def _run(self, script: str, name: _Name, argv: list[Any]) -> Any:
         own = name.keys.of(argv[0])
         return self.client.evalsha(self._shas[script], len(own), *own, *argv)
-
-    def _control(self, word: str) -> None:
-        command = ["callgrind_control", word, str(self._server.pid)]
-        subprocess.run(command, check=True, capture_output=True)
 
 
 def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
@@ -179,6 +166,6 @@ def count() -> Table:
 
 
 if __name__ == "__main__":
-    if shutil.which("valgrind") is None or find_server() is None:
+    if not callgrind.installed() or find_server() is None:
         sys.exit("This needs valgrind, and a Redis server to run under it.")
     print(count())

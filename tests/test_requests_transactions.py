@@ -1,11 +1,13 @@
 """Permits and transactions: given back after COMMIT or rollback, never before."""
 
+import asyncio
 import contextlib
 import gc
 import re
 import threading
 import time
 import warnings
+import weakref
 
 import pytest
 from django.contrib.auth.models import Group
@@ -30,6 +32,82 @@ def lock() -> Lock:
 
 class Failed(Exception):
     pass
+
+
+@pytest.fixture
+def anew(monkeypatch):
+    """Nothing is known yet of any thread's connections."""
+    monkeypatch.setattr(transactions, "_connected", transactions._Connected())
+
+
+# Which transactions are open
+
+
+@in_transactions
+def test_a_connection_of_before_the_first_release_is_known(anew) -> None:
+    with transaction.atomic():
+        assert transactions.transactions_of(None) == ["default"]
+    assert transactions.transactions_of(None) == []
+
+
+@in_transactions
+def test_a_connection_that_is_opened_later_is_known(anew) -> None:
+    found = []
+
+    def work() -> None:
+        found.append(transactions.transactions_of(None))
+        with transaction.atomic():
+            found.append(transactions.transactions_of(None))
+        connection.close()
+        with transaction.atomic():
+            found.append(transactions.transactions_of(None))
+        connection.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [[], ["default"], ["default"]]
+
+
+@in_transactions
+def test_a_transaction_of_one_thread_is_none_of_another(anew) -> None:
+    found = []
+    with transaction.atomic():
+        thread = threading.Thread(target=lambda: found.append(transactions.transactions_of(None)))
+        thread.start()
+        thread.join()
+    assert found == [[]]
+
+
+@in_transactions
+def test_a_connection_that_is_dropped_is_not_kept(anew) -> None:
+    alive = []
+
+    def work() -> None:
+        transactions.transactions_of(None)
+        connection.ensure_connection()
+        alive.append(weakref.ref(connections["default"]))
+        connection.close()
+        del connections["default"]
+        gc.collect()
+        alive.append(alive[0]() is not None)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert alive[1:] == [False]
+
+
+@in_transactions
+def test_on_an_event_loop_a_context_of_its_own_is_asked(anew, monkeypatch) -> None:
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+
+    async def work() -> list[str]:
+        with transaction.atomic():
+            transactions._connected._known = []  # as when another context opened it
+            return transactions.transactions_of(None)
+
+    assert asyncio.run(work()) == ["default"]
 
 
 @pytest.fixture

@@ -96,21 +96,34 @@ def _beginning(owner: Any) -> Block | None:
 class ByCaller(Generic[T]):
     """A T for each thread, or for each task inside a running loop."""
 
+    # Made by the first that needs it, in one step: most objects serve threads alone, and many no
+    # more than a single time.
+    _threads: threading.local | None = None
+    _tasks: weakref.WeakKeyDictionary[Any, T] | None = None
+
     def __init__(self, make: Callable[[], T]) -> None:
-        self._make, self._threads = make, threading.local()
-        self._tasks: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
+        self._make = make
 
     def mine(self) -> T:
         loop = asyncio._get_running_loop()  # current_task() would raise where there is none
         task = None if loop is None else asyncio.current_task(loop)
         if task is not None:
-            found = self._tasks.get(task)
-            return self._tasks.setdefault(task, self._make()) if found is None else found
+            return self._of_task(task)
+        threads = self._threads
+        if threads is None:
+            threads = self.__dict__.setdefault("_threads", threading.local())
         try:
-            mine: T = self._threads.mine
+            mine: T = threads.mine
         except AttributeError:
-            mine = self._threads.mine = self._make()
+            mine = threads.mine = self._make()
         return mine
+
+    def _of_task(self, task: Any) -> T:
+        tasks = self._tasks
+        if tasks is None:
+            tasks = self.__dict__.setdefault("_tasks", weakref.WeakKeyDictionary())
+        found = tasks.get(task)
+        return tasks.setdefault(task, self._make()) if found is None else found
 
 
 class _Taken:
@@ -153,16 +166,14 @@ class _Taken:
         return None
 
 
-class PerCaller:
+class PerCaller(ByCaller[_Taken]):
     """The leases taken through an object, by thread or task, and by block."""
 
-    def __init__(self) -> None:
-        self._callers = ByCaller(_Taken)
-        #: Entered by hand, in whichever thread.
-        self._by_hand: weakref.WeakSet[Block] = weakref.WeakSet()
+    #: Entered by hand, in whichever thread.
+    _by_hand: weakref.WeakSet[Block] | None = None
 
-    def mine(self) -> _Taken:
-        return self._callers.mine()
+    def __init__(self) -> None:
+        self._make = _Taken
 
     # For `acquire` and `release`
 
@@ -190,14 +201,14 @@ class PerCaller:
             mine.add(what, True)
         if block.by_hand:
             mine.by_hand.append(block)
-            self._by_hand.add(block)
+            self._all_by_hand().add(block)
 
     def drop(self, block: Block) -> None:
         """The block, which was interrupted while it began, holds nothing."""
         mine, block.taken = self.mine(), _NOTHING
         with contextlib.suppress(ValueError):
             mine.by_hand.remove(block)
-        self._by_hand.discard(block)
+        self._all_by_hand().discard(block)
 
     def end(self, block: Block) -> Any:
         """The lease of the block. NotAcquired when it can't be told.
@@ -223,7 +234,7 @@ class PerCaller:
         elif (lease := mine.newest(True, but_blocks=True)) is not None:
             return lease
         else:
-            others = list(self._by_hand)
+            others = list(self._all_by_hand())
             if len(others) != 1:
                 raise NotAcquired(
                     "this thread or task holds nothing through this object: leave a block where "
@@ -232,8 +243,12 @@ class PerCaller:
             (block,) = others
             if (caller := block.taken[0]()) is not None:
                 caller.by_hand.remove(block)
-        self._by_hand.discard(block)
+        self._all_by_hand().discard(block)
         return block
+
+    def _all_by_hand(self) -> weakref.WeakSet[Block]:
+        found = self._by_hand
+        return self.__dict__.setdefault("_by_hand", weakref.WeakSet()) if found is None else found
 
 
 class Shared(PerCaller):

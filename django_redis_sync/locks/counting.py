@@ -14,7 +14,10 @@ def asked(terms: Terms, got: Grant | Refusal) -> None:
     if isinstance(got, Grant):
         if got.refused:  # by shadow mode, which only counts
             _count(terms, "s", 0)
-        _count(terms, "w" if got.waited else "g", int(got.waited * 1000))
+        if got.waited:
+            _count(terms, "w", int(got.waited * 1000))
+        else:
+            _count(terms, "g", 0)
     elif got.why.counted:
         _count(terms, got.why.counted, 0)
 
@@ -30,5 +33,6 @@ def lost(terms: Terms) -> None:
 
 
 def _count(terms: Terms, kind: str, ms: int) -> None:
-    if terms.keys.keep:
-        keeper(terms.alias).clerk.count(Event(terms.keys, terms.template, kind, ms))
+    keys = terms.keys
+    if keys.keep:
+        keeper(terms.alias).clerk.count(Event(keys, terms.template, kind, ms))

@@ -20,7 +20,7 @@ from ..signals import lease_lost
 from . import abandoned, counting
 from . import handle as handles
 from .lease_state import LeaseState, Lost, Terms
-from .waiting import Caller, check_may_wait, this_caller
+from .waiting import Caller, may_wait, this_caller, waits_here
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -211,7 +211,8 @@ class Lease:
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
         """Adopt a detached lease: renews it from now on. LeaseLost if it is over or was adopted
         elsewhere, ValueError if `handle` is malformed."""
-        check_may_wait("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
+        if not may_wait():
+            raise waits_here("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
         adoption = handles.Adoption(handle, on_lost)
         return cls(*drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
 
@@ -303,7 +304,8 @@ class Lease:
 
     def _check_may_wait(self, method: str) -> None:
         """Release, detach and leaving a block are never refused: they let others go on."""
-        check_may_wait(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
+        if not may_wait():
+            raise waits_here(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
 
     def _server(self) -> Server:
         return server_of(self._state.terms.alias)

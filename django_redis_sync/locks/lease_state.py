@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .. import conf
@@ -22,8 +21,7 @@ _MARGIN = 0.05
 _CLOSE = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """How a lease is kept. Seconds; `timeout` inf: permanent; `max_hold` inf: no cap.
 
     `template`: the str.format template of the name, where that is known.
@@ -86,7 +84,7 @@ class LeaseState:
         self.over = self.closed = ""
         self._leaving = False
         self._untold = [True]
-        self._schedule(now)
+        self._look(grant.until, self._last(), now)
 
     # Belief
 
@@ -184,12 +182,14 @@ class LeaseState:
 
     def _schedule(self, now: float) -> None:
         """Set when the keeper has to look again."""
-        until = self.until
-        renewable = until < max(self._last(), self._aim())
-        self.due = now + (until - now) / 3 if renewable else until
+        self._look(self.until, max(self._last(), self._aim()), now)
+
+    def _look(self, until: float, last: float, now: float) -> None:
+        """Have the keeper look in time: it ends then, and may be renewed up to `last`."""
+        left, terms = until - now, self.terms
+        self.due = now + left / 3 if until < last else until
         #: Seconds before the end at which a lease that could not be renewed is given up.
-        share = _MARGIN * min(self.terms.timeout, until - now)
-        self._doubt = min(0.25, share) if self.terms.renew else 0.0
+        self._doubt = min(0.25, _MARGIN * min(terms.timeout, left)) if terms.renew else 0.0
 
     # Acts of its holder
 

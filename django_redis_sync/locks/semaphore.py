@@ -21,13 +21,12 @@ from ..protocol import plans
 from ..protocol.keys import keys_of
 from ..protocol.plans import Ask, Grant, Refusal
 from ..protocol.reasons import FULL, TIMEOUT
-from ..protocol.scripts import MOST_PERMITS
 from . import counting, transactions
 from .callers import Block, Leaving, PerCaller, Shared
 from .lease import Lease
 from .lease_state import Terms
-from .terms import Asking
-from .waiting import check_may_wait, own_hold
+from .terms import Asking, options_of
+from .waiting import may_wait, own_hold, waits_here
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -81,30 +80,17 @@ class Semaphore(Asking):
         key: str | None = None,
     ) -> None:
         keys_of("", name, key)  # wrong names are refused here, before anything is sent
-        if limit is not None:
-            conf.whole("limit", limit, MOST_PERMITS)
-        if timeout is not None:
-            timeout = conf.positive("timeout", timeout, infinite=True)
-        if blocking_timeout is not None:
-            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
-        if max_hold is not None:
-            max_hold = conf.positive("max_hold", max_hold)
-        if min_hold is not None:
-            min_hold = conf.positive("min_hold", min_hold)
-        if not isinstance(release_on_commit, (bool, str)):
-            said = type(release_on_commit).__name__
-            raise TypeError(f"release_on_commit must be a bool or a database's alias, not {said}")
+        self._given = known = options_of(
+            *(limit, timeout, blocking, blocking_timeout, renew, fair, max_hold, min_hold),
+            *(raise_on_release_error, release_on_commit),
+        )
         if label is not None and not isinstance(label, str):
             raise TypeError(f"label must be a str, not {type(label).__name__}")
+        self.__dict__.update(known.checked)
+        self.name, self.key, self.label, self.on_lost = name, key, label, on_lost
         if not isinstance(using, (str, type(None))):
-            using = self._quorum(name, using, limit, timeout)
-        self.name, self.key, self.limit = name, key, limit
-        self.timeout, self.renew, self.fair = timeout, renew, fair
-        self.blocking, self.blocking_timeout = bool(blocking), blocking_timeout
-        self.max_hold, self.min_hold = max_hold, min_hold
-        self.using, self.label, self.on_lost = using, label, on_lost
-        self.raise_on_release_error = raise_on_release_error
-        self.release_on_commit = release_on_commit
+            using = self._quorum(name, using, limit, self.timeout)
+        self.using = using
         self._usual = {}
         self._held: PerCaller = PerCaller() if thread_local else Shared()
 
@@ -281,8 +267,9 @@ class Semaphore(Asking):
 
     def _check_may_wait(self, method: str) -> None:
         """Release, detach and leaving a block are never refused: they let others go on."""
-        block = f"`async with {self!r}` or " if method == "acquire" else ""
-        check_may_wait(f"{self!r} in sync code", f"{block}`await ….a{method}()`")
+        if not may_wait():
+            block = f"`async with {self!r}` or " if method == "acquire" else ""
+            raise waits_here(f"{self!r} in sync code", f"{block}`await ….a{method}()`")
 
     def _before(self) -> None:
         """Called before anything is asked for; a face raises here to refuse."""

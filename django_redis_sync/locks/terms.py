@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -33,6 +34,10 @@ def _learning(terms: Terms) -> Callable[[], Plan] | None:
     return lambda: keeper(terms.alias).clerk.heed(policy)
 
 
+#: In the place of those of a name.
+_NO_KEYS = keys_of("", "-")
+
+
 def _waits(terms: Terms, lock_for_ever: bool) -> Callable[[str, bool], None]:
     """What is to be done when a wait begins, and when it is over."""
 
@@ -42,6 +47,86 @@ def _waits(terms: Terms, lock_for_ever: bool) -> Callable[[str, bool], None]:
             warn_of_own_hold(terms.keys, terms.alias)
 
     return waits
+
+
+class Options:
+    """The arguments of a primitive but those that differ from object to object: its name and key,
+    its label, its `on_lost`. `checked`: as attributes. `patterns`: of what it asks for."""
+
+    __slots__ = ("checked", "patterns")
+
+    def __init__(self, checked: dict[str, Any]) -> None:
+        self.checked = checked
+        self.patterns: dict[Hashable, Pattern] = {}
+
+
+def _checked(
+    limit: int | None,
+    timeout: float | None,
+    blocking: bool,
+    blocking_timeout: float | None,
+    renew: bool | None,
+    fair: bool,
+    max_hold: float | None,
+    min_hold: float | None,
+    raise_on_release_error: bool,
+    release_on_commit: bool | str,
+) -> Options:
+    """TypeError and ValueError for wrong ones."""
+    if limit is not None:
+        conf.whole("limit", limit, MOST_PERMITS)
+    if timeout is not None:
+        timeout = conf.positive("timeout", timeout, infinite=True)
+    if blocking_timeout is not None:
+        blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
+    if max_hold is not None:
+        max_hold = conf.positive("max_hold", max_hold)
+    if min_hold is not None:
+        min_hold = conf.positive("min_hold", min_hold)
+    if not isinstance(release_on_commit, (bool, str)):
+        said = type(release_on_commit).__name__
+        raise TypeError(f"release_on_commit must be a bool or a database's alias, not {said}")
+    return Options(
+        {
+            "limit": limit,
+            "timeout": timeout,
+            "blocking": bool(blocking),
+            "blocking_timeout": blocking_timeout,
+            "renew": renew,
+            "fair": fair,
+            "max_hold": max_hold,
+            "min_hold": min_hold,
+            "raise_on_release_error": raise_on_release_error,
+            "release_on_commit": release_on_commit,
+        }
+    )
+
+
+#: Objects are made anew at each use, with the same options mostly. Typed: True is no limit of 1.
+_remembered = lru_cache(maxsize=512, typed=True)(_checked)
+
+
+def options_of(*given: Any) -> Options:
+    """As _checked; those of the last objects are remembered."""
+    try:
+        return _remembered(*given)
+    except TypeError:  # wrong, or nothing to look up by
+        return _checked(*given)
+
+
+class Pattern(NamedTuple):
+    """What objects of equal options ask for, but for the name, while the settings stay."""
+
+    config: conf.Config
+    prefix: str
+    terms: Terms
+    ask: Ask
+    #: Seconds to wait.
+    seconds: float
+
+
+#: Patterns by options at the most: names in SEMAPHORES and templates have their own.
+_MOST_PATTERNS = 256
 
 
 class Asking:
@@ -63,11 +148,14 @@ class Asking:
     blocking_timeout: float | None
     max_hold: float | None
     min_hold: float | None
+    raise_on_release_error: bool
+    release_on_commit: bool | str
     using: Any  # an alias, or a quorum of them
     label: str | None
     on_lost: Callable[[Any], Any] | None
     #: The template of the name, where that is known: names of one template are summed up.
     template = ""
+    _given: Options
     # The terms and the Ask of a single permit, by `blocking`, for as long as the settings stay.
     _usual: dict[bool | None, tuple[conf.Config, Terms, Ask, float]]
 
@@ -115,10 +203,48 @@ class Asking:
         blocking_timeout: float | None,
         permits: int,
     ) -> tuple[Terms, Ask, float]:
-        named = self._options(config)
+        usual = blocking_timeout is None and permits == 1 and self._is_as_given()
+        find = self._usual_pattern if usual else self._pattern
+        pattern = find(config, blocking, blocking_timeout, permits)
+        keys = keys_of(pattern.prefix, self.name, self.key, self._history(config))
+        terms = pattern.terms._replace(keys=keys, on_lost=self.on_lost)
+        waits, learn = None, None
+        if pattern.ask.wait:
+            waits = _waits(terms, pattern.seconds == math.inf and self._lockable())
+        if keys.policy is not None:
+            learn = _learning(terms)
+        return terms, pattern.ask._replace(keys=keys, waits=waits, learn=learn), pattern.seconds
+
+    def _is_as_given(self) -> bool:
+        """Whether no subclass or caller has changed what its arguments said."""
+        return self._given.checked.items() <= self.__dict__.items()
+
+    def _usual_pattern(self, config: conf.Config, blocking: bool | None, *usual: Any) -> Pattern:
+        """As _pattern, which is remembered."""
+        patterns = self._given.patterns
+        place = (
+            *(type(self), self._kind, self.alias(), blocking, self.template),
+            *(self._attempt, self._max_waiters),
+            self.name if self.name in config.semaphores else None,
+        )
+        found = patterns.get(place)
+        if found is None or found.config is not config:
+            if len(patterns) >= _MOST_PATTERNS:
+                patterns.clear()
+            found = patterns[place] = self._pattern(config, blocking, *usual)
+        return found
+
+    def _pattern(
+        self,
+        config: conf.Config,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        permits: int,
+    ) -> Pattern:
+        named, alias = self._options(config), self.alias()
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
-        terms = self._terms(config, named, self.alias())
+        terms = self._terms(config, named, alias)
         hurried = wait and seconds < terms.budget
         ask = Ask(
             keys=terms.keys,
@@ -130,14 +256,12 @@ class Asking:
             budget=max(1.0, seconds) if hurried else terms.budget,
             attempt=min(terms.attempt, max(0.5, seconds / 2)) if wait else terms.attempt,
             tokens=_token,
-            later=lambda step: keeper(terms.alias).later(step),
-            learn=_learning(terms),
-            waits=_waits(terms, wait and seconds == math.inf and self._lockable()),
+            later=lambda step: keeper(alias).later(step),
             kind=self._kind,
             fair=self.fair,
             max_waiters=self._max_waiters,
         )
-        return terms, ask, seconds
+        return Pattern(config, config.prefix(alias), terms, ask, seconds)
 
     def _lockable(self) -> bool:
         """Whether an RLock could be meant: it is plain, and has one permit."""
@@ -184,14 +308,13 @@ class Asking:
         renew = timeout is None if self.renew is None else self.renew
         lease = config.timeout if timeout is None else timeout
         return Terms(
-            keys=keys_of(config.prefix(alias), self.name, self.key, self._history(config)),
+            keys=_NO_KEYS,
             alias=alias,
             timeout=min(lease, cap),
             renew=renew and lease < math.inf,
             max_hold=cap,
             min_hold=self.min_hold or named.get("min_hold") or 0.0,
             attempt=self._attempt,
-            on_lost=self.on_lost,
             template=self.template,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.backends.signals import connection_created
 
 from ..engine.courier import tell
 from .lease import Lease
@@ -68,11 +70,48 @@ def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
 
 def transactions_of(using: str | bool | None) -> list[str]:
     """Of a database, or of all (True, None), those in which this thread has a transaction."""
+    if not _connected.may_have_a_transaction():
+        return []
     return [
         alias
         for alias in _opened()
         if (alias == using or not isinstance(using, str)) and in_transaction(alias)
     ]
+
+
+class _Connected(threading.local):
+    """The database connections of this thread: Django takes long to list them, and every release
+    asks. All that it had when it first asked, and those that were opened since."""
+
+    _known: list[weakref.ref[Any]] | None = None  # not before there are settings
+
+    def add(self, connection: Any) -> None:
+        known = [ref for ref in self._all() if ref() not in (None, connection)]
+        self._known = [*known, weakref.ref(connection)]
+
+    def _all(self) -> list[weakref.ref[Any]]:
+        if self._known is None:
+            made: Callable[..., Any] = connections.all
+            self._known = [weakref.ref(one) for one in made(initialized_only=True)]
+        return self._known
+
+    def may_have_a_transaction(self) -> bool:
+        """False when none is open. On an event loop, whose tasks have connections of their own,
+        Django has to be asked."""
+        for ref in self._all():
+            if getattr(ref(), "in_atomic_block", False):
+                return True
+        return asyncio._get_running_loop() is not None
+
+
+_connected = _Connected()
+
+
+def _note(*, connection: Any, **_: Any) -> None:
+    _connected.add(connection)
+
+
+connection_created.connect(_note, dispatch_uid="django_redis_sync.locks.transactions")
 
 
 class _Pending(threading.local):
@@ -150,10 +189,8 @@ def warn_if_racing(what: str, remedy: str, stacklevel: int = 2) -> None:
 
     With DEBUG it is a warning at the line, else an error in the log, once for each `what`.
     """
-    if not settings.DEBUG and (what in _said or len(_said) >= _MOST_SAID):
-        return
     alias = racing()
-    if alias is None:
+    if alias is None or (not settings.DEBUG and (what in _said or len(_said) >= _MOST_SAID)):
         return
     text = (
         f"{what} is given back before the transaction on {alias!r} commits: the next to get it "

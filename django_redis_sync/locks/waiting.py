@@ -22,17 +22,19 @@ Caller = weakref.ref[Any]
 _NEWEST = 100
 
 
-def check_may_wait(what: str, instead: str) -> None:
-    """SynchronousOnlyOperation in a thread whose event loop runs, as Django's ORM raises it.
-
-    `instead`: the call to write there. Like Django's own, DJANGO_ALLOW_ASYNC_UNSAFE lets it pass.
-    """
+def may_wait() -> bool:
+    """Whether sync code may wait here: not in a thread whose event loop runs. As with Django's ORM,
+    DJANGO_ALLOW_ASYNC_UNSAFE lets it."""
     running = asyncio._get_running_loop() is not None
-    if running and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
-        raise SynchronousOnlyOperation(
-            f"{what} waits for Redis and would stop this event loop, for ever when a task of it "
-            f"holds what is waited for. Write {instead}, or call sync code by sync_to_async."
-        )
+    return not running or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
+
+
+def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:
+    """The error where it may not. `instead`: the call to write there."""
+    return SynchronousOnlyOperation(
+        f"{what} waits for Redis and would stop this event loop, for ever when a task of it "
+        f"holds what is waited for. Write {instead}, or call sync code by sync_to_async."
+    )
 
 
 def this_caller() -> Caller:

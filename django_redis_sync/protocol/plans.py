@@ -180,10 +180,12 @@ def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
 
 @dataclass(slots=True)
 class _Trail:
-    """A token's possible traces on the server: a late copy of its acquire; a place or a lease."""
+    """A token's possible traces: on the server a late copy of its acquire, and a place or a lease;
+    with `Ask.waits`, that it waits."""
 
     unanswered: bool = False
     there: bool = False
+    told: bool = False
 
 
 def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Plan:
@@ -245,7 +247,7 @@ def acquire(ask: Ask, start: float) -> Plan:
             yield from _undo(ask, token)
             raise
         finally:
-            if ask.waits is not None:
+            if trail.told and ask.waits is not None:
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
@@ -272,6 +274,7 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
         if word != "wait":
             return (yield from _settled(ask, token, word, rest, answer.sent, start, trail))
         if how != "again" and ask.waits is not None:
+            trail.told = True
             ask.waits(token, True)
         trail.there, how = True, "again"
         asked, then, told = answer.sent, int(rest[0]) / 1000, int(rest[1]) / 1000

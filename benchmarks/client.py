@@ -1,0 +1,160 @@
+"""What a cycle costs this process, counted: bytecodes of Python, instructions of the processor.
+
+Times tell little of either on a machine with other work. `python -m benchmarks.client URL` is the
+process whose instructions are counted: it makes the cycles that it reads of on its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from types import FrameType
+from typing import Any
+
+from . import callgrind, contenders, project
+from .cycles import FLOOR, minimal
+from .report import Table
+
+Cycle = Callable[[], Any]
+
+FRESH, REUSED, NAMED = "a Lock made anew", "a Lock reused", "a Lock of a new name each time"
+TAKEN, REQUEST = "a semaphore: take, release", "a limited request: enter, release"
+#: Cycles before a count, and cycles and rounds that are counted: a new minute writes more.
+_WARM, _CYCLES, _ROUNDS = 50, 50, 3
+
+
+def client(url: str, quick: bool) -> Table:
+    """Instructions too where valgrind is, which take a minute."""
+    table = Table(
+        "What a cycle costs the client, counted",
+        f"{FRESH} ≤ 242,000 instructions; {REQUEST}: ≤ 1,000 bytecodes beyond the two scripts",
+    )
+    made = _cycles()
+    for name, cycle in made.items():
+        all_of_it, scripts = bytecodes(cycle)
+        row = {"": name, "bytecodes": all_of_it}
+        table.rows.append({**row, "beyond the scripts": all_of_it - scripts if scripts else ""})
+    if not callgrind.installed():
+        table.notes.append("valgrind is not installed: no instructions")
+    elif not quick:
+        for row, taken in zip(table.rows, instructions(url, list(made)), strict=True):
+            row["instructions"] = taken
+    table.notes.append(f"CPython {sys.version.split()[0]}")
+    return table
+
+
+def _cycles() -> dict[str, Cycle]:
+    """Cycles that meet nobody, by name."""
+    from django_redis_sync import Lock, Semaphore
+
+    lock, semaphore, numbers = Lock("client-reused"), Semaphore("client-taken", 100), count()
+    redis_py = contenders.redis_py("", "client-redis-py", 1)()
+
+    def acquire_and_release(one: Any) -> None:
+        one.acquire()
+        one.release()
+
+    return {
+        FLOOR: minimal(),
+        contenders.REDIS_PY: lambda: acquire_and_release(redis_py),
+        REUSED: lambda: acquire_and_release(lock),
+        FRESH: lambda: acquire_and_release(Lock("client-fresh")),
+        NAMED: lambda: acquire_and_release(Lock(f"client-{next(numbers)}")),
+        TAKEN: lambda: semaphore.take(False).release(),  # type: ignore[union-attr]
+        REQUEST: _request(),
+    }
+
+
+def _request() -> Cycle:
+    from django.test import RequestFactory
+    from django.urls import resolve
+
+    from django_redis_sync.limits.enforcement import enter
+    from django_redis_sync.limits.policy import endpoint_of
+    from django_redis_sync.limits.steps import run
+
+    request = RequestFactory().get("/limited")
+    request.resolver_match = resolve("/limited")
+    as_it_came, policies = dict(vars(request)), [endpoint_of(request).policy]
+
+    def cycle() -> None:
+        request.__dict__ = dict(as_it_came)
+        run(enter(policies, request)).release()
+
+    return cycle
+
+
+def bytecodes(cycle: Cycle) -> tuple[int, int]:
+    """Those of a cycle, and of these the ones that send a script and read its reply."""
+    from django_redis_sync.engine.server import Server
+
+    for _ in range(_WARM):
+        cycle()
+    found = [_traced(cycle, Server.run.__code__) for _ in range(9)]
+    return statistics.median_low(found)
+
+
+def _traced(cycle: Cycle, script: Any) -> tuple[int, int]:
+    counts, inside = [0, 0], 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal inside
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if event == "opcode":
+            counts[inside > 0] += 1
+        elif frame.f_code is script:
+            inside += {"call": 1, "return": -1}.get(event, 0)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        cycle()
+    finally:
+        sys.settrace(before)
+    return sum(counts), counts[True]
+
+
+def instructions(url: str, names: list[str]) -> Iterator[int]:
+    """Those of each of the named cycles, in a process of its own."""
+    with contextlib.ExitStack() as stack:
+        dumps = f"{stack.enter_context(tempfile.TemporaryDirectory())}/client"
+        words = callgrind.command(dumps, at_start=False)
+        command = [*words, sys.executable, "-m", "benchmarks.client", url]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        child = stack.enter_context(subprocess.Popen(command, **pipes))  # type: ignore[call-overload]
+        stack.callback(child.terminate)
+
+        def make(name: str, cycles: int) -> None:
+            print(cycles, name, file=child.stdin, flush=True)
+            if not child.stdout.readline():
+                raise RuntimeError("the process under valgrind has ended")
+
+        make(names[0], 1)
+        counter = callgrind.Callgrind(child.pid, dumps)
+        counter.start()
+        for name in names:
+            make(name, _WARM)
+            # The least: in one round a thread of its own may have had something to do.
+            taken = [counter.count(partial(make, name, _CYCLES))[0] for _ in range(_ROUNDS)]
+            yield min(taken) // _CYCLES
+
+
+def _obey(url: str) -> None:
+    project.setup(url)
+    made = _cycles()
+    for line in sys.stdin:
+        number, _, name = line.strip().partition(" ")
+        for _ in range(int(number)):
+            made[name]()
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    _obey(sys.argv[1])
