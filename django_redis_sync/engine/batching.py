@@ -131,6 +131,9 @@ class Batcher:
                 await self._connection.send_packed_command([b"".join(packed)])
         except (*REDIS_ERRORS, *_ENDS) as error:
             await self._failed(batch, error, sent=connected)
+            # What the driver's exceptions are chained to keeps this frame: the orders must not hang
+            # on it, for theirs are the leases in the frames above.
+            del orders, batch
             return None
         return batch
 

@@ -391,7 +391,6 @@ def test_a_lease_that_nobody_has_is_let_go_without_the_garbage_collector(what: A
         gc.enable()
 
 
-@before_312
 def test_a_failed_call_lets_go_of_what_is_above_it(private: Any, alias: Any) -> None:
     name = alias(private.url)
 
