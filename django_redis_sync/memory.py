@@ -270,9 +270,17 @@ def _operate(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
     how = given["how"]
     if how in ("pause", "resume"):
         name.paused = int(now) if how == "pause" else 0
-    else:
+    elif how in ("resize", "reset"):
         name.override = int(given["value"]) if how == "resize" else 0
     return ["ok"]
+
+
+def _marks(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
+    return []  # no operator is here
+
+
+def _tally(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
+    return ["ok"]  # no statistics are kept
 
 
 _VERBS = {
@@ -282,4 +290,6 @@ _VERBS = {
     "inspect": _inspect,
     "clear": _clear,
     "operate": _operate,
+    "marks": _marks,
+    "tally": _tally,
 }

@@ -1,6 +1,7 @@
 """For tests of projects that use this app: fill a semaphore, switch limits off, do without Redis.
 
-Each is a context manager and a decorator:
+Each is a context manager, and decorates functions, async ones too, and test cases (for each of
+their tests):
 
     with filled("exports"):
         assert client.get("/export/").status_code == 503
@@ -8,17 +9,22 @@ Each is a context manager and a decorator:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import unittest
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 
+from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest
 from django.test import override_settings
 from django.urls import resolve
 
 from . import conf
+from .engine.keeper import keeper
 from .engine.server import replaced
 from .limits import identity
 from .limits.decorator import is_preflight
@@ -30,8 +36,82 @@ from .locks.lease import Lease
 from .locks.semaphore import Semaphore
 from .memory import MemoryServer
 
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
-@contextmanager
+
+class Helper(Generic[T]):
+    """What the helpers below return; `begin` makes a new block."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[T]]) -> None:
+        self._begin = begin
+        self._open: list[AbstractContextManager[T]] = []
+
+    def __enter__(self) -> T:
+        block = self._begin()
+        found = block.__enter__()
+        self._open.append(block)
+        return found
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._open.pop().__exit__(*error)
+
+    def __call__(self, decorated: F) -> F:
+        """The function within a block of its own for each call; the test case, for each test.
+
+        TypeError for generators and for other classes, which would run when the block is over.
+        """
+        if isinstance(decorated, type) and issubclass(decorated, unittest.TestCase):
+            decorated.setUp = self._before(decorated.setUp)  # type: ignore[assignment, method-assign]
+            return decorated
+        generates = inspect.isgeneratorfunction(decorated) or inspect.isasyncgenfunction(decorated)
+        if generates or isinstance(decorated, type):
+            text = "decorates functions and unittest's test cases, not {!r}: use it as a `with`"
+            raise TypeError(text.format(decorated))
+        if iscoroutinefunction(decorated):
+            return self._around_async(decorated)  # type: ignore[return-value]
+        return self._around(decorated)  # type: ignore[return-value]
+
+    def _before(self, set_up: Callable[[Any], None]) -> Callable[[Any], None]:
+        @wraps(set_up)
+        def wrapper(test: unittest.TestCase) -> None:
+            block = self._begin()
+            block.__enter__()
+            test.addCleanup(block.__exit__, None, None, None)
+            set_up(test)
+
+        return wrapper
+
+    def _around(self, function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._begin():
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    def _around_async(self, function: Callable[P, Any]) -> Callable[P, Any]:
+        @wraps(function)
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with self._begin():
+                return await function(*args, **kwargs)
+
+        return wrapper
+
+
+def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
+    """As contextmanager, whose own decorator would leave the block before an async function ran."""
+
+    @wraps(make)
+    def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:
+        return Helper(partial(contextmanager(make), *args, **kwargs))
+
+    return helper
+
+
+@_helper
 def filled(
     name: str,
     limit: int | None = None,
@@ -119,7 +199,7 @@ def _limit_of(name: str) -> int | None:
     return next((limit for limit in said if isinstance(limit, int)), None)
 
 
-@contextmanager
+@_helper
 def limits_disabled() -> Iterator[None]:
     """Let every request in, without a word to Redis. Locks and semaphores in code go on."""
     given = getattr(settings, conf.SETTING, {})
@@ -127,7 +207,7 @@ def limits_disabled() -> Iterator[None]:
         yield
 
 
-@contextmanager
+@_helper
 def without_redis() -> Iterator[None]:
     """Locks, semaphores and limits work in the memory of this process; no Redis is asked.
 
@@ -144,4 +224,8 @@ def without_redis() -> Iterator[None]:
         return server(alias).asynchronous
 
     with replaced(server, async_server):
-        yield
+        try:
+            yield
+        finally:
+            for alias in servers:
+                keeper(alias).clerk.forget()  # else a Redis would hear of it afterwards

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,6 +22,9 @@ from django_redis_sync import (
     Semaphore,
     semaphore_required,
 )
+from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.memory import _VERBS
+from django_redis_sync.protocol.scripts import ASIDE, VERBS
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 from tests.request_site import gate  # noqa: F401 - the site's views import it
 
@@ -167,7 +171,83 @@ def test_limits_disabled_lets_all_in(clean_redis) -> None:
         assert 503 == Client().get("/limited/").status_code
 
 
+# As decorators
+
+
+def test_an_async_function_is_decorated_for_as_long_as_it_runs(no_redis) -> None:
+    @filled("x", 1)
+    async def ask() -> Lease | None:
+        await asyncio.sleep(0)
+        return await Lock("x").aacquire(blocking=False)
+
+    for _ in range(2):
+        assert asyncio.run(ask()) is None
+    assert not Lock("x").locked()
+
+
+def test_a_test_case_is_decorated_for_each_of_its_tests(no_redis) -> None:
+    tries = []
+
+    @filled("x", 1)
+    class Tests(unittest.IsolatedAsyncioTestCase):
+        def setUp(self) -> None:
+            self.addCleanup(lambda: tries.append(Lock("x").locked()))
+
+        def test_threads(self) -> None:
+            tries.append(Lock("x").acquire(blocking=False))
+
+        async def test_tasks(self) -> None:
+            tries.append(await Lock("x").aacquire(blocking=False))
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Tests).run(result)
+    assert (2, [], []) == (result.testsRun, result.errors, result.failures)
+    assert [None, True] * 2 == tries
+    assert not Lock("x").locked()
+
+
+def test_whatever_would_run_outside_of_the_block_is_not_decorated() -> None:
+    def generated():
+        yield
+
+    async def agenerated():
+        yield
+
+    for decorated in (object, generated, agenerated):
+        with pytest.raises(TypeError, match="use it as a `with`"):
+            limits_disabled()(decorated)
+
+
 # Without Redis
+
+
+def test_every_verb_is_known_without_redis() -> None:
+    assert {*VERBS, *ASIDE} == set(_VERBS)
+
+
+@pytest.mark.parametrize("key", ["ip", by_tenant])
+def test_keyed_limits_hold_without_redis(key, no_redis) -> None:
+    asked = RequestFactory().get("/x/?tenant=7")
+    with seen("kept", key):
+        assert 200 == Client().get("/x/?tenant=7").status_code
+        with filled("kept", request=asked):
+            assert 429 == Client().get("/x/?tenant=7").status_code
+
+
+def test_statistics_are_not_kept_without_redis(clean_redis, caplog) -> None:
+    clerk = keeper("default").clerk
+    clerk.forget()
+    with without_redis():
+        with Lock("x"):
+            pass
+        assert clerk.tally.events
+        clerk._turn()
+        clerk.tally.hurry()
+        clerk._turn()
+        with Lock("x"):
+            pass
+    assert not clerk.tally.events
+    assert [] == caplog.messages
 
 
 @site
