@@ -43,10 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
 DEEP = ("topologies", "faults", "soak", "test_tutorial.py", "test_requests_everywhere.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # Each worker reads what it collects: most of what it would leave out is not even read.
+    return True if config.option.markexpr == "not deep" and _is_deep(collection_path) else None
+
+
+def _is_deep(path: Path) -> bool:
     here = Path(__file__).parent
+    return any(path.is_relative_to(here / part) for part in DEEP)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(here).parts[0] in DEEP:
+        if _is_deep(item.path):
             item.add_marker(pytest.mark.deep)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import dis
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -103,7 +103,7 @@ def aacquires(what: Any) -> None:
         await what.aacquire()
         what.inside = True
 
-    asyncio.run(main())
+    on_the_loop(main())
 
 
 def ablocks(what: Any) -> None:
@@ -111,7 +111,25 @@ def ablocks(what: Any) -> None:
         async with what:
             what.inside = True
 
-    asyncio.run(main())
+    on_the_loop(main())
+
+
+@pytest.fixture(autouse=True)
+def loop() -> Iterator[None]:
+    """One for all tries of a test: making loops and connecting would be most of the work."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+def on_the_loop(body: Coroutine[Any, Any, None]) -> None:
+    asyncio.get_event_loop().run_until_complete(body)
 
 
 def kept() -> list[str]:

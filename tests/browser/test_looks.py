@@ -1,6 +1,6 @@
 """How the pages look: to those who see little, on a phone, from right to left, in skins.
 
-The skins and all sizes are for `make deep`; of each skin one page is always looked at.
+All sizes, and the skins of others, are for `make deep`.
 """
 
 import math
@@ -119,6 +119,13 @@ def looks(visitor: Visitor, name: str, widths: tuple[int, ...], schemes: tuple[s
         visitor.reset()
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_axe_finds_nothing_of_ours(manager: Visitor, busy: None, width: int, scheme: str) -> None:
+    pytest.importorskip("axe_core_python")
+    looks(manager, "django", (width,), (scheme,))
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_of_ours_at_any_width(manager: Visitor, busy: None, scheme: str) -> None:
     pytest.importorskip("axe_core_python")
@@ -173,7 +180,9 @@ def in_skin(chromium: Any, skinned: Any, busy: None) -> Iterator[Any]:
     chromium.get("about:blank")
 
 
-@pytest.mark.parametrize("skin", SKINS)
+@pytest.mark.parametrize(
+    "skin", [pytest.param(skin, marks=[pytest.mark.deep] * (skin != "custom")) for skin in SKINS]
+)
 def test_a_skin_leaves_words_on_buttons_and_lines_in_charts(in_skin: Any, skin: str) -> None:
     manager = in_skin(skin)
     manager.open()

@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
     failed = 0
-    for setting, floor, micros in cases.DEEP if options.deep else cases.CASES:
+    for setting, floor, micros, _ in cases.DEEP if options.deep else cases.CASES:
         if not all(word in setting.name for word in options.words):
             continue
         ticks = cases.FINE if micros != cases.SECOND else {}
