@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +52,9 @@ class Order:
 def run(order: Order, command: Sequence[str], stderr: Any) -> int:
     """The exit code. Unavailable when Redis can't be reached before the command was started."""
     job = _Job(command, stderr)
+    missing = _missing(command[0])
+    if missing is not None:
+        return job.not_run(missing)
     with job.signals():
         lease = _semaphore(order, command).take()
         if not isinstance(lease, Lease):
@@ -60,6 +65,16 @@ def run(order: Order, command: Sequence[str], stderr: Any) -> int:
             stderr.write(_("%(name)s was not acquired: %(why)s.") % words)
             return NOT_ACQUIRED
         return job.under(lease)
+
+
+def _missing(program: str) -> OSError | None:
+    """Why there is nothing to run, found out before the permit is asked for: min_hold would keep
+    it, and no host would run anything for so long."""
+    if shutil.which(program) is not None:
+        return None
+    there = os.sep in program and os.path.exists(program)
+    number = errno.EACCES if there else errno.ENOENT
+    return OSError(number, os.strerror(number))  # of the subclass that goes with the number
 
 
 def _semaphore(order: Order, command: Sequence[str]) -> Semaphore:
@@ -111,14 +126,18 @@ class _Job:
                     self._end()
                     ended = True
         except OSError as error:
-            self._say(f"{printable(self._command[0])}: {error.strerror}")
-            return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
+            return self.not_run(error)
         finally:
             self._clean_up()
             self._give_back(lease, quietly=ended)
         assert self._child is not None
         code = self._child.returncode
         return LOST if ended else 128 - code if code < 0 else code
+
+    def not_run(self, error: OSError) -> int:
+        """Say that the command could not be started; its exit code."""
+        self._say(f"{printable(self._command[0])}: {error.strerror}")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
 
     def _clean_up(self) -> None:
         if self._child is not None and (self._child.returncode or 0) < 0:
