@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,7 +26,7 @@ from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import threads
 from django_redis_sync.engine.courier import Courier
 from django_redis_sync.engine.quorum import loop
-from django_redis_sync.engine.threads import Bell, Worker
+from django_redis_sync.engine.threads import Bell, Worker, forgotten_in_forks, made_once
 from django_redis_sync.protocol.plans import Failure
 from tests.behaviour.both import eventually
 from tests.support.no_threads import NoThreads
@@ -504,3 +505,35 @@ def test_a_storm_of_signals_leaves_nobody_hanging(raw: Any) -> None:
     lease = Semaphore("storm", 2).acquire(blocking_timeout=10)
     assert lease
     lease.release()
+
+
+class Slow:
+    """Takes its time to be made."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        time.sleep(0.05)
+
+
+def test_threads_that_come_first_at_once_get_the_same() -> None:
+    found: dict[str, Slow] = {}
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda _: made_once(found, "default", Slow), range(8)))
+    assert 1 == len({id(one) for one in got})
+
+
+def test_a_fork_starts_with_none() -> None:
+    found: dict[str, Slow] = forgotten_in_forks({})
+    mine = made_once(found, "default", Slow)
+    child = os.fork()
+    if child == 0:
+        os._exit(len(found) or made_once(found, "default", Slow).pid != os.getpid())
+    assert 0 == os.waitpid(child, 0)[1]
+    assert mine is made_once(found, "default", Slow)
+
+
+def test_what_another_process_made_is_made_anew() -> None:
+    """Where a fork told nobody."""
+    found: dict[str, Slow] = {}
+    made_once(found, "default", Slow).pid = -1
+    assert os.getpid() == made_once(found, "default", Slow).pid

@@ -23,7 +23,7 @@ from .marks import Marks, reading
 from .names import Names
 from .server import Server, server_of
 from .tally import Event, Named, Share, Tally
-from .threads import Worker
+from .threads import Worker, forgotten_in_forks, made_once
 from .wire import RETRY, ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
@@ -152,7 +152,7 @@ class Clerk:
         return self._earliest()
 
 
-_clerks: dict[str, Clerk] = {}
+_clerks: dict[str, Clerk] = forgotten_in_forks({})
 
 
 @atexit.register
@@ -165,7 +165,4 @@ def _last_words() -> None:
 
 def clerk(alias: str, held: Callable[[], Iterable[Held]]) -> Clerk:
     """The clerk of an alias in this process; a fork starts with none."""
-    found = _clerks.get(alias)
-    if found is None or found.pid != os.getpid():
-        found = _clerks[alias] = Clerk(alias, held)
-    return found
+    return made_once(_clerks, alias, lambda: Clerk(alias, held))

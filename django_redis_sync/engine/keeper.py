@@ -29,7 +29,7 @@ from .clerk import Held, clerk
 from .errands import Errands
 from .schedule import Schedule
 from .server import server_of
-from .threads import Worker
+from .threads import Worker, forgotten_in_forks, made_once
 from .wire import ROUND, clock
 
 logger = logging.getLogger("django_redis_sync")
@@ -295,7 +295,7 @@ class Keeper:
         return [lease for ref, _ in self._kept.copy().values() if (lease := ref()) is not None]
 
 
-_keepers: dict[str, Keeper] = {}
+_keepers: dict[str, Keeper] = forgotten_in_forks({})
 
 
 @atexit.register
@@ -310,5 +310,5 @@ def keeper(alias: str) -> Keeper:
     """The keeper of an alias in this process; a fork starts with none."""
     found = _keepers.get(alias)
     if found is None or found.pid != os.getpid():
-        found = _keepers[alias] = Keeper(alias)
+        found = made_once(_keepers, alias, lambda: Keeper(alias))
     return found

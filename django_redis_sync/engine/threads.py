@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from .wire import clock
 
@@ -28,6 +30,31 @@ _STARTING, _SAID_EVERY = 0.05, 1.0
 #: As it was when this module was imported: gevent replaces it.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
+
+
+class _OfProcess(Protocol):
+    pid: int
+
+
+P = TypeVar("P", bound=_OfProcess)
+
+
+def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
+    """What this process has for an alias: threads that come at once get the same, a fork starts
+    with none."""
+    one = found.get(alias)
+    if one is None:
+        return found.setdefault(alias, make())
+    if one.pid != os.getpid():
+        one = found[alias] = make()
+    return one
+
+
+def forgotten_in_forks(found: dict[str, P]) -> dict[str, P]:
+    """The same dict, emptied in a forked child before any thread of it can look."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=found.clear)
+    return found
 
 
 class Bell:
