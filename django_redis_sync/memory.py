@@ -164,31 +164,40 @@ def _sweep(name: _Name, now: float) -> None:
     name.held = {token: claim for token, claim in name.held.items() if claim.ends > now}
     alive = now - PATIENCE * 1000
     name.queue = {token: claim for token, claim in name.queue.items() if claim.ends > alive}
+    # Too large for the limit by now, it would block the rest.
+    while (head := next(iter(name.queue.values()), None)) and head.permits > (
+        name.override or head.limit
+    ):
+        del name.queue[head.token]
 
 
 def _acquire(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
     token, how = given["token"], given["how"]
     if token in name.held:
         return _granted(name.held[token], now)
-    permits, limit, kind = int(given["permits"]), int(given["limit"]), given["kind"]
-    if permits > (name.override or limit):
-        return ["large", str(name.override or limit)]
-    if name.kind not in ("", kind) and (name.held or name.queue):
-        return ["kind", name.kind]
-    if how == "again" and token not in name.queue:
+    claim = name.queue.get(token)
+    if claim is None and how == "again":
         return ["gone"]
-    name.kind, name.limit = kind, limit
-    claim = name.queue.get(token) or _Claim(token, permits, limit, given["label"], 0)
-    claim.lease = float(given["lease"])
+    permits, limit, kind = int(given["permits"]), int(given["limit"]), given["kind"]
+    seen, busy = (name.kind, name.limit), bool(name.held or name.queue)
+    if claim is None:
+        claim = _Claim(token, permits, limit, given["label"], float(given["lease"]))
+        if permits > (name.override or limit):
+            return ["large", str(name.override or limit)]
+        if busy and name.kind not in ("", kind):
+            return ["kind", name.kind]
+        name.kind, name.limit = kind, limit
     first = next(iter(name.queue), token) == token or not int(given["fair"])
     if first and name.fits(claim):
         return _granted(_grant(name, claim, now), now)
+    reason = PAUSED if name.paused else FULL
     if how == "shadow":
-        return [*_granted(_grant(name, claim, now), now), PAUSED if name.paused else FULL]
-    if how == "try" or (token not in name.queue and len(name.queue) >= int(given["max_waiters"])):
-        reason = PAUSED if name.paused else FULL
-        return ["no", reason, len(name.queue), "", name.override or limit]
+        return [*_granted(_grant(name, claim, now), now), reason]
     if token not in name.queue:
+        if how == "try" or len(name.queue) >= int(given["max_waiters"]):
+            if not busy:  # a refused call leaves nothing behind
+                name.kind, name.limit = seen
+            return ["no", reason, len(name.queue), "", name.override or limit]
         claim.ticket = int(now * 1000)
         name.queue[token] = claim
     claim.ends = now
@@ -228,8 +237,8 @@ def _release(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
         return ["ok"]
     if how == "giveup" and claim is not None:
         return _granted(claim, now)
-    found = name.queue.pop(token, None) or name.held.pop(token, None)
-    return ["ok" if found and how == "undo" else "gone"]
+    name.queue.pop(token, None)
+    return ["ok" if name.held.pop(token, None) else "gone"]
 
 
 def _renew(name: _Name, given: dict[str, Any], now: float) -> list[Any]:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from redis import exceptions as errors
 
+from django_redis_sync.engine import batching, loops
 from django_redis_sync.engine import hub as hubs
-from django_redis_sync.engine import loops
 from django_redis_sync.engine.batching import MANY, MOST, Batch, Batcher, Order
 from django_redis_sync.engine.hub import Hub
 from django_redis_sync.engine.loops import Patience
@@ -260,6 +260,109 @@ def test_an_error_of_the_server_is_of_one_step() -> None:
         with pytest.raises(Failure, match="WRONGTYPE"):
             await bad
         assert (["ok"], 0) == ((await good).reply, line.broken)
+
+    run(main())
+
+
+def test_nothing_is_lent_or_waited_for_between_two_runs() -> None:
+    async def main() -> None:
+        line = Line()
+        batcher = Batcher(line)
+        for number in range(3):
+            await batcher.submit(step(f"t{number}"))
+            while line.lent:
+                await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_the_next_orders_leave_before_the_answers_wake_any_task() -> None:
+    async def main() -> None:
+        line = Line()
+        line.silent = True
+        batcher, sent = Batcher(line), list[int]()
+        first = batcher.submit(step("first"))
+        first.add_done_callback(lambda _: sent.append(len(line.sent)))
+        while not line.sent:
+            await asyncio.sleep(0)
+        second = batcher.submit(step("second"))
+        line.silent = False
+        line.speak()
+        await asyncio.gather(first, second)
+        assert [2] == sent
+
+    run(main())
+
+
+def test_a_connection_that_could_not_be_had_sent_nothing() -> None:
+    class Shut(Line):
+        async def get_connection(self) -> Line:
+            raise errors.ConnectionError("refused")
+
+    async def main() -> None:
+        with pytest.raises(Failure) as caught:
+            await Batcher(Shut()).submit(step("first"))
+        assert "unreachable" == caught.value.why
+
+    run(main())
+
+
+def test_a_socket_timeout_of_the_project_that_is_shorter_rules() -> None:
+    async def main() -> None:
+        line = Line()
+        line.silent, line.socket_timeout = True, 0.05
+        with pytest.raises(Failure) as caught:
+            await Batcher(line).submit(step("first", 10**6))
+        assert ("unanswered", 1) == (caught.value.why, line.broken)
+
+    run(main())
+
+
+def test_a_script_that_is_unknown_as_a_whole_is_no_more_sent() -> None:
+    async def main() -> None:
+        line = Line(lambda c: errors.NoScriptError("no script"))
+        with pytest.raises(Failure):
+            await Batcher(line).submit(step("first"))
+        assert [False, True] == [is_whole(one) for batch in line.sent for one in batch]
+
+    run(main())
+
+
+def test_what_is_under_way_when_its_loop_ends_is_answered_first() -> None:
+    async def main() -> None:
+        line = Line()
+        line.silent = True
+        batcher = Batcher(line)
+        first = batcher.submit(step("first"))
+        while not line.sent:
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(batcher.aclose())
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        line.speak()
+        await closing
+        assert ["ok", "first"] == first.result().reply
+
+    run(main())
+
+
+def test_what_has_no_answer_when_its_loop_ends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "END", 0.02)
+
+    async def main() -> None:
+        line = Line()
+        line.silent = True
+        batcher = Batcher(line)
+        first = batcher.submit(step("first", 10**6))
+        while not line.sent:
+            await asyncio.sleep(0)
+        second = batcher.submit(step("second", 10**6))
+        await batcher.aclose()
+        for future in (first, second):
+            with pytest.raises(Failure) as caught:
+                await future
+            assert "unanswered" == caught.value.why
+        assert (1, 0) == (line.broken, line.lent)
 
     run(main())
 

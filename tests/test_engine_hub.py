@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+from redis import exceptions as errors
+
+from django_redis_sync.engine import hub as hubs
 from django_redis_sync.engine.hub import PULSE, Hub
 from django_redis_sync.protocol.scripts import CONSTANTS
+from tests.test_engine_batching import PATIENCE, Radio, run
 
 
 def test_a_sign_of_life_may_be_late_by_more_than_a_second() -> None:
@@ -45,3 +51,108 @@ def test_a_name_that_nobody_waits_for_is_forgotten() -> None:
         assert {} == hub._rooms
 
     asyncio.run(main())
+
+
+# Messages that come early
+
+
+def test_of_too_many_early_messages_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "_MOST_EARLY", 2)
+
+    async def main() -> None:
+        hub = Hub(None, "p")
+        for token in "abac":
+            hub._deliver(f"{token} element")
+        answered = {token: hub.wait(token, 60, "x").done() for token in "abc"}
+        assert {"a": True, "b": False, "c": True} == answered
+
+    run(main())
+
+
+# Subscribing
+
+
+class Deaf(Radio):
+    """Can't subscribe so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def subscribe(self, channel: str) -> None:
+        if self.times:
+            self.times -= 1
+            raise errors.ConnectionError("refused")
+        await super().subscribe(channel)
+
+
+class Pauses(tuple[float, ...]):
+    """Seconds between two tries, and which of them were asked for."""
+
+    asked: list[int]
+
+    def __getitem__(self, nth: Any) -> Any:
+        self.asked.append(nth)
+        return super().__getitem__(nth)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    made = Pauses((0.0, 0.0, 0.0))
+    made.asked = []
+    monkeypatch.setattr(hubs, "_BACKOFF", made)
+    return made.asked
+
+
+def test_who_waits_for_a_hub_that_cannot_subscribe_is_told_so(pauses: list[int]) -> None:
+    async def main() -> None:
+        hub = Hub(Deaf(10**9), "p")
+        assert hub.channel == await asyncio.wait_for(hub.ready(10**6), PATIENCE)
+        await hub.aclose()
+
+    run(main())
+
+
+def test_the_pauses_between_tries_grow_and_begin_anew_once_it_went_well(pauses: list[int]) -> None:
+    async def main() -> None:
+        radio = Deaf(4)
+        hub = Hub(radio, "p")
+        await hub.ready(PATIENCE)
+        while radio.tuned < 1:
+            await asyncio.sleep(0)
+        assert [0, 1, 2, 2] == pauses
+        radio.said.put_nowait(errors.ConnectionError("cut"))
+        while radio.tuned < 2:
+            await asyncio.sleep(0)
+        assert [0, 1, 2, 2, 0] == pauses
+        await hub.aclose()
+
+    run(main())
+
+
+def test_a_hub_that_hears_nothing_is_not_waited_for_longer_than_was_said() -> None:
+    class Silent(Radio):
+        async def subscribe(self, channel: str) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        hub = Hub(Silent(), "p")
+        await asyncio.wait_for(hub.ready(0.01), PATIENCE)
+        await hub.aclose()
+
+    run(main())
+
+
+# Rooms
+
+
+def test_a_waiter_that_left_gives_no_sign_of_life() -> None:
+    async def main() -> None:
+        hub = Hub(None, "p")
+        stays, leaves = (hub.wait(token, 60, "x") for token in "ab")
+        leaves.cancel()
+        await asyncio.sleep(0)
+        assert ["a"] == [*hub._waiters] == [*hub._rooms["x"].tokens]
+        assert not stays.done()
+
+    run(main())

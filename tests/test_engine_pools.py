@@ -1,0 +1,300 @@
+"""Connections that are lent, kept at hand, and given back: without a server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any
+
+import pytest
+from redis import exceptions as errors
+from redis.sentinel import SentinelConnectionPool
+
+from django_redis_sync.engine import pools
+from django_redis_sync.engine.pools import FRESH, AtHand, Borrowed, Exhausted, Own, Waiting
+from django_redis_sync.protocol.plans import Failure
+
+
+class Line:
+    """In the place of a connection. `replies`: what is read of it, exceptions are raised."""
+
+    def __init__(self, **given: Any) -> None:
+        self.socket_timeout = self.socket_connect_timeout = 5.0
+        self.__dict__.update(given)
+        self.is_open, self.noisy, self.refuses = False, False, False
+        self.sent: list[bytes] = []
+        self.replies: list[Any] = []
+
+    def connect(self) -> None:
+        self.is_open = True
+        if self.refuses:
+            raise errors.ConnectionError("refused")
+
+    def disconnect(self) -> None:
+        self.is_open = False
+
+    def can_read(self, timeout: float = 0) -> bool:
+        return self.noisy
+
+    def send_packed_command(self, packed: Any) -> None:
+        self.sent += packed
+
+    def read_response(self, timeout: float = 0.0) -> Any:
+        reply = self.replies.pop(0) if self.replies else b"OK"
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+
+class Pool:
+    """In the place of a project's pool. `back`: what it was given back, in order."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.max_connections, self.free = most, most
+        self.connection_class, self.connection_kwargs = Line, dict[str, Any]()
+        self.back: list[Line] = []
+
+    def get_connection(self) -> Line:
+        if not self.free:
+            raise errors.MaxConnectionsError("Too many connections")
+        self.free -= 1
+        return Line()
+
+    def release(self, connection: Line) -> None:
+        self.free += 1
+        self.back.append(connection)
+
+
+class ByPrimary(Pool, SentinelConnectionPool):
+    """As Sentinel's."""
+
+    __repr__ = object.__repr__
+
+
+@pytest.fixture(autouse=True)
+def never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_never_waits", lambda pool: True)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock's time."""
+    time = [1000.0]
+    monkeypatch.setattr(pools, "clock", lambda: time[0])
+    return time
+
+
+def hand_of(pool: Any) -> AtHand:
+    hand = AtHand()
+    hand.belong_to(pool, Own(pool))
+    return hand
+
+
+def use(hand: AtHand | Own, times: int = 1) -> list[Any]:
+    """So many connections at the same time, given back."""
+    lent = [hand.lend(5.0)[0] for _ in range(times)]
+    for connection in lent:
+        hand.release(connection)
+    return lent
+
+
+# At hand
+
+
+def test_a_connection_stays_at_hand_while_it_is_fresh(now: list[float]) -> None:
+    pool = Pool()
+    hand = hand_of(pool)
+    (first,) = use(hand)
+    now[0] += FRESH / 2
+    assert ([first], []) == (use(hand), pool.back)
+
+
+def test_one_that_is_no_longer_fresh_goes_back_with_all_others_and_another_comes(
+    now: list[float],
+) -> None:
+    pool = Pool()
+    hand = hand_of(pool)
+    stale = use(hand, 3)
+    now[0] += FRESH
+    (other,) = use(hand)
+    assert other not in stale
+    assert {*stale} == {*pool.back}
+    assert 999 == pool.free
+
+
+@pytest.mark.parametrize(("most", "kept"), [(1000, 8), (64, 4), (16, 1), (15, 0)])
+def test_no_more_stay_at_hand_than_a_sixteenth_of_the_pool(most: int, kept: int) -> None:
+    pool = Pool(most)
+    use(hand_of(pool), 10)
+    assert kept == most - pool.free
+
+
+def test_none_of_sentinels_stays_at_hand() -> None:
+    pool = ByPrimary()
+    use(hand_of(pool), 2)
+    assert 2 == len(pool.back)
+
+
+def test_another_pools_connections_go_back_to_it(now: list[float]) -> None:
+    before, after = Pool(), Pool()
+    hand = hand_of(before)
+    mine = use(hand, 2)
+    hand.belong_to(after, Own(after))
+    assert ({*mine}, 1000) == ({*before.back}, before.free)
+    now[0] += FRESH + 0.1
+    assert hand.is_old()
+
+
+def test_after_a_fork_none_of_the_parents_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool()
+    hand, own = hand_of(pool), Own(pool)
+    parents = [*use(hand), *use(own)]
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert hand.is_old()
+    hand.belong_to(pool, own)
+    assert not {*parents} & {*use(hand), *use(own)}
+    assert [] == pool.back  # a parent's is not the child's to give back
+
+
+def test_an_exhausted_pool_keeps_nobody_from_a_release() -> None:
+    pool = Pool(most=2)
+    hand = hand_of(pool)
+    lent = [hand.lend(5.0)[0] for _ in range(4)]
+    assert 0 == pool.free
+    for connection in lent:
+        hand.release(connection)
+    assert lent[:2] == pool.back  # the others are ours
+
+
+# Borrowed
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [
+        (None, True),
+        (errors.ResponseError("WRONGTYPE"), True),
+        (errors.ReadOnlyError("READONLY"), False),
+        (errors.BusyLoadingError("LOADING"), False),
+        (errors.TimeoutError("late"), False),
+        (OSError("cut"), False),
+        (KeyboardInterrupt(), False),
+    ],
+    ids=repr,
+)
+def test_a_connection_goes_back_open_when_all_was_read_of_it(
+    error: BaseException | None, stays: bool
+) -> None:
+    pool = Pool()
+    hand = hand_of(pool)
+    bystander, used = use(hand, 2)
+    used.connect()
+    ends = pytest.raises((Failure, KeyboardInterrupt)) if error else contextlib.nullcontext()
+    with ends, Borrowed(hand, 5.0) as borrowed:
+        assert used is borrowed.connection
+        if error:
+            raise error
+    assert stays == used.is_open
+    # What broke one may have broken all: the pool looks at each.
+    assert (set() if stays else {bystander, used}) == {*pool.back}
+
+
+def test_a_failure_says_whether_anything_was_sent() -> None:
+    for sends, why in ((False, "unreachable"), (True, "unanswered")):
+        with pytest.raises(Failure) as caught, Borrowed(hand_of(Pool()), 5.0) as borrowed:
+            if sends:
+                borrowed.send(b"PING")
+            raise errors.ConnectionError("cut")
+        assert why == caught.value.why
+
+
+# Our own
+
+
+def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float]) -> None:
+    own = Own(Pool())
+    (first,) = use(own)
+    now[0] += FRESH
+    assert [first] == use(own)
+    now[0] += FRESH
+    first.noisy = True  # its end, or an unread reply
+    assert [first] != use(own)
+    assert not first.is_open
+
+
+def test_own_connections_are_closed_when_there_are_too_many_or_they_are_idle_for_long(
+    now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_MOST_IDLE", 3)
+    own = Own(Pool())
+    some = use(own, 5)
+    assert [False, False, True, True, True] == [line.is_open for line in some]
+    now[0] += pools._IDLE_FOR + 1
+    use(own)
+    assert 1 == sum(line.is_open for line in some)
+
+
+def test_one_that_could_not_be_made_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, made = Own(Pool()), list[Line]()
+
+    def make(within: float) -> Line:
+        made.append(Line())
+        made[0].refuses = True
+        return made[0]
+
+    monkeypatch.setattr(own, "_make", make)
+    with pytest.raises(errors.ConnectionError):
+        own.lend(5.0)
+    assert not made[0].is_open
+
+
+def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[float]) -> None:
+    class Slow(Line):
+        def connect(self) -> None:
+            now[0] += 3.0
+
+    pool = Pool()
+    pool.connection_class = Slow
+    assert 2.0 == Own(pool).lend(5.0)[1]
+
+
+# Waiters
+
+
+@pytest.mark.parametrize(
+    ("patience", "wanted", "asked"),
+    [(5.0, 0.3, "0.300"), (5.0, 20, "4.000"), (1.0, 20, "0.500"), (5.0, 0.0, "0.010")],
+)
+def test_a_wait_ends_before_the_socket_gives_up_and_never_lasts_for_ever(
+    patience: float, wanted: float, asked: str
+) -> None:
+    pool = Pool()
+    pool.connection_kwargs = {"socket_timeout": patience}
+    own = Own(pool)
+    assert b"OK" == Waiting(own).pop("wake", wanted)
+    (line,) = use(own)  # it was given back
+    assert f"${len(asked)}\r\n{asked}\r\n".encode() in line.sent[0]
+
+
+@pytest.mark.parametrize("error", [errors.TimeoutError("late"), KeyboardInterrupt()], ids=repr)
+def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
+    error: BaseException,
+) -> None:
+    own = Own(Pool())
+    (line,) = use(own)
+    line.replies = [error]
+    waiting = Waiting(own)
+    with pytest.raises(type(error)):
+        waiting.pop("wake", 0.1)
+    assert ({}, False) == (waiting._inside, line.is_open)
+    assert [line] != use(own)
+
+
+def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "MOST_WAITING", 1)
+    waiting = Waiting(Own(Pool()))
+    waiting._inside[threading.get_ident()] = None  # alive, and inside
+    with pytest.raises(Exhausted):
+        waiting.pop("wake", 0.1)
+    assert {threading.get_ident(): None} == waiting._inside

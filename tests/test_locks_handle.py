@@ -1,0 +1,76 @@
+"""A handle says all that its lease was, to the process that adopts it: without server or clock."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from django_redis_sync import conf
+from django_redis_sync.exceptions import LeaseLost
+from django_redis_sync.locks import handle
+from django_redis_sync.locks.handle import Adoption
+from django_redis_sync.locks.lease_state import LeaseState, Terms
+from django_redis_sync.protocol.keys import Token, keys_of
+from django_redis_sync.protocol.plans import Answer, Grant, Run
+
+GRANT = Grant(Token("ab" * 16), 1790000000000000, 3, 0.0, 0.0, 0.0, unanswered=True)
+
+
+def told(*_: Any) -> None:
+    """A receiver."""
+
+
+def terms_of(key: str | None = "4711", **said: Any) -> Terms:
+    config = conf.current()
+    keys = keys_of(config.prefix("default"), "exports@{x}", key, config.keep(key))
+    given = {"timeout": 12.5, "renew": True, "max_hold": 3600.0, "min_hold": 7.0, **said}
+    return Terms(keys, "default", on_lost=told, **given)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"key": None},
+        {"renew": False, "max_hold": math.inf, "min_hold": 0.0},
+        {"timeout": math.inf, "renew": False},
+    ],
+    ids=["a child", "a plain name", "a hard lease", "a permanent one"],
+)
+def test_the_terms_and_the_grant_arrive_as_they_were(said: Any) -> None:
+    terms = terms_of(**said)
+    adoption = Adoption(handle.write(terms, GRANT, 9), told)
+    assert (terms, GRANT, 9) == (adoption.terms, adoption.grant, adoption.known)
+    assert isinstance(adoption.grant.token, Token)
+
+
+def adopted(terms: Terms, reply: list[Any]) -> tuple[Terms, Grant, int, Run]:
+    plan = Adoption(handle.write(terms, GRANT, 9), None).plan()
+    step = next(plan)
+    with pytest.raises(StopIteration) as stop:
+        plan.send(Answer(reply, 1000.0, 1000.0))
+    return *stop.value.value, step
+
+
+def test_an_adopter_asks_for_the_whole_lease_under_a_number_of_its_own() -> None:
+    first, second = (adopted(terms_of(), ["ok", "12500"]) for _ in range(2))
+    for _, grant, nth, step in (first, second):
+        assert ("adopt", "12500", nth, 9) == step.argv[2:6]
+        assert nth > 9
+        assert GRANT[:3] == grant[:3] and grant.unanswered
+    assert first[2] != second[2]
+
+
+def test_an_adopted_lease_that_is_not_renewed_ends_when_the_server_says_so() -> None:
+    terms, grant, nth, _ = adopted(terms_of(renew=False, max_hold=math.inf), ["ok", "12500"])
+    assert 1012.499 == pytest.approx(grant.until) == pytest.approx(grant.ends)
+    assert 1012.499 == pytest.approx(LeaseState(terms, grant, nth, 1000.0).due)
+
+
+def test_it_is_lost_when_another_adopter_was_faster() -> None:
+    plan = Adoption(handle.write(terms_of(), GRANT, 9), None).plan()
+    next(plan)
+    with pytest.raises(LeaseLost, match="adopted before"):
+        plan.send(Answer(["adopted"], 1000.0, 1000.0))

@@ -1,0 +1,155 @@
+"""What the verbs count: by the minute, folded into totals when it is old; means and peaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings as django_settings
+
+from django_redis_sync import ReadWriteLock, Semaphore
+from django_redis_sync.operators.history import History, histories
+from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.keys import Keys, keys_of
+from tests.test_protocol_scripts import Name
+
+PAIR = scripts.CONSTANTS["PAIR"]
+#: Minutes of history of the names in here.
+KEEP = 5
+
+
+@pytest.fixture
+def keys(settings: Any, raw: redis.Redis) -> Keys:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": KEEP / 60}
+    return keys_of(django_settings.PREFIX, "x")
+
+
+@pytest.fixture
+def x(raw: redis.Redis) -> Name:
+    return Name(raw)
+
+
+def minute_of(raw: redis.Redis) -> int:
+    return int(raw.time()[0]) // 60
+
+
+def history(minutes: int = KEEP) -> History:
+    return histories([("x", None)], minutes=minutes)[0]
+
+
+def take(**said: Any) -> None:
+    with Semaphore("x", 9, **said):
+        pass
+
+
+def plant(raw: redis.Redis, keys: Keys, what: str, value: int, *ago: int) -> int:
+    """Has counted that, so many minutes ago; returns the minute now."""
+    now = minute_of(raw)
+    fields = {f"{now - one}:{what}": value for one in ago}
+    raw.hset(keys.stats, mapping={**fields, "tidied": now - 3})
+    return now
+
+
+def minutes_left(raw: redis.Redis, keys: Keys, what: str) -> list[int]:
+    fields = (field.decode().split(":") for field in raw.hkeys(keys.stats))
+    return sorted(int(minute) for minute, *rest in fields if [what] == rest and minute != "total")
+
+
+# Folding
+
+
+def test_a_minute_is_kept_for_as_long_as_history_is_and_folded_then(
+    raw: redis.Redis, keys: Keys
+) -> None:
+    now = plant(raw, keys, "n", 7, KEEP + 1, KEEP, KEEP - 1)
+    take()
+    if minute_of(raw) == now:
+        assert [now - KEEP, now - KEEP + 1] == minutes_left(raw, keys, "n")[:2]
+        assert b"7" == raw.hget(keys.stats, "total:n")
+        assert [7] == [row.rejected for _, row in history(KEEP).rows if row.rejected]
+    assert 21 == history().ever.rejected
+
+
+def test_the_milliseconds_of_a_folded_minute_stay_beside_its_count(
+    raw: redis.Redis, keys: Keys
+) -> None:
+    plant(raw, keys, "r", 2 * PAIR + 3500, KEEP + 1)
+    plant(raw, keys, "w", 3 * PAIR + 500, KEEP + 2)
+    plant(raw, keys, "p", 8, KEEP + 1)
+    take()
+    assert [b"2", b"3500"] == raw.hmget(keys.stats, "total:r", "total:r:ms")
+    assert [b"3", b"500"] == raw.hmget(keys.stats, "total:w", "total:w:ms")
+    ever = history().ever
+    assert (3, 0.5) == (ever.waited, ever.wait_seconds)
+    assert 3 == ever.released and 3.5 <= ever.held_seconds < 60
+    assert raw.hget(keys.stats, "total:p") is None  # the highest of two is no sum
+
+
+def test_what_is_counted_outlives_the_history(raw: redis.Redis, keys: Keys) -> None:
+    plant(raw, keys, "g", 1, 0)
+    take()
+    assert KEEP * 60_000 < raw.pttl(keys.stats) <= (KEEP + 2) * 60_000
+
+
+# Means
+
+
+@pytest.mark.parametrize(
+    ("this", "last", "mean"),
+    [
+        (0, 2 * PAIR + 3000, "1500"),
+        (PAIR + 600, 2 * PAIR + 3000, "1200"),
+        (PAIR + 600, 0, "600"),
+        (0, 0, ""),
+    ],
+)
+def test_a_refusal_tells_how_long_permits_were_held_in_this_minute_and_the_last(
+    x: Name, this: int, last: int, mean: str
+) -> None:
+    x.hold("a")
+    while True:
+        now = minute_of(x.raw)
+        x.raw.delete(x.keys.stats)
+        x.raw.hset(x.keys.stats, mapping={f"{now}:r": this, f"{now - 1}:r": last, f"{now - 2}:r": 9})
+        said = x.ask("b", "try")
+        if minute_of(x.raw) == now:
+            break
+    assert ["no", "full", 0, mean, "1"] == said
+
+
+# Peaks
+
+
+def test_the_peak_of_a_writer_is_one(keys: Keys) -> None:
+    with ReadWriteLock("x").write:
+        assert 1 == history().total.peak
+    lock = ReadWriteLock("x")
+    first, second = lock.read.acquire(), lock.read.acquire()
+    assert first and second
+    assert 2 == history().total.peak
+    first.release()
+    second.release()
+
+
+def test_a_peak_is_that_of_all_permits_and_never_sinks(keys: Keys) -> None:
+    semaphore = Semaphore("x", 9)
+    some = [semaphore.acquire(permits=n) for n in (4, 3)]
+    assert 7 == history().total.peak
+    for lease in some:
+        assert lease
+        lease.release()
+    take()
+    take()
+    assert 7 == history().total.peak
+
+
+def test_permits_that_min_hold_keeps_are_not_reclaimed(x: Name) -> None:
+    fence = x.hold("a", keep=KEEP)
+    assert "ok" == x.release("a", fence, hold=60_000, keep=KEEP)
+    x.expire("ka")
+    x.hold("b", keep=KEEP)
+    assert [] == minutes_left(x.raw, x.keys, "c")
+    x.expire("b")
+    x.hold("c", keep=KEEP)
+    assert 1 == len(minutes_left(x.raw, x.keys, "c"))
