@@ -1,11 +1,25 @@
-"""Steps of a quorum say what the scripts read."""
+"""Steps of a quorum say what the scripts read; the majority's answer holds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
+from redis import exceptions as errors
 
+from django_redis_sync import Lock, Semaphore
+from django_redis_sync.engine.quorum import Quorum, async_server, held, members, quorum_of, voting
+from django_redis_sync.engine.quorum.async_server import AsyncQuorumServer
+from django_redis_sync.engine.quorum.members import deducted, stretched
 from django_redis_sync.engine.quorum.steps import undo
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Grant, Run
+from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
 
 KEYS = keys_of("test", "x", None, 7)
 GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
@@ -25,3 +39,269 @@ def test_an_undo_of_any_step_has_every_argument_in_its_place(step: Run) -> None:
     given = dict(zip(words, undo(step, 1).argv, strict=True))
     expected = {"token": "t", "how": "undo", "bury": 1, "mark": "-", "keep": KEYS.keep}
     assert expected == {word: given[word] for word in expected}
+
+
+# Votes, without a server
+
+
+class Member:
+    """In the place of a server of a quorum: `says` what a verb is answered; None: nothing, yet."""
+
+    def __init__(self) -> None:
+        self.says: Callable[[Run], Any] = lambda step: REPLIES[step.verb]
+        self.asked: list[Run] = []
+        self.unanswered: list[asyncio.Future[Answer]] = []
+
+    def perform(self, step: Run) -> asyncio.Future[Answer]:
+        self.asked.append(step)
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        said = self.says(step)
+        if isinstance(said, Failure):
+            done.set_exception(said)
+        elif said is None:
+            self.unanswered.append(done)
+        else:
+            done.set_result(Answer(said, 0.0, 0.0))
+        return done
+
+    def answer(self, reply: list[Any]) -> None:
+        self.unanswered.pop().set_result(Answer(reply, 0.0, 0.0))
+
+    def told(self, verb: str) -> list[tuple[Any, ...]]:
+        """What it was asked by that verb; without its history."""
+        return [step.argv for step in self.asked if step.verb == verb]
+
+
+REPLIES: dict[str, Any] = {"acquire": ["ok", "7", "30302"], "renew": ["ok", "30302"]}
+REPLIES |= {"release": ["ok"], "inspect": ["0"] * 7 + [0], "operate": ["ok"]}
+GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")
+
+
+class Later:
+    """In the place of a keeper: what it is to do later."""
+
+    def __init__(self) -> None:
+        self.steps: list[Run] = []
+        self.later = self.steps.append
+
+
+class Five(dict[str, Member]):
+    """The members by alias; `later`: what each is to be told later."""
+
+    later: dict[str, Later]
+
+    def ok(self, *leases: str) -> None:
+        """So many grant, for that many ms; the others are full."""
+        for n, member in enumerate(self.values()):
+            grant = ["ok", str(7 + n), leases[n]] if n < len(leases) else ["no", "full", 0]
+            member.says = lambda step, grant=grant: {**REPLIES, "acquire": grant}[step.verb]
+
+
+@pytest.fixture
+def five(monkeypatch: pytest.MonkeyPatch) -> Five:
+    made = Five({alias: Member() for alias in "abcde"})
+    made.later = {alias: Later() for alias in made}
+    monkeypatch.setattr(voting, "async_server_of", lambda alias: made[alias])
+    monkeypatch.setattr(async_server, "keeper", lambda alias: made.later[alias])
+    monkeypatch.setattr(async_server, "check", lambda quorum: None)
+    monkeypatch.setattr(voting, "LATE", 0.0)
+    return made
+
+
+def ask(how: str = "try", token: str = "t", lease: str = "30000") -> Run:
+    keys = KEYS.of(token)
+    return Run("acquire", keys, (token, lease, 1, 1, "p", how, 9, 0, "-", "", "-", 7), 1.0)
+
+
+def run(five: Five, *steps: Run) -> list[Any]:
+    """The replies of the quorum, one after the other; Failures in their place."""
+
+    async def main() -> list[Any]:
+        server, replies = AsyncQuorumServer(Quorum(five)), []
+        for step in steps:
+            try:
+                replies.append((await asyncio.wait_for(server.run(step), 30)).reply)
+            except Failure as failure:
+                replies.append(failure)
+        return replies
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    held._known.clear()
+
+
+@pytest.mark.parametrize(("servers", "need"), [(3, 2), (4, 3), (5, 3), (7, 4)])
+def test_more_than_half_is_a_majority(servers: int, need: int) -> None:
+    assert need == Quorum([str(n) for n in range(servers)]).need
+
+
+def test_servers_are_asked_for_more_than_is_believed() -> None:
+    assert ("30302", "inf") == (stretched("30000"), stretched("inf"))
+    assert (30000.0, math.inf) == (deducted("30302"), deducted("inf"))
+    for ms in range(1, 3000, 7):
+        assert ms <= deducted(stretched(str(ms))) <= ms + 1
+
+
+def test_belief_ends_with_the_first_of_the_longest_lived_majority(five: Five) -> None:
+    five.ok("40402", "30302", "20202", "10102")
+    assert [["ok", "10", "20000"]] == run(five, ask())
+    assert ("t", "30302") == five["a"].told("acquire")[0][:2]
+
+
+def test_a_minority_gives_back_what_it_granted_and_nothing_else(five: Five) -> None:
+    five.ok("30302", "30302")
+    (refused,) = run(five, ask())
+    assert ["no", "full"] == refused[:2]
+    assert [1, 1, 0, 0, 0] == [len(member.told("release")) for member in five.values()]
+    assert ("t", "0", "undo", 0) == five["a"].told("release")[0][:4]
+
+
+def test_a_minority_that_waits_asks_again_after_a_while_that_differs(five: Five) -> None:
+    def whiles(granted: int, *silent: str) -> set[int]:
+        five.ok(*["30302"] * granted)
+        says(five, "acquire", GONE, *silent)
+        replies = run(five, *[ask("wait", f"t{n}") for n in range(20)])
+        assert {"wait"} == {reply[0] for reply in replies}
+        return {int(reply[2]) for reply in replies}
+
+    split, full = whiles(2, "e"), whiles(0)
+    assert len(split) > 3 and len(full) > 3
+    assert max(split) <= async_server.SPLIT[1] and max(full) <= async_server.HELD[1]
+
+
+def test_a_lease_that_the_vote_itself_outlasted_is_no_grant(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = itertools.count(100.0, 40.0)
+    monkeypatch.setattr(async_server, "clock", lambda: next(now))
+    (refused,) = run(five, ask())
+    assert "ok" != refused[0]
+    assert all(member.told("release") for member in five.values())
+
+
+def test_a_majority_that_does_not_answer_is_a_failure_and_is_undone_later(five: Five) -> None:
+    for alias in "abc":
+        five[alias].says = lambda step: GONE
+    (failure,) = run(five, ask())
+    assert isinstance(failure, Failure)
+    assert [1, 1, 1, 0, 0] == [len(later.steps) for later in five.later.values()]
+    assert five["d"].told("release") and five["e"].told("release")
+
+
+def test_a_grant_after_the_vote_is_renewed_and_released_too(five: Five) -> None:
+    five["e"].says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
+
+    async def main() -> None:
+        server = AsyncQuorumServer(Quorum(five))
+        assert "ok" == (await server.run(ask())).reply[0]
+        five["e"].answer(["ok", "99", "30302"])
+        await asyncio.sleep(0)
+        await server.run(plans.renewing(KEYS, GRANT, 30.0, 1, 1.0))
+        await server.run(plans.releasing(KEYS, GRANT, 0, 1.0))
+
+    asyncio.run(main())
+    assert ("t", "99") == five["e"].told("renew")[0][:2] == five["e"].told("release")[0][:2]
+
+
+RENEW = plans.renewing(KEYS, GRANT, 30.0, 1, 1.0)
+RELEASE = plans.releasing(KEYS, GRANT, 0, 1.0)
+
+
+def says(five: Five, verb: str, reply: Any, *aliases: str) -> None:
+    for alias in aliases:
+        before = five[alias].says
+        five[alias].says = lambda step, before=before: (
+            reply if step.verb == verb else before(step)
+        )
+
+
+def test_a_renewal_is_that_of_a_majority_each_by_its_own_fence(five: Five) -> None:
+    five.ok(*["30302"] * 5)
+    says(five, "renew", ["ok", "20202"], "a", "b", "c")
+    assert ["ok", "20000"] == run(five, ask(), RENEW)[1]
+    assert ["7", "8", "9", "10", "11"] == [five[alias].told("renew")[0][1] for alias in five]
+    assert "30302" == five["a"].told("renew")[0][3]
+
+
+def test_a_lease_is_lost_when_no_majority_can_have_it_and_not_before(five: Five) -> None:
+    says(five, "renew", ["lost"], "a", "b")
+    says(five, "renew", GONE, "c", "d")
+    _, first, second = run(five, ask(), RENEW, RENEW)
+    assert isinstance(first, Failure) and isinstance(second, Failure)
+    says(five, "renew", ["lost"], "c")
+    held._known.clear()
+    assert ["lost"] == run(five, ask(), RENEW)[1]
+    assert five["e"].told("release"), "what is left of it is given back"
+
+
+def test_a_release_that_a_server_missed_is_told_to_it_later(five: Five) -> None:
+    says(five, "release", GONE, "a", "b")
+    assert ["ok"] == run(five, ask(), RELEASE)[1]
+    assert [1, 1, 0, 0, 0] == [len(later.steps) for later in five.later.values()]
+
+
+def test_a_release_without_a_majority_is_a_failure_and_asked_again_only_where_it_failed(
+    five: Five,
+) -> None:
+    says(five, "release", GONE, "a", "b", "c")
+    assert isinstance(run(five, ask(), RELEASE)[1], Failure)
+    says(five, "release", ["ok"], "a", "b", "c")
+    for member in five.values():
+        member.asked.clear()
+    assert [["ok"]] == run(five, RELEASE)
+    assert [1, 1, 1, 0, 0] == [len(member.asked) for member in five.values()]
+
+
+def test_a_server_that_was_silent_is_not_waited_for_again(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    five["e"].says = lambda step: None
+
+    async def main() -> None:
+        server = AsyncQuorumServer(Quorum(five))
+        monkeypatch.setattr(voting, "PATIENCE", 0.02)
+        await server.run(ask()._replace(timeout=1e6))
+        monkeypatch.setattr(voting, "PATIENCE", 1e6)
+        undone = server.run(plans.undoing(KEYS, "t")._replace(timeout=1e6))
+        await asyncio.wait_for(undone, 30)
+
+    asyncio.run(main())
+
+
+def test_a_vote_ends(five: Five, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voting, "PATIENCE", 0.02)
+    for member in five.values():
+        member.says = lambda step: None
+    (failure,) = run(five, ask()._replace(timeout=1e6))
+    assert isinstance(failure, Failure) and "unanswered" == failure.why
+
+
+# Which servers
+
+
+@pytest.mark.parametrize("using", [["a"], ["a", "b"], ["a", "b", "a"], ["a", "b", "b", "c"]])
+def test_a_quorum_is_of_three_servers_at_the_least_each_named_once(using: list[str]) -> None:
+    with pytest.raises(ImproperlyConfigured):
+        quorum_of(using)
+
+
+def test_one_server_under_two_aliases_has_one_vote(settings: Any) -> None:
+    urls = ["redis://127.0.0.1:7001/0", "redis://127.0.0.1:7002/0", "redis://127.0.0.1:7001/0"]
+    for alias, url in zip("abc", urls, strict=True):
+        cache = {**settings.CACHES["default"], "LOCATION": url}
+        settings.CACHES = {**settings.CACHES, alias: cache}
+    with pytest.raises(ImproperlyConfigured, match="same LOCATION"):
+        members.check(quorum_of(["a", "b", "c"]))
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": math.inf}, {"fair": True}], ids=["permanent", "fair"]
+)
+def test_what_a_quorum_cannot_keep_is_refused(options: Any) -> None:
+    with pytest.raises(ImproperlyConfigured):
+        Lock("x", using=["a", "b", "c"], **options)
+    with pytest.raises(ImproperlyConfigured):
+        Semaphore("x", 2, using=["a", "b", "c"])

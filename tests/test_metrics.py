@@ -1,6 +1,8 @@
 """The Prometheus collector: what a scrape shows, and what it never shows."""
 
+import threading
 import urllib.request
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -11,10 +13,15 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 
 from django_redis_sync import Semaphore, metrics
 from django_redis_sync.operators import actions
+from django_redis_sync.operators.names import Group
+from django_redis_sync.operators.status import Holder, Status, status_of
+from django_redis_sync.protocol.keys import group_keys
+from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
+PAIR = CONSTANTS["PAIR"]
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +99,99 @@ def test_labels_are_bounded(raw: redis.Redis, settings: Any) -> None:
     raw.zadd(f"{settings.PREFIX}:names", {f"n{i}": i + 1 for i in range(1000)})
     shown = [line for line in scrape(names=["*"]) if line.startswith("redis_sync_in_use")]
     assert len(shown) == metrics.MOST_LABELS
+
+
+#: What the verbs count, by their letter; of w and r a count and its milliseconds share a number.
+COUNTED = {"g": 1, "w": 2, "n": 3, "s": 4, "t": 5, "r": 6, "c": 7, "l": 8}
+EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
+EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8}
+
+
+def plant(raw: redis.Redis, key: str) -> int:
+    """Has counted COUNTED in the last whole minute, ten times as much in this one, a hundred times
+    before; returns the minute."""
+    minute = int(raw.time()[0]) // 60
+    fields = {}
+    for ago, times in ((1, 1), (0, 10), (30, 100)):
+        for letter, n in COUNTED.items():
+            ms = {"w": 2500, "r": 7000}.get(letter, 0)
+            value = (n * PAIR + ms if ms else n) * times
+            fields[f"{minute - ago}:{letter}"] = value
+    raw.hset(key, mapping={**fields, "tidied": minute})
+    return minute
+
+
+def scraped(raw: redis.Redis, key: str, **options: Any) -> dict[str, float]:
+    """A scrape of counters planted there, within a single minute."""
+    while True:
+        minute = plant(raw, key)
+        found = scrape(**options)
+        if int(raw.time()[0]) // 60 == minute:
+            return found
+
+
+def shown(found: dict[str, float], family: str, label: str, name: str) -> dict[str, float]:
+    start, end = f"redis_sync_{family}{{", f'name="{name}"'
+    lines = {line: n for line, n in found.items() if line.startswith(start) and end in line}
+    return {line.partition(f'{label}="')[2].partition('"')[0]: n for line, n in lines.items()}
+
+
+def test_each_event_of_a_name_has_its_own_value(raw: redis.Redis, settings: Any) -> None:
+    with Semaphore("exports", 3):
+        eventually(lambda: listed("exports"))
+        found = scraped(raw, f"{settings.PREFIX}:{{exports}}:stats")
+    assert EVENTS == shown(found, "last_minute", "event", "exports")
+    ever = {event: 111 * n for event, n in EVENTS.items()}
+    assert ever == shown(found, "events_total", "event", "exports")
+    assert {"wait": 2.5, "held": 7.0} == shown(found, "last_minute_seconds", "what", "exports")
+    ever = {"wait": 277.5, "held": 777.0}
+    assert ever == shown(found, "seconds_total", "what", "exports")
+
+
+def test_the_events_of_a_policy_are_its_sums(raw: redis.Redis, settings: Any) -> None:
+    with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5):
+        eventually(lambda: listed("api:*@7311"))
+        shares, _, sums = group_keys(settings.PREFIX, "api:*")
+        raw.hset(shares, "p1", f"{int(raw.time()[0]) * 1000 + 60_000} [40,30,[0,0],{{}}]")
+        found = scraped(raw, sums)
+    assert EVENTS == shown(found, "last_minute", "event", "api:*")
+    ever = {event: 111 * n for event, n in EVENTS.items()}
+    assert ever == shown(found, "events_total", "event", "api:*")
+    assert {"wait": 2.5, "held": 7.0} == shown(found, "last_minute_seconds", "what", "api:*")
+
+
+def test_the_present_of_a_name_is_told_apart() -> None:
+    with Semaphore("exports", 3) as older, Semaphore("exports", 3):
+        waiter = threading.Thread(target=wait_for_three)
+        waiter.start()
+        eventually(lambda: listed("exports") and status_of("exports").waiting)
+        found = scrape()
+        since = (older.acquired_at, status_of("exports").at)
+    waiter.join()
+    assert 3 == found['redis_sync_limit{name="exports"}']
+    assert 2 == found['redis_sync_in_use{name="exports"}']
+    assert 1 == found['redis_sync_waiting{name="exports"}']
+    assert 1 == found["redis_sync_names"]
+    assert 0 < found['redis_sync_oldest_hold_seconds{name="exports"}']
+    assert found['redis_sync_oldest_hold_seconds{name="exports"}'] <= (
+        since[1] - since[0]
+    ).total_seconds()
+
+
+def wait_for_three() -> None:
+    lease = Semaphore("exports", 3).acquire(blocking_timeout=20, permits=3)
+    assert lease
+    lease.release()
+
+
+def test_the_oldest_hold_is_that_of_the_oldest_holder() -> None:
+    ago = [datetime.now(timezone.utc) - timedelta(seconds=n) for n in (5, 500, 50)]
+    nothing: dict[str, Any] = dict.fromkeys(Status.__dataclass_fields__)
+    holders = tuple(Holder("id", since, 1.0, 1, "held", 1, {}) for since in ago)
+    now = {"name": "x", "holders": holders, "at": ago[0] + timedelta(seconds=5), "in_use": 3}
+    families = metrics._families()
+    metrics._add_now(families, Group("x", Status(**{**nothing, **now, "waiting": 0}), ()))
+    assert [500] == [round(sample.value) for sample in families["oldest"].samples]
 
 
 def test_redis_down_is_a_value_and_no_error(settings: Any) -> None:

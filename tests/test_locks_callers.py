@@ -1,0 +1,71 @@
+"""The leases that a thread or task took through an object: which it gives back, which it forgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_redis_sync.exceptions import NotAcquired
+from django_redis_sync.locks import callers
+from django_redis_sync.locks.callers import Block, PerCaller, _Taken
+
+
+class Paper:
+    """In the place of a lease. `looks`: how often any was looked at."""
+
+    looks = 0
+
+    def __init__(self, held: bool = True, ended: bool = False) -> None:
+        self._held, self.ended = held, ended
+
+    @property
+    def held(self) -> bool:
+        Paper.looks += 1
+        return self._held
+
+
+def taken(count: int, **said: Any) -> tuple[_Taken, list[Any]]:
+    mine, leases = _Taken(), [Paper(**said) for _ in range(count)]
+    for lease in leases:
+        mine.add(lease, False)  # type: ignore[arg-type]
+    return mine, leases
+
+
+def test_leases_given_back_by_their_own_release_do_not_pile_up() -> None:
+    mine, _ = taken(10_000, held=False, ended=True)
+    assert len(mine.leases) <= 3 * callers._MOST_OVER
+
+
+def test_of_the_lost_the_newest_are_still_known() -> None:
+    mine, leases = taken(10_000, held=False)
+    assert callers._MOST_OVER <= len(mine.leases) <= 5 * callers._MOST_OVER
+    assert leases[-callers._MOST_OVER :] == [*mine.leases][-callers._MOST_OVER :]
+    assert leases[-1] is mine.newest(take=False)
+
+
+def test_those_that_are_held_are_all_known_and_looked_through_seldom() -> None:
+    Paper.looks = 0
+    mine, leases = taken(10_000)
+    assert leases == [*mine.leases]
+    assert Paper.looks < 5 * 10_000
+
+
+def test_the_newest_goes_first_and_each_once() -> None:
+    mine, leases = taken(3)
+    assert [leases[2], leases[1], leases[0], None] == [mine.newest(take=True) for _ in range(4)]
+
+
+def test_what_was_given_back_by_itself_is_passed_over() -> None:
+    mine, leases = taken(3)
+    leases[2].ended = True
+    assert leases[1] is mine.newest(take=False)
+    assert leases[1] is mine.newest(take=True)
+
+
+def test_a_block_that_was_left_is_not_left_again() -> None:
+    mine, block = PerCaller(), Block("_leave", None)
+    mine.hold(block, "a stack")
+    assert "a stack" == mine.end(block)
+    with pytest.raises(NotAcquired, match="left before"):
+        mine.end(block)

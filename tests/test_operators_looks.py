@@ -1,0 +1,234 @@
+"""What `locks doctor` makes of a server's answers, at each threshold: without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from django_redis_sync.operators import doctor
+from django_redis_sync.operators.doctor import Finding, neighbours, permissions, servers
+from django_redis_sync.operators.doctor.servers import Node
+from django_redis_sync.operators.status import Holder, Status
+
+AT = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+
+
+class Answers:
+    """In the place of a server: a reply by the words of the command."""
+
+    alias = "default"
+
+    def __init__(self, **replies: Any) -> None:
+        self.replies = {key.replace("_", " "): value for key, value in replies.items()}
+
+    def command(self, *words: Any, timeout: float = 0.0) -> Any:
+        reply = self.replies[" ".join(map(str, words))]
+        return reply() if callable(reply) else reply
+
+
+def node(**replies: Any) -> Any:
+    return Node("", Answers(**replies), lambda key: True)  # type: ignore[arg-type]
+
+
+def level(found: Iterator[Finding]) -> str:
+    """That of a single finding; what is not ok has a remedy, what is ok has none."""
+    (finding,) = found
+    assert (finding.level != "ok") == bool(finding.remedy), finding
+    return finding.level
+
+
+# Each node
+
+
+@pytest.mark.parametrize(
+    ("spent", "said"),
+    [
+        ([0.009] * 10, "ok"),
+        ([0.011] * 10, "warning"),
+        ([0.09] * 10, "warning"),
+        ([0.11] * 10, "error"),
+        ([0.001] * 6 + [5.0] * 4, "ok"),
+        ([5.0] * 6 + [0.001] * 4, "error"),
+    ],
+    ids=["soon", "slow", "still slow", "too slow", "mostly soon", "mostly not"],
+)
+def test_the_median_of_some_round_trips_tells_how_slow_a_server_is(
+    spent: list[float], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, left = [0.0], list(spent)
+
+    def ping() -> str:
+        now[0] += left.pop()
+        return "PONG"
+
+    monkeypatch.setattr(servers, "clock", lambda: now[0])
+    assert said == level(servers._latency(node(PING=ping)))
+
+
+@pytest.mark.parametrize(
+    ("offset", "said"), [(0.9, "ok"), (-0.9, "ok"), (1.1, "warning"), (-1.1, "warning")]
+)
+def test_a_clock_may_be_off_by_a_second_either_way(
+    offset: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "time", SimpleNamespace(time=lambda: 1_790_000_000.0))
+    seconds, part = divmod(1_790_000_000.0 + offset, 1)
+    reply = [str(int(seconds)), str(round(part * 1e6))]
+    assert said == level(servers._clock(node(TIME=reply)))
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("6.0.16", "error"), ("6.2.0", "ok"), ("7.0.15", "ok"), ("10.0.0", "ok"), ("unstable", "ok")],
+)
+def test_a_version_is_compared_by_its_numbers(version: str, said: str) -> None:
+    assert said == level(servers._version(Answers(), {"redis_version": version}))  # type: ignore[arg-type]
+
+
+def test_a_replica_is_an_error_and_a_primary_is_not_mentioned() -> None:
+    assert "error" == level(servers._role(Answers(), {"role": "slave"}))  # type: ignore[arg-type]
+    assert [] == [*servers._role(Answers(), {"role": "master"})]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("policy", "most", "used", "said"),
+    [
+        ("noeviction", 0, 10**9, "ok"),
+        ("noeviction", 1000, 900, "ok"),
+        ("noeviction", 1000, 901, "warning"),
+        ("noeviction", 1000, 999, "warning"),
+        ("noeviction", 1000, 1000, "error"),
+        ("allkeys-lru", 0, 0, "warning"),
+        ("allkeys-lru", 1000, 0, "error"),
+    ],
+)
+def test_memory_that_ends_or_is_evicted(policy: str, most: int, used: int, said: str) -> None:
+    info = {"maxmemory_policy": policy, "maxmemory": str(most), "used_memory": str(used)}
+    assert said == level(servers._eviction(Answers(), info))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("info", "fsync", "said"),
+    [
+        ({"aof_enabled": "1"}, "everysec", "ok"),
+        ({"aof_enabled": "1"}, "no", "warning"),
+        ({"aof_enabled": "1", "aof_last_write_status": "err"}, "everysec", "error"),
+        ({"aof_enabled": "1", "aof_last_write_status": "err"}, "no", "error"),
+        ({"aof_enabled": "0"}, "everysec", "warning"),
+    ],
+)
+def test_what_a_restart_keeps(info: dict[str, str], fsync: str, said: str) -> None:
+    replies = {"CONFIG_GET_appendfsync": ["appendfsync", fsync], "CONFIG_GET_save": ["save", ""]}
+    assert said == level(servers._persistence(Answers(**replies), info))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "fine", "said"),
+    [("ok", 16384, "ok"), ("ok", 16383, "warning"), ("fail", 16384, "error"), ("fail", 0, "error")],
+)
+def test_slots_without_a_node(state: str, fine: int, said: str) -> None:
+    text = f"cluster_state:{state}\r\ncluster_slots_ok:{fine}\r\ncluster_known_nodes:3\r\n"
+    server: Any = Answers(CLUSTER_INFO=text)
+    assert said == level(servers._cluster(server, {"cluster_enabled": "1"}))
+    assert [] == [*servers._cluster(server, {"cluster_enabled": "0"})]
+
+
+# All of them
+
+
+def test_an_alias_shares_a_database_with_those_of_the_same_place(settings: Any) -> None:
+    def places(url: str) -> set[Any]:
+        cache = {**settings.CACHES["default"], "LOCATION": url}
+        settings.CACHES = {**settings.CACHES, "other": cache}
+        return neighbours._places("other")
+
+    here = places("redis://127.0.0.1:7777/3")
+    assert here == places("redis://localhost:7777/3") == places("redis://me:word@127.0.0.1:7777/3")
+    others = ("redis://127.0.0.1:7777/4", "redis://127.0.0.1:7778/3", "redis://127.0.0.2:7777/3")
+    assert not any(here & places(url) for url in others)
+    assert places("redis://127.0.0.1/0") == places("redis://127.0.0.1:6379")
+    assert places("unix:///a.sock?db=1") != places("unix:///b.sock?db=1")
+
+
+def status(name: str, key: str | None = None, **said: Any) -> Status:
+    nothing: dict[str, Any] = dict.fromkeys(Status.__dataclass_fields__)
+    given = {"name": name, "key": key, "holders": (), "waiters": (), "at": AT}
+    return Status(**{**nothing, **given, **said})
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The names that each finding is about, by its id."""
+
+    def judge(*found: Status) -> dict[str, str]:
+        monkeypatch.setattr(neighbours, "Recent", lambda using: [one.name for one in found])
+        monkeypatch.setattr(neighbours, "newest_keys", lambda names, using: {n: [] for n in names})
+        monkeypatch.setattr(neighbours, "marked", lambda using: [])
+        monkeypatch.setattr(neighbours, "readable", lambda pairs, using: ([*found], []))
+        said = list(neighbours._names("default"))
+        return {one.id: one.detail for one in said if one.level != "ok"}
+
+    return judge
+
+
+def test_the_marks_of_a_policy_are_said_once_and_not_of_each_key(judged: Any) -> None:
+    paused, resized = {"paused_since": AT}, {"override": 5}
+    said = judged(
+        status("exports", **paused),
+        status("exports", "7", **paused),
+        status("imports", **resized),
+        status("imports", "7", **resized),
+        status("free"),
+    )
+    assert {"marks": "Paused or resized: exports, imports."} == said
+
+
+def test_callers_that_disagreed_within_a_day_are_said(judged: Any) -> None:
+    day = timedelta(days=1)
+    said = judged(
+        status("lately", clash=(3, AT - day + timedelta(seconds=1))),
+        status("long ago", clash=(3, AT - day)),
+    )
+    assert ["limits"] == [*said] and "lately. " in said["limits"]
+
+
+def test_permanent_holders_are_said(judged: Any) -> None:
+    holder = Holder("id", AT, float("inf"), 1, "held", 1, {})
+    said = judged(status("a", holders=(holder,)), status("b"))
+    assert ["permanent"] == [*said] and "Of a." in said["permanent"]
+
+
+def test_of_many_names_some_are_said() -> None:
+    names = [f"n{i}" for i in range(7)]
+    assert "n0, n1, n2, n3, n4" == neighbours._listed(names[:5])
+    assert "n0, n1, n2, n3, n4 and 2 more" == neighbours._listed(names)
+
+
+def test_a_command_without_a_name_is_given_no_rule() -> None:
+    assert "" == permissions._rule("ERR unknown command 'ZADD'", "ZADD", "p")
+    assert "&p:*" == permissions._rule("can't access one of the channels", "PUBLISH", "p")
+    assert "~p:*" == permissions._rule("no access to one of the keys", "ZADD", "p")
+    assert "+zadd" == permissions._rule("can't run this command", "ZADD", "p")
+
+
+# The command
+
+
+@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warning", 0), ("error", 1)])
+def test_the_exit_code_of_doctor_is_that_of_errors(
+    level: Any, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Finding("one", level, "title", "detail"), Finding("two", "ok", "title", "")]
+    monkeypatch.setattr(doctor, "examine", lambda using: found)
+    try:
+        call_command("locks", "doctor", stdout=StringIO())
+    except SystemExit as ended:
+        assert (1, 1) == (code, ended.code)
+    else:
+        assert 0 == code
