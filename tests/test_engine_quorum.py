@@ -213,9 +213,7 @@ RELEASE = plans.releasing(KEYS, GRANT, 0, 1.0)
 def says(five: Five, verb: str, reply: Any, *aliases: str) -> None:
     for alias in aliases:
         before = five[alias].says
-        five[alias].says = lambda step, before=before: (
-            reply if step.verb == verb else before(step)
-        )
+        five[alias].says = lambda step, before=before: reply if step.verb == verb else before(step)
 
 
 def test_a_renewal_is_that_of_a_majority_each_by_its_own_fence(five: Five) -> None:

@@ -1,4 +1,4 @@
-"""The leases that a thread or task took through an object: which it gives back, which it forgets."""
+"""The leases that a caller took through an object: which it gives back, which it forgets."""
 
 from __future__ import annotations
 

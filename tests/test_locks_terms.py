@@ -1,4 +1,4 @@
-"""What a primitive asks for: its arguments, then SEMAPHORES, then the defaults. No server is asked."""
+"""What a primitive asks for: its arguments, then SEMAPHORES, then the defaults. No server."""
 
 from __future__ import annotations
 

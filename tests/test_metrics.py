@@ -173,9 +173,10 @@ def test_the_present_of_a_name_is_told_apart() -> None:
     assert 1 == found['redis_sync_waiting{name="exports"}']
     assert 1 == found["redis_sync_names"]
     assert 0 < found['redis_sync_oldest_hold_seconds{name="exports"}']
-    assert found['redis_sync_oldest_hold_seconds{name="exports"}'] <= (
-        since[1] - since[0]
-    ).total_seconds()
+    assert (
+        found['redis_sync_oldest_hold_seconds{name="exports"}']
+        <= (since[1] - since[0]).total_seconds()
+    )
 
 
 def wait_for_three() -> None:

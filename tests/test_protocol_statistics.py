@@ -111,7 +111,8 @@ def test_a_refusal_tells_how_long_permits_were_held_in_this_minute_and_the_last(
     while True:
         now = minute_of(x.raw)
         x.raw.delete(x.keys.stats)
-        x.raw.hset(x.keys.stats, mapping={f"{now}:r": this, f"{now - 1}:r": last, f"{now - 2}:r": 9})
+        held = {f"{now}:r": this, f"{now - 1}:r": last, f"{now - 2}:r": 9}
+        x.raw.hset(x.keys.stats, mapping=held)
         said = x.ask("b", "try")
         if minute_of(x.raw) == now:
             break

@@ -1,5 +1,5 @@
-"""The server in memory, of `django_redis_sync.testing`, beside a real one: Hypothesis has both carry
-out the same verbs, and their replies have to say the same.
+"""The server in memory, of `django_redis_sync.testing`, beside a real one: Hypothesis has both
+carry out the same verbs, and their replies have to say the same.
 
 What is left out is what it says of itself that it lacks: no waiter is woken (so all ask again after
 each verb, in both), statistics, tombstones (so no ended token comes back).
@@ -105,7 +105,8 @@ class InMemory(RuleBasedStateMachine):
                     del self.waiting[token]
                     going = True
                 if said[0] == "ok":
-                    self.run("renew", token, self.held[token], how="set", ms=MINUTE, nth=next(self.nth))
+                    more = {"how": "set", "ms": MINUTE, "nth": next(self.nth)}
+                    self.run("renew", token, self.held[token], **more)
 
     def soon(self) -> bool:
         return time.monotonic() - self.began < SOON

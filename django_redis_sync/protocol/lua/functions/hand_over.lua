@@ -9,7 +9,7 @@ local function hand_over(name, me)
     local state, _, _, lease, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
     local permits, limit, channel = string.match(terms or '', TERMS)
     permits, limit = tonumber(permits), name.override or tonumber(limit)
-    local deadline = deadline_of(name, t, channel)
+    local deadline = state == 'w' and deadline_of(name, t, channel)
     if state == 'w' and deadline <= name.now and t ~= me then
       dead = dead + drop_dead(name, me)
       name.more = dead >= 2 * CHUNK -- a script stops the server: the rest is for the next ask

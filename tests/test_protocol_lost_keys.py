@@ -1,0 +1,54 @@
+"""A key of a name is gone, as an evicting server takes them one by one: the verbs go on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tests.test_protocol_scripts import Name
+
+VERBS: dict[str, Callable[[Name, str], object]] = {
+    "ask": lambda x, fence: x.ask("d"),
+    "try": lambda x, fence: x.ask("e", "try"),
+    "ask again": lambda x, fence: x.ask("b", "again"),
+    "release": lambda x, fence: x.release("a", fence),
+    "renew": lambda x, fence: x.run("renew", "a", fence=fence, how="set", ms=1000, nth=1),
+    "undo": lambda x, fence: x.undo("b"),
+    "give up": lambda x, fence: x.run("release", "c", how="giveup"),
+    "clear": lambda x, fence: x.run("clear", "c"),
+    "resume": lambda x, fence: x.operate("resume"),
+    "inspect": lambda x, fence: x.run("inspect"),
+}
+
+
+@pytest.fixture
+def x(raw: redis.Redis) -> Name:
+    return Name(raw)
+
+
+@pytest.mark.parametrize("part", ["leases", "queue", "waiters", "info"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_goes_on(x: Name, part: str, verb: str) -> None:
+    fence = x.hold("a")
+    x.wait("b", "c")
+    x.raw.delete(getattr(x.keys, part))
+    VERBS[verb](x, fence)
+    for token in "abcde":
+        x.undo(token)
+    tokens = (f"new{n}" for n in itertools.count())
+    if part == "info":  # of whom a lease is, nobody knows: it ends by its time
+        x.raw.delete(x.keys.leases)
+    assert "ok" == x.ask(next(tokens))[0]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_waiter_without_a_record_holds_up_nobody(x: Name, verb: str) -> None:
+    fence = x.hold("a")
+    x.wait("b", "c")
+    x.raw.hdel(x.keys.info, "b")
+    VERBS[verb](x, fence)
+    x.release("a", fence)
+    assert "b" not in x.queue() and "b" not in x.holders()
