@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
+import socket
+import threading
 import unicodedata
 from typing import Any
 
@@ -15,7 +18,7 @@ from django.test import override_settings
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable, conf
+from django_redis_sync import Lease, LeaseLost, Semaphore, Unavailable, conf
 from django_redis_sync.defaults import REQUESTS, SETTINGS
 from django_redis_sync.engine import labels
 from django_redis_sync.limits import identity
@@ -58,7 +61,7 @@ def test_a_text_that_is_let_through_is_short_and_has_no_control_character(text: 
     except ValueError:
         return
     assert 0 < len(text.encode()) <= MOST_BYTES
-    assert text == text.replace("\n", "").replace("\x1b", "").replace("\0", "")
+    assert set() == {unicodedata.category(char) for char in text} & {"Cc", "Cs", "Zl", "Zp"}
 
 
 @given(JSON, JSON, JSON, JSON, JSON)
@@ -193,11 +196,11 @@ def test_any_json_as_a_label(values: Any) -> None:
 def test_a_label_comes_back_bounded_and_on_one_line(label: str, user: str, request: str) -> None:
     written = labels.write(label, user, request)
     assert written.isascii() and written.isprintable()
-    assert " " not in written or written.count("\n") == 0
-    assert len(written) < 8000
     read = labels.read(written)
-    check_label(read)
-    assert label[: labels.MOST] == read.get("label", "")
+    thread = threading.current_thread().name
+    here = {"host": socket.gethostname(), "pid": os.getpid(), "thread": thread}
+    said = {"label": label[:200], "user": user[:200], "request": request[:200]}
+    assert {**here, **{field: text for field, text in said.items() if text}} == read
 
 
 @pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000], ids=["lists", "dicts"])
@@ -260,8 +263,3 @@ def test_whatever_a_policys_key_says_becomes_a_key_or_a_type_error(value: Any) -
         return
     keys_of("sync", "policy", key)
     keys_of("sync", "policy", identity.of_user(value))
-
-
-def test_nothing_of_this_needs_a_lock() -> None:
-    """The plain name is as good as ever after all that."""
-    assert "x" == Lock("x").name
