@@ -27,7 +27,7 @@ MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 
 def becomes(what: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while not what() and time.monotonic() < end:
         time.sleep(0.01)
     return what()

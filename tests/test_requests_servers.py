@@ -42,7 +42,7 @@ def sites(tmp_path_factory) -> Iterator[dict[str, Site]]:
         yield {"gunicorn": gunicorn, "uvicorn": uvicorn}
 
 
-def becomes(what: Callable[[], bool], seconds: float = 10) -> bool:
+def becomes(what: Callable[[], bool], seconds: float = 30) -> bool:
     end = time.monotonic() + seconds
     while not what() and time.monotonic() < end:
         time.sleep(0.02)

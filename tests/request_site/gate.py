@@ -6,13 +6,14 @@ Both live in the tests' own Redis, whatever the limits use.
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import redis
 from django.conf import settings
 
 #: Seconds after which a gate that nobody opens opens by itself.
-PATIENCE = 15
+PATIENCE = 60
 TICK = 0.02
 
 
@@ -31,20 +32,21 @@ def open_gate(name: str) -> None:
         client.set(key("gate", name), 1)
 
 
-def is_open(name: str) -> bool:
+def shut(name: str) -> Iterator[None]:
+    """As often as somebody looks, for as long as it is shut."""
+    end = time.monotonic() + PATIENCE
     with witness() as client:
-        return bool(client.exists(key("gate", name)))
+        while not client.exists(key("gate", name)) and time.monotonic() < end:
+            yield
 
 
 def wait(name: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_open(name) and time.monotonic() < end:
+    for _ in shut(name):
         time.sleep(TICK)
 
 
 async def await_(name: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_open(name) and time.monotonic() < end:
+    for _ in shut(name):
         await asyncio.sleep(TICK)
 
 

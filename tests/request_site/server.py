@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -14,7 +15,9 @@ import httpx
 from devtools.servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-START_SECONDS = 20
+START_SECONDS = 60
+#: Without certificates, which would be read anew for each request.
+PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 
 
 WSGI, ASGI = "tests.request_site.wsgi:application", "tests.request_site.asgi:application"
@@ -103,7 +106,7 @@ class Site:
         end = time.monotonic() + START_SECONDS
         while True:
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/free/").status_code == 200:
+                if httpx.get(f"{self.url}/free/", **PLAIN).status_code == 200:
                     return self
             if time.monotonic() > end or self.process.poll() is not None:
                 self.__exit__()
@@ -119,10 +122,10 @@ class Site:
             self.process.wait()
 
     def get(self, path: str, **options) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=20, **options)
+        return httpx.get(self.url + path, **{**PLAIN, **options})
 
     def client(self, **options) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=20, **options)
+        return httpx.Client(base_url=self.url, **{**PLAIN, **options})
 
 
 class Slow:
@@ -131,7 +134,7 @@ class Slow:
     def __init__(self, site: Site, path: str) -> None:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.settimeout(20)
+        self._socket.settimeout(60)
         self._socket.connect(("127.0.0.1", site.port))
         self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 

@@ -22,6 +22,11 @@ def gate_of(request) -> str:
     return request.GET.get("gate", "")
 
 
+def shut(request):
+    """As often as it is looked at, for as long as the gate in the query is shut."""
+    return gate.shut(gate_of(request)) if gate_of(request) else ()
+
+
 def plain(request):
     """Waits for the gate in the query, if there is one."""
     who = request.GET.get("who", "")
@@ -51,9 +56,7 @@ alimited = one(aplain)
 
 def parts(request):
     yield b"first"
-    name = gate_of(request)
-    end = time.monotonic() + gate.PATIENCE
-    while name and not gate.is_open(name) and time.monotonic() < end:
+    for _ in shut(request):
         time.sleep(gate.TICK)
         yield b"." * 1000
     if "fail" in request.GET:
@@ -63,9 +66,7 @@ def parts(request):
 
 async def aparts(request):
     yield b"first"
-    name = gate_of(request)
-    end = time.monotonic() + gate.PATIENCE
-    while name and not gate.is_open(name) and time.monotonic() < end:
+    for _ in shut(request):
         await asyncio.sleep(gate.TICK)
         yield b"." * 1000
     if "fail" in request.GET:
