@@ -164,9 +164,10 @@ class Visitor:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for width, device in ((1280, "desktop"), (390, "phone")):
             for scheme in ("light", "dark"):
-                self._show(width, 900, scheme)
+                self.show(width, 900, scheme)
                 height = self.browser.execute_script("return document.documentElement.scrollHeight")
-                self._show(width, max(700, min(height, 4000)), scheme)
+                self.show(width, max(700, min(height, 4000)), scheme)
+                time.sleep(0.3)  # colours of links change by and by
                 self.browser.save_screenshot(str(Path(folder, f"{name}-{device}-{scheme}.png")))
         self.reset()
 
@@ -175,7 +176,7 @@ class Visitor:
         self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
-    def _show(self, width: int, height: int, scheme: str) -> None:
+    def show(self, width: int, height: int, scheme: str) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -268,7 +268,7 @@ def test_nothing_is_cut_off_at_any_width(manager: Visitor) -> None:
         for path in ("", "shop.tasks.bill/change/"):
             manager.open(path)
             for width in WIDTHS:
-                manager._show(width, 900, "light")
+                manager.show(width, 900, "light")
                 assert manager.browser.execute_script(wider) == [], (path, width)
         manager.reset()
         waiting.end()

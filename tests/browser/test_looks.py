@@ -106,7 +106,7 @@ def looks(visitor: Visitor, name: str, widths: tuple[int, ...], schemes: tuple[s
         show(visitor, page)
         for width in widths:
             for scheme in schemes:
-                visitor._show(width, 1600, scheme)
+                visitor.show(width, 1600, scheme)
                 time.sleep(0.3)  # colours fade in
                 if folder:
                     part = page.partition("/")[0] or "list"
@@ -135,7 +135,7 @@ def test_axe_finds_nothing_of_ours_at_any_width(manager: Visitor, busy: None, sc
 def test_beside_the_sidebar_of_a_tablet_a_table_is_a_table(manager: Visitor, busy: None) -> None:
     manager.open()
     for width, display in ((1280, "table-cell"), (820, "table-cell"), (390, "flex")):
-        manager._show(width, 900, "light")
+        manager.show(width, 900, "light")
         shown = manager.browser.execute_script(
             "return getComputedStyle(document.querySelector('#sync-names td[data-label]')).display"
         )
