@@ -99,7 +99,7 @@ class Entry:
         if self.module and importlib.util.find_spec(self.module) is None:
             return f"{self.package or self.module} is not installed"
         if self.needs == "postgres":
-            from . import postgres
+            from devtools import postgres
 
             return postgres.reason()
         return ""

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from devtools import clock
+from devtools.clock import Clock
 from devtools.servers import HOST, ConfigValue, RedisServer
-from tests.faults import clock
-from tests.faults.clock import Clock
 
 from .adapter import LEASE, Entry, Place
 from .proxy import Way
@@ -141,7 +141,7 @@ class Lab:
 
     def _start_servers(self) -> None:
         if self.entry.needs == "postgres":
-            from .postgres import Postgres
+            from devtools.postgres import Postgres
 
             self.postgres = self._stack.enter_context(Postgres()).dsn
         for _ in range({"redis": 1, "quorum": 3}.get(self.entry.needs, 0)):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from exam import postgres
+from devtools import postgres
 
 from .tickets.__main__ import BUYERS, TICKETS
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from devtools import clock
 from devtools.servers import RedisServer
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
 from tests.support.journal import journalling
 
-from . import clock
 from .conftest import Figure, Watch
 
 pytestmark = pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())

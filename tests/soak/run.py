@@ -27,9 +27,9 @@ from typing import Any
 
 import redis
 
+from devtools.clock import Clock, reason
 from devtools.servers import HOST, RedisServer
 from tests.behaviour.proxy import Proxy
-from tests.faults.clock import Clock, reason
 
 #: Keys go soon after the last lease or waiter, and graves are levelled, so that a short run too
 #: sees nothing left.

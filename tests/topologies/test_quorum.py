@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import shutil
-import struct
-import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 
+from devtools import clock
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
 from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, Unavailable
@@ -295,85 +292,28 @@ def test_safe_while_servers_come_and_go(own) -> None:
 
 # Clocks
 
-SHIM = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-static volatile int64_t *ahead;
-__attribute__((constructor)) static void begin(void) {
-  int file = open(getenv("CLOCK_AHEAD"), O_RDONLY);
-  if (file < 0) return;
-  void *at = mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
-  if (at != MAP_FAILED) ahead = at;
-  close(file);
-}
-int gettimeofday(struct timeval *now, void *zone) {
-  static int (*real)(struct timeval *, void *);
-  if (!real) real = dlsym(RTLD_NEXT, "gettimeofday");
-  int failed = real(now, zone);
-  if (now && ahead) now->tv_sec += *ahead;
-  return failed;
-}
-int clock_gettime(clockid_t clock, struct timespec *now) {
-  static int (*real)(clockid_t, struct timespec *);
-  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-  int failed = real(clock, now);
-  if (clock == CLOCK_REALTIME && ahead) now->tv_sec += *ahead;
-  return failed;
-}
-"""
 
-
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that puts a process's wall clock ahead by the seconds in a file."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler for the library that sets a server's clock")
-    folder = tmp_path_factory.mktemp("shim")
-    (folder / "clock.c").write_text(SHIM)
-    library = folder / "clock.so"
-    words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(folder / "clock.c")]
-    made = subprocess.run([*words, "-ldl"], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"the library that sets a server's clock can't be made: {made.stderr[-300:]}")
-    return library
-
-
-def set_ahead(path: Path, seconds: int) -> None:
-    with open(path, "r+b") as file:
-        file.write(struct.pack("=q", seconds))
-
-
+@pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
 @pytest.mark.parametrize("seconds", [60, -60], ids=["ahead", "behind"])
-def test_one_servers_clock_jumps_by_a_minute(
-    shim, tmp_path, monkeypatch, gather, seconds: int
-) -> None:
-    path = tmp_path / "ahead"
-    path.write_bytes(struct.pack("=q", 0))
+def test_one_servers_clock_jumps_by_a_minute(tmp_path, monkeypatch, gather, seconds: int) -> None:
+    odd_clock = clock.Clock(tmp_path)
     with Independent(4) as others, RedisServer() as odd:
         odd.stop()
         with monkeypatch.context() as patch:
-            patch.setenv("LD_PRELOAD", str(shim))
-            patch.setenv("CLOCK_AHEAD", str(path))
+            for name, value in odd_clock.environment.items():
+                patch.setenv(name, value)
             odd.start()
         five = gather([*others.servers, odd])
         held = five.lock("held", timeout=10).acquire()
         with client(odd) as mine, Crowd(five.aliases, ["a", "b"], 1, threads=4, tasks=4) as crowd:
             eventually(lambda: all(len(crowd.grants[one]) > 5 for one in "ab"))
-            set_ahead(path, seconds)
+            odd_clock.shift(seconds)
             assert abs(mine.time()[0] - time.time() - seconds) < 5
             assert five.lock("held").acquire(blocking_timeout=0.5) is None
             assert held.held and held.owned()
             jumped = time.monotonic()
             eventually(lambda: all(len(g) > 20 for g in crowd.grants.values()))
-            set_ahead(path, 0)
+            odd_clock.shift(0)
             eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
         assert crowd.over == 0
         assert crowd.errors == {}, crowd.said

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the examination, in a folder of its own; ends with its process."""
+"""A PostgreSQL server for tests and for the exam, in a folder of its own; ends with its process."""
 
 from __future__ import annotations
 
