@@ -7,6 +7,9 @@ ARGS ?=
 # Most tests wait more than they compute. A server that others use too is not asked by several at once.
 WORKERS ?= $(if $(REDIS_URL),,-n 4 --dist worksteal)
 
+# What is read again by each worker is compiled once, whatever the environment says of bytecode.
+test deep: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test deep soak plants bench exam lint docs messages matrix server clean
 

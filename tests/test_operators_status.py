@@ -20,7 +20,7 @@ from django_redis_sync.operators.names import grouped, names_in_use
 from django_redis_sync.operators.status import Holder, Waiter, status_of, statuses
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
-from tests.behaviour.watching import counted
+from tests.behaviour.watching import counted, sent
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
@@ -124,19 +124,19 @@ def test_ten_thousand_names_take_twenty_round_trips(
     now = raw.time()[0] * 1000
     raw.zadd(REGISTRY, {f"name-{i}": now + i for i in range(10_000)})
     status_of("the script is loaded")
-    trips, many, mine = [], Server.many, threading.get_ident()
+    trips, many, here = [], Server.many, threading.get_ident()
 
     def counting(self: Server, steps: Any) -> Any:
-        if threading.get_ident() == mine:  # the keeper makes round trips of its own
+        if threading.get_ident() == here:  # the keeper makes round trips of its own
             trips.append(len(steps))
         return many(self, steps)
 
     monkeypatch.setattr(Server, "many", counting)
-    with counted(raw) as commands:
+    with counted(raw) as commands, sent() as mine:
         found = statuses(names_in_use())
     assert len(found) == 10_000 and found[0].name == "name-9999"
     assert trips == [500] * 20
-    assert commands["evalsha"] == 10_000
+    assert mine["evalsha"] == 10_000
     assert commands["keys"] == commands["scan"] == 0
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import redis
+import redis.asyncio.connection
 from django.conf import settings
 
 from django_redis_sync.protocol.keys import Keys, keys_of
@@ -89,3 +94,27 @@ def counted(client: redis.Redis) -> Iterator[Counted]:
     yield seen
     seen.by_name = {name: n - before.get(name, 0) for name, n in calls().items()}
     seen.seconds = time.monotonic() - start
+
+
+@contextlib.contextmanager
+def sent() -> Iterator[Counted]:
+    """What this thread and its event loop send during the block, to whatever server: nothing of
+    what the process does in the background."""
+    seen, mine, names = Counted(), threading.get_ident(), Counter[str]()
+
+    def noting(send: Any) -> Any:
+        def note(self: Any, command: Any, *args: Any, **options: Any) -> Any:
+            if threading.get_ident() == mine:
+                chunks = command if isinstance(command, (list, tuple)) else [command]
+                found = re.findall(rb"\*\d+\r\n\$\d+\r\n(\w+)\r\n", b"".join(chunks))
+                names.update(name.decode().lower() for name in found)
+            return send(self, command, *args, **options)
+
+        return note
+
+    with contextlib.ExitStack() as stack:
+        for module in (redis.connection, redis.asyncio.connection):
+            kind, name = module.AbstractConnection, "send_packed_command"
+            stack.enter_context(mock.patch.object(kind, name, noting(getattr(kind, name))))
+        yield seen
+    seen.by_name = dict(names)
