@@ -1,6 +1,7 @@
 """The Redis server of a test run, and the fixtures that reach it."""
 
 import contextlib
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
         url = _unused_database(url)
         stack.callback(_delete_our_keys, url)
     location = _with_least_rights(url) if os.environ.get("DJANGO_REDIS_SYNC_TEST_ACL") else url
+    # What threads say between two tests would stand among the dots.
+    logging.getLogger("django_redis_sync").addHandler(logging.NullHandler())
     os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"] = url
     os.environ["DJANGO_REDIS_SYNC_TEST_URL"] = location
     settings.CACHES["default"]["LOCATION"] = location
