@@ -100,7 +100,7 @@ def versions(table: Table, server: str) -> str:
         if version := entry.version():
             words.append(f"{entry.package or entry.module} {version}")
     if any(find(key).needs == "postgres" for key, _ in table):
-        from . import postgres
+        from devtools import postgres
 
         words.append(f"PostgreSQL {postgres.version()}")
     return ", ".join(dict.fromkeys(words)) + f"; {os.cpu_count()} cores."
