@@ -44,6 +44,19 @@ async def aplain(request: HttpRequest) -> HttpResponse:
     return plain(request)
 
 
+def with_two_scripts(view: Any) -> Any:
+    """The view, and what no limit over Redis can do without."""
+    from .cycles import minimal
+
+    scripts = minimal()
+
+    def sync(request: HttpRequest) -> Any:
+        scripts()
+        return view(request)
+
+    return sync
+
+
 def limited_by_peer(view: Any) -> Any:
     """The view under django-smart-ratelimit's decorator; None where that is not installed."""
     if importlib.util.find_spec("django_smart_ratelimit") is None:

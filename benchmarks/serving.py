@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from devtools.servers import free_port
 
+from .cycles import FLOOR
 from .project import MIDDLEWARE
 from .report import Table, median, ratios
 
@@ -29,6 +30,7 @@ SITES = {
     "middleware, unlimited": ("/unlimited", MIDDLEWARE),
     "middleware, limited": ("/limited", MIDDLEWARE),
     "decorator": ("/decorated", ""),
+    FLOOR: ("/floor", ""),
     "django-smart-ratelimit's decorator": ("/peer", ""),
 }
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
@@ -50,6 +52,8 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
         table.notes.append(f"{words[0]} is not installed")
         return table
     sites = dict(SITES)
+    if kind == "asgi":
+        del sites[FLOOR]  # its client blocks
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         del sites["django-smart-ratelimit's decorator"]
     rates: dict[str, list[float]] = {name: [] for name in sites}

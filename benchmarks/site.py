@@ -19,6 +19,8 @@ from django_redis_sync import semaphore_required  # noqa: E402 - once there are 
 for _kind, _view in (("wsgi", project.plain), ("asgi", project.aplain)):
     _limited = semaphore_required("decorated", limit=100)(_view)
     _views = {"unlimited": _view, "limited": _view, "decorated": _limited}
+    if _kind == "wsgi":
+        _views["floor"] = project.with_two_scripts(_view)
     if _peer := project.limited_by_peer(_view):
         _views["peer"] = _peer
     project.urlpatterns += [

@@ -16,7 +16,8 @@ from django.test import RequestFactory
 from devtools.servers import RedisServer, free_port
 from django_redis_sync import Lease, Semaphore, Unavailable
 from django_redis_sync.limits.decorator import semaphore_required
-from django_redis_sync.limits.outage import Breaker, Rooms, breaker, rooms
+from django_redis_sync.limits.outage import Breaker, breaker
+from django_redis_sync.limits.rooms import rooms
 from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import outage_changed
 from tests.request_site import gate
@@ -506,11 +507,3 @@ def test_an_outage_under_load_neither_lifts_the_limit_nor_slows_requests_down(si
     assert len(out) / 10 > sum(took > 0.5 for took in out)
     log = site.log.read_text()
     assert 1 == log.count("is down") == log.count("is back")
-
-
-def test_rooms_are_forgotten_when_nobody_is_inside() -> None:
-    mine = Rooms()
-    leave = mine.enter(("default", "x", None))
-    assert mine.ask(("default", "x", None), 1, 0) is None
-    leave()
-    assert {} == mine._rooms

@@ -7,7 +7,6 @@ in async code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +26,9 @@ from ..protocol.reasons import FULL, OUTAGE, TIMEOUT, WAITERS
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
 from .holding import PASSED, Hold, Permit, RequestLease
-from .outage import Breaker, Turn, breaker, rooms
+from .outage import Breaker, breaker
 from .policy import Place, Policy
+from .rooms import rooms
 from .seats import Seated
 from .steps import Call, Plan, Reject, Release, Take, User
 
@@ -79,6 +79,7 @@ class RequestSemaphore(Semaphore):
             renew=True,
             **{option: getattr(policy, option) for option in _PASSED_ON},
         )
+        self.place = place
         self._max_waiters = policy.max_waiters
         self._counted = place.key is None or counted.has(place)
         self._shadow = not policy.enforce
@@ -115,18 +116,30 @@ class RequestSemaphore(Semaphore):
         )
 
 
+#: Of policies that have one, whatever the request, by the policy's id: the straight way.
+_only: dict[int, tuple[conf.Config, Policy, RequestSemaphore]] = {}
 #: By policy, place and limit; the policy is there so that its id stays its own.
 _semaphores: dict[tuple[int, Place, int], tuple[Policy, RequestSemaphore]] = {}
 _MOST_SEMAPHORES = 1000
 
 
+def _only_one_of(policy: Policy) -> RequestSemaphore | None:
+    found = _only.get(id(policy))
+    if found is None or found[0] is not conf.current() or found[1] is not policy:
+        return None
+    return found[2]
+
+
 def _semaphore(policy: Policy, place: Place, limit: int) -> RequestSemaphore:
     found = _semaphores.get((id(policy), place, limit))
     if found is None:
-        if len(_semaphores) >= _MOST_SEMAPHORES:
-            _semaphores.clear()
+        for remembered in (_semaphores, _only):
+            if len(remembered) >= _MOST_SEMAPHORES:
+                remembered.clear()
         found = policy, RequestSemaphore(policy, place, limit)
         _semaphores[id(policy), place, limit] = found
+    if policy.key is None and not callable(policy.limit):
+        _only[id(policy)] = conf.current(), *found
     return found[1]
 
 
@@ -185,6 +198,9 @@ def enter(
             if refused is not None:
                 yield Release(hold)
                 return refused
+    except GeneratorExit:
+        hold.release_later()  # no driver is there to carry out more
+        raise
     except BaseException:
         yield Release(hold)
         raise
@@ -193,78 +209,81 @@ def enter(
 
 def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
     """Take a permit into `hold`; Refused when there is none."""
-    alias = policy.using or conf.current().cache
-    key = None if policy.key is None else (yield from key_of(policy, request, seen))
-    place = Place(alias, policy.name, key)
-    if place in hold.note:
+    semaphore = _only_one_of(policy)
+    if semaphore is None:
+        semaphore = yield from _semaphore_for(policy, request, seen)
+    if semaphore.place in hold.note:
         return None
-    limit = policy.limit
-    if callable(limit):
-        limit = conf.whole("limit", (yield Call(limit, seen)), MOST_PERMITS)
-    got = yield from _admit(policy, place, limit, request)
+    got = yield from _admit(policy, semaphore.of(request), hold)
     if isinstance(got, Permit):
-        hold.add(got)
         if not got.refused:
             return None
         got = Refusal(got.refused)
     word = "would have refused" if not policy.enforce else "refused"
     logger.info("%s %s: %r is %s", word, request.path, policy.name, got.reason)
-    said = {"policy": policy, "request": request, "key": place.key, "refusal": got}
+    said = {"policy": policy, "request": request, "key": semaphore.key, "refusal": got}
     yield Reject({**said, "enforced": policy.enforce})
-    return Refused(policy, limit, got) if policy.enforce else None
+    return Refused(policy, semaphore.limit or 0, got) if policy.enforce else None
 
 
-def _admit(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Plan:
-    """A Permit or a Refusal: from Redis, or without it while it is down."""
-    redis = breaker(place.using)
+def _semaphore_for(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+    """The semaphore of a policy for a request: its key and its limit may depend on that."""
+    alias = policy.using or conf.current().cache
+    key = None if policy.key is None else (yield from key_of(policy, request, seen))
+    limit = policy.limit
+    if callable(limit):
+        limit = conf.whole("limit", (yield Call(limit, seen)), MOST_PERMITS)
+    return _semaphore(policy, Place(alias, policy.name, key), limit)
+
+
+def _admit(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
+    """The Permit that `hold` has now, or a Refusal: from Redis, or without it while it is down."""
+    place = semaphore.place
+    redis, got = breaker(place.using), None
     era = redis.ask()
     if era is None:
-        return (yield from _without_redis(policy, place, limit, request))
-    leave, semaphore = None, _semaphore(policy, place, limit).of(request)
+        return (yield from _without_redis(policy, semaphore, hold))
+    # Let in while Redis was down, and still inside: they count as well.
+    alone = policy.enforce and rooms().alone(place)
     try:
-        if policy.enforce and rooms().alone(place):
-            # Let in while Redis was down, and still inside: they count as well.
-            leave = yield from _local(policy, place, limit)
-            if isinstance(leave, Refusal):
-                redis.abandoned(era)
-                return leave
-        got = yield from _from_redis(policy, place, limit, semaphore, redis, era)
+        if alone and (refusal := (yield from _local(policy, semaphore, hold))) is not None:
+            redis.abandoned(era)
+            return refusal
+        if policy.enforce and policy.blocking_timeout > 0:
+            got = yield from _in_time(policy, semaphore, redis, era)
+        else:
+            got = yield Take(semaphore, False)
+        redis.succeeded(era)
+        if isinstance(got, RequestLease):
+            rooms().enter(place, hold, alone)
+            return hold.add(Permit(place, got, redis, semaphore.refused))
+        if alone:
+            rooms().leave(place, hold)
+        return got
+    except GeneratorExit:
+        raise  # the collector may have come inside of the rooms; and what is gone is out
     except BaseException as error:
-        if leave is not None:
-            leave()
+        rooms().leave(place, hold)
+        if isinstance(got, RequestLease) and not hold.has(got):
+            got.release_later()
         if not isinstance(error, Unavailable):
             redis.abandoned(era)
             raise
         redis.failed(era, error)
-        return (yield from _without_redis(policy, place, limit, request))
-    redis.succeeded(era)
-    if isinstance(got, RequestLease):
-        leave = leave or rooms().enter(place)
-        return Permit(place, got, leave, redis, semaphore.refused)
-    if leave is not None:
-        leave()
-    return got
+    return (yield from _without_redis(policy, semaphore, hold))
 
 
-def _from_redis(
-    policy: Policy,
-    place: Place,
-    limit: int,
-    semaphore: RequestSemaphore,
-    redis: Breaker,
-    era: int,
-) -> Plan:
+def _in_time(policy: Policy, semaphore: RequestSemaphore, redis: Breaker, era: int) -> Plan:
     """A Lease or a Refusal. A wait that can't succeed is not begun."""
-    wait = policy.enforce and policy.blocking_timeout > 0
-    waited = None
-    if wait and not redis.down and not pressure.on(place):
+    waited, place = None, semaphore.place
+    if not redis.down and not pressure.on(place):
         waited = yield Seated(Take(semaphore, True))
     if waited is None:
         got = yield Take(semaphore, False)
         redis.succeeded(era)  # the others need not wait for as long as this request may
-        if not wait or isinstance(got, Lease):
+        if isinstance(got, Lease):
             return got
-        needed = seconds_until_free(policy, limit, got, got.waiting)
+        needed = seconds_until_free(policy, semaphore.limit or 0, got, got.waiting)
         if needed is not None and needed > policy.blocking_timeout:
             return got
         waited = yield Seated(Take(semaphore, True), patient=True)
@@ -275,32 +294,30 @@ def _from_redis(
     return waited
 
 
-def _without_redis(policy: Policy, place: Place, limit: int, request: HttpRequest) -> Plan:
+def _without_redis(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
     """A Permit or a Refusal, as on_outage says."""
+    place = semaphore.place
     if policy.on_outage == "open" or not policy.enforce:
-        leave = rooms().enter(place, alone=True)
+        rooms().enter(place, hold, alone=True)
     elif policy.on_outage == "closed":
         return Refusal(OUTAGE)
-    else:
-        leave = yield from _local(policy, place, limit)
-        if isinstance(leave, Refusal):
-            return leave
-    return Permit(place, None, leave, breaker(place.using))
+    elif (refusal := (yield from _local(policy, semaphore, hold))) is not None:
+        return refusal
+    return hold.add(Permit(place, None, breaker(place.using)))
 
 
-def _local(policy: Policy, place: Place, limit: int) -> Plan:
-    """The call that leaves the limit of this process again, or a Refusal."""
-    mine = rooms()
-    got = mine.ask(place, limit, policy.max_waiters if policy.blocking_timeout else 0)
-    if got is None:
+def _local(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
+    """A Refusal, or None: it is inside of the limit of this process."""
+    mine, place, wait = rooms(), semaphore.place, policy.blocking_timeout
+    got = mine.ask(place, hold, semaphore.limit or 0, policy.max_waiters if wait else 0, wait)
+    if got is True:
+        return None
+    if got is False:
         return Refusal(FULL, waiting=mine.waiting(place))
-    if isinstance(got, Future):
-        leave = mine.leaver(place)
-        came = yield Seated(Turn(got, policy.blocking_timeout, leave), patient=True)
-        if came is None and got.cancel():
-            return Refusal(WAITERS, waiting=mine.waiting(place))
-        return Refusal(TIMEOUT) if came is False else leave
-    return got
+    came = yield Seated(got, patient=True)
+    if came or (came is None and mine.settle(place, hold)):
+        return None
+    return Refusal(TIMEOUT) if came is False else Refusal(WAITERS, waiting=mine.waiting(place))
 
 
 class _Pressure:

@@ -25,6 +25,7 @@ from ..logs import logger
 from ..protocol.plans import Grant, Run
 from .outage import Breaker
 from .policy import Place
+from .rooms import rooms
 
 #: The attribute of a request that says which semaphores it holds, and the one that says which
 #: policies it has passed already.
@@ -71,13 +72,12 @@ class RequestLease(Lease):
 class Permit(NamedTuple):
     """The permit taken of a semaphore for a request.
 
-    `lease`: held at Redis, if it is; `leave` gives back the place in this process. `refused`: why
-    it would have been refused, were the policy enforced; empty when it would not.
+    `lease`: held at Redis, if it is. `refused`: why it would have been refused, were the policy
+    enforced; empty when it would not.
     """
 
     place: Place
     lease: RequestLease | None
-    leave: Callable[[], None]
     redis: Breaker
     refused: str = ""
 
@@ -143,11 +143,17 @@ class Hold:
     def __bool__(self) -> bool:
         return bool(self._permits)
 
-    def add(self, permit: Permit) -> None:
+    def add(self, permit: Permit) -> Permit:
+        """Have it given back with the rest."""
         self._permits.append(permit)
         self.note.add(permit.place)
         if permit.lease is not None:
             permit.lease.hold = weakref.ref(self)
+        return permit
+
+    def has(self, lease: RequestLease) -> bool:
+        """Whether the lease is given back with the rest."""
+        return any(permit.lease is lease for permit in list(self._permits))
 
     def release(self) -> None:
         """Give back the rest. Raises nothing, and waits for no server that is down."""
@@ -242,7 +248,7 @@ class Hold:
             except IndexError:
                 return
             self.note.discard(permit.place)
-            permit.leave()
+            rooms().leave(permit.place, self)
             if permit.redis.down:
                 permit.release_later()
             else:

@@ -1,17 +1,11 @@
-"""Redis down: noticing it, probing, and limits within a process until Redis is back."""
+"""Redis down: noticing it, and probing until it is back."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,7 +18,6 @@ from ..engine.wire import clock, turned_away
 from ..logs import logger
 from ..protocol.plans import Failure
 from ..signals import outage_changed
-from .policy import Place
 
 #: Seconds between two probes while Redis is down, and that a probe may take.
 WINDOW, PROBE = 1.0, 0.5
@@ -171,123 +164,3 @@ def _forget(*, setting: str, **_: Any) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="django_redis_sync.limits.outage")
-
-
-# The limit within a process
-
-
-@dataclass(slots=True)
-class _Room:
-    """`inside`: requests of this process; `alone`: those of them that Redis does not know of."""
-
-    inside: int = 0
-    alone: int = 0
-    queue: deque[tuple[int, Future[None]]] = field(default_factory=deque)
-
-
-_Leave = Callable[[], None]
-
-
-class Rooms:
-    """Requests inside this process, by place: also those that Redis let in, so that together they
-    are no more than the limit when it goes down, and when it comes back."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._lock = threading.Lock()
-        self._rooms: dict[Place, _Room] = {}
-
-    def alone(self, place: Place) -> bool:
-        """Whether a request is inside that Redis does not know of."""
-        room = self._rooms.get(place)
-        return room is not None and room.alone > 0
-
-    def enter(self, place: Place, alone: bool = False) -> _Leave:
-        """Count a request in, over the limit too. Returns the call that counts it out again."""
-        with self._lock:
-            self._in(self._rooms.setdefault(place, _Room()), alone)
-        return partial(self._leave, place, alone)
-
-    def ask(self, place: Place, limit: int, most: int) -> _Leave | Future[None] | None:
-        """Get in below the limit, or a place in the queue of up to `most`, or None."""
-        with self._lock:
-            room = self._rooms.setdefault(place, _Room())
-            if room.inside < limit and not room.queue:
-                self._in(room, True)
-                return self.leaver(place)
-            if len(room.queue) >= most:
-                return None
-            turn: Future[None] = Future()
-            room.queue.append((limit, turn))
-            return turn
-
-    def leaver(self, place: Place) -> _Leave:
-        return partial(self._leave, place, True)
-
-    def inside(self, place: Place) -> int:
-        room = self._rooms.get(place)
-        return 0 if room is None else room.inside
-
-    def waiting(self, place: Place) -> int:
-        room = self._rooms.get(place)
-        return 0 if room is None else len(room.queue)
-
-    @staticmethod
-    def _in(room: _Room, alone: bool) -> None:
-        room.inside += 1
-        room.alone += alone
-
-    def _leave(self, place: Place, alone: bool) -> None:
-        with self._lock:
-            room = self._rooms[place]
-            room.inside -= 1
-            room.alone -= alone
-            while room.queue and room.inside < room.queue[0][0]:
-                turn = room.queue.popleft()[1]
-                if turn.set_running_or_notify_cancel():
-                    self._in(room, True)
-                    turn.set_result(None)
-            if not room.inside and not room.queue:
-                del self._rooms[place]
-
-
-_rooms = Rooms()
-
-
-def rooms() -> Rooms:
-    """This process's own: a fork starts with none."""
-    global _rooms
-    if _rooms.pid != os.getpid():
-        _rooms = Rooms()
-    return _rooms
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A step: wait for the turn. True when it came; else the place in the queue is given up."""
-
-    turn: Future[None]
-    seconds: float
-    leave: _Leave
-
-    def do(self) -> bool:
-        try:
-            self.turn.result(self.seconds)
-        except FutureTimeout:
-            return not self.turn.cancel()  # or it came at the last moment
-        except BaseException:
-            self._give_up()
-            raise
-        return True
-
-    async def ado(self) -> bool:
-        try:
-            await asyncio.wait([asyncio.wrap_future(self.turn)], timeout=self.seconds)
-        except BaseException:
-            self._give_up()
-            raise
-        return not self.turn.cancel()
-
-    def _give_up(self) -> None:
-        if not self.turn.cancel():
-            self.leave()

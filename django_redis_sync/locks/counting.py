@@ -14,10 +14,7 @@ def asked(terms: Terms, got: Grant | Refusal) -> None:
     if isinstance(got, Grant):
         if got.refused:  # by shadow mode, which only counts
             _count(terms, "s", 0)
-        if got.waited:
-            _count(terms, "w", int(got.waited * 1000))
-        else:
-            _count(terms, "g", 0)
+        _count(terms, "w" if got.waited else "g", int(got.waited * 1000))
     elif got.why.counted:
         _count(terms, got.why.counted, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Hashable
@@ -15,15 +16,27 @@ from ..defaults import NAMED
 from ..engine import labels
 from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
-from ..protocol.keys import Token, keys_of
+from ..protocol.keys import Keys, Token, keys_of
 from ..protocol.plans import Ask, Plan
 from ..protocol.scripts import MOST_PERMITS
 from .lease_state import Terms
 from .waiting import warn_of_own_hold
 
 
+def _source() -> Callable[[int], bytes]:
+    """Of random bytes. urandom lets go of the interpreter for its half microsecond, and other
+    threads take it for as long as they compute; getrandom keeps it."""
+    with contextlib.suppress(AttributeError, OSError):  # no Linux, or forbidden there
+        os.getrandom(1)
+        return os.getrandom
+    return os.urandom
+
+
+_random = _source()
+
+
 def _token() -> str:
-    return Token(os.urandom(16).hex())
+    return Token(_random(16).hex())
 
 
 def _learning(terms: Terms) -> Callable[[], Plan] | None:
@@ -124,7 +137,27 @@ class Pattern(NamedTuple):
     #: Seconds to wait.
     seconds: float
 
+    def terms_of(self, keys: Keys, on_lost: Callable[[Any], Any] | None) -> Terms:
+        terms = Terms._make((keys, *self.terms[1:]))
+        return terms if on_lost is None else terms._replace(on_lost=on_lost)
 
+    def ask_of(
+        self,
+        keys: Keys,
+        label: str,
+        learn: Callable[[], Plan] | None,
+        waits: Callable[[str, bool], None] | None,
+    ) -> Ask:
+        # _replace takes three times as long.
+        return Ask._make((keys, *self.ask[1:_LABEL], label, False, learn, waits))
+
+
+#: Where in an Ask the label, `shadow`, `learn` and `waits` stand: at its end.
+_LABEL = Ask._fields.index("label")
+
+
+#: Labels by object, of which it remembers what it asks for, at the most.
+_MOST_USUAL = 64
 #: Patterns by options at the most: names in SEMAPHORES and templates have their own.
 _MOST_PATTERNS = 256
 
@@ -156,8 +189,9 @@ class Asking:
     #: The template of the name, where that is known: names of one template are summed up.
     template = ""
     _given: Options
-    # The terms and the Ask of a single permit, by `blocking`, for as long as the settings stay.
-    _usual: dict[bool | None, tuple[conf.Config, Terms, Ask, float]]
+    # The terms and the Ask of a single permit, by `blocking` and label, for as long as the settings
+    # stay: a thread's label is its own, and requests of many threads share an object.
+    _usual: dict[tuple[bool | None, str], tuple[conf.Config, Terms, Ask, float]]
 
     def alias(self) -> str:
         """The cache alias that it goes by now."""
@@ -186,19 +220,22 @@ class Asking:
         if blocking is not None:
             blocking = bool(blocking)
         usual = blocking_timeout is None and type(permits) is int and permits == 1
-        found = self._usual.get(blocking) if usual else None
+        found = self._usual.get((blocking, label)) if usual else None
         if found is None or found[0] is not config:
-            found = (config, *self._build(config, blocking, blocking_timeout, permits))
+            found = (config, *self._build(config, label, blocking, blocking_timeout, permits))
+            if usual:
+                if len(self._usual) >= _MOST_USUAL:
+                    self._usual.clear()
+                self._usual[blocking, label] = found
         _, terms, ask, seconds = found
-        if seconds < math.inf or ask.label != label:
-            ask = ask._replace(give_up_at=clock() + seconds, label=label)
-        if usual:
-            self._usual[blocking] = config, terms, ask, seconds
+        if seconds < math.inf:
+            ask = ask._replace(give_up_at=clock() + seconds)
         return terms, ask
 
     def _build(
         self,
         config: conf.Config,
+        label: str,
         blocking: bool | None,
         blocking_timeout: float | None,
         permits: int,
@@ -207,13 +244,13 @@ class Asking:
         find = self._usual_pattern if usual else self._pattern
         pattern = find(config, blocking, blocking_timeout, permits)
         keys = keys_of(pattern.prefix, self.name, self.key, self._history(config))
-        terms = pattern.terms._replace(keys=keys, on_lost=self.on_lost)
+        terms = pattern.terms_of(keys, self.on_lost)
         waits, learn = None, None
         if pattern.ask.wait:
             waits = _waits(terms, pattern.seconds == math.inf and self._lockable())
         if keys.policy is not None:
             learn = _learning(terms)
-        return terms, pattern.ask._replace(keys=keys, waits=waits, learn=learn), pattern.seconds
+        return terms, pattern.ask_of(keys, label, learn, waits), pattern.seconds
 
     def _is_as_given(self) -> bool:
         """Whether no subclass or caller has changed what its arguments said."""
