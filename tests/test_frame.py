@@ -3,11 +3,13 @@
 import ast
 import graphlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,45 @@ def test_imports_point_down(module: str) -> None:
 
 def test_no_imports_go_in_a_circle() -> None:
     graphlib.TopologicalSorter({module: own_imports(module) for module in MODULES}).prepare()
+
+
+FOLDERS = ["benchmarks", "devtools", "exam", "example_project", "tests"]
+
+
+@cache
+def bound(path: Path) -> set[str]:
+    """Every name that a module binds, wherever."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))] if path.exists() else []
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    names = {node.name for node in nodes if isinstance(node, defined)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+
+
+def is_there(module: Path, name: str) -> bool:
+    """Whether `from module import name` would find something."""
+    if any(path.exists() for path in (module / name, module / f"{name}.py")):
+        return True
+    return name in bound(module.with_suffix(".py")) | bound(module / "__init__.py")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_is_imported_late_is_there_too(folder: str) -> None:
+    """A branch that seldom runs would tell too late that a module was moved."""
+    missing = []
+    for path in (ROOT / folder).rglob("*.py"):
+        text = path.read_text()
+        late = re.search(r"^ +from [\w.]+ import", text, re.MULTILINE)
+        for node in ast.walk(ast.parse(text)) if late else ():
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            base = path.parents[node.level - 1] if node.level else ROOT
+            module = base.joinpath(*(node.module or "").split("."))
+            if not node.level and module.relative_to(ROOT).parts[0] not in [*FOLDERS, PACKAGE.name]:
+                continue
+            names = [alias.name for alias in node.names if alias.name != "*"]
+            missing += [(path.name, name) for name in names if not is_there(module, name)]
+    assert [] == missing
 
 
 @pytest.mark.parametrize("module", MODULES)
