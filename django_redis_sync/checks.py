@@ -336,7 +336,7 @@ def check_proxies(**_: Any) -> list[CheckMessage]:
             "or a Unix socket all clients have one address, and share one limit.",
             hint="Set REDIS_SYNC['REQUESTS']['trusted_proxies'] to the number of proxies of yours; "
             "where clients reach the server directly, silence this check.",
-            id="redis_sync.W014",
+            id="redis_sync.W015",
         )
     ]
 

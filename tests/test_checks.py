@@ -1,8 +1,12 @@
 """The system checks: what each finds, that sound projects are left alone, that none connects."""
 
+import ast
+import inspect
 import re
 import socket
 import threading
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from django.core.checks import run_checks
@@ -14,7 +18,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 
-from django_redis_sync import SemaphoreRequiredMixin, conf, semaphore_required, synchronized
+from django_redis_sync import SemaphoreRequiredMixin, checks, conf, semaphore_required, synchronized
 from tests.request_site import urls
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
@@ -289,8 +293,31 @@ def test_limits_by_address_that_trust_no_proxy(given, key, proxies) -> None:
     limited_view = semaphore_required("here", limit=3, key=key)(view)
     with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
         assert [] == found()
-        expected = ["W014"] if key in ("ip", "user") and not proxies else []
+        expected = ["W015"] if key in ("ip", "user") and not proxies else []
         assert expected == found(deploy=True)
+
+
+# Ids
+
+
+def ids() -> dict[str, set[str]]:
+    """The functions that give each id. E002 to E004 are of one, which counts."""
+    places = defaultdict(set)
+    for function in ast.parse(inspect.getsource(checks)).body:
+        for identifier in re.findall(r"redis_sync\.([EW]\d{3})", ast.unparse(function)):
+            places[identifier].add(getattr(function, "name", ""))
+    return places | {f"E00{number}": {"_check_alias"} for number in (2, 3, 4)}
+
+
+def test_an_id_is_of_a_single_check() -> None:
+    """Silencing one must not silence another."""
+    assert {} == {one: where for one, where in ids().items() if len(where) > 1}
+
+
+def test_every_id_is_in_the_documentation() -> None:
+    page = Path(checks.__file__).parents[1] / "docs" / "operations.md"
+    rows = re.findall(r"^\| `redis_sync\.([EW]\d{3})` \|", page.read_text(), re.MULTILINE)
+    assert sorted(ids()) == rows
 
 
 # Hints
