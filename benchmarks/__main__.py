@@ -14,7 +14,9 @@ from . import (
     contenders,
     crowds,
     cycles,
+    goals,
     handover,
+    instructions,
     keeping,
     plots,
     process,
@@ -28,6 +30,7 @@ from . import (
 BENCHMARKS = {
     "uncontended": cycles.uncontended,
     "client": client.client,
+    "instructions": instructions.server,
     "statistics": server.statistics,
     "limit-1": crowds.limit_1,
     "limit-4": crowds.limit_4,
@@ -78,6 +81,8 @@ def run(url: str, names: list[str], quick: bool) -> dict[str, report.Table]:
         tables[name] = BENCHMARKS[name](url, quick)
         contenders.client(url).flushdb()
         print(f"{tables[name]}\n  ({name}, {time.monotonic() - start:.0f} s)\n", flush=True)
+    tables["goals"] = goals.reached(tables)
+    print(f"{tables['goals']}\n")
     return tables
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from . import callgrind, contenders, project
-from .cycles import FLOOR, minimal
+from .cycles import FLOOR, acquire_and_release, minimal
 from .report import Table
 
 Cycle = Callable[[], Any]
@@ -33,7 +33,7 @@ def client(url: str, quick: bool) -> Table:
     """Instructions too where valgrind is, which take a minute."""
     table = Table(
         "What a cycle costs the client, counted",
-        f"{FRESH} ≤ 242,000 instructions; {REQUEST}: ≤ 1,000 bytecodes beyond the two scripts",
+        f"{FRESH} ≤ 242,000 instructions; {REQUEST} ≤ 1,000 bytecodes beyond the two scripts",
     )
     made = _cycles()
     for name, cycle in made.items():
@@ -55,10 +55,6 @@ def _cycles() -> dict[str, Cycle]:
 
     lock, semaphore, numbers = Lock("client-reused"), Semaphore("client-taken", 100), count()
     redis_py = contenders.redis_py("", "client-redis-py", 1)()
-
-    def acquire_and_release(one: Any) -> None:
-        one.acquire()
-        one.release()
 
     return {
         FLOOR: minimal(),

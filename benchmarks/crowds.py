@@ -16,7 +16,7 @@ def limit_1(url: str, quick: bool) -> Table:
     return _race(
         Table(
             "Limit 1, hold 0, 2 processes × 8 threads",
-            "≥ 1.5 × python-redis-lock; Jain ≥ 0.999; p99 ≤ 2 × p50; ≤ 3 commands a cycle",
+            "≥ 1.3 × python-redis-lock; Jain ≥ 0.999; p99 ≤ 2 × p50; ≤ 3 commands a cycle",
         ),
         Crowd(limit=1, hold=0, processes=2, workers=8, seconds=0.7 if quick else 1.2),
         url,

@@ -34,7 +34,7 @@ def draw(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
         rows = sorted(tables[name].rows, key=lambda row: row[column], reverse="×" in column)
         figure, axes = pyplot.subplots(figsize=(6, 0.4 + 0.3 * len(rows)))
         names = [row[""] for row in rows]
-        colours = [_OURS if name == OURS else _OTHERS for name in names]
+        colours = [_OURS if name.startswith(OURS) else _OTHERS for name in names]
         bars = axes.barh(names, [row[column] for row in rows], color=colours)
         axes.bar_label(bars, fmt="{:,.2f}" if "×" in column else "{:,.0f}", padding=3, fontsize=8)
         axes.set_xlabel(label, fontsize=8)

@@ -16,19 +16,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from devtools.servers import free_port
 
 from .cycles import FLOOR
 from .project import MIDDLEWARE
-from .report import Table, median, ratios
+from .report import Row, Table, median, ratios
 
 CLIENTS = 8
 #: Who is served: a path of the site, and what its setting MIDDLEWARE is.
+BARE, UNLIMITED, LIMITED = "no middleware", "middleware, unlimited", "middleware, limited"
 SITES = {
-    "no middleware": ("/unlimited", ""),
-    "middleware, unlimited": ("/unlimited", MIDDLEWARE),
-    "middleware, limited": ("/limited", MIDDLEWARE),
+    BARE: ("/unlimited", ""),
+    UNLIMITED: ("/unlimited", MIDDLEWARE),
+    LIMITED: ("/limited", MIDDLEWARE),
     "decorator": ("/decorated", ""),
     FLOOR: ("/floor", ""),
     "django-smart-ratelimit's decorator": ("/peer", ""),
@@ -47,7 +49,10 @@ def uvicorn(url: str, quick: bool) -> Table:
 
 
 def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> Table:
-    table = Table(f"Requests per second: {title}, {CLIENTS} clients", "reported")
+    table = Table(
+        f"Requests per second, and CPU time of the server: {title}, {CLIENTS} clients",
+        "limited ≥ 0.6 × unlimited on gunicorn; else reported",
+    )
     if importlib.util.find_spec(words[0]) is None:
         table.notes.append(f"{words[0]} is not installed")
         return table
@@ -57,25 +62,44 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         del sites["django-smart-ratelimit's decorator"]
     rates: dict[str, list[float]] = {name: [] for name in sites}
+    cpu: dict[str, list[float]] = {name: [] for name in sites}
     with contextlib.ExitStack() as stack:
-        ports = {
+        served = {
             middleware: stack.enter_context(_served(words, kind, url, middleware))
             for middleware in dict.fromkeys(m for _, m in sites.values())
         }
+        seconds = 0.5 if quick else 1.0
         for turn in range(-1, 3 if quick else 5):
             for name, (path, middleware) in sites.items():
-                rate = _drive(ports[middleware], f"{path}/{kind}", 0.5 if quick else 1.0)
+                port, pid = served[middleware]
+                before = _cpu(pid)
+                rate = _drive(port, f"{path}/{kind}", seconds)
                 if turn >= 0:  # the first one warms it up
                     rates[name].append(rate)
-    to_bare = ratios(rates, "no middleware")
+                    cpu[name].append((_cpu(pid) - before) / (rate * seconds))
     for name, own in rates.items():
-        table.rows.append({"": name, "per s": median(own), "× no middleware": to_bare[name]})
+        row: Row = {"": name, "per s": median(own)}
+        for base in (BARE, UNLIMITED):
+            row[f"× {base}"] = ratios(rates, base)[name]
+        row["CPU µs"] = median(cpu[name]) * 1e6
+        table.rows.append(row)
     return table
 
 
+def _cpu(pid: int) -> float:
+    """Seconds that a process and its children took; 0 where the system does not say it so."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            _, parent, *rest = stat.read_text().rpartition(")")[2].split()
+            if pid in (int(parent), int(stat.parent.name)):
+                ticks += int(rest[9]) + int(rest[10])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
-def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[int]:
-    """The benchmarks' site on a port of its own."""
+def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[tuple[int, int]]:
+    """The port of the benchmarks' site, and its process."""
     port = free_port()
     where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
     own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}
@@ -84,7 +108,7 @@ def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[
     server = subprocess.Popen(command, env={**os.environ, **own}, **quiet)  # type: ignore[call-overload]
     try:
         _wait_for(port, server)
-        yield port
+        yield port, server.pid
     finally:
         server.terminate()
         server.wait(20)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contenders, crowd, instructions, report
+from benchmarks import __main__ as main
+from benchmarks import client, contenders, crowd, cycles, goals, instructions, report
 from benchmarks.commands import counted
 from devtools.servers import find_server
 from django_redis_sync import Lock, Semaphore
@@ -40,6 +41,9 @@ def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
     said = json.loads(found.read_text())
     assert [row[""] for row in said["benchmarks"]["statistics"]["rows"]][1:] == ["off", "on"]
     assert said["machine"]["redis-server"]
+    (goal,) = said["benchmarks"]["goals"]["rows"]
+    on = said["benchmarks"]["statistics"]["rows"][-1]
+    assert (goal["goal"], goal["today"]) == ("≤ 1.3", on["both × off"])
     for peer in said["machine"]["missing"]:
         assert peer in done.stdout.split("Not installed, so not measured: ")[1]
 
@@ -102,6 +106,34 @@ def test_a_contended_cycle_is_three_commands_at_the_most(redis_url: str, clean_r
     commands = counts["EVALSHA"] + counts.get("BLPOP", 0)
     # One more where a waiter asked again: a second went by, on a machine with much else to do.
     assert 2 * 4 * cycles <= commands <= 3 * 4 * cycles + 8
+
+
+def test_every_goal_is_of_a_benchmark() -> None:
+    assert {goal.of for goal in goals.GOALS} <= main.BENCHMARKS.keys()
+
+
+@pytest.mark.parametrize(("least", "found", "reached"), [(True, 4.0, 2.0), (False, 4.0, 0.5)])
+def test_a_goal_that_is_reached_has_a_ratio_of_one_or_more(
+    monkeypatch, least: bool, found: float, reached: float
+) -> None:
+    goal = goals.Goal("x", "y", lambda _: found, 2.0, least)
+    monkeypatch.setattr(goals, "GOALS", [goal])
+    (row,) = goals.reached({"y": report.Table("y")}).rows
+    assert (row["today"], row["ratio"]) == (found, reached)
+
+
+def test_a_goal_that_could_not_be_measured_is_named(monkeypatch) -> None:
+    goal = goals.Goal("x", "y", goals._cell("gone", "gone"), 2.0)
+    monkeypatch.setattr(goals, "GOALS", [goal])
+    table = goals.reached({"y": report.Table("y")})
+    assert (table.rows, table.notes) == ([], ["not measured: x"])
+
+
+def test_bytecodes_are_counted_and_those_of_scripts_apart(clean_redis: None) -> None:
+    lock = Lock("bench")
+    all_of_it, scripts = client.bytecodes(lambda: cycles.acquire_and_release(lock))
+    assert 0 < scripts < all_of_it
+    assert client.bytecodes(lambda: None)[1] == 0
 
 
 def test_ratios_are_medians_of_ratios_within_a_round() -> None:
