@@ -2,10 +2,9 @@
 
 Each is recorded with `by` (the operator; by default the process's user) and `reason`.
 
-The marks of a policy (`pause`, `resize` without a key) speak of all its keyed children: they are
-set on the plain name, which speaks for the children, and on each child that is known. A child that
-is used for the first time afterwards gets them from the keeper of the process that uses it, within
-about a second: an earlier ask still gets in.
+A mark of a policy (`pause`, `resize` without a key) is kept once and holds for all of its keys: at
+once in this process, within a second in the others (engine/marks.py). `resume` and `reset` of a
+single key take that one out of it.
 
 The a-twins run on a thread: people act seldom, and an act has a single implementation.
 """
@@ -13,8 +12,10 @@ The a-twins run on a thread: people act seldom, and an act has a single implemen
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -87,19 +88,6 @@ def clear(
     return cleared
 
 
-async def aclear(
-    status: Status,
-    tokens: Iterable[str],
-    *,
-    using: str | None = None,
-    by: str = "",
-    reason: str = "",
-) -> list[Cleared]:
-    """As clear."""
-    on_a_thread = sync_to_async(clear, thread_sensitive=False)
-    return await on_a_thread(status, tokens, using=using, by=by, reason=reason)
-
-
 def pause(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
@@ -107,27 +95,11 @@ def pause(
     return _mark("pause", name, key, using, by, reason)
 
 
-async def apause(
-    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
-) -> list[str]:
-    """As pause."""
-    on_a_thread = sync_to_async(pause, thread_sensitive=False)
-    return await on_a_thread(name, key, using, by=by, reason=reason)
-
-
 def resume(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
     """Take `pause` back; waiters get in at once."""
     return _mark("resume", name, key, using, by, reason)
-
-
-async def aresume(
-    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
-) -> list[str]:
-    """As resume."""
-    on_a_thread = sync_to_async(resume, thread_sensitive=False)
-    return await on_a_thread(name, key, using, by=by, reason=reason)
 
 
 def resize(
@@ -149,20 +121,6 @@ def resize(
     return _mark("resize", name, key, using, by, reason, limit)
 
 
-async def aresize(
-    name: str,
-    key: str | None,
-    limit: int,
-    using: str | None = None,
-    *,
-    by: str = "",
-    reason: str = "",
-) -> list[str]:
-    """As resize."""
-    on_a_thread = sync_to_async(resize, thread_sensitive=False)
-    return await on_a_thread(name, key, limit, using, by=by, reason=reason)
-
-
 def reset(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
@@ -170,12 +128,23 @@ def reset(
     return _mark("reset", name, key, using, by, reason)
 
 
-async def areset(
-    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
-) -> list[str]:
-    """As reset."""
-    on_a_thread = sync_to_async(reset, thread_sensitive=False)
-    return await on_a_thread(name, key, using, by=by, reason=reason)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _twin(act: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The act on a thread, for async code."""
+
+    @wraps(act)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await sync_to_async(act, thread_sensitive=False)(*args, **kwargs)
+
+    twin.__name__ = twin.__qualname__ = f"a{act.__name__}"
+    return twin
+
+
+aclear, apause, aresume = _twin(clear), _twin(pause), _twin(resume)
+aresize, areset = _twin(resize), _twin(reset)
 
 
 def _mark(
@@ -187,37 +156,50 @@ def _mark(
     reason: str,
     value: int | None = None,
 ) -> list[str]:
-    alias = using or conf.current().cache
-    keys, server, sets = _keys(name, key, using), server_of(alias), how in ("pause", "resize")
-    registry = marks_key(conf.current().prefix(alias))
-    mark = "p" if how in ("pause", "resume") else "l"
+    alias, keys = using or conf.current().cache, _keys(name, key, using)
+    field = "p" if how in ("pause", "resume") else "l"
     # Of a policy, those of its children too that have a mark of their own or are taken out of its.
-    own = marked_keys(name, mark, using=using) if key is None else []
+    own = marked_keys(name, field, using=using) if key is None else []
     names = [keys, *(_keys(name, one, using) for one in own)]
-    if sets:
-        # Listed before marked: nothing may stay paused that is not shown.
-        since = int(command(alias, "TIME")[0]) * 1000
-        command(alias, "HSET", registry, f"{mark}:{keys.quoted}", value or since)
-        _run([operating(keys, how, value or "")], alias)
+    if how in ("pause", "resize"):
+        shown = names[:1]
+        _set(alias, how, field, names, value)
     else:
-        for start in range(0, len(names), _BATCH):
-            _run([operating(one, how) for one in names[start : start + _BATCH]], alias)
-    over = [f"x{mark}:{one.quoted}" for one in names]
-    if not sets:
-        over += [f"{mark}:{one.quoted}" for one in names]
-    command(alias, "HDEL", registry, *over)
-    if not sets:
-        _unlist_marks_of_0_1(alias, names)
-    refresh(server, registry)
-    if not sets and key is not None and keys.marked(0, 0)["pl".index(mark)]:  # by its policy
-        command(alias, "HSET", registry, f"x{mark}:{keys.quoted}", 1)
-        refresh(server, registry)
+        shown = names
+        _take_back(alias, how, field, names)
+        if key is not None and keys.marked(0, 0)["pl".index(field)]:  # by its policy
+            _take_out(alias, field, keys)
     # At once in this process; the others see it within a second.
-    keeper(alias).clerk.marks.poke(server)
-    shown = [keys] if sets else names
+    keeper(alias).clerk.marks.poke(server_of(alias))
     _log(how, keys.display, names=len(shown), value=value)
     record(how, name, key, using, by=by or person(), reason=reason, limit=value)
     return [one.display for one in shown]
+
+
+def _set(alias: str, how: str, field: str, names: Sequence[Keys], value: int | None) -> None:
+    """Mark the first of `names`; the others are taken out of it no longer."""
+    keys, registry = names[0], _marks(alias)
+    # Listed before marked: nothing may stay paused that is not shown.
+    since = int(command(alias, "TIME")[0]) * 1000
+    command(alias, "HSET", registry, f"{field}:{keys.quoted}", value or since)
+    _run([operating(keys, how, value or "")], alias)
+    command(alias, "HDEL", registry, *(f"x{field}:{one.quoted}" for one in names))
+    refresh(server_of(alias), registry)
+
+
+def _take_back(alias: str, how: str, field: str, names: Sequence[Keys]) -> None:
+    for start in range(0, len(names), _BATCH):
+        _run([operating(one, how) for one in names[start : start + _BATCH]], alias)
+    over = [f"{mark}:{one.quoted}" for one in names for mark in (field, f"x{field}")]
+    command(alias, "HDEL", _marks(alias), *over)
+    _unlist_marks_of_0_1(alias, names)
+    refresh(server_of(alias), _marks(alias))
+
+
+def _take_out(alias: str, field: str, keys: Keys) -> None:
+    """Have the mark of its policy not speak of this key."""
+    command(alias, "HSET", _marks(alias), f"x{field}:{keys.quoted}", 1)
+    refresh(server_of(alias), _marks(alias))
 
 
 def _unlist_marks_of_0_1(alias: str, names: Sequence[Keys]) -> None:
@@ -231,6 +213,11 @@ def _unlist_marks_of_0_1(alias: str, names: Sequence[Keys]) -> None:
     ]
     if over:
         command(alias, "ZREM", marked_key(prefix), *over)
+
+
+def _marks(alias: str) -> str:
+    """The hash of all marks."""
+    return marks_key(conf.current().prefix(alias))
 
 
 def _keys(name: str, key: str | None, using: str | None) -> Keys:
