@@ -59,33 +59,44 @@ def referred(status: Status, references: Iterable[str]) -> list[Holder]:
 class Row:
     """A line of the list: a name, a policy with its children's sums, or a child.
 
-    `limit`: None where it can't be told, and for a policy, since each child has its own.
-    `hour`: the events of the last HOUR minutes, None where they are too many to sum up;
-    `more`, after the last child shown: those of its `policy` that are not; `least`: the sums are
-    of some of its children only.
+    `group`: what is in use, waits, is paused, as `locks status` has it; `hour`: the events of the
+    last HOUR minutes, None where they are too many to sum up; `more`, after the last child shown:
+    those of its `policy` that are not.
     """
 
     id: str
-    title: str
-    in_use: int
-    limit: int | None
-    waiting: int
-    since: datetime | None
-    age: str
-    paused: bool
-    resized: bool
-    stuck: bool
+    group: Group
     hour: Counters | None
     spark: str
-    children: int = 0
     child: bool = False
     policy: str = ""
     more: int = 0
-    least: bool = False
+
+    @property
+    def limit(self) -> int | None:
+        """None where it can't be told, and for a policy, since each child has its own."""
+        return None if self.group.keys else self.group.limit
+
+    @property
+    def since(self) -> datetime | None:
+        return since(self.group.all)
+
+    @property
+    def age(self) -> str:
+        oldest = self.since
+        return "" if oldest is None else _between(oldest, self.group.all[0].at)
+
+    @property
+    def resized(self) -> bool:
+        return any(status.override is not None for status in self.group.all)
+
+    @property
+    def stuck(self) -> bool:
+        return any(holder.stuck for status in self.group.all for holder in status.holders)
 
     @property
     def bar(self) -> charts.Bar:
-        return charts.bar(self.in_use, self.limit, self.waiting, self.stuck)
+        return charts.bar(self.group.in_use, self.limit, self.group.waiting, self.stuck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +122,11 @@ class Listing:
 
     @property
     def in_use(self) -> int:
-        return sum(row.in_use for row in self.rows if not row.child)
+        return sum(row.group.in_use for row in self.rows if not row.child)
 
     @property
     def waiting(self) -> int:
-        return sum(row.waiting for row in self.rows if not row.child)
+        return sum(row.group.waiting for row in self.rows if not row.child)
 
 
 def listing(wanted: Wanted) -> Listing:
@@ -134,7 +145,7 @@ def _keyed(query: str) -> Iterable[Row]:
     pairs = keys_like(possible_keys(key if at and policy else query))[:MOST_KEYED]
     found, _ = readable(pairs)
     past = {(one.name, one.key): one for one in histories_of(found, minutes=HOUR)}
-    return [_row(one, past) for one in found if not at or one.name == policy]
+    return [_row(Group.alone(one), past) for one in found if not at or one.name == policy]
 
 
 def data(wanted: Wanted) -> dict[str, Any]:
@@ -169,10 +180,10 @@ def _rows(groups: Sequence[Group], past: Past, flat: bool) -> Iterable[Row]:
     for group in groups:
         children = _children(group)
         if flat or not children:
-            yield from (_row(status, past) for status in group.all)
+            yield from (_row(Group.alone(status), past) for status in group.all)
         else:
-            yield _policy_row(group, past)
-            rows = [_row(status, past, child=True) for status in children]
+            yield _row(group, past)
+            rows = [_row(Group.alone(status), past, child=True) for status in children]
             more = group.keys - len(rows)
             yield from (*rows[:-1], replace(rows[-1], more=more, policy=Name.of(group.name).id))
 
@@ -182,44 +193,14 @@ def _children(group: Group) -> list[Status]:
     return sorted(group.children, key=lambda s: (-s.waiting, -s.in_use))[:MOST_CHILDREN]
 
 
-def _row(status: Status, past: Past, child: bool = False) -> Row:
-    found = past[status.name, status.key]
-    oldest = since([status])
-    return Row(
-        id=Name.of(status.name, status.key).id,
-        title=status.display,
-        in_use=status.in_use,
-        limit=status.limit,
-        waiting=status.waiting,
-        since=oldest,
-        age=duration((status.at - oldest).total_seconds()) if oldest else "",
-        paused=status.paused,
-        resized=status.override is not None,
-        stuck=any(holder.stuck for holder in status.holders),
-        hour=found.total,
-        spark=charts.sparkline([row.peak for _, row in found.rows], status.limit or 1),
-        child=child,
-    )
-
-
-def _policy_row(group: Group, past: Past) -> Row:
-    oldest = since(group.all)
-    return Row(
-        id=Name.of(group.name).id,
-        title=group.name,
-        in_use=group.in_use,
-        limit=None,
-        waiting=group.waiting,
-        since=oldest,
-        age=duration((group.all[0].at - oldest).total_seconds()) if oldest else "",
-        paused=group.paused,
-        resized=any(status.override is not None for status in group.all),
-        stuck=any(holder.stuck for status in group.all for holder in status.holders),
-        hour=hour(group, past),
-        spark="",
-        children=group.keys,
-        least=not group.whole,
-    )
+def _row(group: Group, past: Past, child: bool = False) -> Row:
+    key, spark = None, ""
+    if not group.children:
+        (one,) = group.all
+        key, peaks = one.key, [row.peak for _, row in past[one.name, one.key].rows]
+        spark = charts.sparkline(peaks, one.limit or 1)
+    name = group.all[0].name
+    return Row(Name.of(name, key).id, group, hour(group, past), spark, child)
 
 
 # A name
@@ -331,6 +312,10 @@ def _mean(seconds: float, times: int) -> str:
     return duration(seconds / times)
 
 
+def _between(start: datetime, end: datetime) -> str:
+    return duration((end - start).total_seconds())
+
+
 def find(name: str, key: str | None, rows: int = MOST_ROWS) -> Status | None:
     """The status of a name that we know, else None: a name that was never used has no page."""
     status = statuses([(name, key)], rows=rows)[0]
@@ -349,8 +334,7 @@ def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
         status=status,
         holders=tuple(holder_row(status, holder) for holder in status.holders),
         waiters=tuple(
-            WaiterRow(w, Who.of(w), duration((status.at - w.since).total_seconds()))
-            for w in status.waiters
+            WaiterRow(w, Who.of(w), _between(w.since, status.at)) for w in status.waiters
         ),
         past=past,
         chart=charts.chart(charts.steps(past.rows), None if sums else status.limit),
@@ -366,6 +350,6 @@ def holder_row(status: Status, holder: Holder) -> HolderRow:
         who=Who.of(holder),
         reference=reference(status, holder.token),
         fence=str(holder.fence),
-        age=duration((status.at - holder.since).total_seconds()),
+        age=_between(holder.since, status.at),
         left="" if holder.stuck else duration(holder.ends_in),
     )

@@ -129,7 +129,7 @@ def page(seen: Seen, width: int | None, style: Style) -> list[str]:
 
 def _keys_table(seen: Seen, keys: Sequence[Status], width: int | None, style: Style) -> list[str]:
     """A line for each of these keys."""
-    rows = [_overview_row(Group(s.display, s, ()), seen.past, style) for s in keys]
+    rows = [_overview_row(Group.alone(s), seen.past, style) for s in keys]
     return table(_OVERVIEW(), rows, width)
 
 

@@ -45,6 +45,11 @@ class Group:
     keys: int = 0
     sums: Sums | None = None
 
+    @classmethod
+    def alone(cls, status: Status) -> Group:
+        """A name, or a single child of a policy, as a group of its own."""
+        return cls(status.display, status, ())
+
     @property
     def all(self) -> tuple[Status, ...]:
         return self.children if self.own is None else (self.own, *self.children)
