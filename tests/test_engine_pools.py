@@ -223,6 +223,51 @@ def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float]) -> None:
     assert not first.is_open
 
 
+class Socket:
+    """In the place of a socket. `set`: the times that it was told to wait, in order."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.set = seconds, list[float]()
+
+    def gettimeout(self) -> float:
+        return self.seconds
+
+    def settimeout(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.set.append(seconds)
+
+
+def test_an_own_connection_is_told_how_long_to_wait_when_that_changes_and_not_each_time() -> None:
+    own = Own(Pool())
+    connection, _ = own.lend(5.0)
+    connection._sock = socket = Socket(5.0)
+    own.release(connection)
+    for within in (5.0, 0.5, 0.5, 0.5, 9.0):
+        with Borrowed(own, within) as borrowed:
+            assert b"OK" == borrowed.read()
+            assert min(within, own.patience) == connection.socket_timeout == socket.seconds
+    assert [0.5, 5.0] == socket.set
+
+
+def test_one_that_its_look_told_to_wait_for_longer_waits_no_longer_than_there_is_time() -> None:
+    own = Own(Pool())
+    connection, _ = own.lend(0.5)
+    connection._sock, connection.socket_timeout = Socket(5.0), 0.5
+    own.release(connection)
+    assert connection is own.lend(0.5)[0]
+    assert 0.5 == connection._sock.seconds
+
+
+def test_a_connection_of_the_pool_that_waits_for_longer_than_there_is_time_stays_idle() -> None:
+    pool = Pool()
+    hand = hand_of(pool)
+    (kept,) = use(hand)
+    connection, _ = hand.lend(0.5)
+    hand.release(connection)
+    assert connection is not kept
+    assert [kept] == use(hand)
+
+
 def test_own_connections_are_closed_when_there_are_too_many_or_they_are_idle_for_long(
     now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,8 @@ class AtHand:
 
     def lend(self, within: float) -> tuple[Any, float]:
         """A connection, and what is left of `within` seconds."""
+        if not self._asks or self._own.takes > within:
+            return self._lend_own(within)
         try:
             connection, since = self._idle.pop()
         except IndexError:
@@ -136,14 +138,16 @@ class AtHand:
         return self._fetch(within)
 
     def _fetch(self, within: float) -> tuple[Any, float]:
-        if self._asks and self._own.takes <= within:
-            began = clock()
-            try:
-                return self.pool.get_connection(), _left(within, began)
-            except errors.ConnectionError as error:
-                # Exhausted: a holder has to be able to give its lease back.
-                if not is_exhausted(error):
-                    raise
+        began = clock()
+        try:
+            return self.pool.get_connection(), _left(within, began)
+        except errors.ConnectionError as error:
+            # Exhausted: a holder has to be able to give its lease back.
+            if not is_exhausted(error):
+                raise
+        return self._lend_own(within)
+
+    def _lend_own(self, within: float) -> tuple[Any, float]:
         connection, left = self._own.lend(within)
         self._lent.add(connection)
         return connection, left
@@ -212,6 +216,7 @@ class Own:
         with contextlib.suppress(IndexError):
             connection, since = self._idle.pop()
             if clock() - since < FRESH or _is_open(connection):
+                _have_wait(connection, min(within, self.patience))
                 return connection, within
             connection.disconnect()
         began = clock()
@@ -235,6 +240,15 @@ class Own:
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop()[0].disconnect()
+
+
+def _have_wait(connection: Any, seconds: float) -> None:
+    """Have it wait so long for a reply, from here on: mostly its users give it the same time, and
+    to set that for each reply takes system calls, in which other threads get the interpreter."""
+    sock = getattr(connection, "_sock", None)
+    if sock is not None and (sock.gettimeout(), connection.socket_timeout) != (seconds, seconds):
+        sock.settimeout(seconds)
+        connection.socket_timeout = seconds
 
 
 def _is_open(connection: Any) -> bool:
