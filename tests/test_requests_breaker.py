@@ -1,0 +1,223 @@
+"""The breaker of a process, and its rooms while Redis is down: without a server or a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_redis_sync.limits import outage
+from django_redis_sync.limits.outage import Breaker, Rooms
+from django_redis_sync.limits.policy import Place
+
+DOWN = ConnectionError("refused")
+X, Y = Place("default", "x", None), Place("default", "y", None)
+
+
+class Quiet(Breaker):
+    """Without probes: the test says when one was answered. `told`: what receivers hear."""
+
+    def __init__(self) -> None:
+        super().__init__("default")
+        self.told: list[bool] = []
+
+    def _look_after_probes(self) -> None: ...
+
+    def _tell(self, down: bool) -> None:
+        self.told.append(down)
+
+    def probe_answered(self) -> None:
+        self._answered = True
+
+
+@pytest.fixture
+def redis() -> Quiet:
+    return Quiet()
+
+
+@pytest.fixture
+def down(redis: Quiet) -> Quiet:
+    redis.failed(redis.era, DOWN)
+    return redis
+
+
+def test_while_it_is_up_all_may_ask(redis: Quiet) -> None:
+    assert [0, 0, 0] == [redis.ask() for _ in range(3)]
+    redis.succeeded(0)
+    assert (False, []) == (redis.down, redis.told)
+
+
+def test_while_it_is_down_none_may_ask_and_it_is_told_once(down: Quiet) -> None:
+    assert [None] * 3 == [down.ask() for _ in range(3)]
+    down.failed(0, DOWN)  # of one that had asked before
+    assert (True, [True]) == (down.down, down.told)
+
+
+def test_after_an_answered_probe_a_single_request_tries(down: Quiet) -> None:
+    down.probe_answered()
+    assert [down.era, None, None] == [down.ask() for _ in range(3)]
+
+
+def test_the_one_that_tries_decides_for_all(down: Quiet) -> None:
+    down.probe_answered()
+    era = down.ask()
+    assert era is not None
+    down.failed(era, DOWN)
+    assert (True, None) == (down.down, down.ask())
+    down.probe_answered()
+    down.succeeded(down.ask() or 0)
+    assert (False, [True, False]) == (down.down, down.told)
+    assert [down.era] * 2 == [down.ask(), down.ask()]
+
+
+def test_after_a_try_that_was_cancelled_another_tries(down: Quiet) -> None:
+    down.probe_answered()
+    era = down.ask()
+    assert era is not None
+    down.abandoned(era)
+    assert [era, None] == [down.ask(), down.ask()]
+
+
+def test_a_cancelled_request_of_another_time_means_nothing(down: Quiet) -> None:
+    down.abandoned(down.era - 1)
+    down.abandoned(down.era + 2)
+    assert down.ask() is None
+
+
+def test_what_comes_late_says_nothing_of_another_outage(redis: Quiet) -> None:
+    first = redis.era
+    redis.failed(first, DOWN)
+    outage_of = redis.era
+    redis.succeeded(first)  # it had asked before
+    assert redis.down
+    redis.succeeded(outage_of)
+    redis.failed(first, DOWN)
+    redis.failed(outage_of, DOWN)
+    assert not redis.down
+    redis.succeeded(outage_of)
+    redis.failed(redis.era, DOWN)
+    redis.succeeded(outage_of)
+    assert (True, [True, False, True]) == (redis.down, redis.told)
+
+
+def test_a_breaker_that_is_retired_probes_no_more(down: Quiet) -> None:
+    down.retire()
+    assert not down.down
+    down.retire()
+    assert not down.down
+
+
+def test_one_thread_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+
+    class Thread:
+        def __init__(self, **given: Any) -> None: ...
+
+        def start(self) -> None:
+            begun.append(self)
+
+        def is_alive(self) -> bool:
+            return alive
+
+    alive = True
+    monkeypatch.setattr(outage.threading, "Thread", Thread)
+    monkeypatch.setattr(outage, "tell", lambda *calls: None)
+    redis = Breaker("default")
+    redis.failed(redis.era, DOWN)
+    for _ in range(3):
+        assert redis.ask() is None
+    assert 1 == len(begun)
+    alive = False
+    redis.ask()
+    assert 2 == len(begun)
+
+
+def test_a_probe_that_fails_is_no_answer(monkeypatch: pytest.MonkeyPatch, down: Quiet) -> None:
+    answers = [False, False, True]
+
+    def sleep(seconds: float) -> None:
+        assert outage.WINDOW == seconds == 1.0
+        if not answers:
+            down.retire()
+
+    monkeypatch.setattr(outage.time, "sleep", sleep)
+    monkeypatch.setattr(down, "_is_there", lambda: answers.pop(0))
+    monkeypatch.setattr(down, "retire", lambda: setattr(down, "_era", down._era + 1))
+    down._probe()
+    assert [] == answers
+
+
+def test_settings_that_changed_end_all_probing(settings: Any) -> None:
+    some = [outage.breaker(alias) for alias in ("default", "other")]
+    for one in some:
+        one._era += 1  # down
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 20}
+    assert [False, False] == [one.down for one in some]
+    assert outage.breaker("default") is not some[0]
+
+
+def test_a_fork_has_breakers_and_rooms_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, here = outage.breaker("default"), outage.rooms()
+    assert (mine, here) == (outage.breaker("default"), outage.rooms())
+    monkeypatch.setattr(outage.os, "getpid", lambda: -1)
+    assert mine is not outage.breaker("default")
+    assert here is not outage.rooms()
+
+
+# Rooms
+
+
+def test_a_room_lets_in_as_many_as_its_limit() -> None:
+    rooms = Rooms()
+    got = [rooms.ask(X, 2, most=0) for _ in range(3)]
+    assert [True, True, False] == [callable(one) for one in got]
+    assert got[2] is None
+    assert callable(rooms.ask(Y, 1, most=0))
+    got[0]()  # type: ignore[misc, operator]
+    assert callable(rooms.ask(X, 2, most=0))
+
+
+def test_those_that_redis_let_in_count_too() -> None:
+    rooms = Rooms()
+    leave = rooms.enter(X)
+    assert (False, 1) == (rooms.alone(X), rooms.inside(X))
+    assert rooms.ask(X, 1, most=0) is None
+    alone = rooms.enter(X, alone=True)  # over the limit, as on_outage says
+    assert (True, 2) == (rooms.alone(X), rooms.inside(X))
+    alone()
+    assert not rooms.alone(X)
+    leave()
+    assert {} == rooms._rooms
+
+
+def test_one_that_was_let_in_here_is_one_that_redis_does_not_know() -> None:
+    rooms = Rooms()
+    leave = rooms.ask(X, 1, most=0)
+    assert rooms.alone(X)
+    leave()  # type: ignore[misc, operator]
+    assert not rooms.alone(X)
+
+
+def test_a_queue_is_served_in_its_order_and_nobody_passes_it() -> None:
+    rooms = Rooms()
+    leave = rooms.ask(X, 1, most=0)
+    first, second = (rooms.ask(X, 1, most=2) for _ in range(2))
+    assert rooms.ask(X, 1, most=2) is None
+    assert 2 == rooms.waiting(X)
+    assert rooms.ask(X, 9, most=2) is None  # with room for it, but behind the others
+    leave()  # type: ignore[misc, operator]
+    assert (True, False) == (first.done(), second.done())  # type: ignore[union-attr]
+    assert (1, True) == (rooms.inside(X), rooms.alone(X))
+    rooms.leaver(X)()
+    assert second.done()  # type: ignore[union-attr]
+    rooms.leaver(X)()
+    assert {} == rooms._rooms
+
+
+def test_one_that_left_the_queue_is_passed_over() -> None:
+    rooms = Rooms()
+    leave = rooms.ask(X, 1, most=0)
+    first, second = (rooms.ask(X, 1, most=2) for _ in range(2))
+    assert first.cancel()  # type: ignore[union-attr]
+    leave()  # type: ignore[misc, operator]
+    assert second.done() and 1 == rooms.inside(X)  # type: ignore[union-attr]

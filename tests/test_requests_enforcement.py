@@ -1,0 +1,308 @@
+"""How a policy reaches its semaphore, its key, its label and its receivers: the plans alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.template.response import SimpleTemplateResponse
+from django.test import RequestFactory
+
+from django_redis_sync.engine import labels
+from django_redis_sync.limits import enforcement, identity
+from django_redis_sync.limits.enforcement import (
+    Counted,
+    Refused,
+    RequestSemaphore,
+    _Pressure,
+    enter,
+    key_of,
+)
+from django_redis_sync.limits.holding import Hold, Permit
+from django_redis_sync.limits.outage import Breaker
+from django_redis_sync.limits.policy import Place, Policy, parse
+from django_redis_sync.limits.seats import Seated, Seats
+from django_redis_sync.limits.steps import Call, Take, run
+from django_redis_sync.middleware import ConcurrencyLimitMiddleware, is_atomic
+from django_redis_sync.protocol.plans import Refusal
+from django_redis_sync.signals import acquire_rejected
+
+
+def policy_of(**options: Any) -> Policy:
+    return parse("exports", {"limit": 3, **options})
+
+
+def request_of(**meta: Any) -> Any:
+    return RequestFactory().get("/", **meta)
+
+
+# Its semaphore
+
+
+OPTIONS = {"max_hold": 77.0, "min_hold": 7.0, "timeout": 17.0, "fair": False}
+
+
+@pytest.mark.parametrize("option", [*OPTIONS, "blocking_timeout", "max_waiters", "enforce"])
+def test_each_option_of_a_policy_reaches_its_semaphore(option: str) -> None:
+    def asked(policy: Policy) -> dict[str, Any]:
+        place = Place("default", policy.name, None)
+        semaphore = RequestSemaphore(policy, place, 3).of(request_of())
+        terms, ask = semaphore._terms_and_ask(True, None, 1)
+        times = {"timeout": terms.timeout, "max_hold": terms.max_hold, "min_hold": terms.min_hold}
+        wait = round(ask.give_up_at - enforcement.clock(), 1) if ask.wait else 0.0
+        said = {"fair": ask.fair, "max_waiters": ask.max_waiters, "enforce": not ask.shadow}
+        assert terms.renew, "a request's permit is renewed"
+        assert ask.budget == enforcement.ATTEMPT, "on_outage decides soon"
+        return {**times, **said, "blocking_timeout": wait}
+
+    others = {**OPTIONS, "blocking_timeout": 4.0, "max_waiters": 5, "enforce": False}
+    usual, mine = asked(policy_of()), asked(policy_of(**{option: others[option]}))
+    assert {**usual, option: others[option]} == mine
+    assert usual[option] != mine[option]
+
+
+def test_the_place_of_a_policy_is_that_of_its_semaphore() -> None:
+    semaphore = RequestSemaphore(policy_of(), Place("default", "exports", "7"), 3)
+    assert ("default", "exports", "7", 3) == (
+        semaphore.alias(),
+        semaphore.name,
+        semaphore.key,
+        semaphore.limit,
+    )
+
+
+def test_of_very_many_keys_some_are_counted_and_others_an_hour_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(enforcement, "clock", lambda: now[0])
+    counted = Counted()
+    places = [Place("default", "x", str(n)) for n in range(counted.MOST + 1)]
+    assert [True] * counted.MOST + [False] == [counted.has(place) for place in places]
+    assert counted.has(places[0]) and not counted.has(places[-1])
+    now[0] += counted.HOUR
+    assert counted.has(places[-1])
+
+
+# Its label
+
+
+def test_a_label_says_the_view_the_user_and_the_id_of_the_request() -> None:
+    semaphore = RequestSemaphore(policy_of(), Place("default", "exports", None), 3)
+    request = request_of(HTTP_X_REQUEST_ID="r-1")
+    assert labels.write("/", "", "r-1") == semaphore.of(request)._write_label()
+    request._cached_user = SimpleNamespace(pk=42)
+    request.resolver_match = SimpleNamespace(view_name="reports:export")
+    assert labels.write("reports:export", "42", "r-1") == semaphore.of(request)._write_label()
+
+
+def test_a_label_asks_nobody_for_the_user() -> None:
+    class Request:
+        resolver_match, path, META = None, "/", {}
+
+        @property
+        def user(self) -> Any:
+            raise AssertionError("a query for the sake of a label")
+
+    semaphore = RequestSemaphore(policy_of(), Place("default", "exports", None), 3)
+    assert labels.write("/") == semaphore.of(Request())._write_label()  # type: ignore[arg-type]
+
+
+# Its key
+
+
+def test_an_address_is_told_by_as_many_proxies_as_are_trusted() -> None:
+    request = request_of(REMOTE_ADDR="10.0.0.1", HTTP_X_FORWARDED_FOR="1.1.1.1, 2.2.2.2, 3.3.3.3")
+    for proxies, address in ((0, "10.0.0.1"), (1, "3.3.3.3"), (2, "2.2.2.2"), (9, "10.0.0.1")):
+        policy = policy_of(key="ip", trusted_proxies=proxies)
+        assert identity.digest("ip", address) == run(key_of(policy, request, request))
+
+
+def test_a_network_is_as_large_as_the_policy_says() -> None:
+    request = request_of(REMOTE_ADDR="2001:db8:1:2:3::1")
+    for bits, network in ((64, "2001:db8:1:2::"), (48, "2001:db8:1::")):
+        policy = policy_of(key="ip", ipv6_prefix=bits)
+        assert identity.digest("ip", network) == run(key_of(policy, request, request))
+
+
+@pytest.mark.parametrize("zone", ["", "%eth0", "%1"])
+def test_a_zone_is_no_part_of_an_address(zone: str) -> None:
+    assert identity.network("fe80::") == identity.network(f"fe80::1{zone}")
+
+
+def test_who_is_anonymous_is_told_by_address() -> None:
+    request = request_of(REMOTE_ADDR="10.0.0.1")
+    policy = policy_of(key="user")
+    request.user = SimpleNamespace(pk=None)
+    assert identity.digest("ip", "10.0.0.1") == run(key_of(policy, request, request))
+    request.user = SimpleNamespace(pk=42)
+    assert "42" == run(key_of(policy, request, request))
+
+
+def test_the_projects_own_callables_get_the_request_as_the_view_sees_it() -> None:
+    seen, asked = object(), list[Any]()
+
+    def says(value: Any) -> Any:
+        return lambda request: asked.append(request) or value
+
+    policy = policy_of(when=says(True), key=says("k"), limit=says(0))
+    with pytest.raises(ValueError, match="limit must be from 1"):
+        run(enter([policy], request_of(), seen))
+    assert [seen] * 3 == asked
+
+
+# Its receivers
+
+
+def carried_out(plan: Any, answers: dict[type, Any]) -> Any:
+    """The plan's result; steps of a type in `answers` are answered so."""
+    try:
+        step = next(plan)
+        while True:
+            step = plan.send(answers[type(step)] if type(step) in answers else step.do())
+    except StopIteration as stop:
+        return stop.value
+
+
+def test_receivers_of_a_refusal_get_all_there_is_to_say() -> None:
+    heard: list[dict[str, Any]] = []
+
+    def receiver(**said: Any) -> None:
+        heard.append(said)
+
+    policy, request = policy_of(key=lambda _: "k"), request_of()
+    answers = {Call: "k", Take: Refusal("full", waiting=3)}
+    acquire_rejected.connect(receiver)
+    try:
+        refused = carried_out(enter([policy], request), answers)
+    finally:
+        acquire_rejected.disconnect(receiver)
+    assert isinstance(refused, Refused)
+    (said,) = heard
+    refusal = said["refusal"]
+    assert ("full", 3) == (refusal.reason, refusal.waiting)
+    assert (policy, request, True) == (said["policy"], said["request"], said["enforced"])
+    assert identity.of_value("k") == said["key"]
+
+
+# Waiting
+
+
+def test_a_place_that_was_waited_for_in_vain_is_under_pressure_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(enforcement, "clock", lambda: now[0])
+    pressure, mine = _Pressure(), Place("default", "x", None)
+    pressure.note(mine)
+    assert [True, False] == [pressure.on(mine), pressure.on(mine._replace(key="7"))]
+    now[0] += pressure.MOMENT
+    assert not pressure.on(mine)
+    assert {} == pressure._until
+
+
+@pytest.mark.parametrize(("most", "seats"), [(0, 0), (2, 2), (None, 9)])
+def test_there_are_as_many_seats_as_the_settings_say(
+    most: int | None, seats: int, settings: Any
+) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "REQUESTS": {"max_waiting_threads": most, "max_waiting_tasks": 1},
+    }
+    some = Seats("max_waiting_threads")
+    taken = [seat for _ in range(9) if (seat := some.take()) is not None]
+    assert seats == len(taken)
+    if most:
+        some.leave(taken.pop())
+        assert some.take() is not None
+
+
+def test_a_seat_is_left_however_the_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Seats("max_waiting_threads")
+    monkeypatch.setattr("django_redis_sync.limits.seats.threads", some)
+
+    def fail() -> None:
+        assert 1 == len(some._taken)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        Seated(SimpleNamespace(do=fail)).do()  # type: ignore[arg-type]
+    assert 0 == len(some._taken)
+
+
+# Holding
+
+
+@pytest.fixture
+def left() -> list[str]:
+    """Of the permits of `hold`, those that were given back."""
+    return []
+
+
+@pytest.fixture
+def hold(left: list[str]) -> Iterator[Hold]:
+    made = Hold(request_of())
+    place = Place("default", "x", None)
+    made.add(Permit(place, None, lambda: left.append("x"), Breaker("default")))
+    yield made
+    made.release()
+
+
+def test_a_response_that_is_still_to_be_rendered_keeps_its_permit(
+    hold: Hold, left: list[str]
+) -> None:
+    response = SimpleTemplateResponse("404.html")
+    response.rendering_attrs = []
+    assert hold.goes_with(response)
+    assert ([], {Place("default", "x", None)}) == (left, hold.note)
+    for after in response._post_render_callbacks:
+        after(response)
+    assert (["x"], set()) == (left, hold.note)
+
+
+def test_a_response_that_is_whole_goes_without_it(hold: Hold, left: list[str]) -> None:
+    assert not hold.goes_with(HttpResponse("whole"))
+    hold.release()
+    hold.release()
+    assert ["x"] == left
+
+
+class Failing:
+    """A view's end that is no response."""
+
+    def __call__(self, request: Any) -> Any:
+        request._redis_sync_hold = self.hold
+        raise KeyboardInterrupt
+
+    def __init__(self, hold: Hold) -> None:
+        self.hold = hold
+
+
+def test_the_middleware_keeps_nothing_when_what_is_inside_raises(
+    hold: Hold, left: list[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ConcurrencyLimitMiddleware(Failing(hold))(request_of())
+    assert ["x"] == left
+
+
+@pytest.mark.parametrize(
+    ("atomic", "skipped", "found"),
+    [(True, (), True), (False, (), False), (True, ("default",), False), (True, ("other",), True)],
+)
+def test_a_view_is_atomic_where_django_wraps_it(
+    atomic: bool, skipped: tuple[str, ...], found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases = {"default": {"ATOMIC_REQUESTS": atomic}, "other": {"ATOMIC_REQUESTS": False}}
+    monkeypatch.setattr(
+        "django_redis_sync.middleware.connections", SimpleNamespace(settings=databases)
+    )
+
+    def view(request: Any) -> None: ...
+
+    if skipped:
+        view._non_atomic_requests = set(skipped)  # type: ignore[attr-defined]
+    assert found == is_atomic(view)

@@ -1,0 +1,71 @@
+"""When a refused client may come again, and what it is told: without a server."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from django_redis_sync.limits import refusal
+from django_redis_sync.limits.enforcement import Refused
+from django_redis_sync.limits.policy import parse
+from django_redis_sync.limits.refusal import JITTER, LATEST, retry_after, said_of
+from django_redis_sync.protocol.plans import Refusal
+
+
+@pytest.fixture(params=["least", "most"])
+def jitter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """What is drawn: the least or the most."""
+    most = request.param == "most"
+    monkeypatch.setattr(random, "uniform", lambda low, high: high if most else low)
+    return 1 + JITTER if most else 1
+
+
+def refused(limit: int = 1, reason: str = "full", **said: Any) -> Refused:
+    options = {name: said.pop(name) for name in ("min_hold", "key", "status") if name in said}
+    return Refused(parse("exports", {"limit": limit, **options}), limit, Refusal(reason, **said))
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ({"mean_hold": 1.2}, 1.2),
+        ({"mean_hold": 4.0}, 4.0),
+        ({"mean_hold": 4.0, "waiting": 3}, 16.0),
+        ({"mean_hold": 4.0, "waiting": 3, "limit": 2}, 8.0),
+        ({"mean_hold": 4.0, "waiting": 3, "min_hold": 6.0}, 24.0),
+        ({"mean_hold": None, "min_hold": 6.0}, 6.0),
+        ({"mean_hold": None}, refusal.USUAL),
+        ({"mean_hold": 0.1}, refusal.SOONEST),
+        ({"mean_hold": 10_000.0}, LATEST),
+    ],
+    ids=str,
+)
+def test_it_may_come_again_when_those_ahead_have_had_their_time(
+    said: Any, seconds: float, jitter: float
+) -> None:
+    wanted = min(seconds * jitter, LATEST)
+    found = retry_after(refused(**said))
+    assert wanted <= found < wanted + 1  # never too soon
+
+
+def test_the_callers_own_limit_counts_where_none_is_in_force(jitter: float) -> None:
+    assert 2 * jitter <= retry_after(refused(limit=4, mean_hold=2.0, waiting=3)) < 2 * jitter + 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "said", "status", "crowded"),
+    [
+        ("full", {}, 503, True),
+        ("full", {"key": "ip"}, 429, True),
+        ("full", {"key": "ip", "status": 420}, 420, True),
+        ("full", {"status": 420}, 420, True),
+        ("outage", {"key": "ip", "status": 420}, 503, False),
+        ("paused", {"key": "ip"}, 503, False),
+    ],
+)
+def test_a_crowd_is_told_from_an_outage(reason: str, said: Any, status: int, crowded: bool) -> None:
+    told = said_of(refused(reason=reason, **said))
+    assert (status, crowded) == (told.status, "Too many requests" in told.message)
+    assert ("exports", reason) == (told.name, told.reason)
