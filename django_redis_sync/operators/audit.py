@@ -87,7 +87,8 @@ def record(act: str, name: str, key: str | None, using: str | None, **details: A
     text = {"by", "reason"}
     kept = {k: v[:MOST_TEXT] if k in text else v for k, v in details.items() if v}
     try:
-        now = int(command(alias, "TIME")[0]) * 1000
+        seconds, micros = command(alias, "TIME")
+        now = int(seconds) * 1000 + int(micros) / 1000  # of several within a second, in their order
         entry = {"what": act, "name": name, "key": key, **kept, "n": secrets.token_hex(4)}
         command(alias, "ZADD", registry, now, json.dumps(entry, ensure_ascii=False))
         command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MOST_KEPT)

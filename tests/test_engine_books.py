@@ -1,0 +1,533 @@
+"""The clerk's books: sums, marks, names, and steps to be done later. Without a server."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import exceptions as errors
+
+from django_redis_sync.engine import clerk as clerks
+from django_redis_sync.engine import errands as errandses
+from django_redis_sync.engine import marks as markses
+from django_redis_sync.engine import names as nameses
+from django_redis_sync.engine import tally as tallies
+from django_redis_sync.engine.clerk import Clerk
+from django_redis_sync.engine.errands import Errands
+from django_redis_sync.engine.marks import Marks
+from django_redis_sync.engine.names import Names
+from django_redis_sync.engine.tally import Event, Share, Tally, bucket
+from django_redis_sync.protocol.keys import Keys, keys_of, policies
+from django_redis_sync.protocol.plans import Answer, Failure, Run
+from django_redis_sync.protocol.scripts import CONSTANTS, script
+
+PAIR = CONSTANTS["PAIR"]
+GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")
+FINAL = Failure(errors.ResponseError("WRONGTYPE"), 0.0, "final")
+
+
+class Recorder:
+    """In the place of a server. `fails`: the Failure that everything comes to, if any."""
+
+    def __init__(self) -> None:
+        self.steps: list[Run] = []
+        self.commands: list[tuple[Any, ...]] = []
+        self.fails: Failure | None = None
+        self.reply: list[Any] = []
+
+    def many(self, steps: Any) -> list[Any]:
+        self.steps += steps
+        return [self.fails or Answer(["ok"], 0.0, 0.0) for _ in steps]
+
+    def run(self, step: Run) -> Answer:
+        if self.fails:
+            raise self.fails
+        self.steps.append(step)
+        return Answer(self.reply, clock_now(), clock_now())
+
+    def command(self, *words: Any, timeout: float = 0.0) -> Any:
+        if self.fails:
+            raise self.fails
+        self.commands.append(words)
+        return ["1790000000", "5"] if words == ("TIME",) else None
+
+    def taken(self) -> list[dict[str, Any]]:
+        """The arguments of the steps since the last time, by name."""
+        steps, self.steps = self.steps, []
+        return [dict(zip(script(one.verb).argv, one.argv, strict=True)) for one in steps]
+
+
+_now = [1000.0]
+
+
+def clock_now() -> float:
+    return _now[0]
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock's time."""
+    _now[0] = 1000.0
+    for module in (tallies, markses, nameses, errandses, clerks):
+        monkeypatch.setattr(module, "clock", clock_now)
+    return _now
+
+
+@pytest.fixture
+def server() -> Any:
+    return Recorder()
+
+
+def named(name: str, key: str | None = None, template: str = "", keep: int = 360) -> Any:
+    return SimpleNamespace(keys=keys_of("p", name, key, keep), template=template)
+
+
+# Sums
+
+
+class Books(Tally):
+    """With shares as the test says."""
+
+    def __init__(self) -> None:
+        self.now: list[Share] = []
+        super().__init__(lambda: self.now)
+
+    def happens(self, kind: str, ms: int = 0, of: Any = None) -> None:
+        of = of or named("exports", "7")
+        self.events.append(Event(of.keys, of.template, kind, ms))
+
+
+@pytest.fixture
+def tally(now: list[float]) -> Books:
+    return Books()
+
+
+def by_group(server: Any) -> dict[str, dict[str, Any]]:
+    """What was written, by group."""
+    groups = [step.keys[0].partition("{")[2].partition("}")[0] for step in server.steps]
+    return dict(zip(groups, server.taken(), strict=True))
+
+
+def test_what_happens_is_summed_by_policy_by_template_and_over_all(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    tally.happens("g")
+    tally.happens("g", of=named("invoice:1", template="invoice:{pk}"))
+    tally.happens("g", of=named("nightly"))
+    tally.happens("g", of=named("silent", keep=0))
+    tally.tend(server, now[0])
+    written = by_group(server)
+    assert {"%", "exports", "invoice:%7Bpk%7D"} == {*written}
+    counts = {group: json.loads(said["counts"]) for group, said in written.items()}
+    assert [{"g": "3"}, {"g": "1"}, {"g": "1"}] == [counts[g] for g in ("%", *sorted(counts)[1:])]
+
+
+def test_counts_carry_their_milliseconds_and_durations_their_bucket(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    for kind, ms in (("w", 250), ("w", 0), ("r", 3000), ("n", 0), ("t", 0), ("l", 0), ("s", 0)):
+        tally.happens(kind, ms)
+    tally.tend(server, now[0])
+    said = by_group(server)["exports"]
+    expected = {"w": 2 * PAIR + 250, "r": PAIR + 3000, "n": 1, "t": 1, "l": 1, "s": 1}
+    assert {kind: str(n) for kind, n in expected.items()} == json.loads(said["counts"])
+    assert {"w8": "1", "w0": "1", "r12": "1"} == json.loads(said["durations"])
+    assert {"7": "2"} == json.loads(said["refused"])  # refused at once, or after a wait in vain
+    assert [0, 1, 2, 2, 10, 11] == [bucket(ms) for ms in (0, 1, 2, 3, 1023, 1024)]
+
+
+def test_a_share_is_said_when_it_changed_and_again_before_it_ends(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    tally.now = [Share(named("exports", "7"), 2, 0), Share(named("exports", "8"), 1, 3)]
+    tally.tend(server, now[0])
+    said = by_group(server)["exports"]
+    assert [3, 3, [0, 0], {"7": [2, 0], "8": [1, 3]}] == json.loads(said["entry"])
+    assert tallies.LIFE * 1000 == said["life"]
+    now[0] += tallies.EVERY
+    tally.tend(server, now[0])
+    assert {} == by_group(server)
+    assert now[0] + tallies.EVERY == tally.due
+    now[0] += tallies.AGAIN
+    tally.tend(server, now[0])
+    assert {"%", "exports"} == {*by_group(server)}
+    tally.now = []
+    tally.tend(server, now[0])
+    assert {""} == {said["entry"] for said in by_group(server).values()}
+    now[0] += tallies.AGAIN
+    tally.tend(server, now[0])
+    assert ({}, math.inf) == (by_group(server), tally.due)
+
+
+def test_the_busiest_by_use_and_by_waiters_are_named_and_the_rest_is_bounded(
+    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tallies, "NAMED", 1)
+    uses = {"a": (5, 0), "b": (4, 1), "c": (0, 9), "d": (3, 2)}
+    tally.now = [Share(named("exports", key), *use) for key, use in uses.items()]
+    tally.tend(server, now[0])
+    *sums, off, busiest = json.loads(by_group(server)["exports"]["entry"])
+    assert ([12, 12], [4, 2], {"a": [5, 0], "c": [0, 9]}) == (sums, off, busiest)
+
+
+def test_refusals_beyond_the_most_are_bounded(
+    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tallies, "MOST_KEYS", 2)
+    for key, times in (("a", 5), ("b", 4), ("c", 3), ("d", 2)):
+        for _ in range(times):
+            tally.happens("n", of=named("exports", key))
+    tally.tend(server, now[0])
+    said = by_group(server)["exports"]
+    assert ({"a": "5", "b": "4"}, 3) == (json.loads(said["refused"]), said["rest"])
+
+
+def test_there_are_only_so_many_groups(
+    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tallies, "MOST_GROUPS", 3)
+    for n in range(9):
+        tally.happens("g", of=named(f"policy{n}", "7"))
+        tally.happens("g", of=named("policy0", "7"))
+    tally.tend(server, now[0])
+    written = by_group(server)
+    assert 3 == len(written)
+    assert {"g": "18"} == json.loads(written["%"]["counts"])
+    assert {"g": "10"} == json.loads(written["policy0"]["counts"])
+
+
+def test_what_could_not_be_written_is_added_to_the_next(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    server.fails = GONE
+    tally.now = [Share(named("exports", "7"), 1, 0)]
+    tally.happens("g")
+    with pytest.raises(Failure):
+        tally.tend(server, now[0])
+    assert tally.unwritten and now[0] + tallies.EVERY == tally.due
+    server.fails = None
+    server.steps.clear()
+    tally.happens("g")
+    tally.tend(server, now[0])
+    said = by_group(server)["exports"]
+    assert ({"g": "2"}, [1, 0]) == (json.loads(said["counts"]), json.loads(said["entry"])[:2])
+    assert not tally.unwritten
+
+
+def test_what_can_never_be_written_is_dropped(tally: Books, server: Any, now: list[float]) -> None:
+    server.fails = FINAL
+    tally.happens("g")
+    with pytest.raises(Failure):
+        tally.tend(server, now[0])
+    assert not tally.unwritten
+
+
+def test_a_process_that_ends_takes_its_share_back_and_writes_its_events(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    tally.now = [Share(named("exports", "7"), 1, 0)]
+    tally.tend(server, now[0])
+    server.steps.clear()
+    tally.happens("r", 5)
+    tally.hurry()
+    assert (0.0, True) == (tally.due, tally.unwritten)
+    tally.tend(server, now[0])
+    said = by_group(server)["exports"]
+    assert ("", {"r": str(PAIR + 5)}) == (said["entry"], json.loads(said["counts"]))
+    assert not tally.unwritten
+
+
+def test_groups_are_listed_by_their_last_event_and_the_old_ones_go(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    tally.happens("g")
+    tally.tend(server, now[0])
+    ms, day = 1_790_000_000_000, 86_400_000
+    assert [
+        ("TIME",),
+        ("ZADD", "p:groups", ms, "exports"),
+        ("ZREMRANGEBYSCORE", "p:groups", "-inf", ms - day),
+        ("ZREMRANGEBYRANK", "p:groups", 0, -1 - tallies.MOST_GROUPS),
+        ("PEXPIRE", "p:groups", 2 * day),
+    ] == server.commands
+
+
+# The clerk
+
+
+@pytest.fixture
+def clerk(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clerk]:
+    """Without a thread: the test takes its turns. `held`: its leases."""
+    monkeypatch.setattr(clerks, "server_of", lambda alias: server)
+    held: list[Any] = []
+    made = Clerk("default", lambda: held)
+    made.held = held  # type: ignore[attr-defined]
+    expected: list[float] = []
+    monkeypatch.setattr(made._worker, "expect", expected.append)
+    monkeypatch.setattr(made._worker, "rouse", lambda: True)
+    yield made
+
+
+def lease(permits: int, of: Any) -> Any:
+    return SimpleNamespace(permits=permits, terms=of)
+
+
+def test_shares_are_the_permits_held_and_the_waiters(clerk: Any) -> None:
+    clerk.held += [lease(3, named("a")), lease(0, named("b"))]
+    clerk.waits("token", named("c"))
+    found = [(one.of.keys.display, one.in_use, one.waiting) for one in clerk._shares()]
+    assert [("a", 3, 0), ("b", 1, 0), ("c", 0, 1)] == found
+    clerk.waits("token", None)
+    assert 2 == len([*clerk._shares()])
+
+
+@pytest.mark.parametrize("error", [GONE, RuntimeError("odd")], ids=["outage", "our own mistake"])
+def test_after_an_error_the_clerk_goes_on_a_while_later(
+    error: Exception, clerk: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    clerk.count(Event(named("a").keys, "", "g", 0))
+    now[0] += tallies.EVERY
+    monkeypatch.setattr(clerk.tally, "tend", fail)
+    assert now[0] + clerks.RETRY == clerk._turn()
+    assert not clerk._busy
+
+
+def test_an_adopted_lease_is_in_the_sums_though_nothing_happens(clerk: Any, now: Any) -> None:
+    clerk.names.noted.add(named("a").keys.leases)
+    clerk.note(named("a", keep=0).keys)
+    assert math.inf == clerk.tally.due
+    clerk.note(named("a").keys)
+    assert now[0] + tallies.EVERY == clerk.tally.due
+
+
+def test_all_books_are_written_when_the_process_ends(clerk: Any, server: Any, now: Any) -> None:
+    clerk.count(Event(named("a").keys, "", "g", 0))
+    clerk.names.add(named("a").keys)
+    clerk.last_words(now[0])  # no time to wait: the turn is ours
+    clerk._turn()
+    assert server.steps and any(words[0] == "ZADD" for words in server.commands)
+    assert not any(book.unwritten for book in clerk._books)
+
+
+# Names
+
+
+def test_a_policy_is_listed_and_its_keys_in_a_list_of_their_own(
+    server: Any, now: list[float]
+) -> None:
+    names = Names(list)
+    for of in (named("plain"), named("exports", "7"), named("exports", "8")):
+        names.add(of.keys)
+    names.tend(server, now[0])
+    added = {words[1]: words[2:] for words in server.commands if words[0] == "ZADD"}
+    ms = 1_790_000_000_000
+    assert {
+        "p:names": (ms, "plain", ms, "exports@"),
+        "p:{exports}:keys": (ms, "7", ms, "8"),
+    } == added
+    for registry in added:
+        day = 86_400_000
+        assert ("ZREMRANGEBYSCORE", registry, "-inf", ms - day) in server.commands
+        assert ("ZREMRANGEBYRANK", registry, 0, -1 - nameses.MOST_NOTED) in server.commands
+        assert ("PEXPIRE", registry, 2 * day) in server.commands
+
+
+def test_a_name_in_use_is_written_again_each_minute(server: Any, now: list[float]) -> None:
+    in_use = [named("a").keys]
+    names = Names(lambda: in_use)
+    names.add(named("a").keys)
+    names.add(named("b").keys)
+    names.tend(server, now[0])
+    server.commands.clear()
+    assert 1060.0 == names.due
+    names.tend(server, now[0] + 30)
+    assert [] == server.commands
+    now[0] += 60
+    names.tend(server, now[0])
+    names.tend(server, now[0])
+    written = [words[3::2] for words in server.commands if words[0] == "ZADD"]
+    assert [("a",)] == written
+    assert {named("a").keys.leases} == names.noted
+
+
+def test_names_that_could_not_be_written_are_kept(server: Any, now: list[float]) -> None:
+    for failure, later in ((GONE, nameses.RETRY), (FINAL, nameses.NOTED_EVERY)):
+        names = Names(list)
+        names.add(named("a").keys)
+        server.fails = failure
+        names.tend(server, now[0])
+        assert ([named("a").keys], now[0] + later) == ([*names.fresh], names.due)
+        assert names.unwritten
+
+
+# Marks
+
+
+@pytest.fixture
+def policy() -> Iterator[Any]:
+    policies.clear()
+    yield keys_of("p", "exports", "7").policy
+    policies.clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markses, "_read", {})
+    keys_of.cache_clear()  # each has its policy
+
+
+def marks_of(waiting: Any = (), in_use: Any = ()) -> Marks:
+    return Marks(lambda: in_use, lambda: waiting)
+
+
+def test_marks_are_read_before_the_first_ask_and_each_second_while_a_policy_is_used(
+    policy: Any, server: Any, now: list[float]
+) -> None:
+    marks = marks_of()
+    server.reply = ["p:exports", "17"]
+    assert marks.needed(policy)
+    marks.tend(server, now[0])
+    assert ("17 0", now[0] + markses.EVERY) == (policy.mark, marks.due)
+    assert not marks.needed(policy)
+    now[0] += markses.STALE - 0.01
+    assert not marks.needed(policy)
+    now[0] += 0.01
+    assert marks.needed(policy)
+
+
+def test_reading_ends_some_time_after_the_last_use(
+    policy: Any, server: Any, now: list[float]
+) -> None:
+    held, waited = list[Any](), list[Any]()
+    marks = marks_of(waited, held)
+    marks.needed(policy)
+    for used in (held, waited):
+        used.append(keys_of("p", "exports", "7"))
+        now[0] += 10 * markses.IDLE
+        marks.tend(server, now[0])
+        assert now[0] + markses.EVERY == marks.due
+        used.clear()
+    now[0] += markses.IDLE
+    server.steps.clear()
+    marks.tend(server, now[0])
+    assert ([], math.inf) == (server.steps, marks.due)
+
+
+def test_a_key_that_was_taken_out_of_a_mark_is_out_of_that_one_only(
+    policy: Any, server: Any, now: list[float]
+) -> None:
+    server.reply = ["p:exports", "17", "l:exports", "5", "xp:exports@7", "1", "xl:exports@8", "1"]
+    server.reply += ["xp:exports@9", "1", "xl:exports@9", "1", "xp:other@7", "1"]
+    markses.take(policy.registry, server.run(markses.reading(policy.registry)))
+    found = [keys_of("p", "exports", key).mark for key in "6789"]
+    assert ["17 5", "0 5", "17 0", "-"] == found
+
+
+def test_waiters_look_at_what_changed_and_others_do_not(
+    policy: Any, server: Any, now: list[float]
+) -> None:
+    mine, other = keys_of("p", "exports", "7"), keys_of("p", "imports", "7")
+    marks = marks_of([mine, other])
+    server.reply = ["p:exports", "17"]
+    marks.tend(server, now[0])
+    assert [("operate", mine.leases)] == [
+        (step.verb, step.keys[0]) for step in server.steps if step.verb == "operate"
+    ]
+    assert "poke" == next(s for s in server.steps if s.verb == "operate").argv[1]
+    server.steps.clear()
+    marks.tend(server, now[0])
+    assert {"marks"} == {step.verb for step in server.steps}  # nothing new
+
+
+def test_marks_that_cannot_be_read_stay_as_they_were_and_it_is_said_once(
+    policy: Any, server: Any, now: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.reply = ["p:exports", "17"]
+    marks = marks_of([keys_of("p", "exports", "7")])
+    marks.tend(server, now[0])
+    server.fails = GONE
+    for _ in range(3):
+        marks.tend(server, now[0])
+    assert ("17 0", 1) == (policy.mark, caplog.text.count("can't be read"))
+    assert now[0] + markses.STALE == policy.due
+    server.fails = None
+    marks.tend(server, now[0])
+    server.fails = GONE
+    marks.tend(server, now[0])
+    assert 2 == caplog.text.count("can't be read")
+
+
+# Errands
+
+
+@pytest.fixture
+def errands(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> Errands:
+    monkeypatch.setattr(errandses, "server_of", lambda alias: server)
+    made = Errands("default")
+    monkeypatch.setattr(made._worker, "rouse", lambda: True)
+    return made
+
+
+def errand(token: str) -> Run:
+    return Run("release", keys_of("p", "x").of(token), (token,), 5.0)
+
+
+def tokens(server: Any) -> list[str]:
+    steps, server.steps = server.steps, []
+    return [step.argv[0] for step in steps]
+
+
+def test_what_failed_is_tried_again_in_its_order_until_it_is_given_up(
+    errands: Errands, server: Any, now: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.fails = GONE
+    for token in "abc":
+        errands.send(errand(token))
+    assert now[0] + errandses.RETRY == errands._turn()
+    assert ["a", "b", "c"] == tokens(server)
+    errands._turn()
+    assert [] == tokens(server)  # it is not time yet
+    now[0] += errandses.RETRY
+    errands.send(errand("d"))
+    errands._turn()
+    assert ["a", "b", "c", "d"] == tokens(server)
+    now[0] += errandses.GIVE_UP
+    errands._turn()
+    assert (4, False) == (caplog.text.count("gave up"), errands.busy)
+
+
+def test_what_was_done_is_not_done_again(errands: Errands, server: Any, now: list[float]) -> None:
+    errands.send(errand("a"))
+    assert errands.busy
+    assert math.inf == errands._turn()
+    assert (["a"], False) == (tokens(server), errands.busy)
+
+
+def test_a_mistake_of_our_own_is_tried_again_too(
+    errands: Errands, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(steps: Any) -> Any:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(server, "many", fail)
+    errands.send(errand("a"))
+    assert now[0] + errandses.RETRY == errands._turn()
+    monkeypatch.undo()
+    monkeypatch.setattr(errandses, "server_of", lambda alias: server)
+    errands.hurry()
+    errands._turn()
+    assert ["a"] == tokens(server)
+
+
+def test_very_many_go_in_batches(errands: Errands, server: Any) -> None:
+    for n in range(errandses.BATCH + 1):
+        errands.send(errand(str(n)))
+    assert -math.inf == errands._turn()
+    assert errandses.BATCH == len(tokens(server))

@@ -1,0 +1,242 @@
+"""What an error means, how replies are read, and what changed settings close: without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import exceptions as errors
+
+from django_redis_sync.engine import clients, commands, labels, server, threads
+from django_redis_sync.engine import loops as looping
+from django_redis_sync.engine.courier import Courier
+from django_redis_sync.engine.drivers import error_of
+from django_redis_sync.engine.server import AsyncServer, async_server_of, server_of
+from django_redis_sync.engine.wire import pack, pack_step, turned_away, why
+from django_redis_sync.exceptions import Unavailable
+from django_redis_sync.protocol import plans
+from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.plans import Failure
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (errors.ConnectionError("refused"), ("unreachable", "unanswered")),
+        (errors.TimeoutError("late"), ("unreachable", "unanswered")),
+        (OSError("cut"), ("unreachable", "unanswered")),
+        (errors.ConnectionError("max number of clients reached"), ("busy", "busy")),
+        (errors.MaxConnectionsError("Too many connections"), ("busy", "busy")),
+        (errors.BusyLoadingError("Redis is loading"), ("busy", "busy")),
+        (errors.ReadOnlyError("You can't write against a replica"), ("busy", "busy")),
+        (errors.TryAgainError("the slot is moving"), ("busy", "busy")),
+        (errors.ClusterDownError("down"), ("busy", "busy")),
+        (errors.MasterDownError("down"), ("busy", "busy")),
+        (errors.ResponseError("BUSY Redis is busy running a script"), ("busy", "busy")),
+        (errors.ResponseError("LOADING Redis is loading"), ("busy", "busy")),
+        (errors.ResponseError("TRYAGAIN Multiple keys"), ("busy", "busy")),
+        (errors.ResponseError("CLUSTERDOWN Hash slot not served"), ("busy", "busy")),
+        (errors.ResponseError("MASTERDOWN Link is down"), ("busy", "busy")),
+        (errors.ResponseError("READONLY You can't write"), ("busy", "busy")),
+        (errors.ResponseError("UNBLOCKED force unblock"), ("busy", "busy")),
+        (errors.ResponseError("WRONGTYPE Operation against a key"), ("final", "final")),
+        (errors.ResponseError("OOM command not allowed"), ("final", "final")),
+        (errors.AuthenticationError("WRONGPASS"), ("final", "final")),
+        (errors.AuthorizationError("no right"), ("final", "final")),
+        (errors.NoPermissionError("no right"), ("final", "final")),
+        (errors.DataError("odd"), ("final", "final")),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, Exception) else "",
+)
+def test_what_an_error_means_of_a_command_that_was_sent_or_not(
+    error: Exception, meaning: tuple[str, str]
+) -> None:
+    assert meaning == (why(error, False), why(error, True))
+
+
+def test_of_an_error_what_may_have_run_is_said() -> None:
+    for meaning, maybe in (("unanswered", True), ("unreachable", False), ("busy", False)):
+        found = error_of(Failure(errors.ConnectionError("x"), 0.0, meaning))  # type: ignore[arg-type]
+        assert isinstance(found, Unavailable) and maybe == found.maybe_executed
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errors.AuthenticationError("odd"), "user or password"),
+        (errors.ResponseError("NOAUTH Authentication required."), "user or password"),
+        (errors.AuthorizationError("odd"), "rights"),
+        (errors.ResponseError("NOPERM this user has no permissions"), "rights"),
+        (ssl.SSLError("certificate verify failed"), "TLS"),
+        (ssl.SSLEOFError("cut"), ""),
+        (errors.ResponseError("DB index is out of range"), "number of our database"),
+        (errors.ConnectionError("refused"), ""),
+        (None, ""),
+    ],
+)
+def test_a_setting_that_the_server_refuses_is_named(error: Any, said: str) -> None:
+    found = turned_away(error)
+    assert said in found if said else found == ""
+
+
+def test_the_cause_of_an_error_is_looked_at_too() -> None:
+    outer = errors.ConnectionError("while connecting")
+    outer.__cause__ = errors.ConnectionError("handshake")
+    outer.__cause__.__context__ = errors.AuthenticationError("WRONGPASS")
+    assert "password" in turned_away(outer)
+
+
+def test_words_that_are_not_ascii_are_counted_in_bytes() -> None:
+    step = plans.undoing(keys_of("p", "x"), "t")._replace(argv=("t", "ä", "undo", 1, 0, "-", 0))
+    assert "$2\r\nä\r\n".encode() in pack_step(step)
+    assert b"*1\r\n$2\r\n\xc3\xa4\r\n" == pack(("ä",))
+
+
+# Replies
+
+
+@pytest.fixture
+def replies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a pipeline is answered."""
+    made: list[Any] = []
+    stub = SimpleNamespace(commands=lambda some: made, command=lambda *words: made[0])
+    monkeypatch.setattr(commands, "server_of", lambda alias: stub)
+    return made
+
+
+def test_a_hash_is_a_dict_in_either_protocol(replies: list[Any]) -> None:
+    asked = [("HGETALL", "a"), ("HGETALL", "b"), ("ZRANGE", "c", 0, 1)]
+    replies += [[b"x", b"1"], {b"x": b"1"}, [b"x", b"1"]]
+    assert [{"x": "1"}, {"x": "1"}, ["x", "1"]] == commands.pipelined("default", asked)
+
+
+def test_an_error_in_a_pipeline_is_raised(replies: list[Any]) -> None:
+    replies += [b"1", errors.ResponseError("OOM command not allowed")]
+    with pytest.raises(Unavailable, match="OOM"):
+        commands.pipelined("default", [("GET", "a"), ("GET", "b")])
+
+
+def test_a_number_that_cannot_be_ours_is_another() -> None:
+    texts = ["7", "-7", "", "x", "1.5", str(2**63 - 1), str(2**63), "9" * 400]
+    assert [7, -7, 0, 0, 0, 2**63 - 1, 0, 0] == [commands.whole(text) for text in texts]
+    assert 5 == commands.whole("x", 5)
+
+
+def test_labels_are_bounded_on_both_ways() -> None:
+    long = "x" * 1000
+    assert labels.MOST == len(labels.read(labels.write(label=long))["label"])
+    assert labels.MOST == len(labels.read(f'{{"host": "{long}"}}')["host"])
+
+
+def test_the_label_of_a_request_with_an_id_is_not_remembered() -> None:
+    labels._write.cache_clear()
+    for n in range(5):
+        labels.write("view", "42", f"request-{n}")
+    assert 0 == labels._write.cache_info().currsize
+    labels.write("view", "42")
+    assert 1 == labels._write.cache_info().currsize
+
+
+# Settings
+
+
+def test_changed_caches_make_other_servers_and_the_former_let_go(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, let_go = server_of("default"), list[Any]()
+    monkeypatch.setattr(server.Server, "let_go", lambda self: let_go.append(self))
+    settings.CACHES = {**settings.CACHES}
+    assert former is not server_of("default")
+    assert former in let_go
+
+
+class Resident(AsyncServer):
+    """An async server without a client. `closed`: how often it was."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+def test_a_retired_server_is_closed_when_its_last_plan_has_ended(settings: Any) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        mine = looping.on_loop(loop)
+        used, idle = Resident(), Resident()
+        used.plans = 2
+        mine.residents.update(used=used, idle=idle)
+        settings.CACHES = {**settings.CACHES}
+        await asyncio.sleep(0.01)
+        assert ({}, 0, 1) == (mine.residents, used.closed, idle.closed)
+        used.left()
+        await asyncio.sleep(0.01)
+        assert 0 == used.closed
+        used.left()
+        await asyncio.sleep(0.01)
+        assert 1 == used.closed
+
+    asyncio.run(main())
+
+
+def test_the_async_client_is_the_projects_own_where_the_settings_name_one(settings: Any) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.own_client"}
+    assert "the client of default" == clients.async_client("default")
+
+
+def own_client(alias: str) -> str:
+    return f"the client of {alias}"
+
+
+def test_an_async_client_neither_retries_by_itself_nor_takes_the_pools_options(
+    settings: Any,
+) -> None:
+    options = {"CONNECTION_POOL_KWARGS": {"max_connections": 5, "retry_on_timeout": True}}
+    cache = {**settings.CACHES["default"], "OPTIONS": {**options, "SOCKET_TIMEOUT": 3}}
+    settings.CACHES = {**settings.CACHES, "other": {**cache, "LOCATION": "redis://h:1/2"}}
+    found = clients.async_options("other")
+    assert 0 == found.pop("retry")._retries
+    assert not {"max_connections", "retry_on_timeout", "parser_class"} & {*found}
+    assert 3 == found["socket_timeout"]
+
+
+# This process
+
+
+def test_a_uwsgi_without_threads_and_a_late_gevent_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threads, "_warned", set())
+    threads.warn_about_this_process()
+    assert "" == caplog.text
+    monkeypatch.setattr(threads, "uwsgi_runs_threads", lambda: False)
+    monkeypatch.setattr(threads, "patched_late", lambda: True)
+    for _ in range(2):
+        threads.warn_about_this_process()
+    assert 1 == caplog.text.count("--enable-threads")
+    assert 1 == caplog.text.count("gevent patched")
+
+
+def test_a_courier_without_a_thread_is_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    courier, started = Courier(), list[int]()
+    monkeypatch.setattr(courier, "_start", lambda: started.append(1))
+    courier.send(lambda: None)
+    assert courier.stuck
+    assert courier.look_after()
+    assert 2 == len(started)
+    courier._todo.get_nowait()
+    assert not courier.look_after()
+    assert 2 == len(started)
+
+
+def test_an_async_server_is_made_once_for_a_loop() -> None:
+    async def main() -> None:
+        assert async_server_of("default") is async_server_of("default")
+
+    asyncio.run(main())

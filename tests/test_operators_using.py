@@ -1,0 +1,169 @@
+"""Operators of a second cache alias, which lives beside the first: what is done there stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import CommandError, call_command
+
+from django_redis_sync import Lock, ReadWriteLock, Semaphore
+from django_redis_sync.exceptions import WrongKind
+from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators.history import histories
+from django_redis_sync.operators.listing import Selection
+from django_redis_sync.operators.names import count_names, is_known, marked, names_in_use
+from django_redis_sync.operators.status import Status, status_of, statuses
+from django_redis_sync.operators.sums import groups, sums_of
+from tests.behaviour.both import eventually
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+OTHER: dict[str, Any] = {"using": "other"}
+
+
+@pytest.fixture
+def second(settings: Any, raw: redis.Redis) -> Iterator[str]:
+    """Of the same server, under a prefix of its own."""
+    prefix = f"{settings.PREFIX}:second"
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
+    first = {**settings.CACHES["default"], "KEY_PREFIX": settings.PREFIX}
+    other = {**settings.CACHES["default"], "KEY_PREFIX": prefix}
+    settings.CACHES = {**settings.CACHES, "default": first, "other": other}
+    yield f"{prefix}:sync"
+
+
+def there(name: str, key: str | None = None) -> Status:
+    return status_of(name, key, **OTHER)
+
+
+def untouched(raw: redis.Redis, settings: Any) -> bool:
+    """Whether nothing of an operator's is under the first alias."""
+    return not raw.exists(
+        *(f"{settings.PREFIX}:sync:{what}" for what in ("marks", "acts", "names"))
+    )
+
+
+def test_each_act_takes_effect_and_is_recorded_there_alone(
+    second: str, raw: redis.Redis, settings: Any
+) -> None:
+    lease = Semaphore("exports", 3, **OTHER).acquire()
+    assert lease
+    actions.pause("exports", **OTHER, by="ann", reason="why")
+    assert there("exports").paused and not status_of("exports").paused
+    assert [("exports", None)] == marked(**OTHER) and [] == marked()
+    actions.resume("exports", **OTHER)
+    assert not there("exports").paused
+    actions.resize("exports", None, 7, **OTHER)
+    assert (7, None) == (there("exports").override, status_of("exports").override)
+    actions.reset("exports", **OTHER)
+    assert there("exports").override is None
+    assert [True] == [one.done for one in actions.clear(there("exports"), [lease.token], **OTHER)]
+    assert 0 == there("exports").in_use
+    acts = audit.acts("exports", **OTHER)
+    assert ["clear", "reset", "resize", "resume", "pause"] == [act.what for act in acts]
+    assert ("ann", "why") == (acts[-1].by, acts[-1].reason)
+    assert [] == audit.acts() and untouched(raw, settings)
+
+
+def test_a_lock_of_another_kind_there_is_not_resized(second: str) -> None:
+    with ReadWriteLock("rows", **OTHER).read:
+        with pytest.raises(WrongKind):
+            actions.resize("rows", None, 7, **OTHER)
+        actions.resize("rows", None, 7)
+    actions.reset("rows")
+
+
+def test_all_that_is_read_is_read_there(second: str) -> None:
+    with Semaphore("exports", 3, key="7", **OTHER):
+        eventually(lambda: listed("exports@7", **OTHER))
+        assert [("exports", "7")] == names_in_use(**OTHER)
+        assert [] == names_in_use()
+        assert (1, 0) == (count_names(**OTHER), count_names())
+        assert is_known("exports", "7", **OTHER) and not is_known("exports", "7")
+        assert 1 == statuses([("exports", "7")], **OTHER)[0].in_use
+        assert 0 == statuses([("exports", "7")])[0].in_use
+        assert 1 == histories([("exports", "7")], **OTHER)[0].ever.granted
+        assert 0 == histories([("exports", "7")])[0].ever.granted
+        assert (1, 0) == (Selection("name", **OTHER).found, Selection("name").found)
+        eventually(lambda: groups(**OTHER) == ["exports"])
+        assert [] == groups()
+        assert 1 == sums_of(["exports"], **OTHER)[0].history.ever.granted
+        assert 0 == sums_of(["exports"])[0].history.ever.granted
+
+
+def command(*words: str, **options: Any) -> str:
+    out = StringIO()
+    call_command("locks", *words, stdout=out, **options)
+    return out.getvalue()
+
+
+def test_the_command_acts_and_reads_there(second: str, raw: redis.Redis, settings: Any) -> None:
+    lease = Lock("nightly", **OTHER).acquire()
+    assert lease
+    eventually(lambda: listed("nightly", **OTHER))
+    assert "nightly" in command("status", **OTHER)
+    assert lease.token[:8] in command("status", "nightly", **OTHER)
+    assert "nightly" not in command("status")
+    command("pause", "nightly", "--reason", "a deploy", **OTHER)
+    assert there("nightly").paused
+    command("resume", "nightly", **OTHER)
+    command("resize", "nightly", "4", **OTHER)
+    assert 4 == there("nightly").override
+    command("resize", "nightly", "--reset", **OTHER)
+    assert "a deploy" in command("log", "nightly", **OTHER)
+    assert "Cleared 1." in command("clear", "nightly", "--no-input", **OTHER)
+    with pytest.raises(CommandError, match="Nothing is known of nightly"):
+        command("status", "nightly")
+    assert untouched(raw, settings)
+
+
+# The record
+
+
+def test_what_had_ended_by_itself_is_not_recorded_as_cleared(raw: redis.Redis) -> None:
+    leases = [Semaphore("exports", 3).acquire() for _ in range(2)]
+    shown = status_of("exports")
+    gone, stays = (lease for lease in leases if lease)
+    gone.release()
+    done = actions.clear(shown, [gone.token, stays.token])
+    assert [False, True] == [one.done for one in done]
+    (act,) = audit.acts("exports")
+    assert (stays.token[:8],) == tuple(id[:8] for id in act.ids) and 1 == len(act.ids)
+    assert [False] == [one.done for one in actions.clear(shown, [gone.token])]
+    assert 1 == len(audit.acts("exports"))
+
+
+def test_acts_on_a_policy_are_those_of_its_keys_too(raw: redis.Redis) -> None:
+    audit.record("pause", "exports", None, None, by="a")
+    audit.record("pause", "exports", "7", None, by="b")
+    audit.record("pause", "exports", "8", None, by="c")
+    audit.record("pause", "imports", "7", None, by="d")
+
+    def by(*of: Any, **most: Any) -> str:
+        return "".join(sorted(act.by for act in audit.acts(*of, **most)))
+
+    assert ("abcd", "abc", "ab", "ac") == (
+        by(),
+        by("exports"),
+        by("exports", "7"),
+        by("exports", "8"),
+    )
+    audit.record("pause", "last", None, None, by="e")
+    assert "ab" == by("exports", "7", most=2)  # of those that are wanted, so many
+
+
+def test_the_record_is_bounded(
+    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MOST_KEPT", 3)
+    for n in range(5):
+        audit.record("pause", f"n{n}", None, None, by="x" * 1000, reason="y" * 1000)
+    key = audit.audit_key(settings.PREFIX)
+    assert 3 == raw.zcard(key)
+    assert 0 < raw.pttl(key) <= audit.KEPT_DAYS * 86_400_000
+    act = audit.acts()[0]
+    assert (audit.MOST_TEXT, audit.MOST_TEXT) == (len(act.by), len(act.reason))
