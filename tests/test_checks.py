@@ -147,6 +147,26 @@ def test_atomic_requests_without_the_middleware(given, settings, monkeypatch) ->
     assert [] == found()
 
 
+class Handled(View):
+    """Its handlers are limited, and not the view that is made of it."""
+
+    @semaphore_required("exports", 3)
+    def get(self, request):
+        return HttpResponse()
+
+
+def test_atomic_requests_around_limited_handlers_of_a_class(given, monkeypatch) -> None:
+    given(None)
+    monkeypatch.setattr(urls, "urlpatterns", [path("", Handled.as_view(), name="handled")])
+    clear_url_caches()
+    assert [] == found()
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    (message,) = messages()
+    assert ("redis_sync.W008", True) == (message.id, "handled" in message.msg)
+    monkeypatch.undo()
+    clear_url_caches()
+
+
 @synchronized("stock")
 def races(request):
     return HttpResponse()
@@ -207,11 +227,13 @@ def test_a_cache_that_shares_its_url(given, settings) -> None:
     assert ["W011"] == found(deploy=True)
 
 
-def test_a_pool_that_is_too_small(given, settings) -> None:
-    options = {"CONNECTION_POOL_KWARGS": {"max_connections": 1}}
+@pytest.mark.parametrize(("most", "small"), [(1, True), (3, True), (4, False), (None, False)])
+def test_a_pool_that_is_too_small(given, settings, most, small: bool) -> None:
+    options = {"CONNECTION_POOL_KWARGS": {} if most is None else {"max_connections": most}}
     settings.CACHES = {"default": {**settings.CACHES["default"], "OPTIONS": options}}
     given()
-    assert ["W012"] == found()
+    assert (["W012"] if small else []) == found()
+    assert all("to 4 at the least" in message.hint for message in messages())
 
 
 # What decorators and mixins say

@@ -21,7 +21,7 @@ from django_redis_sync.engine.errands import Errands
 from django_redis_sync.engine.marks import Marks
 from django_redis_sync.engine.names import Names
 from django_redis_sync.engine.tally import Event, Share, Tally, bucket
-from django_redis_sync.protocol.keys import Keys, keys_of, policies
+from django_redis_sync.protocol.keys import keys_of, policies
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from django_redis_sync.protocol.scripts import CONSTANTS, script
 

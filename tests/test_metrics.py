@@ -2,7 +2,6 @@
 
 import threading
 import urllib.request
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,12 +12,12 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 
 from django_redis_sync import Semaphore, metrics
 from django_redis_sync.operators import actions
-from django_redis_sync.operators.names import Group
-from django_redis_sync.operators.status import Holder, Status, status_of
+from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import group_keys
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.statuses import group, holder, status
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 PAIR = CONSTANTS["PAIR"]
@@ -186,13 +185,9 @@ def wait_for_three() -> None:
 
 
 def test_the_oldest_hold_is_that_of_the_oldest_holder() -> None:
-    ago = [datetime.now(timezone.utc) - timedelta(seconds=n) for n in (5, 500, 50)]
-    nothing: dict[str, Any] = dict.fromkeys(Status.__dataclass_fields__)
-    holders = tuple(Holder("id", since, 1.0, 1, "held", 1, {}) for since in ago)
-    now = {"name": "x", "holders": holders, "at": ago[0] + timedelta(seconds=5), "in_use": 3}
     families = metrics._families()
-    metrics._add_now(families, Group("x", Status(**{**nothing, **now, "waiting": 0}), ()))
-    assert [500] == [round(sample.value) for sample in families["oldest"].samples]
+    metrics._add_now(families, group(status(holders=tuple(holder(held=n) for n in (5, 500, 50)))))
+    assert [500] == [sample.value for sample in families["oldest"].samples]
 
 
 def test_redis_down_is_a_value_and_no_error(settings: Any) -> None:

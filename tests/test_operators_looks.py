@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +14,8 @@ from django.core.management import call_command
 from django_redis_sync.operators import doctor
 from django_redis_sync.operators.doctor import Finding, neighbours, permissions, servers
 from django_redis_sync.operators.doctor.servers import Node
-from django_redis_sync.operators.status import Holder, Status
-
-AT = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+from django_redis_sync.operators.status import Status
+from tests.support.statuses import AT, forever, status
 
 
 class Answers:
@@ -156,12 +155,6 @@ def test_an_alias_shares_a_database_with_those_of_the_same_place(settings: Any) 
     assert places("unix:///a.sock?db=1") != places("unix:///b.sock?db=1")
 
 
-def status(name: str, key: str | None = None, **said: Any) -> Status:
-    nothing: dict[str, Any] = dict.fromkeys(Status.__dataclass_fields__)
-    given = {"name": name, "key": key, "holders": (), "waiters": (), "at": AT}
-    return Status(**{**nothing, **given, **said})
-
-
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The names that each finding is about, by its id."""
@@ -199,8 +192,7 @@ def test_callers_that_disagreed_within_a_day_are_said(judged: Any) -> None:
 
 
 def test_permanent_holders_are_said(judged: Any) -> None:
-    holder = Holder("id", AT, float("inf"), 1, "held", 1, {})
-    said = judged(status("a", holders=(holder,)), status("b"))
+    said = judged(status("a", holders=(forever(),)), status("b"))
     assert ["permanent"] == [*said] and "Of a." in said["permanent"]
 
 

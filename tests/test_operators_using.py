@@ -1,4 +1,4 @@
-"""Operators of a second cache alias, which lives beside the first: what is done there stays there."""
+"""Operators of a second cache alias beside the first: what is done there stays there."""
 
 from __future__ import annotations
 

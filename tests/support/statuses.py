@@ -1,0 +1,61 @@
+"""Statuses, holders and histories made by hand, for tests of what is made of them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from django_redis_sync.operators.history import Counters, History, add
+from django_redis_sync.operators.names import Group
+from django_redis_sync.operators.status import Holder, Status, Waiter
+
+#: When all of it was read.
+AT = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+
+
+def ago(seconds: float) -> datetime:
+    return AT - timedelta(seconds=seconds)
+
+
+def holder(id: str = "id", held: float = 0.0, **said: Any) -> Holder:
+    """`held`: seconds until now."""
+    given = {"ends_in": 30.0, "permits": 1, "state": "held", "fence": 1, "label": {}}
+    return Holder(id, ago(held), **{**given, "token": f"{id}-token", **said})
+
+
+def forever(id: str = "id") -> Holder:
+    return holder(id, ends_in=math.inf)
+
+
+def waiter(id: str = "id", position: int = 1, waits: float = 0.0, **said: Any) -> Waiter:
+    given = {"permits": 1, "limit": 3, "alive": True, "label": {}, "token": f"{id}-token"}
+    return Waiter(id, position, ago(waits), **{**given, **said})
+
+
+def status(name: str = "exports", key: str | None = None, **said: Any) -> Status:
+    """Idle, with a limit of 3, unless more is said."""
+    nothing: dict[str, Any] = dict.fromkeys(Status.__dataclass_fields__)
+    given = {"name": name, "key": key, "kind": "plain", "limit": 3, "callers_limit": 3, "at": AT}
+    given |= {"holders": (), "waiters": (), "in_use": 0, "holding": 0, "waiting": 0, "fence": 1}
+    if "holders" in said:
+        given["holding"] = len(said["holders"])
+        given["in_use"] = sum(one.permits or 1 for one in said["holders"])
+    if "waiters" in said:
+        given["waiting"] = len(said["waiters"])
+    return Status(**{**nothing, **given, "exclusive": False, **said})
+
+
+def group(*some: Status, keys: int | None = None, **said: Any) -> Group:
+    """Of a name alone, or of a policy with its keys."""
+    own = next((one for one in some if one.key is None), None)
+    children = tuple(one for one in some if one.key is not None)
+    return Group(some[0].name, own, children, len(children) if keys is None else keys, **said)
+
+
+def history(name: str = "exports", key: str | None = None, *rows: Counters, **said: Any) -> History:
+    """A row for each minute, the last of which is not over."""
+    dated = tuple((ago(60 * (len(rows) - n)), row) for n, row in enumerate(rows))
+    total = add(rows)
+    given = {"total": total, "ever": total, "suggested_limit": None}
+    return History(name, key, dated, **{**given, **said})

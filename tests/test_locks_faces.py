@@ -1,0 +1,348 @@
+"""What the faces pass on, count and forget: on the server in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_redis_sync import (
+    Lease,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    Semaphore,
+    acquire_all,
+    synchronized,
+)
+from django_redis_sync.exceptions import LeaseLost
+from django_redis_sync.locks import abandoned, counting, transactions
+from django_redis_sync.locks import acquire_all as acquiring
+from django_redis_sync.locks.lease_state import Lost, Terms
+from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.plans import Grant, Refusal
+from django_redis_sync.testing import without_redis
+
+
+@pytest.fixture(autouse=True)
+def in_memory() -> Iterator[None]:
+    with without_redis():
+        yield
+
+
+def elsewhere(work: Callable[[], Any]) -> Any:
+    """The result of it in another thread."""
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(work()))
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+# Objects
+
+
+def test_an_object_for_all_threads_gives_back_what_any_of_them_took() -> None:
+    own, shared = Lock("a"), Lock("b", thread_local=False)
+    assert elsewhere(own.acquire) and elsewhere(shared.acquire)
+    shared.release()
+    with pytest.raises(NotAcquired):
+        own.release()
+
+
+def test_the_status_of_a_child_is_its_own() -> None:
+    child, policy = Semaphore("exports", 3, key="7"), Semaphore("exports", 3)
+    with child:
+        assert (1, "7") == (child.status().in_use, child.status().key)
+        assert 0 == policy.status().in_use
+
+        async def main() -> None:
+            found = await child.astatus()
+            assert (1, "7") == (found.in_use, found.key)
+
+        asyncio.run(main())
+
+
+def test_a_lock_that_is_full_says_so_by_name_and_reason() -> None:
+    with Lock("a"):
+        with pytest.raises(NotAcquired) as caught, Lock("a", blocking=False):
+            pass
+        assert ("full", "a") == (caught.value.reason, caught.value.lock_name)
+
+
+def test_a_writer_that_became_a_reader_is_handed_on_as_a_reader() -> None:
+    lock = ReadWriteLock("rows")
+    with lock.write as lease:
+        assert lock.downgrade() is lease
+        handle = lease.detach()
+    adopted = Lease.from_handle(handle)
+    assert 1 == adopted.permits
+    with pytest.raises(TypeError, match="only a writer's"):
+        adopted.downgrade()
+    adopted.release()
+
+
+def test_an_adopted_lease_tells_its_new_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(
+        "django_redis_sync.locks.lease.tell", lambda *calls: [call() for call in calls]
+    )
+    handle = Lock("a", on_lost=lambda lease: told.append("the former")).acquire().detach()  # type: ignore[union-attr]
+    adopted = Lease.from_handle(handle, on_lost=told.append)
+    adopted._lose(Lost("taken away"))
+    adopted._lose(Lost("again"))
+    assert [adopted] == told
+
+
+def test_a_loop_that_would_wait_for_itself_is_refused_unless_it_insists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> bool:
+        with Lock("a") as lease:
+            return lease.held
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(main())
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    assert asyncio.run(main())
+
+
+def test_a_lease_that_is_checked_has_its_keeper_looked_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[int] = []
+    lease = Lock("a").acquire()
+    assert lease
+    mine = SimpleNamespace(look_after=lambda: looked.append(1))
+    with monkeypatch.context() as patch:
+        patch.setattr("django_redis_sync.locks.lease.keeper", lambda alias: mine)
+        lease.check()
+    assert [1] == looked
+    lease.release()
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+# Several at once
+
+
+def test_the_time_to_wait_is_that_of_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], list[Any]()
+    monkeypatch.setattr(acquiring, "clock", lambda: now[0])
+
+    class Slow(Lock):
+        def take(self, blocking: Any = None, blocking_timeout: Any = None, permits: int = 1) -> Any:
+            asked.append((self.name, blocking, blocking_timeout, permits))
+            now[0] += 0.75
+            return super().take(False, None, permits)
+
+    both = [(Slow("b"), 1), (Slow("a"), 1), (Slow("c"), 1)]
+    group = acquire_all(both, blocking_timeout=1.0)
+    leases = group.acquire()
+    assert leases
+    assert [("a", None, 1.0, 1), ("b", None, 0.25, 1), ("c", None, 0.0, 1)] == asked
+    assert ["b", "a", "c"] == [lease.name for lease in leases]
+    group.release()
+
+
+def test_all_or_nothing_passes_on_what_each_is_asked_for() -> None:
+    seats = Semaphore("seats", 5)
+    with acquire_all([(seats, 3), (Lock("a"), 1)], blocking=False) as (three, one):
+        assert (3, 1) == (three.permits, one.permits)
+        assert acquire_all([(seats, 3)], blocking=False).acquire() is None
+    with pytest.raises(ValueError, match="never fit"):
+        acquire_all([(Lock("a"), 1), (seats, 6)]).acquire()
+    assert not Lock("a").locked()
+
+
+def test_a_lease_that_was_lost_while_the_others_came_fails_all() -> None:
+    class Losing(Lock):
+        def take(self, *args: Any) -> Any:
+            taken[0]._state.lose("meanwhile")
+            return super().take(*args)
+
+    taken: list[Any] = []
+
+    class First(Lock):
+        def take(self, *args: Any) -> Any:
+            taken.append(super().take(*args))
+            return taken[0]
+
+    with pytest.raises(LeaseLost, match="meanwhile"):
+        acquire_all([First("a"), Losing("b")]).acquire()
+    assert not Lock("b").locked()
+
+
+# Functions
+
+
+def test_a_label_of_the_callers_own_rules() -> None:
+    @synchronized("a")
+    def plain() -> Any:
+        return Lock("a").status().holders[0].label["label"]
+
+    @synchronized("a", label="mine")
+    def labelled() -> Any:
+        return Lock("a").status().holders[0].label["label"]
+
+    assert (f"{__name__}.{plain.__qualname__}", "mine") == (plain(), labelled())
+
+
+def test_what_a_sync_function_returns_to_be_awaited_is_awaited_inside() -> None:
+    held: list[bool] = []
+
+    @synchronized("a")
+    def start() -> Any:
+        async def body() -> str:
+            held.append(await Lock("a").alocked())
+            return "done"
+
+        return body()
+
+    found = start()
+    assert Lock("a").locked()
+    assert "done" == asyncio.run(_awaited(found))
+    assert ([True], False) == (held, Lock("a").locked())
+
+
+async def _awaited(found: Any) -> Any:
+    return await found
+
+
+@pytest.mark.parametrize(("on_full", "result"), [("skip", None), ("raise", NotAcquired)])
+def test_a_full_function_is_skipped_or_raises(on_full: Any, result: Any) -> None:
+    @synchronized("a", on_full=on_full, blocking=False)
+    def work() -> str:
+        return "done"
+
+    assert "done" == work()
+    with Lock("a"):
+        if result is None:
+            assert work() is None
+        else:
+            with pytest.raises(result):
+                work()
+
+
+# Sums
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What is counted: the kind, and milliseconds."""
+    found: list[tuple[str, int]] = []
+    clerk = SimpleNamespace(count=lambda event: found.append((event.kind, event.ms)))
+    monkeypatch.setattr(counting, "keeper", lambda alias: SimpleNamespace(clerk=clerk))
+    monkeypatch.setattr(counting, "clock", lambda: 107.25)
+    return found
+
+
+def terms(keep: int = 360) -> Terms:
+    return Terms(keys_of("p", "x", None, keep), "default", 30.0, True, 1e9, 0.0)
+
+
+def grant(**said: Any) -> Grant:
+    return Grant("t", 1, 1, 100.0, 130.0, 130.0, False, **said)
+
+
+@pytest.mark.parametrize(
+    ("got", "counted"),
+    [
+        (grant(), [("g", 0)]),
+        (grant(waited=0.25), [("w", 250)]),
+        (grant(refused="full"), [("s", 0), ("g", 0)]),
+        (Refusal("full"), [("n", 0)]),
+        (Refusal("paused"), [("n", 0)]),
+        (Refusal("timeout"), [("t", 0)]),
+        (Refusal("large"), []),
+    ],
+    ids=str,
+)
+def test_how_an_ask_ended_is_counted(got: Any, counted: Any, events: Any) -> None:
+    counting.asked(terms(), got)
+    assert counted == events
+
+
+def test_how_long_a_lease_was_held_is_counted_in_milliseconds(events: Any) -> None:
+    counting.released(terms(), grant())
+    counting.lost(terms())
+    assert [("r", 7250), ("l", 0)] == events
+
+
+def test_without_statistics_nothing_is_counted(events: Any) -> None:
+    counting.asked(terms(keep=0), grant())
+    counting.released(terms(keep=0), grant())
+    assert [] == events
+
+
+def test_a_lease_that_is_given_back_or_lost_is_counted_once(events: Any) -> None:
+    Lock("a").acquire().release()  # type: ignore[union-attr]
+    lease = Lock("a").acquire()
+    assert lease
+    lease._lose(Lost("taken away"))
+    lease._lose(Lost("again"))
+    assert ["g", "r", "g", "l"] == [kind for kind, _ in events]
+
+
+# The end
+
+
+def test_leases_of_ended_loops_are_collected_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [100.0], list[Any]()
+    monkeypatch.setattr(abandoned, "clock", lambda: now[0])
+    monkeypatch.setattr(abandoned, "_next", [0.0])
+    monkeypatch.setattr(abandoned, "tell", told.append)
+
+    async def main() -> Any:
+        assert not abandoned.collected(abandoned.running_loop())  # type: ignore[arg-type]
+        return abandoned.running_loop()
+
+    loop = asyncio.run(main())
+    assert [True, False] == [abandoned.collected(loop) for _ in range(2)]
+    now[0] += abandoned.PAUSE
+    assert abandoned.collected(loop)
+    assert [gc.collect, gc.collect] == told
+
+
+def test_a_lease_of_a_transaction_is_given_back_where_it_was_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The garbage collector runs on any thread, and may run in the middle of anything."""
+    told: list[Any] = []
+    monkeypatch.setattr(transactions, "tell", told.append)
+    released: list[int] = []
+    lease: Any = SimpleNamespace(name="a", release=lambda: released.append(threading.get_ident()))
+    here = threading.get_ident()
+    transactions._release(lease, here, ["default"])
+    assert ([here], []) == (released, told)
+    elsewhere(lambda: transactions._release(lease, here, ["default"]))
+    assert ([here], 1) == (released, len(told))
+    told[0]()
+    assert 2 == len(released)
+
+
+def test_of_several_transactions_the_last_gives_it_back() -> None:
+    released: list[str] = []
+    lease: Any = SimpleNamespace(name="a", release=lambda: released.append("a"))
+    left = ["default", "other"]
+    transactions._release(lease, threading.get_ident(), left)
+    assert [] == released
+    transactions._release(lease, threading.get_ident(), left)
+    assert ["a"] == released
+
+
+def test_what_fails_at_the_end_of_a_transaction_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise LeaseLost("too late")
+
+    lease: Any = SimpleNamespace(name="a", release=fail)
+    with caplog.at_level(logging.ERROR):
+        transactions._release(lease, threading.get_ident(), ["default"])
+    assert "too late" in caplog.text
