@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -227,8 +228,8 @@ def test_what_a_server_says_of_a_name_is_told_apart() -> None:
             used="4",
             holding=3,
             waiting=2,
-            holders=sum(holders, []),
-            waiters=sum(waiters, []),
+            holders=[*chain(*holders)],
+            waiters=[*chain(*waiters)],
         ),
     )
     by_fence = [(one.token, one.state, one.ends_in, one.permits) for one in found.holders]

@@ -1,0 +1,243 @@
+"""What the admin's pages make of statuses, and how it is drawn: without a server or a request."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.http import QueryDict
+
+from django_redis_sync.console import acting, charts, pages, views
+from django_redis_sync.console.charts import Bar, Step
+from django_redis_sync.console.pages import Listing, Wanted
+from django_redis_sync.operators.history import Counters
+from tests.support import statuses as make
+from tests.support.statuses import forever, group, history, holder, waiter
+
+# Rows
+
+
+def row(one: Any, **said: Any) -> Any:
+    past = {(one.name, one.key): history(one.name, one.key, Counters(granted=2, peak=1))}
+    return pages._row(one, past, **said)
+
+
+def test_a_row_tells_a_name() -> None:
+    found = row(
+        make.status(
+            holders=(holder(held=5), holder(held=65)),
+            waiters=(waiter(),),
+            paused_since=make.AT,
+            override=9,
+        )
+    )
+    assert ("exports", 2, 3, 1, "1 min 5 s") == (
+        found.title,
+        found.in_use,
+        found.limit,
+        found.waiting,
+        found.age,
+    )
+    assert (True, True, False, 2) == (found.paused, found.resized, found.stuck, found.hour.granted)
+    idle = row(make.status(holders=(forever(),)))
+    assert (False, False, True) == (idle.paused, idle.resized, idle.stuck)
+
+
+def test_a_policy_stands_above_the_keys_for_which_most_wait() -> None:
+    some = [
+        make.status(key="idle"),
+        make.status(key="busy", holders=(holder(), holder())),
+        make.status(key="waited", holders=(holder(),), waiters=(waiter(),)),
+        *[make.status(key=f"k{n}") for n in range(5)],
+    ]
+    past = {(one.name, one.key): history(one.name, one.key, Counters()) for one in some}
+    policy, *children = pages._rows([group(*some, keys=20)], past, flat=False)
+    assert ["exports@waited", "exports@busy", "exports@idle", "exports@k0", "exports@k1"] == [
+        one.title for one in children
+    ]
+    assert [0, 0, 0, 0, 15] == [one.more for one in children]
+    assert (3, 1, 20, True) == (policy.in_use, policy.waiting, policy.children, policy.least)
+    assert len(some) == len([*pages._rows([group(*some)], past, flat=True)])
+
+
+def test_a_list_counts_each_permit_once() -> None:
+    rows = [
+        row(make.status(holders=(holder(),))),
+        row(make.status(holders=(holder(),)), child=True),
+    ]
+    found = Listing(tuple(rows), None, 2, None, Wanted())  # type: ignore[arg-type]
+    assert (1, 0) == (found.in_use, found.waiting)
+
+
+def test_a_page_of_a_name_says_how_many_are_not_shown_and_means() -> None:
+    past = history(
+        "exports",
+        None,
+        Counters(waited=2, wait_seconds=6.0, released=4, held_seconds=20.0),
+    )
+    found = pages.Detail(
+        make.status(holding=9, waiting=5, holders=()),
+        (pages.holder_row(make.status(), holder(state="handed")),),
+        (),
+        past,
+        None,  # type: ignore[arg-type]
+        60,
+        None,
+    )
+    assert (8, 5, "3.0 s", "5.0 s") == (
+        found.more_holders,
+        found.more_waiters,
+        found.mean_wait,
+        found.mean_hold,
+    )
+    assert "handed over" in found.handed_over
+
+
+def test_a_form_names_a_holder_by_a_mark_of_this_name_only() -> None:
+    mine, other = make.status(holders=(holder("a"), holder("b"))), make.status("imports")
+    marks = [pages.reference(mine, "a-token")]
+    assert ["a"] == [one.id for one in pages.referred(mine, marks)]
+    assert [] == pages.referred(mine, ["a-token", pages.reference(other, "a-token")])
+
+
+def test_a_page_begins_where_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+
+    class Selection:
+        readable, found, compared, order, past = 120, 120, None, "name", {}
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def read(self, start: int, stop: int) -> Any:
+            read.append((start, stop))
+            return [], []
+
+    monkeypatch.setattr(pages, "Selection", Selection)
+    for number in ("1", "2", "3", "9", "x"):
+        pages._select(Wanted(page=number))
+    assert [(0, 50), (50, 100), (100, 120), (100, 120), (0, 50)] == read
+
+
+# Links
+
+
+def test_links_keep_the_search_and_turn_the_order() -> None:
+    page = pages.Paginator(range(120), 50).get_page(2)
+    listing = Listing((), page, 120, None, Wanted(query="a b", order="use", page="2"))
+    links = views._links(listing, {"history": "all"})
+    assert "?history=all&q=a+b&o=use&p=1" == links["previous"]
+    assert "?history=all&q=a+b&o=use&p=3" == links["next"]
+    assert "?history=all&q=a+b&o=-use" == links["sort"]["use"]["url"]
+    assert "?history=all&q=a+b&o=waiting" == links["sort"]["waiting"]["url"]
+    assert "descending" == links["sort"]["use"]["aria"]
+    assert "none" == links["sort"]["waiting"]["aria"]
+    by_name = views._links(Listing((), page, 1, None, Wanted(order="name")), {})
+    assert "ascending" == by_name["sort"]["name"]["aria"]
+
+
+# Drawings
+
+
+@pytest.mark.parametrize(
+    ("said", "bar"),
+    [
+        ((0, 4), Bar("0", "calm")),
+        ((2, 4), Bar("50", "calm")),
+        ((3, 4), Bar("75", "busy")),
+        ((4, 4), Bar("100", "busy")),
+        ((4, 4, 1), Bar("100", "full")),
+        ((9, 4, 1), Bar("100", "full")),
+        ((9, 4), Bar("100", "busy")),
+        ((2, 4, 1), Bar("50", "calm")),
+        ((1, 1), Bar("100", "calm")),
+        ((1, 1, 1), Bar("100", "full")),
+        ((1, 1, 0, True), Bar("100", "busy")),
+        ((1, None), Bar("100", "calm")),
+        ((0, None), Bar("0", "calm")),
+    ],
+)
+def test_a_bar_is_loud_only_where_somebody_waits(said: Any, bar: Bar) -> None:
+    assert bar == charts.bar(*said)
+
+
+def test_minutes_are_put_together_by_their_highest_peak_and_their_sums() -> None:
+    rows = [
+        (make.AT + timedelta(minutes=n), Counters(peak=n % 7, waited=1, rejected=1, timed_out=1))
+        for n in range(361)
+    ]
+    found = charts.steps(rows)
+    assert 52 == len(found)  # of seven minutes each
+    assert Step(rows[0][0], peak=6, waited=7, turned_away=14) == found[0]
+    assert 60 == len(charts.steps(rows[:60]))
+    assert () == charts.steps([])
+
+
+def test_a_chart_has_the_limit_as_a_line_and_rejections_above_waits() -> None:
+    found = charts.chart([Step(make.AT, 2, 3, 1), Step(make.AT, 8, 0, 0)], limit=4)
+    assert (8, "50") == (found.use_top, found.limit_y)
+    assert "M0 100V75H300V0H600V100Z" == found.use
+    (waits,), (rejections,) = found.waits, found.rejections
+    assert ("0", "25", "75") == (waits.x, waits.y, waits.height)
+    assert ("0", "0", "25") == (rejections.x, rejections.y, rejections.height)
+    assert charts.chart([], None).limit_y is None
+
+
+# Acts
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "count_keys", lambda names: dict.fromkeys(names, 0))
+
+
+def form(**fields: Any) -> QueryDict:
+    made = QueryDict(mutable=True)
+    for name, value in fields.items():
+        made.setlist(name, value if isinstance(value, list) else [value])
+    return made
+
+
+def test_acts_that_take_something_back_are_harmless() -> None:
+    harmless = {
+        verb: acting.prepare(verb, make.status(), form(limit="5")).harmless
+        for verb in ("pause", "resume", "resize", "reset")
+    }
+    assert {"pause": False, "resume": True, "resize": False, "reset": True} == harmless
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "", "x", "1.5", str(2**31)])
+def test_a_limit_that_is_none_is_refused(given: str) -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        acting.prepare("resize", make.status(), form(limit=given))
+
+
+def test_those_chosen_are_released_and_those_shown_are_cleared() -> None:
+    mine = make.status(holders=(holder("a"), holder("b")))
+    first, second = (pages.reference(mine, f"{id}-token") for id in "ab")
+    fields = form(holder=[first], shown=[first, second, "gone"])
+    released = acting.prepare("release", mine, fields)
+    cleared = acting.prepare("clear", mine, fields)
+    assert (["a"], 0) == ([one.holder.id for one in released.holders], released.gone)
+    assert (["a", "b"], 1) == ([one.holder.id for one in cleared.holders], cleared.gone)
+
+
+# Errors
+
+
+def test_machines_are_told_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(own: Any, request: Any) -> Any:
+        raise views.Broken("Error at redis://me:s3cret@h:1/0", "mend it")
+
+    fail.__name__ = "data_list"
+    own = SimpleNamespace(has_view_permission=lambda request: True)
+    reply = views.page("GET")(fail)(own, SimpleNamespace(method="GET"))  # type: ignore[arg-type]
+    assert 503 == reply.status_code
+    assert b"***@h:1/0" in reply.content and b"s3cret" not in reply.content  # type: ignore[attr-defined]
+
+
+def test_acts_are_posts() -> None:
+    request: Any = SimpleNamespace(method="GET")
+    assert 405 == views.act(None, request, object_id="exports", verb="pause").status_code  # type: ignore[arg-type, call-arg]
+    assert 405 == views.list_page(None, SimpleNamespace(method="POST")).status_code  # type: ignore[arg-type]

@@ -1,0 +1,233 @@
+"""What `locks` prints of a name and of a list: without a server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.core.management.color import no_style
+
+from django_redis_sync.management import display, naming, runner
+from django_redis_sync.management.display import Seen
+from django_redis_sync.management.runner import NOT_ACQUIRED, Order
+from django_redis_sync.operators.history import Counters, History
+from django_redis_sync.operators.sums import Quantiles
+from django_redis_sync.protocol.plans import Refusal
+from tests.support import statuses as make
+from tests.support.statuses import ago, forever, group, history, holder, waiter
+
+STYLE = no_style()
+
+
+def page(*some: Any, past: History | None = None, **said: Any) -> str:
+    """A name, or a policy, as it is printed."""
+    found = group(*some, **said)
+    told = {(one.name, one.key): history(one.name, one.key, Counters()) for one in found.all}
+    if past is not None:
+        told[past.name, past.key] = past
+    return "\n".join(display.page(Seen([found], told, [], found.keys), None, STYLE))
+
+
+def overview(*some: Any, past: Any = None, **said: Any) -> list[str]:
+    """The cells of its line in the list."""
+    found = group(*some, **said)
+    told = past or {(one.name, one.key): history(one.name, one.key) for one in found.all}
+    row = display._overview_row(found, told, STYLE)
+    return [cell if isinstance(cell, str) else cell.text for cell in row]
+
+
+# A name
+
+
+def test_the_last_hour_in_a_sentence() -> None:
+    counted = Counters(
+        granted=6, waited=2, wait_seconds=5.0, released=4, held_seconds=10.0, peak=3, rejected=7
+    )
+    said = page(make.status(), past=history("exports", None, Counters(), counted))
+    assert "Last 2 min: granted 8, of these after waiting 2 (2.5 s on average)" in said
+    assert "held 2.5 s on average, at most 3 in use." in said
+    assert "Trouble: rejected 7." in said
+
+
+def test_every_trouble_is_said_with_its_count() -> None:
+    counted = Counters(rejected=1, shadow_rejected=2, timed_out=3, reclaimed=4, lost=5)
+    said = page(make.status(), past=history("exports", None, counted))
+    words = "rejected 1, would have rejected 2, timed out 3, reclaimed 4, lost 5"
+    assert f"Trouble: {words}." in said
+    assert "Trouble" not in page(make.status(), past=history("exports", None, Counters(granted=1)))
+
+
+def test_a_larger_limit_is_advised() -> None:
+    past = history("exports", None, Counters(granted=1), suggested_limit=9)
+    said = page(make.status(limit=3), past=past)
+    assert "A limit of 9 would have been enough; it is 3 now." in said
+
+
+def test_holders_and_waiters_are_told_with_their_oddities() -> None:
+    said = page(
+        make.status(
+            holders=(
+                holder("aaa", held=65, ends_in=12.0, permits=2),
+                holder("bbb", ends_in=5.0, state="handed"),
+                holder("ccc", ends_in=5.0, state="kept"),
+                forever("ddd"),
+                holder("eee", permits=0),
+            ),
+            waiters=(waiter("www", 1, waits=7.0), waiter("xxx", 2, alive=False)),
+            holding=9,
+            waiting=2,
+        )
+    )
+    lines = {line[:3]: line for line in said.splitlines() if line[:3].isalpha()}
+    assert "1 min 5 s" in lines["aaa"] and "12 s" in lines["aaa"]
+    assert "5.0 s*" in lines["bbb"] and "* Just handed over" in said
+    assert "released, kept by min_hold" in lines["ccc"] and "*" not in lines["ccc"]
+    assert "permanent" in lines["ddd"] and "all" in lines["eee"]
+    assert "… and 4 more" in said and 1 == said.count("more")
+    silent = [line for line in said.splitlines() if "xxx" in line or "www" in line]
+    assert ["(silent)" in line for line in silent] == [False, True]
+    assert "7.0 s" in silent[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "exports: free, limit 3"),
+        ({"limit": None}, "exports: free"),
+        ({"holders": (holder(permits=2),)}, "exports: 2 of 3 in use"),
+        ({"holders": (holder(),), "limit": None}, "exports: 1 of – in use"),
+        ({"holders": (holder(),), "exclusive": True}, "exports: taken by a writer"),
+        ({"holders": (holder(),), "kind": "read/write"}, "exports: 1 reader"),
+        ({"waiters": (waiter(), waiter("b", 2))}, "exports: 0 of 3 in use, 2 wait"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_headline_says_how_full_it_is(said: Any, words: str) -> None:
+    assert words == page(make.status(**said)).splitlines()[0]
+
+
+def test_an_operators_marks_and_a_clash_are_said_with_the_remedy() -> None:
+    marks = {"paused_since": ago(120), "override": 9, "clash": (4, ago(60))}
+    said = page(make.status(**marks))
+    assert "Paused for 2 min 0 s: nobody new gets in. Undo: locks resume exports" in said
+    assert "An operator set the limit to 9; callers say 3." in said
+    assert "Callers disagree on the limit: 3 and, 1 min 0 s ago, 4." in said
+
+
+def test_what_is_said_of_a_policy_is_not_said_of_its_keys_again() -> None:
+    paused = {"paused_since": ago(120), "override": 9}
+    said = page(
+        make.status(**paused),
+        make.status(key="7", **paused, holders=(holder(),)),
+        make.status(key="8", override=5),
+        make.status(key="9", **paused),
+    )
+    assert (1, 1, 1) == (
+        said.count("Paused"),
+        said.count("limit to 9"),
+        said.count("limit to 5"),
+    )
+    assert "exports@7: 1 of 3 in use" in said and "exports@9" not in said
+
+
+# The list
+
+
+def test_a_line_tells_a_name() -> None:
+    some = make.status(holders=(holder(held=5), holder(held=65)), waiters=(waiter(waits=7),))
+    past = {("exports", None): history("exports", None, Counters(rejected=2, timed_out=3))}
+    line = ["exports", "", "2/3", "1", "5", "1 min 5 s", "7.0 s", ""]
+    assert line == overview(some, past=past)
+
+
+def test_what_is_odd_about_a_name_is_noted() -> None:
+    odd = {"paused_since": make.AT, "override": 9, "clash": (4, make.AT), "holders": (forever(),)}
+    assert "paused, resized, callers disagree, permanent" == overview(make.status(**odd))[-1]
+
+
+def test_sums_of_some_of_the_keys_are_marked() -> None:
+    one = make.status(key="7", holders=(holder(),), waiters=(waiter(),))
+    assert ["1", "1", "1"] == overview(one)[1:4]
+    assert ["9", "≥1", "≥1"] == overview(one, keys=9)[1:4]
+
+
+def test_a_full_name_is_shown_in_a_colour_of_its_own() -> None:
+    style: Any = SimpleNamespace(WARNING="warning")
+    cells = [display._use(group(make.status(holders=(holder(),) * n)), style) for n in (2, 3, 4)]
+    assert [None, "warning", "warning"] == [cell.style for cell in cells]
+    assert "writer" == display._use(group(make.status(exclusive=True)), style).text
+
+
+def test_quantiles_are_said_where_there_are_any() -> None:
+    sums: Any = SimpleNamespace(waited=Quantiles(0.008, 1.0), held=Quantiles(None, None))
+    assert ["half waited less than 8 ms, 95 % less than 1.0 s"] == display._quantiles(sums)
+
+
+# Names that are typed
+
+
+def test_a_key_may_be_typed_as_people_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = naming.identity.digest("ip", "10.0.0.1")
+    monkeypatch.setattr(
+        naming, "is_listed", lambda pairs, using: [key == known for _, key in pairs]
+    )
+    assert [("exports", known)] == naming.find("exports", "10.0.0.1", None)
+    assert [("exports", "42")] == naming.find("exports", "42", None)
+
+
+def test_a_child_may_be_typed_as_a_table_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {("exports", "42"): True, ("a@b", None): True, ("a", "b"): True}
+    monkeypatch.setattr(
+        naming, "is_listed", lambda pairs, using: [listed.get(pair, False) for pair in pairs]
+    )
+    monkeypatch.setattr(naming, "family", lambda name, using: [(name, None)])
+    assert [("exports", "42")] == naming.find("exports@42", None, None)
+    assert [("a@b", None)] == naming.find("a@b", None, None)
+    assert [("exports@43", None)] == naming.find("exports@43", None, None)
+
+
+# Running a command
+
+
+@pytest.mark.parametrize(
+    ("reason", "skip", "code"),
+    [
+        ("full", True, 0),
+        ("timeout", True, 0),
+        ("paused", True, 0),
+        ("cleared", True, NOT_ACQUIRED),
+        ("large", True, NOT_ACQUIRED),
+        ("full", False, NOT_ACQUIRED),
+        ("paused", False, NOT_ACQUIRED),
+    ],
+)
+def test_what_is_skipped_is_another_ones_turn(
+    reason: str, skip: bool, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    taken = SimpleNamespace(take=lambda: Refusal(reason, "3"))
+    monkeypatch.setattr(runner, "_semaphore", lambda order, command: taken)
+    order = Order("nightly", None, None, skip, None, None)
+    assert code == runner.run(order, ["true"], SimpleNamespace(write=said.append))
+    assert bool(code) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (Order("a", None, None, False, None, None), (1, float("inf"), None, "default")),
+        (Order("a", 4, 2.0, False, 60.0, "other"), (4, 2.0, 60.0, "other")),
+        (Order("a", None, None, True, None, None), (1, 0.0, None, "default")),
+        (Order("a", None, 3.0, True, None, None), (1, 3.0, None, "default")),
+        (Order("exports", None, None, False, None, None), (None, float("inf"), None, "default")),
+    ],
+)
+def test_a_command_runs_on_the_terms_that_were_given(
+    order: Order, expected: Any, settings: Any
+) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": {"limit": 7}}}
+    made = runner._semaphore(order, ["/usr/bin/backup", "--password", "secret"])
+    found = (made.limit, made.blocking_timeout, made.min_hold, made.alias())
+    assert (expected, True) == (found, made.renew)
+    assert "locks run: backup" == made.label
