@@ -14,14 +14,14 @@ from django_redis_sync.console.charts import Bar, Step
 from django_redis_sync.console.pages import Listing, Wanted
 from django_redis_sync.operators.history import Counters
 from tests.support import statuses as make
-from tests.support.statuses import forever, group, history, holder, waiter
+from tests.support.statuses import ago, forever, group, history, holder, waiter
 
 # Rows
 
 
 def row(one: Any, **said: Any) -> Any:
     past = {(one.name, one.key): history(one.name, one.key, Counters(granted=2, peak=1))}
-    return pages._row(one, past, **said)
+    return pages._row(group(one, keys=0), past, **said)
 
 
 def test_a_row_tells_a_name() -> None:
@@ -33,16 +33,14 @@ def test_a_row_tells_a_name() -> None:
             override=9,
         )
     )
-    assert ("exports", 2, 3, 1, "1 min 5 s") == (
-        found.title,
-        found.in_use,
-        found.limit,
-        found.waiting,
-        found.age,
-    )
-    assert (True, True, False, 2) == (found.paused, found.resized, found.stuck, found.hour.granted)
+    assert (3, "1 min 5 s", ago(65)) == (found.limit, found.age, found.since)
+    assert (True, False, 2) == (found.resized, found.stuck, found.hour.granted)
     idle = row(make.status(holders=(forever(),)))
-    assert (False, False, True) == (idle.paused, idle.resized, idle.stuck)
+    assert (False, True, "busy") == (
+        idle.resized,
+        idle.stuck,
+        row(make.status(limit=1, holders=(forever(),))).bar.level,
+    )
 
 
 def test_a_policy_stands_above_the_keys_for_which_most_wait() -> None:
@@ -54,11 +52,10 @@ def test_a_policy_stands_above_the_keys_for_which_most_wait() -> None:
     ]
     past = {(one.name, one.key): history(one.name, one.key, Counters()) for one in some}
     policy, *children = pages._rows([group(*some, keys=20)], past, flat=False)
-    assert ["exports@waited", "exports@busy", "exports@idle", "exports@k0", "exports@k1"] == [
-        one.title for one in children
-    ]
+    assert ["waited", "busy", "idle", "k0", "k1"] == [one.group.all[0].key for one in children]
     assert [0, 0, 0, 0, 15] == [one.more for one in children]
-    assert (3, 1, 20, True) == (policy.in_use, policy.waiting, policy.children, policy.least)
+    assert (3, 1, 20) == (policy.group.in_use, policy.group.waiting, policy.group.keys)
+    assert (None, 3) == (policy.limit, children[0].limit)
     assert len(some) == len([*pages._rows([group(*some)], past, flat=True)])
 
 

@@ -1,4 +1,4 @@
-"""The breaker of a process, and its rooms while Redis is down: without a server or a thread."""
+"""The breaker of a process: without a server or a thread."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from django_redis_sync.limits import outage
-from django_redis_sync.limits.outage import Breaker, Rooms
-from django_redis_sync.limits.policy import Place
+from django_redis_sync.limits.outage import Breaker
+from django_redis_sync.limits.rooms import rooms
 
 DOWN = ConnectionError("refused")
-X, Y = Place("default", "x", None), Place("default", "y", None)
 
 
 class Quiet(Breaker):
@@ -157,67 +156,8 @@ def test_settings_that_changed_end_all_probing(settings: Any) -> None:
 
 
 def test_a_fork_has_breakers_and_rooms_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, here = outage.breaker("default"), outage.rooms()
-    assert (mine, here) == (outage.breaker("default"), outage.rooms())
+    mine, here = outage.breaker("default"), rooms()
+    assert (mine, here) == (outage.breaker("default"), rooms())
     monkeypatch.setattr(outage.os, "getpid", lambda: -1)
     assert mine is not outage.breaker("default")
-    assert here is not outage.rooms()
-
-
-# Rooms
-
-
-def test_a_room_lets_in_as_many_as_its_limit() -> None:
-    rooms = Rooms()
-    got = [rooms.ask(X, 2, most=0) for _ in range(3)]
-    assert [True, True, False] == [callable(one) for one in got]
-    assert got[2] is None
-    assert callable(rooms.ask(Y, 1, most=0))
-    got[0]()  # type: ignore[misc, operator]
-    assert callable(rooms.ask(X, 2, most=0))
-
-
-def test_those_that_redis_let_in_count_too() -> None:
-    rooms = Rooms()
-    leave = rooms.enter(X)
-    assert (False, 1) == (rooms.alone(X), rooms.inside(X))
-    assert rooms.ask(X, 1, most=0) is None
-    alone = rooms.enter(X, alone=True)  # over the limit, as on_outage says
-    assert (True, 2) == (rooms.alone(X), rooms.inside(X))
-    alone()
-    assert not rooms.alone(X)
-    leave()
-    assert {} == rooms._rooms
-
-
-def test_one_that_was_let_in_here_is_one_that_redis_does_not_know() -> None:
-    rooms = Rooms()
-    leave = rooms.ask(X, 1, most=0)
-    assert rooms.alone(X)
-    leave()  # type: ignore[misc, operator]
-    assert not rooms.alone(X)
-
-
-def test_a_queue_is_served_in_its_order_and_nobody_passes_it() -> None:
-    rooms = Rooms()
-    leave = rooms.ask(X, 1, most=0)
-    first, second = (rooms.ask(X, 1, most=2) for _ in range(2))
-    assert rooms.ask(X, 1, most=2) is None
-    assert 2 == rooms.waiting(X)
-    assert rooms.ask(X, 9, most=2) is None  # with room for it, but behind the others
-    leave()  # type: ignore[misc, operator]
-    assert (True, False) == (first.done(), second.done())  # type: ignore[union-attr]
-    assert (1, True) == (rooms.inside(X), rooms.alone(X))
-    rooms.leaver(X)()
-    assert second.done()  # type: ignore[union-attr]
-    rooms.leaver(X)()
-    assert {} == rooms._rooms
-
-
-def test_one_that_left_the_queue_is_passed_over() -> None:
-    rooms = Rooms()
-    leave = rooms.ask(X, 1, most=0)
-    first, second = (rooms.ask(X, 1, most=2) for _ in range(2))
-    assert first.cancel()  # type: ignore[union-attr]
-    leave()  # type: ignore[misc, operator]
-    assert second.done() and 1 == rooms.inside(X)  # type: ignore[union-attr]
+    assert here is not rooms()

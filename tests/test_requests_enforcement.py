@@ -24,6 +24,7 @@ from django_redis_sync.limits.enforcement import (
 from django_redis_sync.limits.holding import Hold, Permit
 from django_redis_sync.limits.outage import Breaker
 from django_redis_sync.limits.policy import Place, Policy, parse
+from django_redis_sync.limits.rooms import rooms
 from django_redis_sync.limits.seats import Seated, Seats
 from django_redis_sync.limits.steps import Call, Take, run
 from django_redis_sync.middleware import ConcurrencyLimitMiddleware, is_atomic
@@ -235,39 +236,32 @@ def test_a_seat_is_left_however_the_wait_ends(monkeypatch: pytest.MonkeyPatch) -
 
 # Holding
 
-
-@pytest.fixture
-def left() -> list[str]:
-    """Of the permits of `hold`, those that were given back."""
-    return []
+PLACE = Place("default", "held", None)
 
 
 @pytest.fixture
-def hold(left: list[str]) -> Iterator[Hold]:
+def hold() -> Iterator[Hold]:
+    """Of a request that was let in without Redis."""
     made = Hold(request_of())
-    place = Place("default", "x", None)
-    made.add(Permit(place, None, lambda: left.append("x"), Breaker("default")))
+    made.add(Permit(PLACE, None, Breaker("default")))
+    rooms().enter(PLACE, made, alone=True)
     yield made
     made.release()
 
 
-def test_a_response_that_is_still_to_be_rendered_keeps_its_permit(
-    hold: Hold, left: list[str]
-) -> None:
+def test_a_response_that_is_still_to_be_rendered_keeps_its_permit(hold: Hold) -> None:
     response = SimpleTemplateResponse("404.html")
-    response.rendering_attrs = []
     assert hold.goes_with(response)
-    assert ([], {Place("default", "x", None)}) == (left, hold.note)
+    assert (1, {PLACE}) == (rooms().inside(PLACE), hold.note)
     for after in response._post_render_callbacks:
         after(response)
-    assert (["x"], set()) == (left, hold.note)
+    assert (0, set()) == (rooms().inside(PLACE), hold.note)
 
 
-def test_a_response_that_is_whole_goes_without_it(hold: Hold, left: list[str]) -> None:
+def test_a_response_that_is_whole_goes_without_it(hold: Hold) -> None:
     assert not hold.goes_with(HttpResponse("whole"))
     hold.release()
-    hold.release()
-    assert ["x"] == left
+    assert (0, False) == (rooms().inside(PLACE), bool(hold))
 
 
 class Failing:
@@ -281,12 +275,10 @@ class Failing:
         self.hold = hold
 
 
-def test_the_middleware_keeps_nothing_when_what_is_inside_raises(
-    hold: Hold, left: list[str]
-) -> None:
+def test_the_middleware_keeps_nothing_when_what_is_inside_raises(hold: Hold) -> None:
     with pytest.raises(KeyboardInterrupt):
         ConcurrencyLimitMiddleware(Failing(hold))(request_of())
-    assert ["x"] == left
+    assert 0 == rooms().inside(PLACE)
 
 
 @pytest.mark.parametrize(
