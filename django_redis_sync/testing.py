@@ -29,7 +29,7 @@ from .engine.server import replaced
 from .limits import identity
 from .limits.decorator import is_preflight
 from .limits.enforcement import key_of
-from .limits.policy import endpoints
+from .limits.policy import Policy, endpoints
 from .limits.routes import Route, policies_of, routes
 from .limits.steps import run
 from .locks.lease import Lease
@@ -123,7 +123,9 @@ def filled(
 ) -> Iterator[Lease]:
     """Hold all permits of a semaphore, so that all others are refused or have to wait.
 
-    `limit`: that of the code or view under test; None: that of SEMAPHORES, ENDPOINTS or the view.
+    `limit`: that of the code or view under test; None: the highest that SEMAPHORES, ENDPOINTS or a
+    view says. `using`: a cache alias; None: that of a view, or CACHE.
+
     Of a keyed policy a single child is filled: `request` fills that of the view at the request's
     path (with request.user, its address, as the key asks), `user` (a user object) that of a policy
     with key "user", `key` the child of that key. AssertionError when permits are in use already,
@@ -138,17 +140,22 @@ def filled(
             key = identity.of_user(user.pk)
         _refuse_another_child(name, key, user)
     limit = limit if limit is not None else _limit_of(name)
+    using = using or next((policy.using for policy in _policies(name) if policy.using), None)
     semaphore = Semaphore(name, limit, key=key, using=using)
-    permits = semaphore.limit or _limit_of(name) or 1
     # On a thread: an async test may use this too, and on its loop nothing may wait.
     with ThreadPoolExecutor(1) as thread:
-        got = thread.submit(semaphore.take, False, None, permits).result()
+        got = thread.submit(semaphore.take, False, None, limit or 1).result()
     if not isinstance(got, Lease):
         raise AssertionError(f"{semaphore!r} can't be filled: {got}")
     try:
         yield got
     finally:
         got.release()
+
+
+def _policies(name: str) -> dict[Policy, str]:
+    """The policies of that name that views have, each with a view of it."""
+    return {policy: r.name for r in routes() for policy in policies_of(r) if policy.name == name}
 
 
 def _child_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
@@ -169,7 +176,7 @@ def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
     """AssertionError when no view of that name would use this child: nothing would be tested."""
     if user is not None and user.pk is None:
         raise AssertionError("who is anonymous is limited by address: give filled a request")
-    kinds = {p.key: r.name for r in routes() for p in policies_of(r) if p.name == name}
+    kinds = {policy.key: view for policy, view in _policies(name).items()}
     if not kinds or any(_makes(kind, key, user) for kind in kinds):
         return
     kind, view = next(iter(kinds.items()))
@@ -190,13 +197,13 @@ def _makes(kind: Any, key: str | None, user: Any) -> bool:
 
 
 def _limit_of(name: str) -> int | None:
-    """The limit that the settings or a view give a name, if it is a number."""
+    """The highest limit that the settings or a view give a name, if it is a number."""
     config = conf.current()
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
     said = [o["limit"] for o in options if isinstance(o.get("limit"), int)]
-    said += [p.limit for r in routes() for p in policies_of(r) if p.name == name]
-    return next((limit for limit in said if isinstance(limit, int)), None)
+    said += [policy.limit for policy in _policies(name) if isinstance(policy.limit, int)]
+    return max(said, default=None)
 
 
 @_helper

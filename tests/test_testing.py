@@ -84,6 +84,26 @@ def test_filled_takes_the_limit_from_the_settings(settings, clean_redis) -> None
         pass
 
 
+def test_filled_is_full_for_a_view_that_says_more_than_the_settings(settings, no_redis) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"kept": {"limit": 1}}}
+    with seen("kept", None):
+        assert 200 == Client().get("/x/").status_code
+        with filled("kept") as lease:
+            assert 2 == lease.permits
+            assert 503 == Client().get("/x/").status_code
+
+
+def test_filled_fills_where_the_view_asks(settings, no_redis) -> None:
+    settings.CACHES = {**settings.CACHES, "aside": settings.CACHES["default"]}
+    with seen("kept", None, using="aside"):
+        with filled("kept"):
+            assert 503 == Client().get("/x/").status_code
+        with filled("kept", request=RequestFactory().get("/x/")):
+            assert 503 == Client().get("/x/").status_code
+        with filled("kept", using="default"):
+            assert 200 == Client().get("/x/").status_code
+
+
 @site
 @pytest.mark.django_db
 def test_filled_for_a_user_leaves_others_alone(clean_redis) -> None:
