@@ -213,12 +213,17 @@ class Own:
         """A connection, and what is left of `within` seconds."""
         if self._pid != os.getpid():
             self._idle, self._pid = [], os.getpid()
-        with contextlib.suppress(IndexError):
+        try:
             connection, since = self._idle.pop()
-            if clock() - since < FRESH or _is_open(connection):
-                _have_wait(connection, min(within, self.patience))
-                return connection, within
-            connection.disconnect()
+        except IndexError:
+            return self._made(within)
+        if clock() - since < FRESH or _is_open(connection):
+            _have_wait(connection, min(within, self.patience))
+            return connection, within
+        connection.disconnect()
+        return self._made(within)
+
+    def _made(self, within: float) -> tuple[Any, float]:
         began = clock()
         connection = self._make(max(_SHORTEST, min(within, ATTEMPT)))
         try:
@@ -231,9 +236,11 @@ class Own:
     def release(self, connection: Any) -> None:
         now = clock()
         self._idle.append((connection, now))
-        with contextlib.suppress(IndexError):
-            while len(self._idle) > _MOST_IDLE or self._idle[0][1] < now - _IDLE_FOR:
+        try:
+            while self._idle[0][1] < now - _IDLE_FOR or len(self._idle) > _MOST_IDLE:
                 self._idle.pop(0)[0].disconnect()
+        except IndexError:
+            pass  # other threads took them
 
     def let_go(self) -> None:
         """Close all that are idle."""
@@ -246,17 +253,22 @@ def _have_wait(connection: Any, seconds: float) -> None:
     """Have it wait so long for a reply, from here on: mostly its users give it the same time, and
     to set that for each reply takes system calls, in which other threads get the interpreter."""
     sock = getattr(connection, "_sock", None)
-    if sock is not None and (sock.gettimeout(), connection.socket_timeout) != (seconds, seconds):
-        sock.settimeout(seconds)
-        connection.socket_timeout = seconds
+    if sock is None or sock.gettimeout() == seconds:
+        return
+    sock.settimeout(seconds)
+    connection.socket_timeout = seconds
 
 
 def _is_open(connection: Any) -> bool:
     """Whether nothing came while it lay idle: neither its end nor an unread reply."""
     try:
-        return not connection.can_read()
+        if connection.can_read():
+            return False
     except REDIS_ERRORS:
         return False
+    # The look leaves the socket to wait for as long as it did when it was connected.
+    _have_wait(connection, connection.socket_timeout)
+    return True
 
 
 class Waiting:

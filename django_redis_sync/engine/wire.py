@@ -11,6 +11,7 @@ from typing import Any
 from redis import exceptions as errors
 
 from ..protocol import scripts
+from ..protocol.keys import Token
 from ..protocol.plans import Run, Why
 
 #: Seconds that an answer may take, unless the project's socket_timeout is shorter.
@@ -58,7 +59,7 @@ def pack_step(step: Run) -> bytes:
     if len(keys) < 5:  # no verb on a name
         return pack(command(step))
     token, first, wake = argv[0], str(argv[1]), keys[4]
-    head = ("EVALSHA", scripts.script(step.verb).sha, len(keys), *keys[:4])
+    head = ("EVALSHA", scripts.script(step.verb).sha, str(len(keys)), *keys[:4])
     text = (
         f"*{3 + len(keys) + len(argv)}\r\n{_once(*head)}${len(wake)}\r\n{wake}\r\n"
         f"{_once(*keys[5:])}${len(token)}\r\n{token}\r\n${len(first)}\r\n{first}\r\n"
@@ -68,11 +69,16 @@ def pack_step(step: Run) -> bytes:
 
 
 def _words(*args: Any) -> str:
-    words = [
-        arg if type(arg) is str else str(arg, "ascii") if type(arg) is bytes else str(arg)
-        for arg in args
-    ]
+    words = args if {*map(type, args)} <= _TEXTS else [*map(_word, args)]
     return "".join([f"${len(word)}\r\n{word}\r\n" for word in words])
+
+
+def _word(arg: Any) -> str:
+    return arg if isinstance(arg, str) else str(arg, "ascii") if type(arg) is bytes else str(arg)
+
+
+#: Keys are all text, and of names that never come again the most of what has to be packed.
+_TEXTS = {str, Token}
 
 
 _once = lru_cache(maxsize=1024, typed=True)(_words)

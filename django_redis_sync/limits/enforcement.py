@@ -67,8 +67,6 @@ class RequestSemaphore(Semaphore):
     _attempt = ATTEMPT
     _request: HttpRequest
     _lease = RequestLease
-    #: Why the lease would have been refused, were the policy enforced.
-    refused = ""
 
     def __init__(self, policy: Policy, place: Place, limit: int) -> None:
         super().__init__(
@@ -96,7 +94,6 @@ class RequestSemaphore(Semaphore):
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
-        self.refused = got.refused if isinstance(got, Grant) else ""
         lease = super()._settle(terms, ask, got)
         if isinstance(lease, RequestLease):
             lease.path = self._request.path
@@ -244,7 +241,8 @@ def _admit(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
     if era is None:
         return (yield from _without_redis(policy, semaphore, hold))
     # Let in while Redis was down, and still inside: they count as well.
-    alone = policy.enforce and rooms().alone(place)
+    mine = rooms()
+    alone = policy.enforce and mine.alone(place)
     try:
         if alone and (refusal := (yield from _local(policy, semaphore, hold))) is not None:
             redis.abandoned(era)
@@ -255,15 +253,15 @@ def _admit(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
             got = yield Take(semaphore, False)
         redis.succeeded(era)
         if isinstance(got, RequestLease):
-            rooms().enter(place, hold, alone)
-            return hold.add(Permit(place, got, redis, semaphore.refused))
+            mine.enter(place, hold, alone)
+            return hold.add(Permit(place, got, redis, got.refused))
         if alone:
-            rooms().leave(place, hold)
+            mine.leave(place, hold)
         return got
     except GeneratorExit:
         raise  # the collector may have come inside of the rooms; and what is gone is out
     except BaseException as error:
-        rooms().leave(place, hold)
+        mine.leave(place, hold)
         if isinstance(got, RequestLease) and not hold.has(got):
             got.release_later()
         if not isinstance(error, Unavailable):

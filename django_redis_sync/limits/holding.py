@@ -40,10 +40,11 @@ LEAD, PART = 0.5, 0.1
 class RequestLease(Lease):
     """A lease of the request at `path`. A stream ends with it, and its log line says the path."""
 
-    __slots__ = ("hang_up_at", "hold", "path")
+    # `refused`: why it would have been refused, were the policy enforced.
+    __slots__ = ("hang_up_at", "hold", "path", "refused")
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
-        self.path = ""
+        self.path, self.refused = "", grant.refused
         self.hold: weakref.ref[Hold] | None = None
         self.hang_up_at = grant.began + terms.max_hold - min(LEAD, PART * terms.max_hold)
         super().__init__(terms, grant, renewals)

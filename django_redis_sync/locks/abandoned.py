@@ -21,12 +21,6 @@ PAUSE = 5.0
 _next = [0.0]
 
 
-def running_loop() -> Loop | None:
-    """The event loop that runs in this thread."""
-    loop = asyncio._get_running_loop()
-    return None if loop is None else weakref.ref(loop)
-
-
 def collected(loop: Loop) -> bool:
     """Whether the garbage collector was sent for, as the loop has ended and it is time."""
     living = loop()

@@ -37,7 +37,7 @@ class Lease:
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
         self._state = LeaseState(terms, grant, renewals, clock())
-        self._loop, self._caller = abandoned.running_loop(), this_caller()
+        self._caller, self._loop = this_caller()
         keeper(terms.alias).watch(self, grant.token, terms.keys)
 
     # Its properties

@@ -13,6 +13,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from ..engine.keeper import keeper
 from ..protocol.keys import Keys
+from .abandoned import Loop
 
 logger = logging.getLogger("django_redis_sync")
 
@@ -37,15 +38,17 @@ def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:
     )
 
 
-def this_caller() -> Caller:
+def this_caller() -> tuple[Caller, Loop | None]:
+    """The thread or task that runs, and the event loop where one does."""
     loop = asyncio._get_running_loop()  # current_task() would raise where there is none
-    task = None if loop is None else asyncio.current_task(loop)
-    return weakref.ref(task or threading.current_thread())
+    if loop is None:
+        return weakref.ref(threading.current_thread()), None
+    return weakref.ref(asyncio.current_task(loop) or threading.current_thread()), weakref.ref(loop)
 
 
 def own_hold(keys: Keys, alias: Any) -> str:
     """What to say of a lock that this thread or task holds itself; empty when it does not."""
-    caller = this_caller()
+    caller, _ = this_caller()
     if not any(lease.is_of_caller(caller) for lease in keeper(alias).newest(keys, _NEWEST)):
         return ""
     who = "thread" if isinstance(caller(), threading.Thread) else "task"
