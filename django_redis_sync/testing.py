@@ -140,7 +140,7 @@ def filled(
             key = identity.of_user(user.pk)
         _refuse_another_child(name, key, user)
     limit = limit if limit is not None else _limit_of(name)
-    using = using or next((policy.using for policy in _policies(name) if policy.using), None)
+    using = using or next((policy.using for policy, _ in _policies(name) if policy.using), None)
     semaphore = Semaphore(name, limit, key=key, using=using)
     # On a thread: an async test may use this too, and on its loop nothing may wait.
     with ThreadPoolExecutor(1) as thread:
@@ -153,9 +153,9 @@ def filled(
         got.release()
 
 
-def _policies(name: str) -> dict[Policy, str]:
-    """The policies of that name that views have, each with a view of it."""
-    return {policy: r.name for r in routes() for policy in policies_of(r) if policy.name == name}
+def _policies(name: str) -> list[tuple[Policy, str]]:
+    """The policies of that name that views have, each with its view."""
+    return [(policy, r.name) for r in routes() for policy in policies_of(r) if policy.name == name]
 
 
 def _child_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
@@ -176,7 +176,7 @@ def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
     """AssertionError when no view of that name would use this child: nothing would be tested."""
     if user is not None and user.pk is None:
         raise AssertionError("who is anonymous is limited by address: give filled a request")
-    kinds = {policy.key: view for policy, view in _policies(name).items()}
+    kinds = {policy.key: view for policy, view in _policies(name)}
     if not kinds or any(_makes(kind, key, user) for kind in kinds):
         return
     kind, view = next(iter(kinds.items()))
@@ -202,7 +202,7 @@ def _limit_of(name: str) -> int | None:
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
     said = [o["limit"] for o in options if isinstance(o.get("limit"), int)]
-    said += [policy.limit for policy in _policies(name) if isinstance(policy.limit, int)]
+    said += [policy.limit for policy, _ in _policies(name) if isinstance(policy.limit, int)]
     return max(said, default=None)
 
 
