@@ -356,6 +356,11 @@ def test_every_id_is_in_the_documentation() -> None:
         ({"ENDPOINTS": {"free": {"limit": 2, "max_hold": -1}}}, "above 0", "max_hold: Seconds"),
         ({"ENDPOINTS": {"free": {"key": "ip"}}}, "limit of 'free' is missing", "such as {'limit'"),
         ({"ENDPOINTS": {"free": {"limit": 2, "key": "no.such"}}}, "No module", "What an entry"),
+        (
+            {"ENDPOINTS": {"free": 3}},
+            "name of a semaphore or a dict",
+            "What an entry may say: .*limit",
+        ),
     ],
 )
 def test_a_message_says_what_helps_with_this_mistake(given, sync, said, hint) -> None:
