@@ -80,14 +80,16 @@ class _Sum:
     by_key: dict[str, list[int]] = field(default_factory=dict)
     keep: int = 0
 
-    def add(self, event: Event, key: str) -> None:
-        timed = event.kind in "wr"
-        self.counts[event.kind] += CONSTANTS["PAIR"] + event.ms if timed else 1
-        self.keep = max(self.keep, event.keys.keep)
-        if timed:
-            self.durations[f"{event.kind}{bucket(event.ms)}"] += 1
-        elif event.kind in "nt":
-            self.refused[key] += 1
+    def add(self, outcomes: Counter[tuple[Kind, int]], key: str, keep: int) -> None:
+        """So many of each kind and its ms, of a key."""
+        self.keep = max(self.keep, keep)
+        for (kind, ms), many in outcomes.items():
+            timed = kind in "wr"
+            self.counts[kind] += many * (CONSTANTS["PAIR"] + ms) if timed else many
+            if timed:
+                self.durations[f"{kind}{bucket(ms)}"] += many
+            elif kind in "nt":
+                self.refused[key] += many
 
     def share(self, share: Share, key: str) -> None:
         self.in_use += share.in_use
@@ -190,13 +192,29 @@ class Tally:
                 key = quoted.partition("@")[2] if keys.policy else quoted
                 yield sums.setdefault((prefix, group), _Sum()), key
 
-        for event in [self.events.popleft() for _ in range(len(self.events))]:
+        for event, outcomes in self._by_name():
             for one, key in of(event):
-                one.add(event, key)
+                one.add(outcomes, key, event.keys.keep)
         for share in () if self._leaving else self._shares():
             for one, key in of(share.of):
                 one.share(share, key)
         return sums
+
+    def _by_name(self) -> list[tuple[Event, Counter[tuple[Kind, int]]]]:
+        """The events since the last time: of each name and template one, and how many of what.
+
+        There are two for each cycle, and all threads wait meanwhile: names are told apart by
+        identity, which is quick, and where one is there twice it is added twice.
+        """
+        found: dict[tuple[int, str], tuple[Event, list[tuple[Kind, int]]]] = {}
+        for event in [self.events.popleft() for _ in range(len(self.events))]:
+            keys, template, kind, ms = event
+            place = id(keys), template
+            if place in found:
+                found[place][1].append((kind, ms))
+            else:
+                found[place] = event, [(kind, ms)]
+        return [(event, Counter(outcomes)) for event, outcomes in found.values()]
 
     def _list(self, server: Server, places: list[tuple[str, str]]) -> None:
         """Have the groups listed by when something was last said of them."""
