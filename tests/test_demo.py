@@ -136,7 +136,7 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(150)
 def test_the_demo_holds_under_both_servers(tmp_path: Path, redis_url: str) -> None:
     with demo(tmp_path, redis_url, "--exit") as running:

@@ -128,8 +128,9 @@ def test_every_primitive_behaves_the_same_with_the_least_acl() -> None:
         n: v for n, v in os.environ.items() if not n.startswith(("DJANGO_REDIS_SYNC_", "PYTEST_"))
     }
     suite = ["tests/behaviour", *sorted(map(str, root.glob("tests/test_locks_*.py")))]
+    words = ["-q", "-p", "no:cacheprovider", "-n", "4", "--dist", "worksteal"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suite],
+        [sys.executable, "-m", "pytest", *words, *suite],
         cwd=root,
         env={**own, "DJANGO_REDIS_SYNC_TEST_ACL": "yes"},
         capture_output=True,
