@@ -66,7 +66,8 @@ def find_server() -> Path | None:
 
 def free_port() -> int:
     """A loopback port that is free now, and whose Cluster bus port (10000 above) is free too."""
-    for port in random.sample(range(20000, 32000), 200):
+    # The system's chance: processes that seed theirs alike would meet at the same ports.
+    for port in random.SystemRandom().sample(range(20000, 32000), 200):
         with contextlib.ExitStack() as stack:
             try:
                 for number in (port, port + 10000):
