@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol
 from urllib.parse import urlencode
@@ -13,7 +12,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.contenttypes.models import ContentType
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.core.exceptions import PermissionDenied
 from django.http import (
     Http404,
     HttpRequest,
@@ -27,18 +26,15 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
-from redis.exceptions import RedisError
 
 from .. import conf
-from ..engine.commands import forget
-from ..engine.server import server_of
-from ..exceptions import SyncError
 from ..models import Name
 from ..operators import audit, doctor
 from ..operators.listing import FIGURES
 from ..operators.status import MOST_ROWS, Status
 from ..operators.words import without_secrets
 from . import acting, pages
+from .broken import Broken, asking
 
 #: Minutes of history that a visitor can choose from; the longest is the history kept.
 SHORT = 60
@@ -56,51 +52,6 @@ class Owner(Protocol):
 
 P = ParamSpec("P")
 View = Callable[Concatenate[Owner, HttpRequest, P], HttpResponseBase]
-
-
-class Broken(Exception):
-    """Redis can't be reached, or the settings are wrong. `said`: the text for people."""
-
-    def __init__(self, said: str, remedy: str) -> None:
-        super().__init__(said)
-        self.said, self.remedy = said, remedy
-
-
-@contextmanager
-def asking() -> Iterator[None]:
-    """Errors while Redis is asked, raised as Broken."""
-    correct = _("Correct REDIS_SYNC or CACHES in the settings, then restart the site.")
-    try:
-        _connect()
-        yield
-    except ImproperlyConfigured as error:
-        raise Broken(str(error), correct) from error
-    except _Unusable as error:
-        said = _("The connection settings can’t be used (%(kind)s).") % {"kind": error}
-        raise Broken(said, correct) from error
-    except (SyncError, RedisError) as error:
-        remedy = _(
-            "Check that the server runs and that the LOCATION of its cache is right, then load "
-            "this page again. “manage.py locks doctor” says more."
-        )
-        raise Broken(str(error), remedy) from error
-
-
-class _Unusable(Exception):
-    """django-redis or redis-py choked on the settings. Their words may hold a password."""
-
-
-def _connect() -> None:
-    alias = conf.current().cache
-    try:
-        server_of(alias).pool()
-    except RedisError:
-        raise
-    except Exception as error:
-        forget(alias)
-        if isinstance(error, ImproperlyConfigured):
-            raise
-        raise _Unusable(type(error).__name__) from None
 
 
 def page(*methods: str) -> Callable[[View[P]], View[P]]:
