@@ -238,3 +238,11 @@ def test_acts_are_posts() -> None:
     request: Any = SimpleNamespace(method="GET")
     assert 405 == views.act(None, request, object_id="exports", verb="pause").status_code  # type: ignore[arg-type, call-arg]
     assert 405 == views.list_page(None, SimpleNamespace(method="POST")).status_code  # type: ignore[arg-type]
+
+
+def test_the_page_that_is_loaded_again_has_the_same_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_url", lambda own, name, *args: f"/{name}/")
+    own: Any = SimpleNamespace(may_manage=lambda request: False)
+    for query, url in (("q=a+b&o=use", "/live/?q=a+b&o=use"), ("", "/live/")):
+        request: Any = SimpleNamespace(GET=QueryDict(query))
+        assert {"live_url": url, "may_manage": False} == views._live(own, request, "live")

@@ -315,3 +315,32 @@ def test_a_suspect_holds_up_the_renewals_of_the_others_for_a_moment_only(nodes: 
     assert OWNER == nodes.verbs()[-1][1]  # last
     assert [LAST_CHANCE] == nodes.timeouts[OWNER]
     assert [5.0] == nodes.timeouts[server.topology.of(other)]
+
+
+class Pipeline:
+    """In the place of a client and its pipeline: keeps what was executed."""
+
+    def __init__(self, *replies: Any) -> None:
+        self.executed: list[list[str]] = []
+        self._replies = list(replies)
+
+    def pipeline(self, transaction: bool) -> Pipeline:
+        self.executed.append([])
+        return self
+
+    def execute_command(self, *words: Any) -> None:
+        self.executed[-1].append(words[0])
+
+    async def execute(self, raise_on_error: bool) -> Any:
+        return ["OK", self._replies.pop(0)]
+
+
+def test_asking_stands_before_each_command_in_async_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(async_servers, "Batcher", lambda client: None)
+    client = Pipeline(errors.NoScriptError("none"), [b"ok"])
+
+    async def main() -> Any:
+        return (await async_servers.AsyncNode(client).asking(step())).reply
+
+    assert ["ok"] == asyncio.run(main())
+    assert [["ASKING", "EVALSHA"], ["ASKING", "EVAL"]] == client.executed

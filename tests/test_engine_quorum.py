@@ -13,7 +13,15 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
 from django_redis_sync import Lock, Semaphore
-from django_redis_sync.engine.quorum import Quorum, async_server, held, members, quorum_of, voting
+from django_redis_sync.engine.quorum import (
+    Quorum,
+    async_server,
+    held,
+    members,
+    quorum_of,
+    steps,
+    voting,
+)
 from django_redis_sync.engine.quorum.async_server import AsyncQuorumServer
 from django_redis_sync.engine.quorum.members import deducted, stretched
 from django_redis_sync.engine.quorum.steps import undo
@@ -113,12 +121,12 @@ def ask(how: str = "try", token: str = "t", lease: str = "30000") -> Run:
     return Run("acquire", keys, (token, lease, 1, 1, "p", how, 9, 0, "-", "", "-", 7), 1.0)
 
 
-def run(five: Five, *steps: Run) -> list[Any]:
+def run(five: Five, *asked: Run) -> list[Any]:
     """The replies of the quorum, one after the other; Failures in their place."""
 
     async def main() -> list[Any]:
         server, replies = AsyncQuorumServer(Quorum(five)), []
-        for step in steps:
+        for step in asked:
             try:
                 replies.append((await asyncio.wait_for(server.run(step), 30)).reply)
             except Failure as failure:
@@ -257,6 +265,7 @@ def test_a_server_that_was_silent_is_not_waited_for_again(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     five["e"].says = lambda step: None
+    monkeypatch.setattr(steps, "UNDO_BUDGET", 1e6)
 
     async def main() -> None:
         server = AsyncQuorumServer(Quorum(five))

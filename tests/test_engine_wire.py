@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from redis import exceptions as errors
 
-from django_redis_sync.engine import clients, commands, labels, server, threads
+from django_redis_sync.engine import clients, commands, courier, labels, server, threads
 from django_redis_sync.engine import loops as looping
-from django_redis_sync.engine.courier import Courier
 from django_redis_sync.engine.drivers import error_of
+from django_redis_sync.engine.pools import Exhausted
 from django_redis_sync.engine.server import AsyncServer, async_server_of, server_of
 from django_redis_sync.engine.wire import pack, pack_step, turned_away, why
 from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Failure
+from django_redis_sync.protocol.plans import Failure, Wait
 
 # Errors
 
@@ -224,14 +224,14 @@ def test_a_uwsgi_without_threads_and_a_late_gevent_are_said_once(
 
 
 def test_a_courier_without_a_thread_is_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    courier, started = Courier(), list[int]()
-    monkeypatch.setattr(courier, "_start", lambda: started.append(1))
-    courier.send(lambda: None)
-    assert courier.stuck
-    assert courier.look_after()
+    mine, started = courier.Courier(), list[int]()
+    monkeypatch.setattr(mine, "_start", lambda: started.append(1))
+    mine.send(lambda: None)
+    assert mine.stuck
+    assert mine.look_after()
     assert 2 == len(started)
-    courier._todo.get_nowait()
-    assert not courier.look_after()
+    mine._todo.get_nowait()
+    assert not mine.look_after()
     assert 2 == len(started)
 
 
@@ -240,3 +240,92 @@ def test_an_async_server_is_made_once_for_a_loop() -> None:
         assert async_server_of("default") is async_server_of("default")
 
     asyncio.run(main())
+
+
+def test_receivers_leave_no_connection_of_a_database_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connections
+
+    closed: list[str] = []
+    monkeypatch.setattr(connections, "close_all", lambda: closed.append("all"))
+    courier._run_all((lambda: 1 / 0,))
+    assert ["all"] == closed
+
+
+# Belief
+
+
+class Borrowing:
+    """In the place of Borrowed: sending takes a second, an answer two. `says`: what is read."""
+
+    def __init__(self, now: list[float], *says: Any) -> None:
+        self.now, self.says, self.sent = now, list(says), list[float]()
+
+    def __call__(self, lender: Any, within: float) -> Borrowing:
+        return self
+
+    def __enter__(self) -> Borrowing:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def send(self, *packed: bytes) -> None:
+        self.sent.append(self.now[0])
+        self.now[0] += 1
+
+    def read(self) -> Any:
+        self.now[0] += 2
+        said = self.says.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+@pytest.mark.parametrize("unknown", [False, True], ids=["known", "unknown script"])
+def test_an_answer_counts_from_before_its_command_was_sent(
+    unknown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    says = [errors.NoScriptError("none"), [b"ok"]] if unknown else [[b"ok"]]
+    line = Borrowing(now, *says)
+    monkeypatch.setattr(server, "Borrowed", line)
+    monkeypatch.setattr(server, "clock", lambda: now[0])
+    mine = server.Server("default")
+    monkeypatch.setattr(mine, "_connections", lambda: None)
+    answer = mine.run(plans.undoing(keys_of("p", "x"), "t"))
+    assert (line.sent[-1], now[0], ["ok"]) == (answer.sent, answer.received, answer.reply)
+
+
+def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    line = Borrowing(now, [b"ok"], errors.ResponseError("WRONGTYPE"), [b"ok"])
+    monkeypatch.setattr(server, "Borrowed", line)
+    monkeypatch.setattr(server, "clock", lambda: now[0])
+    mine = server.Server("default")
+    monkeypatch.setattr(mine, "own", lambda: None)
+    steps = [plans.undoing(keys_of("p", "x"), token) for token in "abc"]
+    first, failed, last = mine.many(steps)
+    assert isinstance(failed, Failure) and "final" == failed.why
+    assert (100.0, 100.0) == (first.sent, last.sent)  # type: ignore[union-attr]
+
+
+def test_a_waiter_without_a_connection_asks_again_after_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    class Full:
+        def pop(self, key: str, seconds: float) -> Any:
+            raise Exhausted
+
+    mine = server.Server("default")
+    monkeypatch.setattr(server.time, "sleep", slept.append)
+    monkeypatch.setattr(mine, "_connections", lambda: SimpleNamespace(pool=Key()))
+    monkeypatch.setattr(server, "Waiting", lambda own: Full())
+    monkeypatch.setattr(mine, "_own_of", lambda pool: None)
+    for seconds in (20.0, 0.01):
+        assert mine.wait(Wait(keys_of("p", "x"), "t", seconds)).reply is None
+    assert [server._POLL, 0.01] == slept
+
+
+class Key:
+    """A pool that is no pool."""

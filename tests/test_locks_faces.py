@@ -22,7 +22,7 @@ from django_redis_sync import (
     acquire_all,
     synchronized,
 )
-from django_redis_sync.exceptions import LeaseLost
+from django_redis_sync.exceptions import LeaseLost, Unavailable
 from django_redis_sync.locks import abandoned, counting, transactions
 from django_redis_sync.locks import acquire_all as acquiring
 from django_redis_sync.locks.lease_state import Lost, Terms
@@ -346,3 +346,24 @@ def test_what_fails_at_the_end_of_a_transaction_is_said(caplog: pytest.LogCaptur
     with caplog.at_level(logging.ERROR):
         transactions._release(lease, threading.get_ident(), ["default"])
     assert "too late" in caplog.text
+
+
+def test_what_could_not_be_given_back_is_given_back_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    later: list[Any] = []
+    keeper = SimpleNamespace(later=later.append, forget=lambda token: None)
+    leases = [Lock(name).acquire() for name in "ab"]
+    tokens = [lease.token for lease in leases if lease]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Unavailable("down", maybe_executed=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("django_redis_sync.locks.lease.keeper", lambda alias: keeper)
+        patch.setattr("django_redis_sync.locks.lease.drivers.drive", fail)
+        patch.setattr("django_redis_sync.locks.lease.drivers.adrive", fail)
+        with pytest.raises(Unavailable):
+            leases[0].release()  # type: ignore[union-attr]
+        with pytest.raises(Unavailable):
+            asyncio.run(leases[1].arelease())  # type: ignore[union-attr]
+    assert tokens == [step.argv[0] for step in later]
+    assert ["release", "release"] == [step.argv[2] for step in later]

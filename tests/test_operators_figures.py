@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from django_redis_sync.operators import history as histories
 from django_redis_sync.operators import listing, status, sums, words
 from django_redis_sync.operators.history import Counters, add, carried, history_of, suggest
 from django_redis_sync.operators.listing import FIGURES, hour, since
@@ -316,3 +317,15 @@ def test_sums_name_what_is_theirs() -> None:
 def test_a_permanent_holder_is_stuck() -> None:
     assert forever().stuck and not holder().stuck
     assert replace(holder(), ends_in=-1.0).stuck is False
+
+
+def test_a_lease_that_is_kept_after_its_release_is_carried_on_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [Counters(granted=3, released=1, peak=3), Counters()]
+    monkeypatch.setattr(
+        histories, "histories", lambda pairs, minutes, using: [history("x", None, *rows)]
+    )
+    kept, writer = holder(held=100, state="kept", permits=5), holder(held=100, permits=0)
+    (found,) = histories.histories_of([make.status("x", holders=(kept, writer))], minutes=2)
+    assert [3, 1] == [row.peak for _, row in found.rows]

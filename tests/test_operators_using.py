@@ -83,6 +83,7 @@ def test_all_that_is_read_is_read_there(second: str) -> None:
         assert [("exports", "7")] == names_in_use(**OTHER)
         assert [] == names_in_use()
         assert (1, 0) == (count_names(**OTHER), count_names())
+        assert is_known("exports", **OTHER) and not is_known("exports")
         assert is_known("exports", "7", **OTHER) and not is_known("exports", "7")
         assert 1 == statuses([("exports", "7")], **OTHER)[0].in_use
         assert 0 == statuses([("exports", "7")])[0].in_use
@@ -115,7 +116,8 @@ def test_the_command_acts_and_reads_there(second: str, raw: redis.Redis, setting
     assert 4 == there("nightly").override
     command("resize", "nightly", "--reset", **OTHER)
     assert "a deploy" in command("log", "nightly", **OTHER)
-    assert "Cleared 1." in command("clear", "nightly", "--no-input", **OTHER)
+    assert "Cleared 1." in command("clear", "nightly", "--no-input", "--reason", "stuck", **OTHER)
+    assert ("clear", "stuck") == ((act := audit.acts(**OTHER)[0]).what, act.reason)
     with pytest.raises(CommandError, match="Nothing is known of nightly"):
         command("status", "nightly")
     assert untouched(raw, settings)

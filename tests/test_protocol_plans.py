@@ -346,6 +346,24 @@ def test_a_hand_over_is_believed_from_its_server_time(desk: Desk) -> None:
     assert pytest.approx(100.6, abs=0.0015) == given.began
 
 
+def test_how_long_it_waited_is_said_of_a_grant_after_a_wait_and_of_no_other(desk: Desk) -> None:
+    assert 0.0 == desk.acquire(100).answer("ok", FENCE, "10000", sent=107).result.waited
+    handed = desk.waiting(sent=100).element(f"{FENCE} {S1 + 2500} 4000", at=103).result
+    assert 2.5 == pytest.approx(handed.waited)
+    asked = desk.waiting(sent=100).element(None, 101).answer("ok", FENCE, "10000", sent=104)
+    assert 4.0 == pytest.approx(asked.result.waited)
+
+
+def test_those_who_keep_count_are_told_of_a_wait_and_of_its_end(desk: Desk) -> None:
+    told: list[tuple[str, bool]] = []
+    hand = desk.waiting(waits=lambda *said: told.append(said))
+    assert [("t1", True)] == told
+    hand.element(None, 101).answer("wait", str(S1), 1000, 0, sent=101)
+    assert [("t1", True)] == told
+    hand.element(None, 102).answer("ok", FENCE, "10000", sent=102)
+    assert [("t1", True), ("t1", False)] == told
+
+
 def test_the_last_wait_answer_is_what_maps_server_time(desk: Desk) -> None:
     hand = desk.waiting(sent=100, lease=4.0).element(None, 101)
     hand.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)

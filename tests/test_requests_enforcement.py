@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
+from django.views import View
 
+from django_redis_sync import SemaphoreRequiredMixin
 from django_redis_sync.engine import labels
 from django_redis_sync.limits import enforcement, identity
 from django_redis_sync.limits.enforcement import (
@@ -298,3 +301,46 @@ def test_a_view_is_atomic_where_django_wraps_it(
     if skipped:
         view._non_atomic_requests = set(skipped)  # type: ignore[attr-defined]
     assert found == is_atomic(view)
+
+
+def test_a_stream_that_breaks_gives_back_its_permit(hold: Hold) -> None:
+    async def parts() -> Any:
+        yield b"part"
+        raise ConnectionResetError
+
+    async def main() -> None:
+        response = StreamingHttpResponse(parts())
+        assert hold.goes_with(response)
+        with pytest.raises(ConnectionResetError):
+            async for part in response:
+                assert (b"part", 1) == (part, rooms().inside(PLACE))
+
+    asyncio.run(main())
+    assert 0 == rooms().inside(PLACE)
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_permit_waits_for_no_server_that_is_down(down: bool) -> None:
+    done: list[str] = []
+    redis = Breaker("default")
+    redis._era = int(down)
+    lease: Any = SimpleNamespace(
+        release=lambda: done.append("now"), release_later=lambda: done.append("later")
+    )
+    mine = Hold(request_of())
+    mine._permits.append(Permit(PLACE, lease, redis))
+    mine.release()
+    assert ["later" if down else "now"] == done
+
+
+class Limited(SemaphoreRequiredMixin, View):
+    semaphore_name = "exports"
+    semaphore_limit = 3
+
+    def semaphore_key(request: Any) -> str:
+        return "k"
+
+
+def test_a_function_of_the_mixin_is_a_policys_callable_and_no_method() -> None:
+    assert Limited.__dict__["semaphore_key"] is Limited().get_semaphore_key()  # type: ignore[attr-defined]
+    assert 3 == Limited().get_semaphore_limit()  # type: ignore[attr-defined]
