@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.conftest import DEEP
 from tests.plants.__main__ import ROOMS
 from tests.plants.plant import ROOT, Plant
 
@@ -14,6 +15,7 @@ def test_a_plant_has_its_place_and_its_tests(plant: Plant) -> None:
     assert plant.text != plant.instead
     for node in plant.tests:
         file, _, name = node.partition("::")
+        assert file.split("/")[0] not in DEEP, "make test has to find it"
         text = (ROOT / "tests" / file).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in text, node
 
