@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -301,8 +302,9 @@ def test_leases_of_ended_loops_are_collected_now_and_then(monkeypatch: pytest.Mo
     monkeypatch.setattr(abandoned, "tell", told.append)
 
     async def main() -> Any:
-        assert not abandoned.collected(abandoned.running_loop())  # type: ignore[arg-type]
-        return abandoned.running_loop()
+        running = weakref.ref(asyncio.get_running_loop())
+        assert not abandoned.collected(running)
+        return running
 
     loop = asyncio.run(main())
     assert [True, False] == [abandoned.collected(loop) for _ in range(2)]
