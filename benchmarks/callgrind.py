@@ -1,4 +1,7 @@
-"""Instructions of a process, as valgrind's callgrind counts them: no other load moves them."""
+"""Instructions of a process's first thread, as valgrind's callgrind counts them.
+
+No other load moves them; how often a thread that works every two seconds comes depends on it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def command(dumps: str, *, at_start: bool = True) -> list[str]:
     `at_start`: count from the first instruction on, which makes a start fifty times as long."""
     counted = f"--instr-atstart={'yes' if at_start else 'no'}"
     words = [shutil.which("valgrind") or "", "--tool=callgrind", "--quiet", counted]
-    return [*words, f"--callgrind-out-file={dumps}"]
+    return [*words, "--separate-threads=yes", f"--callgrind-out-file={dumps}"]
 
 
 class Callgrind:
@@ -34,12 +37,12 @@ class Callgrind:
         self._control("--instr=on")
 
     def count(self, call: Callable[[], T]) -> tuple[int, T]:
-        """The instructions that the process took meanwhile, and the result of `call`."""
+        """The instructions that the first thread took meanwhile, and the result of `call`."""
         self._control("--zero")
         result = call()
         self._control("--dump")
         self._read += 1
-        text = Path(f"{self._dumps}.{self._read}").read_text(encoding="utf-8")
+        text = Path(f"{self._dumps}.{self._read}-01").read_text(encoding="utf-8")
         found = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
         return int(found[1]) if found else 0, result
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+
 from . import contenders, project
 from .report import median
 
@@ -39,11 +41,13 @@ class Seen:
     visits: list[list[tuple[float, float, float]]]
     cpu: float
     connections: int
+    errors: list[str]
 
 
 @dataclass
 class Outcome:
-    """What came of a run. `most`: the most that were inside at once."""
+    """What came of a run. `most`: the most that were inside at once; `errors`: what ended workers
+    before their time."""
 
     rate: float
     jain: float
@@ -51,6 +55,7 @@ class Outcome:
     cpu: float
     connections: int
     most: int
+    errors: list[str]
 
 
 class Failed(Exception):
@@ -93,6 +98,7 @@ def _outcome(seen: list[Seen], seconds: float, others: int) -> Outcome:
         cpu=sum(process.cpu for process in seen) / max(1, len(visits)),
         connections=max(process.connections for process in seen) - others,
         most=_most_inside(visits),
+        errors=[error for process in seen for error in process.errors],
     )
 
 
@@ -119,12 +125,19 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
     visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
     gate = threading.Barrier(crowd.workers + 1)
     ends: list[float] = []
+    errors: list[str] = []
 
     def work(own: list[tuple[float, float, float]]) -> None:
         enter = make(url, key, crowd.limit)
+        gate.wait()
+        gate.wait()
+        try:
+            visit(enter, own)
+        except Exception as error:
+            errors.append(repr(error))
+
+    def visit(enter: Callable[[], Any], own: list[tuple[float, float, float]]) -> None:
         clock, hold = time.monotonic, crowd.hold
-        gate.wait()
-        gate.wait()
         while (asked := clock()) < ends[0]:
             with enter():
                 got = clock()
@@ -144,7 +157,7 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
     connections = _watch_connections(url, crowd.seconds)
     for thread in threads:
         thread.join(60)
-    return Seen(visits, time.process_time() - cpu, connections)
+    return Seen(visits, time.process_time() - cpu, connections, errors)
 
 
 def _watch_connections(url: str, seconds: float) -> int:
@@ -156,8 +169,9 @@ def _watch_connections(url: str, seconds: float) -> int:
 
 
 def _connections(url: str) -> int:
-    """Those of everybody but the one that asks."""
-    with contenders.client(url) as client:
+    """Those of everybody but the one that asks: with a client of its own, for leaving the `with`
+    closes what a client has, and contenders share one."""
+    with redis.Redis.from_url(url) as client:
         return int(client.info("clients")["connected_clients"]) - 1
 
 
@@ -183,6 +197,6 @@ def _tasks(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
         cpu, end = time.process_time(), time.monotonic() + crowd.seconds
         connections = asyncio.create_task(asyncio.to_thread(_watch_connections, url, crowd.seconds))
         await asyncio.gather(*(work(enter, own, end) for own in visits))
-        return Seen(visits, time.process_time() - cpu, await connections)
+        return Seen(visits, time.process_time() - cpu, await connections, [])
 
     return asyncio.run(everybody())

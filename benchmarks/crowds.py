@@ -105,6 +105,9 @@ def _race(
         row["commands"] = _commands(name, of, url)
         table.rows.append(row)
         most = max(outcome.most for outcome in outcomes)
+        errors = [error for outcome in outcomes for error in outcome.errors]
+        if errors:
+            table.notes.append(f"{name}: {len(errors)} workers ended early, first by {errors[0]}")
         if most > of.limit:
             table.notes.append(f"{name} broke its limit: {most} inside at once")
     return table

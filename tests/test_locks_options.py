@@ -162,3 +162,18 @@ def test_a_locked_function_of_many_names_asks_for_each() -> None:
     for pk in range(3):
         pay(pk)
     assert seen == [f"invoice:{n}" for n in range(3)]
+
+
+def test_what_is_asked_on_a_loop_names_the_channel_of_that_loop() -> None:
+    semaphore = Semaphore("a", 2)
+    _, ask = asked(semaphore)
+    on_one, again = (semaphore._waiting_on("one", ask) for _ in range(2))
+    assert on_one is again
+    assert [semaphore._waiting_on(where, ask).channel for where in ("one", "two", "one")] == [
+        "one",
+        "two",
+        "one",
+    ]
+    _, hurried = asked(semaphore, blocking_timeout=3)
+    assert semaphore._waiting_on("one", hurried).give_up_at == hurried.give_up_at < 1e300
+    assert asked(semaphore)[1].channel == "-"

@@ -247,7 +247,7 @@ class Semaphore(Asking):
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         server = async_server_of(terms.alias)
         if ask.wait:
-            ask = ask._replace(channel=await server.hub.ready(ask.attempt))
+            ask = self._waiting_on(await server.hub.ready(ask.attempt), ask)
         got = await drivers.adrive(plans.acquire(ask, clock()), server)
         return self._settle(terms, ask, got)
 

@@ -189,6 +189,7 @@ class Asking:
     #: The template of the name, where that is known: names of one template are summed up.
     template = ""
     _given: Options
+    _on_channel: tuple[Ask, Ask] | None = None
     # The terms and the Ask of a single permit, by `blocking` and label, for as long as the settings
     # stay: a thread's label is its own, and requests of many threads share an object.
     _usual: dict[tuple[bool | None, str], tuple[conf.Config, Terms, Ask, float]]
@@ -231,6 +232,13 @@ class Asking:
         if seconds < math.inf:
             ask = ask._replace(give_up_at=clock() + seconds)
         return terms, ask
+
+    def _waiting_on(self, channel: str, ask: Ask) -> Ask:
+        """The same, told on a channel; remembered, for on a loop the next is told there, too."""
+        last = self._on_channel
+        if last is None or last[0] is not ask or last[1].channel != channel:
+            last = self._on_channel = ask, ask._replace(channel=channel)
+        return last[1]
 
     def _build(
         self,
