@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.http import QueryDict
+from django.template.loader import render_to_string
 
 from django_redis_sync.console import acting, charts, pages, views
 from django_redis_sync.console.charts import Bar, Step
@@ -246,3 +247,13 @@ def test_the_page_that_is_loaded_again_has_the_same_query(monkeypatch: pytest.Mo
     for query, url in (("q=a+b&o=use", "/live/?q=a+b&o=use"), ("", "/live/")):
         request: Any = SimpleNamespace(GET=QueryDict(query))
         assert {"live_url": url, "may_manage": False} == views._live(own, request, "live")
+
+
+def test_html_in_what_a_process_says_of_itself_is_text() -> None:
+    evil = "<img src=x>"
+    who = pages.Who(*[f"{evil}{field}" for field in ("label", "user", "request", "host", "1", "t")])
+    shown = render_to_string("admin/django_redis_sync/_who.html", {"who": who})
+    assert evil not in shown
+    assert all(
+        f"&lt;img src=x&gt;{field}" in shown for field in ("label", "user", "host", "1", "t")
+    )

@@ -153,6 +153,12 @@ def test_many_are_two_batches(count: int, sizes: list[int]) -> None:
     run(main())
 
 
+def test_only_the_first_of_many_is_split() -> None:
+    batcher = Batcher(Line())
+    batcher._queue = [Order(step("t"), False, cast(Any, object())) for _ in range(4 * MANY)]
+    assert [2 * MANY, 2 * MANY, 0] == [len(batcher._take(split)) for split in (True, False, True)]
+
+
 def test_a_batch_is_never_larger_than_the_most() -> None:
     async def main() -> None:
         line = Line()

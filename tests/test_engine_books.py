@@ -516,11 +516,12 @@ def test_a_mistake_of_our_own_is_tried_again_too(
     def fail(steps: Any) -> Any:
         raise RuntimeError("odd")
 
-    monkeypatch.setattr(server, "many", fail)
     errands.send(errand("a"))
-    assert now[0] + errandses.RETRY == errands._turn()
-    monkeypatch.undo()
-    monkeypatch.setattr(errandses, "server_of", lambda alias: server)
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "many", fail)
+        assert now[0] + errandses.RETRY == errands._turn()
+    errands._turn()
+    assert [] == tokens(server)  # it is not time yet
     errands.hurry()
     errands._turn()
     assert ["a"] == tokens(server)

@@ -11,6 +11,7 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 from django_redis_sync.engine.cluster import async_server as async_servers
+from django_redis_sync.engine.cluster import routing
 from django_redis_sync.engine.cluster import server as servers
 from django_redis_sync.engine.cluster import topology as topologies
 from django_redis_sync.engine.cluster.async_server import AsyncClusterServer
@@ -344,3 +345,46 @@ def test_asking_stands_before_each_command_in_async_code(monkeypatch: pytest.Mon
 
     assert ["ok"] == asyncio.run(main())
     assert [["ASKING", "EVALSHA"], ["ASKING", "EVAL"]] == client.executed
+
+
+# Addresses
+
+
+def test_a_map_knows_the_first_and_the_last_slot_of_each_range() -> None:
+    found = topologies.read_map([[0, 99, ["", 7001, "id"]], [200, 299, [B.host, B.port]]], asked=C)
+    nameless = Address(C.host, 7001)
+    owners = [found.of(slot) for slot in (0, 99, 100, 199, 200, 299, 300)]
+    assert [nameless, nameless, None, None, B, B, None] == owners
+
+
+@pytest.mark.parametrize(
+    ("seed", "host", "url"),
+    [
+        ("redis://a:1/0", "b", "redis://b:7002/0"),
+        ("rediss://me:word@a:1/0?x=1", "b", "rediss://me:word@b:7002/0?x=1"),
+        ("redis://a:1/0", "::1", "redis://[::1]:7002/0"),
+    ],
+)
+def test_a_node_is_reached_as_the_seed_is(seed: str, host: str, url: str) -> None:
+    assert url == topologies.url_at(seed, Address(host, 7002))
+
+
+def test_a_script_that_met_a_half_moved_slot_may_have_run() -> None:
+    broken = Failure(
+        errors.ResponseError("Script attempted to access a non local key"), 1.0, "final"
+    )
+    assert "unanswered" == routing.partly(broken).why
+    other = Failure(errors.ResponseError("WRONGTYPE"), 1.0, "final")
+    assert other is routing.partly(other)
+
+
+def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:
+    async def main() -> list[Any]:
+        hub = async_servers.ClusterHub(None, "p")  # type: ignore[arg-type]
+        first = hub.wait("t", 60, "x")
+        for _ in range(2):
+            hub._deliver(b"t 1 2 3")
+        assert "1 2 3" == first.result().reply
+        return [hub.wait("t", 60, "x").done(), async_servers.EARS]
+
+    assert [False, 2] == asyncio.run(main())

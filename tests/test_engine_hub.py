@@ -156,3 +156,25 @@ def test_a_waiter_that_left_gives_no_sign_of_life() -> None:
         assert not stays.done()
 
     run(main())
+
+
+def test_all_are_woken_at_once_when_it_subscribed_anew() -> None:
+    async def main() -> None:
+        hub = Hub(None, "p")
+        waiting = [hub.wait(token, 60, "x") for token in "abc"]
+        hub._subscribed(asyncio.Event())
+        assert [None] * 3 == [done.result().reply for done in waiting]
+
+    run(main())
+
+
+def test_each_waits_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "PULSE", 1e6)
+
+    async def main() -> None:
+        hub = Hub(None, "p")
+        short, long = hub.wait("a", 0.01, "x"), hub.wait("b", 60, "x")
+        assert (await short).reply is None
+        assert not long.done()
+
+    run(main())

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis import exceptions as errors
 
-from django_redis_sync.engine import clients, commands, courier, labels, server, threads
+from django_redis_sync.engine import clients, commands, courier, labels, server, threads, wire
+from django_redis_sync.engine import keeper as keeping
 from django_redis_sync.engine import loops as looping
 from django_redis_sync.engine.drivers import error_of
+from django_redis_sync.engine.keeper import Keeper, Lane
 from django_redis_sync.engine.pools import Exhausted
 from django_redis_sync.engine.server import AsyncServer, async_server_of, server_of
 from django_redis_sync.engine.wire import pack, pack_step, turned_away, why
@@ -130,6 +133,7 @@ def test_a_number_that_cannot_be_ours_is_another() -> None:
 def test_labels_are_bounded_on_both_ways() -> None:
     long = "x" * 1000
     assert labels.MOST == len(labels.read(labels.write(label=long))["label"])
+    assert 1000 > len(labels.write(label=long))
     assert labels.MOST == len(labels.read(f'{{"host": "{long}"}}')["host"])
 
 
@@ -261,6 +265,7 @@ class Borrowing:
         self.now, self.says, self.sent = now, list(says), list[float]()
 
     def __call__(self, lender: Any, within: float) -> Borrowing:
+        self.lent = lender, within
         return self
 
     def __enter__(self) -> Borrowing:
@@ -301,11 +306,13 @@ def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(server, "Borrowed", line)
     monkeypatch.setattr(server, "clock", lambda: now[0])
     mine = server.Server("default")
-    monkeypatch.setattr(mine, "own", lambda: None)
-    steps = [plans.undoing(keys_of("p", "x"), token) for token in "abc"]
+    monkeypatch.setattr(mine, "own", lambda: "our own")
+    times = (3.0, 1.0, 2.0)
+    steps = [plans.undoing(keys_of("p", "x"), "t")._replace(timeout=time) for time in times]
     first, failed, last = mine.many(steps)
     assert isinstance(failed, Failure) and "final" == failed.why
     assert (100.0, 100.0) == (first.sent, last.sent)  # type: ignore[union-attr]
+    assert ("our own", 1.0) == line.lent
 
 
 def test_a_waiter_without_a_connection_asks_again_after_a_moment(
@@ -329,3 +336,58 @@ def test_a_waiter_without_a_connection_asks_again_after_a_moment(
 
 class Key:
     """A pool that is no pool."""
+
+
+# Renewals
+
+
+def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lane, gone = Lane("default", lambda steps: [], lambda *_: None), [GONE]
+    for failures in (gone * 3, gone, [], [], gone, []):
+        lane._say(failures)
+    words = ["3 leases of 'default' could not be renewed: refused"]
+    words += ["the leases of 'default' are renewed again"]
+    words += ["1 leases of 'default' could not be renewed: refused", words[1]]
+    assert words == caplog.messages
+
+
+GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")
+
+
+def test_the_end_of_a_process_waits_for_its_loose_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Errands:
+        """Done after some looks."""
+
+        looks, hurried = 3, False
+
+        def hurry(self) -> None:
+            self.hurried = True
+
+        @property
+        def busy(self) -> bool:
+            self.looks -= 1
+            return self.looks > 0
+
+    mine = Keeper("default")
+    mine.errands = errands = Errands()  # type: ignore[assignment]
+    mine.last_words(keeping.clock() + 30)
+    assert (True, 0) == (errands.hurried, errands.looks)
+
+
+def test_belief_goes_on_while_the_machine_sleeps() -> None:
+    picked = wire._pick_clock()
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    assert boot is None or (time.clock_gettime, (boot,)) == (picked.func, picked.args)  # type: ignore[attr-defined]
+
+
+def test_an_async_client_of_sentinel_has_the_database_of_its_url(settings: Any) -> None:
+    options = {
+        "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+        "SENTINELS": [("127.0.0.1", 1)],
+    }
+    cache = {**settings.CACHES["default"], "LOCATION": "redis://mymaster/3", "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "watched": cache}
+    pool = clients.async_client("watched").connection_pool
+    assert ("mymaster", 3) == (pool.service_name, pool.connection_kwargs["db"])

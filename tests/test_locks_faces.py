@@ -26,6 +26,7 @@ from django_redis_sync import (
 from django_redis_sync.exceptions import LeaseLost, Unavailable
 from django_redis_sync.locks import abandoned, counting, transactions
 from django_redis_sync.locks import acquire_all as acquiring
+from django_redis_sync.locks import lease as lease_module
 from django_redis_sync.locks.lease_state import Lost, Terms
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Grant, Refusal
@@ -369,3 +370,26 @@ def test_what_could_not_be_given_back_is_given_back_later(monkeypatch: pytest.Mo
             asyncio.run(leases[1].arelease())  # type: ignore[union-attr]
     assert tokens == [step.argv[0] for step in later]
     assert ["release", "release"] == [step.argv[2] for step in later]
+
+
+def test_a_lease_that_is_lost_is_owned_no_more_whatever_the_server_says() -> None:
+    lease = Lock("a").acquire()
+    assert lease and lease.owned()
+    lease._state.lose("it could not be renewed")
+    assert lease.locked() and not lease.owned()
+
+
+def test_a_renewal_is_watched_before_it_is_sent_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    lease = Lock("a").acquire()
+    assert lease
+    drive = lease_module.drivers.drive
+    keeper = SimpleNamespace(watch=lambda *_: happened.append("watched"))
+    with monkeypatch.context() as patch:
+        patch.setattr(lease_module, "keeper", lambda alias: keeper)
+        patch.setattr(
+            lease_module.drivers, "drive", lambda *args: happened.append("sent") or drive(*args)
+        )
+        lease.renew(3)
+    assert ["watched", "sent", "watched"] == happened
+    lease.release()

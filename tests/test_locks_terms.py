@@ -150,3 +150,41 @@ def test_the_names_of_a_template_know_it(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ZeroDivisionError):
         send(7)
     assert ("invoice:7", "invoice:{pk}") == (made[0].name, asked(made[0])[0].template)
+
+
+def test_a_waiter_is_known_to_the_clerk_for_as_long_as_it_waits() -> None:
+    terms, ask = asked(Lock("nightly"))
+    assert ask.waits is not None
+    waiting = asking.keeper("default").clerk.waiting
+    ask.waits("t", True)
+    assert terms is waiting["t"]
+    ask.waits("t", False)
+    assert "t" not in waiting
+
+
+def test_a_prefix_that_caches_alone_say_counts_from_the_next_ask_on(settings: Any) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
+    lock = Lock("nightly")
+    for own, prefix in (("shop", "shop:sync"), ("", "sync"), ("other", "other:sync")):
+        cache = {**settings.CACHES["default"], "KEY_PREFIX": own}
+        settings.CACHES = {**settings.CACHES, "default": cache}
+        assert f"{prefix}:{{nightly}}:leases" == asked(lock)[0].keys.leases
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": "mine"}
+    assert "mine:{nightly}:leases" == asked(lock)[0].keys.leases
+
+
+@pytest.mark.parametrize(
+    ("said", "minutes", "of_a_child"),
+    [
+        ({}, 360, 60),
+        ({"STATS_HOURS": 0.5}, 30, 30),
+        ({"STATS_HOURS": 24}, 1440, 60),
+        ({"STATS": False}, 0, 0),
+    ],
+)
+def test_so_many_minutes_of_history_are_kept(
+    said: Any, minutes: int, of_a_child: int, settings: Any
+) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **said}
+    assert minutes == asked(Lock("nightly"))[0].keys.keep
+    assert of_a_child == asked(Semaphore("exports", 3, key="7"))[0].keys.keep

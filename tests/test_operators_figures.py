@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from django_redis_sync.operators import configured, listing, status, sums, words
 from django_redis_sync.operators import history as histories
-from django_redis_sync.operators import listing, status, sums, words
+from django_redis_sync.operators.doctor import Finding, findings
 from django_redis_sync.operators.history import Counters, add, carried, history_of, suggest
 from django_redis_sync.operators.listing import FIGURES, hour, since
 from django_redis_sync.operators.names import natural
@@ -193,7 +194,7 @@ def test_use_is_carried_on_by_the_permits_of_those_that_stay() -> None:
         (60.0, "1 min 0 s"),
         (3599.0, "59 min 59 s"),
         (3600.0, "1 h 0 min"),
-        (5430.0, "1 h 30 min"),
+        (5445.0, "1 h 30 min"),
         (86399.0, "23 h 59 min"),
         (86400.0, "1 d 0 h"),
         (180000.0, "2 d 2 h"),
@@ -329,3 +330,24 @@ def test_a_lease_that_is_kept_after_its_release_is_carried_on_no_more(
     kept, writer = holder(held=100, state="kept", permits=5), holder(held=100, permits=0)
     (found,) = histories.histories_of([make.status("x", holders=(kept, writer))], minutes=2)
     assert [3, 1] == [row.peak for _, row in found.rows]
+
+
+def test_the_settings_tell_the_names_and_their_limits(settings: Any) -> None:
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "SEMAPHORES": {"exports": {"limit": 3}, "nightly": {}, "by-code": {"limit": "a.b"}},
+        "ENDPOINTS": {
+            "reports:export": "exports",
+            "api:*": {"limit": 20},
+            "named": {"name": "imports", "limit": 5},
+            "other": {"name": "exports", "limit": 7},
+        },
+    }
+    expected = {"exports": 7, "nightly": None, "by-code": None, "api:*": 20, "imports": 5}
+    assert expected == configured.configured()
+
+
+def test_a_finding_of_all_nodes_names_none() -> None:
+    one, two = (Finding(id, "ok", id, "") for id in ("one", "two"))
+    found = findings.together([("a:1", [one, two]), ("b:2", [one])])
+    assert [("one", ()), ("two", ("a:1",))] == [(each.id, each.nodes) for each in found]

@@ -169,3 +169,14 @@ def test_the_record_is_bounded(
     assert 0 < raw.pttl(key) <= audit.KEPT_DAYS * 86_400_000
     act = audit.acts()[0]
     assert (audit.MOST_TEXT, audit.MOST_TEXT) == (len(act.by), len(act.reason))
+
+
+def test_metrics_are_those_of_there(second: str, settings: Any) -> None:
+    pytest.importorskip("prometheus_client")
+    from tests.test_metrics import scrape
+
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": {"limit": 3}}}
+    with Semaphore("exports", **OTHER):
+        eventually(lambda: listed("exports", **OTHER))
+        assert 1 == scrape(using="other")['redis_sync_in_use{name="exports"}']
+        assert not any("exports" in line for line in scrape())

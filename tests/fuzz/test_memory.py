@@ -219,3 +219,16 @@ class InMemory(RuleBasedStateMachine):
 TestInMemory = InMemory.TestCase
 TestInMemory.settings = settings(max_examples=40, stateful_step_count=25)
 TestInMemory = pytest.mark.usefixtures("clean_redis")(TestInMemory)
+
+
+def test_of_two_renewals_the_later_one_counts_whichever_came_last() -> None:
+    memory, keys = MemoryServer(), keys_of("m", "late")
+
+    def run(verb: str, **said: Any) -> list[Any]:
+        one = call(verb, keys, "t", **said)
+        return memory.run(Run(verb, one.keys, tuple(one.argv), ATTEMPT)).reply  # type: ignore[no-any-return]
+
+    _, fence, _ = run("acquire", how="try", lease=MINUTE)
+    for nth, minutes, left in ((5, 3, 3), (4, 1, 3), (5, 2, 2), (6, 1, 1)):
+        reply = run("renew", fence=fence, how="set", ms=minutes * MINUTE, nth=nth)
+        assert left == round(int(reply[1]) / MINUTE)
