@@ -94,8 +94,8 @@ def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
 class RedisServer:
     """One private Redis server, in a directory of its own, on loopback or a Unix socket.
 
-    `config` adds directives, or replaces those of `defaults()`. A port that was not asked for is
-    picked, and kept for `restart()`. Also a context manager.
+    `config` adds directives, or replaces those of `defaults()`; `environment` adds variables. A
+    port that was not asked for is picked, and kept for `restart()`. Also a context manager.
     """
 
     def __init__(
@@ -105,10 +105,11 @@ class RedisServer:
         unixsocket: bool = False,
         config: Mapping[str, ConfigValue] | None = None,
         directory: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.port = 0 if unixsocket else port
         self.unixsocket = unixsocket
-        self.config = dict(config or {})
+        self.config, self.environment = dict(config or {}), dict(environment or {})
         self.directory = Path(directory) if directory else None
         self._made_directory = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -234,7 +235,12 @@ class RedisServer:
             words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
         with open(self.directory / "log", "wb") as log:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                words,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self._owner = os.getpid()
         _started.add(self)

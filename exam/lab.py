@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -152,10 +152,9 @@ class Lab:
 
     def server(self, **config: ConfigValue) -> RedisServer:
         """One more Redis server, in the environment that this laboratory has."""
-        with _environment(self.environment):
-            return self._stack.enter_context(
-                RedisServer(config={"maxclients": 5000, "hz": 100, **config})
-            )
+        all_of_it = {"maxclients": 5000, "hz": 100, **config}
+        server = RedisServer(config=all_of_it, environment=self.environment)
+        return self._stack.enter_context(server)
 
     @property
     def redis(self) -> RedisServer:
@@ -265,18 +264,3 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
         process.communicate()
-
-
-@contextlib.contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Servers take over the environment of this process."""
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

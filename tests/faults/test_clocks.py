@@ -38,12 +38,9 @@ class Shifted(NamedTuple):
 
 
 @pytest.fixture
-def shifted(new_server: Any, alias: Any, tmp_path: Any, monkeypatch: Any) -> Iterator[Shifted]:
+def shifted(new_server: Any, alias: Any, tmp_path: Any) -> Iterator[Shifted]:
     shim = clock.Clock(tmp_path)
-    with monkeypatch.context() as patch:
-        for name, value in shim.environment.items():
-            patch.setenv(name, value)
-        server: RedisServer = new_server()
+    server: RedisServer = new_server(environment=shim.environment)
     with journalling(server.url) as journal, redis.Redis.from_url(server.url) as client:
         yield Shifted(shim, alias(server.url), client, journal)
         journal.check()

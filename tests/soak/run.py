@@ -190,12 +190,8 @@ class Shifted(RedisServer):
     """A server whose clock is `ahead` seconds."""
 
     def __init__(self, clock: Clock, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(environment=clock.environment, **options)
         self.clock, self.ahead = clock, 0.0
-
-    def _launch(self, binary: Path) -> None:
-        with environment(**self.clock.environment):
-            super()._launch(binary)
 
 
 class Chaos:

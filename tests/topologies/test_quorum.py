@@ -295,14 +295,12 @@ def test_safe_while_servers_come_and_go(own) -> None:
 
 @pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
 @pytest.mark.parametrize("seconds", [60, -60], ids=["ahead", "behind"])
-def test_one_servers_clock_jumps_by_a_minute(tmp_path, monkeypatch, gather, seconds: int) -> None:
+def test_one_servers_clock_jumps_by_a_minute(tmp_path, gather, seconds: int) -> None:
     odd_clock = clock.Clock(tmp_path)
-    with Independent(4) as others, RedisServer() as odd:
-        odd.stop()
-        with monkeypatch.context() as patch:
-            for name, value in odd_clock.environment.items():
-                patch.setenv(name, value)
-            odd.start()
+    with (
+        Independent(4) as others,
+        RedisServer(environment=odd_clock.environment) as odd,
+    ):
         five = gather([*others.servers, odd])
         held = five.lock("held", timeout=10).acquire()
         with client(odd) as mine, Crowd(five.aliases, ["a", "b"], 1, threads=4, tasks=4) as crowd:
