@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from devtools import settings_page
+from tests.conftest import DEEP
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redis_sync"
@@ -247,6 +248,25 @@ def test_the_workflow_runs_what_is_here_at_both_ends_of_the_matrix() -> None:
     matrix = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     (classified,) = re.findall(r"^PYTHONS = (.*)$", matrix, re.MULTILINE)
     assert {ast.literal_eval(classified)[0], ast.literal_eval(classified)[-1]} <= set(pythons)
+
+
+def test_what_make_test_leaves_out_is_run_by_ci() -> None:
+    tests = ROOT / "tests"
+    deep = {path.relative_to(tests).parts[0] for path in tests.rglob("test_*.py") if marks(path)}
+    assert {"browser", "test_model.py"} <= deep
+    commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    elsewhere = {  # what they are a part of is run as it is
+        "soak": "make soak",
+        "test_exam_faults.py": 'make exam ARGS="--strict',
+        "test_exam_trial.py": 'make exam ARGS="--self',
+    }
+    runs = {name: elsewhere.get(name, f"tests/{name}") for name in {*deep, *DEEP}}
+    assert set() == {name for name, words in runs.items() if words not in commands}
+
+
+def marks(path: Path) -> bool:
+    """Whether tests of this file are for `make deep`."""
+    return "pytest." + "mark.deep" in path.read_text(encoding="utf-8")
 
 
 def test_the_settings_page_says_what_the_defaults_say() -> None:

@@ -21,8 +21,8 @@ from .watching import View, counted
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
-#: Keys outlive the last lease or waiter by one to two GRACE, and what a caller undid without knowing
-#: its fate, as on a busy machine, by BURIAL: shorter here, to see them go.
+#: Keys outlive the last lease or waiter by one to two GRACE, and by BURIAL what a caller undid
+#: without knowing its fate, as on a busy machine: shorter here, to see them go.
 SHORT = {"GRACE": 200, "BURIAL": CONSTANTS["ASLEEP"]}
 LEASE = {"timeout": 2, "renew": True}
 
