@@ -388,3 +388,25 @@ def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:
         return [hub.wait("t", 60, "x").done(), async_servers.EARS]
 
     assert [False, 2] == asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("PING",), None),
+        (("TIME",), None),
+        (("time",), None),
+        (("CONFIG", "GET", "save"), None),
+        (("CLUSTER", "SLOTS"), None),
+        (("RANDOMKEY",), None),
+        (("DISCARD",), None),
+        (("ZADD", "names", 1, "a"), "names"),
+        (("zadd", "names", 1, "a"), "names"),
+        (("EVALSHA", "sha", 2, "first", "second", "x"), "first"),
+        (("EVAL", "source", "1", "first"), "first"),
+        (("EVAL", "source", 0), None),
+    ],
+    ids=str,
+)
+def test_the_key_of_a_command_routes_it(words: Any, key: str | None) -> None:
+    assert key == routing.key_of(words)

@@ -297,7 +297,7 @@ def test_refusals_and_what_may_be_missing_of_any_are_those_of_all_hours() -> Non
 
 
 def test_sums_name_what_is_theirs() -> None:
-    shares = {"a": '9999999999999999 [3,2,[1,5],{"7":[1,2],"8":[2,0]}]'}
+    shares = {"a": '1000001 [3,2,[1,5],{"7":[1,2],"8":[2,0]}]', "dead": "1000000 [9,9,[9,9],{}]"}
     sketch = {"5:d:w3": "1", "5:d:r1": "1", "5:k:7": "9", "5:off": "4"}
     found = sums._sums("exports", 1000.0, 2, shares, sketch, {"16:g": "5"})
     assert (3, 2, 1, 5, 4, 1) == (

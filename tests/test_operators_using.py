@@ -14,7 +14,7 @@ from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.operators import actions, audit
 from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.listing import Selection
+from django_redis_sync.operators.listing import Selection, heaviest
 from django_redis_sync.operators.names import count_names, is_known, marked, names_in_use
 from django_redis_sync.operators.status import Status, status_of, statuses
 from django_redis_sync.operators.sums import groups, sums_of
@@ -93,6 +93,8 @@ def test_all_that_is_read_is_read_there(second: str) -> None:
         eventually(lambda: groups(**OTHER) == ["exports"])
         assert [] == groups()
         assert 1 == sums_of(["exports"], **OTHER)[0].history.ever.granted
+        eventually(lambda: heaviest("exports", **OTHER) == ["7"] and heaviest(**OTHER))
+        assert [] == heaviest("exports") == heaviest()
         assert 0 == sums_of(["exports"])[0].history.ever.granted
 
 

@@ -15,6 +15,7 @@ from django.views import View
 
 from django_redis_sync import SemaphoreRequiredMixin
 from django_redis_sync.engine import labels
+from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.limits import enforcement, identity
 from django_redis_sync.limits.enforcement import (
     Counted,
@@ -27,12 +28,13 @@ from django_redis_sync.limits.enforcement import (
 from django_redis_sync.limits.holding import Hold, Permit
 from django_redis_sync.limits.outage import Breaker
 from django_redis_sync.limits.policy import Place, Policy, parse
-from django_redis_sync.limits.rooms import rooms
+from django_redis_sync.limits.rooms import Rooms, rooms
 from django_redis_sync.limits.seats import Seated, Seats
 from django_redis_sync.limits.steps import Call, Take, run
 from django_redis_sync.middleware import ConcurrencyLimitMiddleware, is_atomic
 from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import acquire_rejected
+from tests.test_requests_breaker import Quiet
 
 
 def policy_of(**options: Any) -> Policy:
@@ -344,3 +346,107 @@ class Limited(SemaphoreRequiredMixin, View):
 def test_a_function_of_the_mixin_is_a_policys_callable_and_no_method() -> None:
     assert Limited.__dict__["semaphore_key"] is Limited().get_semaphore_key()  # type: ignore[attr-defined]
     assert 3 == Limited().get_semaphore_limit()  # type: ignore[attr-defined]
+
+
+# Outages
+
+HERE = Place("default", "exports", None)
+
+
+@pytest.fixture
+def redis(monkeypatch: pytest.MonkeyPatch) -> Quiet:
+    """The breaker of this test; its rooms are empty."""
+    made = Quiet()
+    monkeypatch.setattr(enforcement, "breaker", lambda alias: made)
+    empty = Rooms()
+    monkeypatch.setattr(enforcement, "rooms", lambda: empty)
+    monkeypatch.setattr("django_redis_sync.limits.holding.rooms", lambda: empty)
+    return made
+
+
+def entered(answer: Any, **options: Any) -> Any:
+    """A Hold or a Refused; asking Redis comes to `answer`, raised if it is an exception. Of what
+    else is waited for, nothing comes."""
+    plan = enter([policy_of(**options)], request_of())
+    try:
+        step = next(plan)
+        while True:
+            if not isinstance(step, Take):
+                step = plan.send(step.do())
+            elif isinstance(answer, BaseException):
+                step = plan.throw(answer)
+            else:
+                step = plan.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+def inside() -> tuple[int, bool]:
+    return enforcement.rooms().inside(HERE), enforcement.rooms().alone(HERE)
+
+
+DOWN = Unavailable("down")
+
+
+@pytest.mark.parametrize(
+    ("options", "lets_in"),
+    [
+        ({}, True),
+        ({"on_outage": "open"}, True),
+        ({"on_outage": "closed"}, False),
+        ({"on_outage": "closed", "enforce": False}, True),
+        ({"on_outage": "local", "limit": 1, "enforce": False}, True),
+    ],
+    ids=str,
+)
+def test_when_redis_fails_on_outage_rules_and_the_breaker_opens(
+    options: Any, lets_in: bool, redis: Quiet
+) -> None:
+    got = entered(DOWN, **options)
+    assert (True, lets_in) == (redis.down, isinstance(got, Hold))
+    assert (int(lets_in), lets_in) == inside()
+    if lets_in:
+        got.release()
+    else:
+        assert ("outage", 503) == (got.refusal.reason, got.status)
+    assert (0, False) == inside()
+
+
+def test_while_it_is_down_the_limit_is_that_of_this_process(redis: Quiet) -> None:
+    redis.failed(redis.era, DOWN)
+    first = entered(AssertionError("Redis was asked"), limit=1)
+    second = entered(AssertionError("Redis was asked"), limit=1)
+    assert isinstance(first, Hold)
+    assert ("full", 503) == (second.refusal.reason, second.status)
+    first.release()
+    assert isinstance(entered(AssertionError("Redis was asked"), limit=1), Hold)
+
+
+@pytest.mark.parametrize("answer", [Refusal("full"), DOWN, KeyboardInterrupt()], ids=repr)
+def test_what_the_trial_comes_to_decides(answer: Any, redis: Quiet) -> None:
+    redis.failed(redis.era, DOWN)
+    redis.probe_answered()
+    era = redis.era
+    if isinstance(answer, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            entered(answer)
+        assert [era, None] == [redis.ask(), redis.ask()]  # another one tries
+    else:
+        entered(answer, on_outage="closed")
+        assert (answer is DOWN) == redis.down
+        assert (None if answer is DOWN else redis.era) == redis.ask()
+    assert (0, False) == inside()
+
+
+def test_those_let_in_during_an_outage_count_when_it_is_over(redis: Quiet) -> None:
+    redis.failed(redis.era, DOWN)
+    stays = entered(None, limit=1)
+    redis.probe_answered()
+    era = redis.era
+    refused = entered(AssertionError("Redis was asked"), limit=1)
+    assert "full" == refused.refusal.reason
+    assert era == redis.ask()  # it did not try, so another one may
+    redis.succeeded(era)
+    stays.release()
+    assert isinstance(entered(Refusal("full"), limit=1), Refused)
+    assert (0, False) == inside()
