@@ -6,6 +6,7 @@ from .plant import Plant
 
 CONSOLE_FIGURES = "test_console_figures.py::"
 DISPLAY = "test_management_display.py::"
+LOOKS = "test_operators_looks.py::"
 USING = "test_operators_using.py::"
 
 PLANTS = [
@@ -22,6 +23,13 @@ PLANTS = [
         "gone=len(set(references)) - amount",
         "gone=0",
         (CONSOLE_FIGURES + "test_those_chosen_are_released_and_those_shown_are_cleared",),
+    ),
+    Plant(
+        "a bar is busy at half",
+        "console/charts.py",
+        "share >= 0.75",
+        "share >= 0.5",
+        (CONSOLE_FIGURES + "test_a_bar_is_loud_only_where_somebody_waits",),
     ),
     Plant(
         "a chart of steps has one too many",
@@ -45,11 +53,25 @@ PLANTS = [
         (CONSOLE_FIGURES + "test_a_page_of_a_name_says_how_many_are_not_shown_and_means",),
     ),
     Plant(
+        "broken JSON shows passwords",
+        "console/views.py",
+        '"error": without_secrets(broken.said)',
+        '"error": broken.said',
+        (CONSOLE_FIGURES + "test_machines_are_told_no_password",),
+    ),
+    Plant(
         "sorting twice sorts alike",
         "console/views.py",
         'link(o=f"-{field}" if now else field)',
         "link(o=field)",
         (CONSOLE_FIGURES + "test_links_keep_the_search_and_turn_the_order",),
+    ),
+    Plant(
+        "a doctor's warning is an error",
+        "management/commands/locks.py",
+        'if any(finding.level == "error" for finding in findings):',
+        'if any(finding.level != "ok" for finding in findings):',
+        (LOOKS + "test_the_exit_code_of_doctor_is_that_of_errors",),
     ),
     Plant(
         "acts from the command forget the reason",
@@ -59,18 +81,18 @@ PLANTS = [
         (USING + "test_the_command_acts_and_reads_there",),
     ),
     Plant(
+        "a clash is not said",
+        "management/display.py",
+        "if one.clash is not None and one is not told:",
+        "if False:",
+        (DISPLAY + "test_an_operators_marks_and_a_clash_are_said_with_the_remedy",),
+    ),
+    Plant(
         "a full name is not marked",
         "management/display.py",
         "full = one.in_use >= one.limit",
         "full = one.in_use > one.limit",
         (DISPLAY + "test_a_full_name_is_shown_in_a_colour_of_its_own",),
-    ),
-    Plant(
-        "a kept lease looks held",
-        "management/display.py",
-        '_("(released, kept by min_hold)") if h.state == "kept" else ""',
-        '""',
-        (DISPLAY + "test_holders_and_waiters_are_told_with_their_oddities",),
     ),
     Plant(
         "a typed address is no key",
@@ -80,17 +102,38 @@ PLANTS = [
         (DISPLAY + "test_a_key_may_be_typed_as_people_know_it",),
     ),
     Plant(
-        "run --skip waits for ever",
+        "run with --skip is 75",
         "management/runner.py",
-        "wait = 0.0 if order.skip and order.wait is None else order.wait",
-        "wait = order.wait",
-        (DISPLAY + "test_a_command_runs_on_the_terms_that_were_given",),
+        "if order.skip and lease.why.skippable:",
+        "if False:",
+        (DISPLAY + "test_what_is_skipped_is_another_ones_turn",),
     ),
     Plant(
-        "run ignores --limit",
+        "Ctrl-Z suspends run",
         "management/runner.py",
-        'limit = order.limit or (None if "limit" in named else 1)',
-        'limit = None if "limit" in named else 1',
-        (DISPLAY + "test_a_command_runs_on_the_terms_that_were_given",),
+        "        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, lambda *_: None)\n",
+        "",
+        ("test_command_run.py",),
+    ),
+    Plant(
+        "SIGTERM without SIGCONT",
+        "management/watchdog.py",
+        "        signal_all(signal.SIGCONT)\n",
+        "",
+        ("test_command_run.py",),
+    ),
+    Plant(
+        "a host is safe HTML",
+        "templates/admin/django_redis_sync/_who.html",
+        "{{ who.host }}",
+        "{{ who.host|safe }}",
+        (CONSOLE_FIGURES + "test_html_in_what_a_process_says_of_itself_is_text",),
+    ),
+    Plant(
+        "a thread is safe HTML",
+        "templates/admin/django_redis_sync/_who.html",
+        "{{ who.thread }}",
+        "{{ who.thread|safe }}",
+        (CONSOLE_FIGURES + "test_html_in_what_a_process_says_of_itself_is_text",),
     ),
 ]

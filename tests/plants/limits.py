@@ -20,18 +20,81 @@ PLANTS = [
         (CHECKS + "test_a_view_whose_limit_is_missing_or_impossible",),
     ),
     Plant(
-        "a label without the user",
+        "a trial that was cancelled leaves the breaker without one",
         "limits/enforcement.py",
-        '"" if user is None or user.pk is None else str(user.pk),',
-        '"",',
-        (ENFORCEMENT + "test_a_label_says_the_view_the_user_and_the_id_of_the_request",),
+        "            redis.abandoned(era)\n            raise\n",
+        "            raise\n",
+        (ENFORCEMENT + "test_what_the_trial_comes_to_decides",),
     ),
     Plant(
-        "a refused outage answers 429",
+        "a trial refused in this process leaves the breaker without one",
         "limits/enforcement.py",
-        "self.policy.refusal_status if self.refusal.why.crowded else 503",
-        "self.policy.refusal_status",
-        (POLICY + "test_the_status_tells_the_client_who_is_to_blame",),
+        "            redis.abandoned(era)\n            return refusal\n",
+        "            return refusal\n",
+        (ENFORCEMENT + "test_those_let_in_during_an_outage_count_when_it_is_over",),
+    ),
+    Plant(
+        "a place in this process is kept when Redis fails",
+        "limits/enforcement.py",
+        "    except BaseException as error:\n        mine.leave(place, hold)\n",
+        "    except BaseException as error:\n",
+        (ENFORCEMENT + "test_what_the_trial_comes_to_decides",),
+    ),
+    Plant(
+        "those let in during an outage don't count after it",
+        "limits/enforcement.py",
+        "alone = policy.enforce and mine.alone(place)",
+        "alone = False",
+        (ENFORCEMENT + "test_those_let_in_during_an_outage_count_when_it_is_over",),
+    ),
+    Plant(
+        "shadow mode refuses in an outage",
+        "limits/enforcement.py",
+        'if policy.on_outage == "open" or not policy.enforce:',
+        'if policy.on_outage == "open":',
+        (ENFORCEMENT + "test_when_redis_fails_on_outage_rules_and_the_breaker_opens",),
+    ),
+    Plant(
+        "a policy's max_hold does not reach its semaphore",
+        "limits/enforcement.py",
+        '{"key", "using"}',
+        '{"key", "using", "max_hold"}',
+        (ENFORCEMENT + "test_each_option_of_a_policy_reaches_its_semaphore",),
+    ),
+    Plant(
+        "a policy's min_hold does not reach its semaphore",
+        "limits/enforcement.py",
+        '{"key", "using"}',
+        '{"key", "using", "min_hold"}',
+        (ENFORCEMENT + "test_each_option_of_a_policy_reaches_its_semaphore",),
+    ),
+    Plant(
+        "a policy's fair does not reach its semaphore",
+        "limits/enforcement.py",
+        '{"key", "using"}',
+        '{"key", "using", "fair"}',
+        (ENFORCEMENT + "test_each_option_of_a_policy_reaches_its_semaphore",),
+    ),
+    Plant(
+        "a policy's timeout does not reach its semaphore",
+        "limits/enforcement.py",
+        '{"key", "using"}',
+        '{"key", "using", "timeout"}',
+        (ENFORCEMENT + "test_each_option_of_a_policy_reaches_its_semaphore",),
+    ),
+    Plant(
+        "a policy's max_waiters does not reach its semaphore",
+        "limits/enforcement.py",
+        "        self._max_waiters = policy.max_waiters\n",
+        "",
+        (ENFORCEMENT + "test_each_option_of_a_policy_reaches_its_semaphore",),
+    ),
+    Plant(
+        "a permit's place stays noted",
+        "limits/holding.py",
+        "            self.note.discard(permit.place)\n",
+        "",
+        (ENFORCEMENT + "test_a_response_that_is_still_to_be_rendered_keeps_its_permit",),
     ),
     Plant(
         "a template response gives back before it is rendered",
@@ -62,18 +125,18 @@ PLANTS = [
         (CHECKS + "test_a_view_whose_limit_is_given_somewhere",),
     ),
     Plant(
-        "a fork keeps its parent's breaker",
+        "everyone tries when a probe was answered",
         "limits/outage.py",
-        "if found is not None and found.pid != os.getpid():",
-        "if False:",
-        (BREAKER + "test_a_fork_has_breakers_and_rooms_of_its_own",),
+        "trial, self._answered = self._answered, False",
+        "trial = self._answered",
+        (BREAKER + "test_after_an_answered_probe_a_single_request_tries",),
     ),
     Plant(
-        "breakers outlive the settings",
+        "an abandoned trial is lost",
         "limits/outage.py",
-        "            _breakers.popitem()[1].retire()\n",
-        "            _breakers.popitem()\n            break\n",
-        (BREAKER + "test_settings_that_changed_end_all_probing",),
+        "self._answered = self._answered or era == self._era",
+        "pass",
+        (BREAKER + "test_after_a_try_that_was_cancelled_another_tries",),
     ),
     Plant(
         "SEMAPHORES come before ENDPOINTS",
@@ -93,17 +156,17 @@ PLANTS = [
         (POLICY + "test_an_endpoint_says_nothing_of_another_semaphore_on_its_view",),
     ),
     Plant(
-        "Retry-After forgets this request itself",
-        "limits/refusal.py",
-        "ahead = refused.refusal.waiting + 1",
-        "ahead = refused.refusal.waiting",
-        (POLICY + "test_retry_after_heeds_an_operators_limit_and_min_hold",),
-    ),
-    Plant(
         "Retry-After is rounded down",
         "limits/refusal.py",
         "return math.ceil(min(wait * random.uniform(1, 1 + JITTER), LATEST))",
         "return math.floor(min(wait * random.uniform(1, 1 + JITTER), LATEST))",
+        (REFUSAL + "test_it_may_come_again_when_those_ahead_have_had_their_time",),
+    ),
+    Plant(
+        "Retry-After is rounded to the nearest",
+        "limits/refusal.py",
+        "return math.ceil(min(",
+        "return round(min(",
         (REFUSAL + "test_it_may_come_again_when_those_ahead_have_had_their_time",),
     ),
     Plant(
@@ -120,5 +183,27 @@ PLANTS = [
         "while patient and (now := clock()) < end:",
         "while (now := clock()) < end:",
         (SEATS + "test_a_patient_request_gets_the_seat_of_another_that_did_not_have_to_wait",),
+    ),
+    Plant(
+        "non_atomic_requests is not heeded",
+        "middleware.py",
+        'database["ATOMIC_REQUESTS"] and alias not in skipped',
+        'database["ATOMIC_REQUESTS"]',
+        (ENFORCEMENT + "test_a_view_is_atomic_where_django_wraps_it",),
+    ),
+    Plant(
+        "the middleware keeps its permit when the view raises",
+        "middleware.py",
+        "        except BaseException:\n"
+        "            if hold := _hold_of(request):\n"
+        "                hold.release()\n"
+        "            raise\n"
+        "        if (hold := _hold_of(request)) and not hold.goes_with(response):\n"
+        "            hold.release()",
+        "        except BaseException:\n"
+        "            raise\n"
+        "        if (hold := _hold_of(request)) and not hold.goes_with(response):\n"
+        "            hold.release()",
+        (ENFORCEMENT + "test_the_middleware_keeps_nothing_when_what_is_inside_raises",),
     ),
 ]

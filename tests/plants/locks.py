@@ -12,18 +12,18 @@ TERMS = "test_locks_terms.py::"
 
 PLANTS = [
     Plant(
+        "collections follow each other without a pause",
+        "locks/abandoned.py",
+        "    _next[0] = clock() + PAUSE\n",
+        "",
+        (FACES + "test_leases_of_ended_loops_are_collected_now_and_then",),
+    ),
+    Plant(
         "acquire_all waits so long for each",
         "locks/acquire_all.py",
         "return None if deadline is None else max(0.0, deadline - clock())",
         "return None if deadline is None else 0.3",
         (FACES + "test_the_time_to_wait_is_that_of_all_together",),
-    ),
-    Plant(
-        "a block left twice releases twice",
-        "locks/callers.py",
-        "if block.taken is _OVER:",
-        "if False:",
-        (CALLERS + "test_a_block_that_was_left_is_not_left_again",),
     ),
     Plant(
         "released leases pile up",
@@ -33,17 +33,24 @@ PLANTS = [
         (CALLERS + "test_leases_given_back_by_their_own_release_do_not_pile_up",),
     ),
     Plant(
+        "a block left twice releases twice",
+        "locks/callers.py",
+        "if block.taken is _OVER:",
+        "if False:",
+        (CALLERS + "test_a_block_that_was_left_is_not_left_again",),
+    ),
+    Plant(
+        "holds are counted in seconds",
+        "locks/counting.py",
+        "int((clock() - grant.began) * 1000)",
+        "int((clock() - grant.began))",
+        (FACES + "test_how_long_a_lease_was_held_is_counted_in_milliseconds",),
+    ),
+    Plant(
         "shadow's refusals are not counted",
         "locks/counting.py",
         '            _count(terms, "s", 0)\n',
         "            pass\n",
-        (FACES + "test_how_an_ask_ended_is_counted",),
-    ),
-    Plant(
-        "waits are counted in seconds",
-        "locks/counting.py",
-        "int(got.waited * 1000)",
-        "int(got.waited)",
         (FACES + "test_how_an_ask_ended_is_counted",),
     ),
     Plant(
@@ -61,11 +68,34 @@ PLANTS = [
         (HANDLE + "test_the_terms_and_the_grant_arrive_as_they_were",),
     ),
     Plant(
-        "released is not counted",
+        "a failed release is not done later",
         "locks/lease.py",
-        "        counting.released(self._state.terms, self._state.grant)\n",
-        "",
-        (FACES + "test_a_lease_that_is_given_back_or_lost_is_counted_once",),
+        "        except BaseException:\n"
+        "            self._give_back_later()\n"
+        "            raise\n"
+        "        self._released(released)\n"
+        "\n"
+        "    async",
+        "        except BaseException:\n"
+        "            raise\n"
+        "        self._released(released)\n"
+        "\n"
+        "    async",
+        (FACES + "test_what_could_not_be_given_back_is_given_back_later",),
+    ),
+    Plant(
+        "a downgraded writer's handle says writer",
+        "locks/lease.py",
+        "grant = state.grant._replace(permits=state.permits)",
+        "grant = state.grant",
+        (FACES + "test_a_writer_that_became_a_reader_is_handed_on_as_a_reader",),
+    ),
+    Plant(
+        "a hard lease renewed for less ends as before (while in flight)",
+        "locks/lease_state.py",
+        "            self._ends = min(self._ends, end)\n",
+        "            pass\n",
+        (LEASE_STATE + "test_a_shorter_hard_lease_stays_shorter",),
     ),
     Plant(
         "a detach gives less than was asked for",
@@ -75,13 +105,6 @@ PLANTS = [
         (LEASE_STATE + "test_a_detached_lease_that_another_thread_cut_short_is_renewed_once_more",),
     ),
     Plant(
-        "a failed renewal is tried again no sooner than at its end",
-        "locks/lease_state.py",
-        "pause = min(1.0, max(0.05, self.terms.timeout / 10))",
-        "pause = self.terms.timeout",
-        (LEASE_STATE + "test_it_is_given_up_shortly_before_the_server_may_give_it_away",),
-    ),
-    Plant(
         "astatus of a child is that of its policy",
         "locks/semaphore.py",
         "return await astatus_of(self.name, self.key, using=self.alias())",
@@ -89,11 +112,18 @@ PLANTS = [
         (FACES + "test_the_status_of_a_child_is_its_own",),
     ),
     Plant(
-        "thread_local=False is not heeded",
+        "status of a child is that of its policy",
         "locks/semaphore.py",
-        "PerCaller() if thread_local else Shared()",
-        "PerCaller()",
-        (FACES + "test_an_object_for_all_threads_gives_back_what_any_of_them_took",),
+        "return status_of(self.name, self.key, using=self.alias())",
+        "return status_of(self.name, using=self.alias())",
+        (FACES + "test_the_status_of_a_child_is_its_own",),
+    ),
+    Plant(
+        "a coroutine of a sync function is let go at once",
+        "locks/synchronized.py",
+        "if not inspect.isawaitable(result):",
+        "if True:",
+        (FACES + "test_what_a_sync_function_returns_to_be_awaited_is_awaited_inside",),
     ),
     Plant(
         "synchronized's label rules",
@@ -110,10 +140,24 @@ PLANTS = [
         (TERMS + "test_the_argument_rules_then_semaphores_then_the_defaults",),
     ),
     Plant(
-        "a hard lease is renewed",
+        "MAX_HOLD is not read",
         "locks/terms.py",
-        "renew = timeout is None if self.renew is None else self.renew",
-        "renew = True if self.renew is None else self.renew",
-        (TERMS + "test_a_lease_of_a_given_time_is_renewed_when_told_so",),
+        "max_hold = config.max_hold if max_hold is None else max_hold",
+        "pass",
+        (TERMS + "test_the_argument_rules_then_semaphores_then_the_defaults",),
+    ),
+    Plant(
+        "a transaction's release runs on the collector's thread",
+        "locks/transactions.py",
+        "if threading.get_ident() == thread:",
+        "if True:",
+        (FACES + "test_a_lease_of_a_transaction_is_given_back_where_it_was_taken",),
+    ),
+    Plant(
+        "an error of a late release is raised",
+        "locks/transactions.py",
+        '        logger.error("releasing %r at the end of a transaction: %s", lease.name, error)',
+        "        raise",
+        (FACES + "test_what_fails_at_the_end_of_a_transaction_is_said",),
     ),
 ]

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from .plant import Plant
 
+LOST_KEYS = "test_protocol_lost_keys.py::"
 PLANS = "test_protocol_plans.py::"
 STATISTICS = "test_protocol_statistics.py::"
 SUMS = "test_sums.py::"
 
 PLANTS = [
+    Plant(
+        "a waiter's lost record stops its name",
+        "protocol/lua/functions/hand_over.lua",
+        "state == 'w' and deadline_of(name, t, channel)",
+        "deadline_of(name, t, channel)",
+        (LOST_KEYS + "test_a_waiter_without_a_record_holds_up_nobody",),
+    ),
     Plant(
         "an hour's busiest stay",
         "protocol/lua/functions/note_busiest.lua",
@@ -38,20 +46,20 @@ PLANTS = [
         (SUMS + "test_what_a_killed_process_had_is_over_when_its_share_is",),
     ),
     Plant(
-        "the mean hold is of the last minute alone",
+        "the mean hold is of this minute alone",
         "protocol/lua/functions/refuse.lua",
         "this .. ':r', last .. ':r')",
-        "last .. ':r', last .. ':r')",
+        "this .. ':r', this .. ':r')",
         (
             STATISTICS
             + "test_a_refusal_tells_how_long_permits_were_held_in_this_minute_and_the_last",
         ),
     ),
     Plant(
-        "the mean hold is of this minute alone",
+        "the mean hold is of the last minute alone",
         "protocol/lua/functions/refuse.lua",
         "this .. ':r', last .. ':r')",
-        "this .. ':r', this .. ':r')",
+        "last .. ':r', last .. ':r')",
         (
             STATISTICS
             + "test_a_refusal_tells_how_long_permits_were_held_in_this_minute_and_the_last",
@@ -72,17 +80,17 @@ PLANTS = [
         (SUMS + "test_the_busiest_keys_are_right_within_the_bound_that_is_said",),
     ),
     Plant(
-        "a minute is folded a minute late",
-        "protocol/lua/functions/tidy.lua",
-        "minute - keep - 1 do",
-        "minute - keep - 2 do",
-        (STATISTICS + "test_a_minute_is_kept_for_as_long_as_history_is_and_folded_then",),
-    ),
-    Plant(
         "a minute too early is folded",
         "protocol/lua/functions/tidy.lua",
         "minute - keep - 1 do",
         "minute - keep do",
+        (STATISTICS + "test_a_minute_is_kept_for_as_long_as_history_is_and_folded_then",),
+    ),
+    Plant(
+        "a minute is folded a minute late",
+        "protocol/lua/functions/tidy.lua",
+        "minute - keep - 1 do",
+        "minute - keep - 2 do",
         (STATISTICS + "test_a_minute_is_kept_for_as_long_as_history_is_and_folded_then",),
     ),
     Plant(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from .plant import Plant
 
+MEMORY = "fuzz/test_memory.py::"
 CHECKS = "test_checks.py::"
+TERMS = "test_locks_terms.py::"
 VALUES = "test_values.py::"
 
 PLANTS = [
     Plant(
-        "DRF by user in ENDPOINTS is fine",
+        "a check of five connections",
         "checks.py",
-        'if policy is not None and policy.key == "user":',
-        "if False:",
-        (CHECKS + "test_a_view_of_django_rest_framework_limited_by_user_from_outside",),
+        "most >= FEWEST_CONNECTIONS",
+        "most > FEWEST_CONNECTIONS",
+        (CHECKS + "test_a_pool_that_is_too_small",),
     ),
     Plant(
         "a check of three connections",
@@ -23,18 +25,46 @@ PLANTS = [
         (CHECKS + "test_a_pool_that_is_too_small",),
     ),
     Plant(
-        "memory: a give-up that was granted is gone",
+        "marked handlers are no views with limits",
+        "checks.py",
+        "return any(True for _ in marks_of(view))",
+        "return bool(getattr(view, '_redis_sync_policies', ()))",
+        (CHECKS + "test_atomic_requests_around_limited_handlers_of_a_class",),
+    ),
+    Plant(
+        "a KEY_PREFIX of CACHES is remembered",
+        "conf.py",
+        'if setting in (SETTING, "CACHES"):',
+        "if setting in (SETTING,):",
+        (TERMS + "test_a_prefix_that_caches_alone_say_counts_from_the_next_ask_on",),
+    ),
+    Plant(
+        "memory: a token is granted twice",
         "memory.py",
-        '    if how == "giveup" and claim is not None:\n        return _granted(claim, now)\n',
+        "    if token in name.held:\n        return _granted(name.held[token], now)\n",
         "",
         ("fuzz/test_memory.py",),
     ),
     Plant(
-        "memory: a resize is not heeded",
+        "memory: newcomers pass the queue",
         "memory.py",
-        "limit = self.override or claim.limit",
-        "limit = claim.limit",
+        'first = next(iter(name.queue), token) == token or not int(given["fair"])',
+        "first = True",
         ("fuzz/test_memory.py",),
+    ),
+    Plant(
+        "memory: a renewal out of order counts",
+        "memory.py",
+        "nth >= claim.nth:",
+        "True:",
+        (MEMORY + "test_of_two_renewals_the_later_one_counts_whichever_came_last",),
+    ),
+    Plant(
+        "GET without HEAD",
+        "values.py",
+        'return upper | {"HEAD"} if "GET" in upper else upper',
+        "return upper",
+        (VALUES + "test_what_an_option_may_be",),
     ),
     Plant(
         "a limit of 0",
@@ -42,12 +72,5 @@ PLANTS = [
         "if not 1 <= value <= most:",
         "if not 0 <= value <= most:",
         (CHECKS + "test_a_view_whose_limit_is_missing_or_impossible",),
-    ),
-    Plant(
-        "a status of 200",
-        "values.py",
-        "if not 400 <= value <= 599:",
-        "if not 100 <= value <= 599:",
-        (VALUES + "test_what_an_option_may_be",),
     ),
 ]
