@@ -13,6 +13,7 @@ from django.template.loader import render_to_string
 from django_redis_sync.console import acting, charts, pages, views
 from django_redis_sync.console.charts import Bar, Step
 from django_redis_sync.console.pages import Listing, Wanted
+from django_redis_sync.operators.doctor import Finding
 from django_redis_sync.operators.history import Counters
 from tests.support import statuses as make
 from tests.support.statuses import ago, forever, group, history, holder, waiter
@@ -257,3 +258,15 @@ def test_html_in_what_a_process_says_of_itself_is_text() -> None:
     assert all(
         f"&lt;img src=x&gt;{field}" in shown for field in ("label", "user", "host", "1", "t")
     )
+
+
+def test_a_sparkline_runs_from_edge_to_edge() -> None:
+    assert "0,22 60,12 120,2" == charts.sparkline([0, 1, 2], 2)
+    assert "0,12 120,22" == charts.sparkline([2, 0], 4)
+    assert ("", "0,2") == (charts.sparkline([0, 0], 2), charts.sparkline([3], 1))
+
+
+def test_what_the_doctor_found_is_told_by_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [Finding(level, level, level, "") for level in ("ok", "warning", "error")]  # type: ignore[arg-type]
+    monkeypatch.setattr(views.doctor, "examine", lambda: some)
+    assert {"wrong": some[1:], "fine": some[:1]} == views._findings()

@@ -312,3 +312,23 @@ def test_what_a_quorum_cannot_keep_is_refused(options: Any) -> None:
         Lock("x", using=["a", "b", "c"], **options)
     with pytest.raises(ImproperlyConfigured):
         Semaphore("x", 2, using=["a", "b", "c"])
+
+
+def test_an_acquisition_is_remembered_until_it_is_over_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(held, "clock", lambda: now[0])
+    monkeypatch.setattr(held, "MOST_KNOWN", 0)
+    quorum = Quorum("abc")
+    first = held.remember(quorum, "t1")
+    held.remember(quorum, "t2")
+    assert first is held.held_of(quorum, "t1")
+    now[0] += held.FORGET + 1
+    held.remember(quorum, "t3")
+    assert held.held_of(quorum, "t1") is None
+    wire = first.wire
+    first.again()
+    assert wire == first.wire
+    first.again()
+    assert wire != first.wire  # the last may be buried somewhere

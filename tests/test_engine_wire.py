@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from redis import exceptions as errors
 
+from django_redis_sync import conf
 from django_redis_sync.engine import clients, commands, courier, labels, server, threads, wire
 from django_redis_sync.engine import keeper as keeping
 from django_redis_sync.engine import loops as looping
@@ -391,3 +393,26 @@ def test_an_async_client_of_sentinel_has_the_database_of_its_url(settings: Any) 
     settings.CACHES = {**settings.CACHES, "watched": cache}
     pool = clients.async_client("watched").connection_pool
     assert ("mymaster", 3) == (pool.service_name, pool.connection_kwargs["db"])
+
+
+def test_uwsgi_says_whether_it_runs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert threads.uwsgi_runs_threads() is None
+    for options, runs in (
+        ({b"master": b"1"}, False),
+        ({b"enable-threads": b"1"}, True),
+        ({"threads": "2"}, True),
+    ):
+        monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(opt=options))
+        assert runs is threads.uwsgi_runs_threads()
+
+
+def test_a_project_that_forgot_to_install_the_app_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for installed, times in ((True, 0), (False, 1)):
+        monkeypatch.setattr(conf.apps, "is_installed", lambda name, installed=installed: installed)
+        conf.current.cache_clear()
+        conf.current()
+        conf.current()
+        assert times == caplog.text.count("is not in INSTALLED_APPS")
+    conf.current.cache_clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -69,3 +71,21 @@ def test_a_block_that_was_left_is_not_left_again() -> None:
     assert "a stack" == mine.end(block)
     with pytest.raises(NotAcquired, match="left before"):
         mine.end(block)
+
+
+def test_a_block_that_was_entered_by_hand_is_left_once_by_whichever_thread() -> None:
+    mine = PerCaller()
+    mine.hold(Block.by_call(), "a stack")
+    assert "a stack" == elsewhere(lambda: mine.end(Block.by_call()))
+    with pytest.raises(NotAcquired):
+        mine.end(Block.by_call())
+    mine.hold(Block.by_call(), "another")
+    assert "another" == mine.end(Block.by_call())
+    with pytest.raises(NotAcquired):
+        elsewhere(lambda: mine.end(Block.by_call()))
+
+
+def elsewhere(work: Callable[[], Any]) -> Any:
+    """The result in another thread, or its exception."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(work).result()

@@ -351,3 +351,10 @@ def test_a_finding_of_all_nodes_names_none() -> None:
     one, two = (Finding(id, "ok", id, "") for id in ("one", "two"))
     found = findings.together([("a:1", [one, two]), ("b:2", [one])])
     assert [("one", ()), ("two", ("a:1",))] == [(each.id, each.nodes) for each in found]
+
+
+def test_a_history_is_that_of_an_hour_unless_more_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "command", lambda alias, word: ["7230", "5"])
+    monkeypatch.setattr(histories, "pipelined", lambda alias, some: [{} for _ in some])
+    (found,) = histories.histories([("x", None)])
+    assert (60, 7200) == (len(found.rows), found.rows[-1][0].timestamp())

@@ -31,7 +31,7 @@ from django_redis_sync.limits.policy import Place, Policy, parse
 from django_redis_sync.limits.rooms import Rooms, rooms
 from django_redis_sync.limits.seats import Seated, Seats
 from django_redis_sync.limits.steps import Call, Take, run
-from django_redis_sync.middleware import ConcurrencyLimitMiddleware, is_atomic
+from django_redis_sync.middleware import ConcurrencyLimitMiddleware, _sees_the_view, is_atomic
 from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import acquire_rejected
 from tests.test_requests_breaker import Quiet
@@ -450,3 +450,19 @@ def test_those_let_in_during_an_outage_count_when_it_is_over(redis: Quiet) -> No
     stays.release()
     assert isinstance(entered(Refusal("full"), limit=1), Refused)
     assert (0, False) == inside()
+
+
+@pytest.mark.parametrize(
+    ("options", "sees"),
+    [
+        ({}, False),
+        ({"key": "ip"}, False),
+        ({"key": "user"}, True),
+        ({"key": len}, True),
+        ({"when": bool}, True),
+        ({"limit": len}, True),
+    ],
+    ids=str,
+)
+def test_some_policies_need_the_views_own_request(options: Any, sees: bool) -> None:
+    assert sees == _sees_the_view(policy_of(**options))

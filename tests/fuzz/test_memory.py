@@ -8,29 +8,56 @@ each verb, in both), statistics, tombstones (so no ended token comes back).
 from __future__ import annotations
 
 import itertools
-import time
+import os
+from functools import cache
 from typing import Any
 
 import pytest
+import redis
 from django.conf import settings as django_settings
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from django_redis_sync.engine.server import server_of
+from django_redis_sync import memory as memories
 from django_redis_sync.engine.wire import ATTEMPT
 from django_redis_sync.memory import MemoryServer
+from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
-from django_redis_sync.protocol.plans import Run
-from django_redis_sync.protocol.scripts import CONSTANTS
+from django_redis_sync.protocol.plans import Answer, Run
 from tests.support.workload import call
 
-#: Seconds after which a waiter may count as dead, and an unfair newcomer pass no more: an example
-#: that was held up for so long compares nothing from there on.
-SOON = CONSTANTS["BEAT"] / 2000
-MINUTE = 60_000
+#: No time passes: a machine that is held up finds the same.
+LONG = 3_600_000
+CONSTANTS = dict(scripts.CONSTANTS)
+CONSTANTS |= dict.fromkeys(("FIRST", "CLAIM", "BEAT", "PATIENCE", "ASLEEP", "ALIVE"), 10 * LONG)
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def waiters_live_long(monkeypatch: pytest.MonkeyPatch, clean_redis: None) -> None:
+    monkeypatch.setattr(memories, "PATIENCE", LONG)
+
+
+class Real:
+    """The scripts on a server, with those constants."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url, decode_responses=True)
+        self._known = {verb: self._client.register_script(source(verb)) for verb in scripts.VERBS}
+
+    def run(self, step: Run) -> Answer:
+        reply = self._known[step.verb](keys=step.keys, args=step.argv)
+        return Answer(reply, 0.0, 0.0)
+
+
+real = cache(Real)
+
+
+@cache
+def source(verb: str) -> str:
+    return scripts.compose(verb, CONSTANTS)
 
 
 class InMemory(RuleBasedStateMachine):
@@ -38,9 +65,8 @@ class InMemory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.real, self.memory = server_of("default"), MemoryServer()
+        self.real, self.memory = real(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]), MemoryServer()
         self.keys: Keys = keys_of(f"{django_settings.PREFIX}:m", f"n{next(_numbers)}")
-        self.began = time.monotonic()
         #: Of both servers, the fences of those that hold, and the terms of those that wait.
         self.held: dict[str, tuple[str, str]] = {}
         self.waiting: dict[str, dict[str, Any]] = {}
@@ -50,13 +76,11 @@ class InMemory(RuleBasedStateMachine):
     # Both
 
     def run(self, verb: str, token: str = "", fences: Any = ("0", "0"), **said: Any) -> Any:
-        """The reply of both, as far as it is to be the same; None when too much time has passed."""
+        """The reply of both, as far as it is to be the same."""
         replies = []
         for server, fence in zip((self.real, self.memory), fences, strict=True):
             more = {"fence": fence} if verb in ("release", "renew") else {}
             replies.append(server.run(self.step(verb, token, **more, **said)).reply)
-        if not self.soon():
-            return None
         real, memory = (self.shown(verb, said.get("how", ""), reply) for reply in replies)
         assert real == memory, (verb, token, said, *replies)
         if verb == "acquire" and replies[0][0] == "ok":
@@ -90,26 +114,21 @@ class InMemory(RuleBasedStateMachine):
     @staticmethod
     def left(ms: str) -> str:
         """The lease of a reply: of those that the rules ask for, the one that it is near."""
-        return "inf" if ms == "inf" else str(round(int(ms) / MINUTE))
+        return "inf" if ms == "inf" else str(round(int(ms) / LONG))
 
     def settle(self) -> None:
         """All that wait ask again, in their order, until none gets in: woken or not is the same."""
         going = True
-        while going and self.soon():
+        while going:
             going = False
             for token, terms in list(self.waiting.items()):
                 said = self.run("acquire", token, how="again", **terms)
-                if said is None:
-                    return
                 if said[0] != "wait":
                     del self.waiting[token]
                     going = True
                 if said[0] == "ok":
-                    more = {"how": "set", "ms": MINUTE, "nth": next(self.nth)}
+                    more = {"how": "set", "ms": LONG, "nth": next(self.nth)}
                     self.run("renew", token, self.held[token], **more)
-
-    def soon(self) -> bool:
-        return time.monotonic() - self.began < SOON
 
     # The rules
 
@@ -121,36 +140,35 @@ class InMemory(RuleBasedStateMachine):
         fair=st.sampled_from([1, 1, 0]),
         max_waiters=st.sampled_from([0, 2, 9]),
     )
-    @precondition(soon)
     def take(self, how: str, permits: int, **said: Any) -> None:
         token = next(self.tokens)
-        terms = {**said, "permits": permits, "lease": MINUTE}
+        terms = {**said, "permits": permits, "lease": LONG}
         got = self.run("acquire", token, how=how, **terms)
-        if got is not None and got[0] == "wait":
+        if got[0] == "wait":
             self.waiting[token] = terms
         self.settle()
 
-    @rule(data=st.data(), hold=st.sampled_from([0, 0, MINUTE]), stale=st.booleans())
-    @precondition(lambda self: self.held and self.soon())
+    @rule(data=st.data(), hold=st.sampled_from([0, 0, LONG]), stale=st.booleans())
+    @precondition(lambda self: self.held)
     def release(self, data: Any, hold: int, stale: bool) -> None:
         token = data.draw(st.sampled_from(list(self.held)))
         fences = ("1", "1") if stale else self.held[token]
         got = self.run("release", token, fences, how="release", hold=hold)
-        if got is not None and got[0] == "ok":
+        if got[0] == "ok":
             del self.held[token]
         self.settle()
 
     @rule(data=st.data())
-    @precondition(lambda self: self.held and self.soon())
+    @precondition(lambda self: self.held)
     def ask_again(self, data: Any) -> None:
         """A retry, as after a lost reply."""
         token = data.draw(st.sampled_from(list(self.held)))
         before = self.held[token]
-        self.run("acquire", token, how="try", permits=1, limit=4, lease=MINUTE)
+        self.run("acquire", token, how="try", permits=1, limit=4, lease=LONG)
         assert before == self.held[token]
 
     @rule(data=st.data())
-    @precondition(lambda self: self.held and self.soon())
+    @precondition(lambda self: self.held)
     def share(self, data: Any) -> None:
         """Of a writer; the faces ask for no other."""
         token = data.draw(st.sampled_from(list(self.held)))
@@ -159,11 +177,11 @@ class InMemory(RuleBasedStateMachine):
             self.settle()
 
     @rule(data=st.data(), how=st.sampled_from(["undo", "giveup"]))
-    @precondition(lambda self: (self.held or self.waiting) and self.soon())
+    @precondition(lambda self: self.held or self.waiting)
     def leave(self, data: Any, how: str) -> None:
         token = data.draw(st.sampled_from([*self.held, *self.waiting]))
-        got = self.run("release", token, how=how)
-        if got is not None and not (how == "giveup" and token in self.held):
+        self.run("release", token, how=how)
+        if not (how == "giveup" and token in self.held):
             self.held.pop(token, None)
             self.waiting.pop(token, None)
         self.settle()
@@ -175,17 +193,17 @@ class InMemory(RuleBasedStateMachine):
         late=st.booleans(),
         stale=st.booleans(),
     )
-    @precondition(lambda self: self.held and self.soon())
+    @precondition(lambda self: self.held)
     def renew(self, data: Any, how: str, minutes: int, late: bool, stale: bool) -> None:
         token = data.draw(st.sampled_from(list(self.held)))
         number = next(self.nth)
         nth = number // 2 if late else number
         fences = ("1", "1") if stale else self.held[token]
-        said = {"how": how, "ms": minutes * MINUTE, "nth": nth, "known": number // 2}
+        said = {"how": how, "ms": minutes * LONG, "nth": nth, "known": number // 2}
         self.run("renew", token, fences, **said)
 
     @rule(data=st.data())
-    @precondition(lambda self: (self.held or self.waiting) and self.soon())
+    @precondition(lambda self: self.held or self.waiting)
     def clear(self, data: Any) -> None:
         token = data.draw(st.sampled_from([*self.held, *self.waiting]))
         self.run("clear", token)
@@ -194,21 +212,18 @@ class InMemory(RuleBasedStateMachine):
         self.settle()
 
     @rule(how=st.sampled_from(["pause", "resume", "resume", "reset"]))
-    @precondition(soon)
     def operate(self, how: str) -> None:
         self.run("operate", how=how)
         self.settle()
 
     @rule(limit=st.integers(1, 5))
-    @precondition(soon)
     def resize(self, limit: int) -> None:
         self.run("operate", how="resize", value=limit)
         self.settle()
 
     @invariant()
     def they_look_the_same(self) -> None:
-        if self.soon():
-            self.run("inspect", most=99)
+        self.run("inspect", most=99)
 
     def permits_of(self, token: str) -> int:
         reply = self.real.run(self.step("inspect", most=99)).reply
@@ -218,7 +233,6 @@ class InMemory(RuleBasedStateMachine):
 
 TestInMemory = InMemory.TestCase
 TestInMemory.settings = settings(max_examples=40, stateful_step_count=25)
-TestInMemory = pytest.mark.usefixtures("clean_redis")(TestInMemory)
 
 
 def test_of_two_renewals_the_later_one_counts_whichever_came_last() -> None:
@@ -228,7 +242,38 @@ def test_of_two_renewals_the_later_one_counts_whichever_came_last() -> None:
         one = call(verb, keys, "t", **said)
         return memory.run(Run(verb, one.keys, tuple(one.argv), ATTEMPT)).reply  # type: ignore[no-any-return]
 
-    _, fence, _ = run("acquire", how="try", lease=MINUTE)
+    _, fence, _ = run("acquire", how="try", lease=LONG)
     for nth, minutes, left in ((5, 3, 3), (4, 1, 3), (5, 2, 2), (6, 1, 1)):
-        reply = run("renew", fence=fence, how="set", ms=minutes * MINUTE, nth=nth)
-        assert left == round(int(reply[1]) / MINUTE)
+        reply = run("renew", fence=fence, how="set", ms=minutes * LONG, nth=nth)
+        assert left == round(int(reply[1]) / LONG)
+
+
+def play(*turns: dict[str, Any]) -> list[str]:
+    """What both say to the one and the other, in turn."""
+    both = InMemory()
+    said = []
+    for n, one in enumerate(turns):
+        terms = {"how": "wait", "limit": 2, "lease": LONG, **one}
+        said.append(both.run("acquire", f"t{n}", **terms)[0])
+        both.they_look_the_same()
+    return said
+
+
+def test_nobody_passes_a_queue_but_those_who_would_not_be_fair() -> None:
+    one, two = {"permits": 1}, {"permits": 2}
+    assert ["ok", "wait", "no", "wait", "ok"] == play(
+        one, two, {**one, "how": "try"}, one, {**one, "fair": 0}
+    )
+
+
+def test_as_many_wait_as_may() -> None:
+    few = {"permits": 2, "max_waiters": 1}
+    assert ["ok", "wait", "no", "no"] == play(few, few, few, {**few, "max_waiters": 0})
+
+
+def test_a_writer_is_alone_and_another_kind_is_refused() -> None:
+    reader, writer = {"kind": "w", "permits": 1}, {"kind": "w", "permits": 0}
+    assert ["ok", "ok", "wait", "wait", "kind"] == play(
+        reader, reader, writer, reader, {"kind": "p"}
+    )
+    assert ["ok", "no", "no"] == play(writer, {**reader, "how": "try"}, {**writer, "how": "try"})

@@ -34,13 +34,6 @@ PLANTS = [
         (ENFORCEMENT + "test_those_let_in_during_an_outage_count_when_it_is_over",),
     ),
     Plant(
-        "a place in this process is kept when Redis fails",
-        "limits/enforcement.py",
-        "    except BaseException as error:\n        mine.leave(place, hold)\n",
-        "    except BaseException as error:\n",
-        (ENFORCEMENT + "test_what_the_trial_comes_to_decides",),
-    ),
-    Plant(
         "those let in during an outage don't count after it",
         "limits/enforcement.py",
         "alone = policy.enforce and mine.alone(place)",

@@ -50,7 +50,7 @@ PLANTS = [
         "memory.py",
         'first = next(iter(name.queue), token) == token or not int(given["fair"])',
         "first = True",
-        ("fuzz/test_memory.py",),
+        ("fuzz/test_memory.py::test_nobody_passes_a_queue_but_those_who_would_not_be_fair",),
     ),
     Plant(
         "memory: a renewal out of order counts",
