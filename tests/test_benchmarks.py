@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,3 +152,15 @@ def test_we_come_first_and_locks_have_no_other_limit(limit: int) -> None:
     names = contenders.installed(contenders.SYNC, limit)
     assert names[0] == contenders.OURS
     assert (contenders.REDIS_PY in names) == (limit == 1)
+
+
+def test_connections_are_counted_and_a_contenders_stay_open(redis_url: str) -> None:
+    shared: Any = contenders.client(redis_url).connection_pool.get_connection()
+
+    def number() -> int:
+        shared.send_command("CLIENT", "ID")
+        return int(shared.read_response())
+
+    before = number()
+    assert crowd._connections(redis_url) >= 1
+    assert before == number()

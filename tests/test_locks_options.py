@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from typing import Any
 
@@ -177,3 +179,14 @@ def test_what_is_asked_on_a_loop_names_the_channel_of_that_loop() -> None:
     _, hurried = asked(semaphore, blocking_timeout=3)
     assert semaphore._waiting_on("one", hurried).give_up_at == hurried.give_up_at < 1e300
     assert asked(semaphore)[1].channel == "-"
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+def test_what_a_process_holds_is_not_sent_to_another(send: Any, used: bool) -> None:
+    lock = Lock("a")
+    if used:
+        with lock:
+            pass
+    with pytest.raises(TypeError, match="pickle"):
+        send(lock)

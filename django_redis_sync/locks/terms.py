@@ -72,6 +72,11 @@ class Options:
         self.checked = checked
         self.patterns: dict[Hashable, Pattern] = {}
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "locks can't be pickled or copied deeply: pass the name, or a lease's handle"
+        )
+
 
 def _checked(
     limit: int | None,
