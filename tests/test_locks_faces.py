@@ -393,3 +393,16 @@ def test_a_renewal_is_watched_before_it_is_sent_and_after(monkeypatch: pytest.Mo
         lease.renew(3)
     assert ["watched", "sent", "watched"] == happened
     lease.release()
+
+
+def test_a_status_is_that_of_the_objects_own_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "django_redis_sync.locks.semaphore.status_of", lambda *of, **said: asked.append((of, said))
+    )
+    Semaphore("exports", 3, key="7", using="other").status()
+    Semaphore("exports", 3).status()
+    assert [
+        (("exports", "7"), {"using": "other"}),
+        (("exports", None), {"using": "default"}),
+    ] == asked

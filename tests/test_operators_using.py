@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command
 
+from devtools.servers import RedisServer
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.operators import actions, audit
@@ -26,14 +27,12 @@ OTHER: dict[str, Any] = {"using": "other"}
 
 
 @pytest.fixture
-def second(settings: Any, raw: redis.Redis) -> Iterator[str]:
-    """Of the same server, under a prefix of its own."""
-    prefix = f"{settings.PREFIX}:second"
+def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServer]) -> None:
+    """Of another server, under another prefix."""
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
     first = {**settings.CACHES["default"], "KEY_PREFIX": settings.PREFIX}
-    other = {**settings.CACHES["default"], "KEY_PREFIX": prefix}
+    other = {**first, "LOCATION": new_server().url, "KEY_PREFIX": "second"}
     settings.CACHES = {**settings.CACHES, "default": first, "other": other}
-    yield f"{prefix}:sync"
 
 
 def there(name: str, key: str | None = None) -> Status:
@@ -48,7 +47,7 @@ def untouched(raw: redis.Redis, settings: Any) -> bool:
 
 
 def test_each_act_takes_effect_and_is_recorded_there_alone(
-    second: str, raw: redis.Redis, settings: Any
+    second: None, raw: redis.Redis, settings: Any
 ) -> None:
     lease = Semaphore("exports", 3, **OTHER).acquire()
     assert lease
@@ -69,7 +68,7 @@ def test_each_act_takes_effect_and_is_recorded_there_alone(
     assert [] == audit.acts() and untouched(raw, settings)
 
 
-def test_a_lock_of_another_kind_there_is_not_resized(second: str) -> None:
+def test_a_lock_of_another_kind_there_is_not_resized(second: None) -> None:
     with ReadWriteLock("rows", **OTHER).read:
         with pytest.raises(WrongKind):
             actions.resize("rows", None, 7, **OTHER)
@@ -77,7 +76,7 @@ def test_a_lock_of_another_kind_there_is_not_resized(second: str) -> None:
     actions.reset("rows")
 
 
-def test_all_that_is_read_is_read_there(second: str) -> None:
+def test_all_that_is_read_is_read_there(second: None) -> None:
     with Semaphore("exports", 3, key="7", **OTHER):
         eventually(lambda: listed("exports@7", **OTHER))
         assert [("exports", "7")] == names_in_use(**OTHER)
@@ -104,7 +103,7 @@ def command(*words: str, **options: Any) -> str:
     return out.getvalue()
 
 
-def test_the_command_acts_and_reads_there(second: str, raw: redis.Redis, settings: Any) -> None:
+def test_the_command_acts_and_reads_there(second: None, raw: redis.Redis, settings: Any) -> None:
     lease = Lock("nightly", **OTHER).acquire()
     assert lease
     eventually(lambda: listed("nightly", **OTHER))
@@ -173,7 +172,7 @@ def test_the_record_is_bounded(
     assert (audit.MOST_TEXT, audit.MOST_TEXT) == (len(act.by), len(act.reason))
 
 
-def test_metrics_are_those_of_there(second: str, settings: Any) -> None:
+def test_metrics_are_those_of_there(second: None, settings: Any) -> None:
     pytest.importorskip("prometheus_client")
     from tests.test_metrics import scrape
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.http import HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
@@ -31,7 +32,12 @@ from django_redis_sync.limits.policy import Place, Policy, parse
 from django_redis_sync.limits.rooms import Rooms, rooms
 from django_redis_sync.limits.seats import Seated, Seats
 from django_redis_sync.limits.steps import Call, Take, run
-from django_redis_sync.middleware import ConcurrencyLimitMiddleware, _sees_the_view, is_atomic
+from django_redis_sync.middleware import (
+    ConcurrencyLimitMiddleware,
+    _is_of_admin,
+    _sees_the_view,
+    is_atomic,
+)
 from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import acquire_rejected
 from tests.test_requests_breaker import Quiet
@@ -466,3 +472,13 @@ def test_those_let_in_during_an_outage_count_when_it_is_over(redis: Quiet) -> No
 )
 def test_some_policies_need_the_views_own_request(options: Any, sees: bool) -> None:
     assert sees == _sees_the_view(policy_of(**options))
+
+
+def test_pages_of_the_admin_are_known() -> None:
+    def view(request: Any) -> None: ...
+
+    assert not _is_of_admin(view)
+    assert _is_of_admin(admin.site.login)
+    for mark in ("admin_site", "model_admin"):
+        page = SimpleNamespace(**{mark: None})
+        assert _is_of_admin(page)
