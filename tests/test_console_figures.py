@@ -270,3 +270,27 @@ def test_what_the_doctor_found_is_told_by_what_is_wrong(monkeypatch: pytest.Monk
     some = [Finding(level, level, level, "") for level in ("ok", "warning", "error")]  # type: ignore[arg-type]
     monkeypatch.setattr(views.doctor, "examine", lambda: some)
     assert {"wrong": some[1:], "fine": some[:1]} == views._findings()
+
+
+@pytest.mark.parametrize(
+    ("hours", "asked", "minutes", "longest"),
+    [(6, "all", 360, 6), (6, "", 60, 6), (1, "all", 60, 0), (0, "", 60, 0)],
+)
+def test_a_page_shows_an_hour_or_all_that_is_kept(
+    hours: int, asked: str, minutes: int, longest: int, settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}
+    given: list[int] = []
+
+    def detail(status: Any, minutes: int, wanted: Any) -> Any:
+        given.append(minutes)
+        return SimpleNamespace(listing=None)
+
+    monkeypatch.setattr(views.pages, "detail", detail)
+    monkeypatch.setattr(views, "_found", lambda object_id, rows: make.status())
+    monkeypatch.setattr(views, "_live", lambda *_: {})
+    monkeypatch.setattr(views, "_url", lambda own, name, *args: name)
+    request: Any = SimpleNamespace(GET=QueryDict(f"history={asked}"))
+    context = views._name_context(None, request, "exports")  # type: ignore[arg-type]
+    assert ([minutes], longest) == (given, context["longest"])

@@ -304,6 +304,17 @@ def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[flo
     assert 2.0 == Own(pool).lend(5.0)[1]
 
 
+def test_all_that_are_idle_are_closed_when_there_will_be_no_more_questions() -> None:
+    pool = Pool()
+    own, hand = Own(pool), hand_of(pool)
+    some = use(own, 3)
+    own.let_go()
+    assert not any(line.is_open for line in some)
+    mine = use(hand, 3)
+    hand.give_back()
+    assert {*mine} == {*pool.back}
+
+
 # Waiters
 
 

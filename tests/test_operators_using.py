@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.exceptions import WrongKind
-from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators import actions, audit, names
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.listing import Selection, heaviest
 from django_redis_sync.operators.names import count_names, is_known, marked, names_in_use
@@ -181,3 +181,15 @@ def test_metrics_are_those_of_there(second: None, settings: Any) -> None:
         eventually(lambda: listed("exports", **OTHER))
         assert 1 == scrape(using="other")['redis_sync_in_use{name="exports"}']
         assert not any("exports" in line for line in scrape())
+
+
+# The registry
+
+
+def test_a_registry_of_several_chunks_is_read_whole(
+    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "CHUNK", 2)
+    for many in range(1, 6):
+        raw.zadd(f"{settings.PREFIX}:names", {f"n{many}": many})
+        assert [f"n{n}" for n in range(many, 0, -1)] == [name for name, _ in names_in_use()]

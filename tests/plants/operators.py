@@ -113,7 +113,7 @@ PLANTS = [
         "operators/names.py",
         "start, start + CHUNK - 1)\n        start += CHUNK",
         "start, start + CHUNK - 2)\n        start += CHUNK",
-        (METRICS + "test_a_real_scrape_shows_use_and_events",),
+        (USING + "test_a_registry_of_several_chunks_is_read_whole",),
     ),
     Plant(
         "a group's use is that of the sums alone",
