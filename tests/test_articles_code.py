@@ -80,7 +80,7 @@ async def test_zadd_xx_answers_alike_for_alive_and_dead(io, their) -> None:
     # CH would tell them apart, unless the time is the same.
     assert [1, 0] == [their.zadd(KEY, {one: 1002.0}, xx=True, ch=True) for one in ("alive", "dead")]
 
-    lease = await io.do(Lock("ours", timeout=0.05), "acquire")
+    lease = await io.do(Lock("ours", timeout=60), "acquire")
     await io.do(lease, "renew", 0.05)
     await io.sleep(0.1)
     with pytest.raises(LeaseLost):

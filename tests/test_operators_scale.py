@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import StringIO
+from typing import Any
 
 import pytest
 import redis
@@ -18,7 +19,7 @@ from django.test import Client
 from django_redis_sync import Semaphore
 from django_redis_sync.engine.names import names_key, policy_key
 from django_redis_sync.operators import doctor
-from django_redis_sync.operators.names import Recent, natural
+from django_redis_sync.operators.names import CHUNK, Recent, natural
 from django_redis_sync.operators.sums import sums_of
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted
@@ -33,27 +34,47 @@ MOST_CHUNKS = 250
 NAMES, KEYS, POLICIES, HELD = 50_000, 50_000, 40, 200
 
 
+@pytest.fixture(scope="module")
+def dumped() -> dict[str, bytes]:
+    """The registry of a site of many, once it was written."""
+    return {}
+
+
 @pytest.fixture
-def large(raw: redis.Redis) -> Iterator[None]:
+def large(raw: redis.Redis, dumped: dict[str, bytes]) -> Iterator[None]:
     """A site of many: what it lists is written as the clerk would, some of it is really held."""
+    if not dumped:
+        dumped.update({key: raw.dump(key) for key in written(raw)})
+    else:
+        restore = raw.pipeline(transaction=False)
+        for key, dump in dumped.items():
+            restore.restore(key, 0, dump)
+        restore.execute()
+    with ExitStack() as stack:
+        for n in range(HELD):
+            stack.enter_context(Semaphore("api", 3, key=str(n), timeout=600))
+        yield
+
+
+def written(raw: redis.Redis) -> set[str]:
+    """Writes the registry; its keys."""
+    keys = {names_key(settings.PREFIX), policy_key(settings.PREFIX, "api")}
     now = raw.time()[0] * 1000
     fill = raw.pipeline(transaction=False)
     for start in range(0, NAMES, 5000):
         some = {f"invoice:{n}": now - 60_000 - n for n in range(start, start + 5000)}
         fill.zadd(names_key(settings.PREFIX), some)
     for start in range(0, KEYS, 5000):
-        keys = {str(n): now - 60_000 - n for n in range(start, start + 5000)}
-        fill.zadd(policy_key(settings.PREFIX, "api"), keys)
+        some = {str(n): now - 60_000 - n for n in range(start, start + 5000)}
+        fill.zadd(policy_key(settings.PREFIX, "api"), some)
     for n in range(POLICIES):
         some = {f"key-{m}": now - m for m in range(100)}
         fill.zadd(policy_key(settings.PREFIX, f"policy-{n}"), some)
+        keys.add(policy_key(settings.PREFIX, f"policy-{n}"))
         fill.zadd(names_key(settings.PREFIX), {f"policy-{n}@": now - n})
     fill.zadd(names_key(settings.PREFIX), {"api@": now})
     fill.execute()
-    with ExitStack() as stack:
-        for n in range(HELD):
-            stack.enter_context(Semaphore("api", 3, key=str(n), timeout=600))
-        yield
+    return keys
 
 
 @pytest.fixture
@@ -134,14 +155,32 @@ def test_metrics_and_the_doctor_cost_what_they_show(raw: redis.Redis) -> None:
     cost_of(raw, doctor.examine)
 
 
-def test_no_command_reads_more_of_the_registry_than_a_chunk(raw: redis.Redis) -> None:
-    """Whoever reads all of it reads it in parts, and misses none."""
-    raw.config_set("slowlog-log-slower-than", 10_000)
+@pytest.fixture
+def asked(raw: redis.Redis) -> Iterator[Callable[[], list[list[str]]]]:
+    """What the server was asked from here on, in words: its log of slow commands takes all."""
+    before = {**raw.config_get("slowlog*")}
+    raw.config_set("slowlog-max-len", 100_000)
+    raw.config_set("slowlog-log-slower-than", 0)
     raw.slowlog_reset()
+    yield lambda: [one["command"].decode().split() for one in raw.slowlog_get(100_000)]
+    for name, value in before.items():
+        raw.config_set(name, value)
+    raw.slowlog_reset()
+
+
+def test_no_command_reads_more_of_the_registry_than_a_chunk(asked: Any) -> None:
+    """Whoever reads all of it reads it in parts, and misses none."""
     assert NAMES + POLICIES + 1 == len(set(Recent().every()))
     assert KEYS == len(set(Recent("api").every()))
-    slow = [str(one["command"])[:80] for one in raw.slowlog_get()]
-    assert [] == [command for command in slow if "RANGE" in command.upper()]
+    registries = {names_key(settings.PREFIX), policy_key(settings.PREFIX, "api")}
+    reads = [words for words in asked() if words[0][0] == "Z" and words[1] in registries]
+    walks = [words for words in reads if words[0] == "ZREVRANGE"]
+    parts = [int(stop) - int(start) + 1 for _, _, start, stop, *_ in walks]
+    assert CHUNK == max(parts)
+    assert NAMES + KEYS <= sum(parts)
+    others = {" ".join([words[0], *words[4:]]) for words in reads if words[0] != "ZREVRANGE"}
+    assert {f"ZRANGE BYSCORE REV LIMIT 0 {CHUNK}"} == {one for one in others if "RANGE" in one}
+    assert not [one for one in others if "SCAN" in one]
 
 
 def test_a_flood_of_keys_hides_no_name(raw: redis.Redis) -> None:
