@@ -36,7 +36,7 @@ def test_a_name_is_listed_as_soon_as_it_is_used(raw: redis.Redis) -> None:
     start = time.monotonic()
     with Lock("a"):
         eventually(lambda: listed("a"))
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5  # not at the next minute
     assert listed("a")  # still, a while after
 
 
