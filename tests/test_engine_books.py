@@ -36,6 +36,7 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[Run] = []
         self.commands: list[tuple[Any, ...]] = []
+        self.timeouts: list[float] = []
         self.fails: Failure | None = None
         self.reply: list[Any] = []
 
@@ -53,6 +54,7 @@ class Recorder:
         if self.fails:
             raise self.fails
         self.commands.append(words)
+        self.timeouts.append(timeout)
         return ["1790000000", "5"] if words == ("TIME",) else None
 
     def taken(self) -> list[dict[str, Any]]:
@@ -532,3 +534,15 @@ def test_very_many_go_in_batches(errands: Errands, server: Any) -> None:
         errands.send(errand(str(n)))
     assert -math.inf == errands._turn()
     assert errandses.BATCH == len(tokens(server))
+
+
+def test_the_clerk_waits_for_no_answer_for_long(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    tally.happens("g")
+    tally.tend(server, now[0])
+    names = Names(list)
+    names.add(named("a").keys)
+    names.tend(server, now[0])
+    assert {tallies.ROUND} == {*server.timeouts}
+    assert {tallies.ROUND} == {step.timeout for step in server.steps}

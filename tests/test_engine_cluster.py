@@ -77,6 +77,7 @@ class StandIn:
             return [failure for _ in steps]
 
     def command(self, *args: Any, timeout: float = 0.0) -> Any:
+        self.nodes.commands.append((args, timeout))
         return self._answer("slots", args)
 
     def submit(self, step: Run) -> asyncio.Future[Answer]:
@@ -102,6 +103,7 @@ class Nodes:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Address]] = []
         self.timeouts: dict[Address, list[float]] = {}
+        self.commands: list[tuple[Any, float]] = []
         self.answers: dict[tuple[str, Address], Any] = {}
         self.topologies: list[Topology] = []
 
@@ -410,3 +412,12 @@ def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:
 )
 def test_the_key_of_a_command_routes_it(words: Any, key: str | None) -> None:
     assert key == routing.key_of(words)
+
+
+@pytest.mark.parametrize("words", [("ZCARD", KEY), ("PING",)], ids=str)
+def test_a_node_has_as_long_for_a_command_as_the_caller_says(words: Any, nodes: Nodes) -> None:
+    server = ClusterServer("cluster")
+    server.topology.look()
+    nodes.commands.clear()
+    server.command(*words, timeout=0.7)
+    assert [(words, 0.7)] == nodes.commands

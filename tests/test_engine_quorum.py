@@ -332,3 +332,9 @@ def test_an_acquisition_is_remembered_until_it_is_over_for_long(
     assert wire == first.wire
     first.again()
     assert wire != first.wire  # the last may be buried somewhere
+
+
+def test_a_plain_lock_may_have_several_servers() -> None:
+    for options in ({}, {"timeout": 10.0}, {"fair": False}):
+        lock = Lock("x", using=["a", "b", "c"], **options)
+        assert ("a", "b", "c") == lock.using.aliases  # type: ignore[union-attr]

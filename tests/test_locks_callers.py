@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from django_redis_sync import Lock
 from django_redis_sync.exceptions import NotAcquired
 from django_redis_sync.locks import callers
 from django_redis_sync.locks.callers import Block, PerCaller, _Taken
+from django_redis_sync.testing import without_redis
 
 
 class Paper:
@@ -89,3 +91,12 @@ def elsewhere(work: Callable[[], Any]) -> Any:
     """The result in another thread, or its exception."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(work).result()
+
+
+def test_what_a_block_gave_back_is_remembered_no_more() -> None:
+    with without_redis():
+        lock = Lock("a")
+        for _ in range(3):
+            with lock:
+                assert 1 == len(lock._held.mine().leases)
+        assert ({}, []) == (lock._held.mine().leases, lock._held.mine().by_hand)

@@ -179,7 +179,8 @@ def test_metrics_are_those_of_there(second: None, settings: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": {"limit": 3}}}
     with Semaphore("exports", **OTHER):
         eventually(lambda: listed("exports", **OTHER))
-        assert 1 == scrape(using="other")['redis_sync_in_use{name="exports"}']
+        found = scrape(using="other")
+        assert (1, 1) == (found['redis_sync_in_use{name="exports"}'], found["redis_sync_names"])
         assert not any("exports" in line for line in scrape())
 
 
@@ -192,4 +193,8 @@ def test_a_registry_of_several_chunks_is_read_whole(
     monkeypatch.setattr(names, "CHUNK", 2)
     for many in range(1, 6):
         raw.zadd(f"{settings.PREFIX}:names", {f"n{many}": many})
-        assert [f"n{n}" for n in range(many, 0, -1)] == [name for name, _ in names_in_use()]
+        newest = [f"n{n}" for n in range(many, 0, -1)]
+        assert newest == [name for name, _ in names_in_use()]
+        recent = names.Recent()
+        assert (newest, newest[0], newest[-1]) == ([*recent], recent[0], recent[many - 1])
+        assert newest[1:3] == recent[1:3]
