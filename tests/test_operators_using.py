@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
+from django_redis_sync.engine import tally
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.operators import actions, audit, names
 from django_redis_sync.operators.history import histories
@@ -76,7 +77,8 @@ def test_a_lock_of_another_kind_there_is_not_resized(second: None) -> None:
     actions.reset("rows")
 
 
-def test_all_that_is_read_is_read_there(second: None) -> None:
+def test_all_that_is_read_is_read_there(second: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally, "EVERY", 0.05)
     with Semaphore("exports", 3, key="7", **OTHER):
         eventually(lambda: listed("exports@7", **OTHER))
         assert [("exports", "7")] == names_in_use(**OTHER)
