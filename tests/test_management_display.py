@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.core.management.color import no_style
 
-from django_redis_sync.management import display, naming, runner
+from django_redis_sync.management import display, naming, runner, watchdog
 from django_redis_sync.management.display import Seen
 from django_redis_sync.management.runner import NOT_ACQUIRED, Order
 from django_redis_sync.operators.history import Counters, History
@@ -231,3 +232,49 @@ def test_a_command_runs_on_the_terms_that_were_given(
     found = (made.limit, made.blocking_timeout, made.min_hold, made.alias())
     assert (expected, True) == (found, made.renew)
     assert "locks run: backup" == made.label
+
+
+def test_signals_are_passed_on_and_ctrl_z_does_not_suspend_what_renews() -> None:
+    passed = [getattr(signal, name) for name in runner._PASSED_ON]
+    before = [signal.getsignal(number) for number in (*passed, signal.SIGTSTP)]
+    job = runner._Job(["true"], None)
+    with job.signals():
+        assert [job._received] * len(passed) == [signal.getsignal(number) for number in passed]
+        ignoring = signal.getsignal(signal.SIGTSTP)
+        assert callable(ignoring) and ignoring != job._received
+        assert ignoring(signal.SIGTSTP, None) is None
+    assert before == [signal.getsignal(number) for number in (*passed, signal.SIGTSTP)]
+
+
+@pytest.mark.parametrize(
+    ("patience", "sent"),
+    [
+        (30.0, [signal.SIGTERM, signal.SIGCONT, 0, signal.SIGKILL, signal.SIGKILL]),
+        (0.0, [signal.SIGKILL, signal.SIGKILL]),
+    ],
+    ids=["asked to end", "its parent is dead"],
+)
+def test_all_that_is_left_is_asked_woken_and_killed(
+    patience: float, sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stopped gets no SIGTERM before it goes on."""
+    found: list[int] = []
+
+    def signal_all(number: int) -> bool:
+        found.append(number)
+        return number == signal.SIGKILL and found.count(number) == 1
+
+    def ends(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(watchdog, "signal_all", signal_all)
+    monkeypatch.setattr(watchdog, "reap", lambda command: None)
+    monkeypatch.setattr(watchdog.os, "_exit", ends)
+    with pytest.raises(SystemExit):
+        watchdog.end(patience)
+    assert sent == found
+
+
+def test_what_is_typed_at_the_terminal_leaves_the_watchdog_running() -> None:
+    assert {"SIGTSTP", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"} <= {*watchdog.PASSED}
+    assert {*runner._PASSED_ON} | {"SIGTSTP"} == {*watchdog.PASSED}

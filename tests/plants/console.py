@@ -113,14 +113,14 @@ PLANTS = [
         "management/runner.py",
         "        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, lambda *_: None)\n",
         "",
-        ("test_command_run.py",),
+        (DISPLAY + "test_signals_are_passed_on_and_ctrl_z_does_not_suspend_what_renews",),
     ),
     Plant(
         "SIGTERM without SIGCONT",
         "management/watchdog.py",
         "        signal_all(signal.SIGCONT)\n",
         "",
-        ("test_command_run.py",),
+        (DISPLAY + "test_all_that_is_left_is_asked_woken_and_killed",),
     ),
     Plant(
         "a host is safe HTML",
