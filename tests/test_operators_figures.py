@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.operators import configured, listing, status, sums, words
+from django_redis_sync.operators import configured, export, listing, status, sums, words
 from django_redis_sync.operators import history as histories
 from django_redis_sync.operators.doctor import Finding, findings
 from django_redis_sync.operators.history import Counters, add, carried, history_of, suggest
@@ -358,3 +358,24 @@ def test_a_history_is_that_of_an_hour_unless_more_is_said(monkeypatch: pytest.Mo
     monkeypatch.setattr(histories, "pipelined", lambda alias, some: [{} for _ in some])
     (found,) = histories.histories([("x", None)])
     assert (60, 7200) == (len(found.rows), found.rows[-1][0].timestamp())
+
+
+# For machines
+
+
+def test_holders_and_waiters_are_told_to_machines() -> None:
+    label = {"host": "h", "pid": 7, "user": "42"}
+    one = make.status(
+        holders=(holder("a", held=65, ends_in=12.5, permits=2, fence=9, label=label), forever("b")),
+        waiters=(waiter("w", 1, waits=7, alive=False),),
+    )
+    first, second = (export._holder_json(one, each) for each in one.holders)
+    assert {**first, **label} == first and first["thread"] is None
+    expected = {"id": "a", "held_seconds": 65.0, "ends_in_seconds": 12.5, "permanent": False}
+    expected |= {"permits": 2, "state": "held", "fence": 9}
+    assert expected == {key: first[key] for key in expected}
+    assert (None, True) == (second["ends_in_seconds"], second["permanent"])
+    (waits,) = (export._waiter_json(one, each) for each in one.waiters)
+    expected = {"id": "w", "position": 1, "waited_seconds": 7.0, "permits": 1, "limit": 3}
+    assert {**expected, "alive": False} == {key: waits[key] for key in (*expected, "alive")}
+    assert "token" not in {*first, *waits}
