@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 from devtools.servers import HOST, RedisServer
-from django_redis_sync import Lease, Lock
+from django_redis_sync import Lease, LeaseLost, Lock
 from django_redis_sync.engine.wire import clock
 
 from .both import Sync, both, until
@@ -121,15 +122,16 @@ def test_belief_holds_under_load(raw: redis.Redis) -> None:
     worst = []
 
     def work(n: int) -> None:
-        lease = Lock(f"load-{n}", timeout=0.6, renew=True).acquire()
-        assert lease is not None
         end = time.monotonic() + 4
-        while time.monotonic() < end and lease.held:
-            lease.renew(0.6)
-            time.sleep(0.19 + 0.001 * (len(worst) % 20))
-            if lease.held:
-                lease.renew(5)
-                worst.append(beyond(raw, lease))
+        while time.monotonic() < end:
+            lease = Lock(f"load-{n}", timeout=0.6, renew=True).acquire()
+            assert lease is not None
+            with contextlib.suppress(LeaseLost):  # so short a lease may be, on a busy machine
+                while time.monotonic() < end:
+                    lease.renew(0.6)
+                    time.sleep(0.19 + 0.001 * (len(worst) % 20))
+                    lease.renew(5)
+                    worst.append(beyond(raw, lease))
 
     with ThreadPoolExecutor(12) as threads:
         list(threads.map(work, range(12)))

@@ -57,6 +57,17 @@ class Told(logging.Handler):
         self.said.append(record.getMessage())
 
 
+#: One for each buyer that counted what was sold.
+COUNTED: list[None] = []
+
+
+def until_another_counts() -> None:
+    """The rest of a request that gave its lock back: another buyer is in before its COMMIT."""
+    mine, end = len(COUNTED), time.monotonic() + 1
+    while len(COUNTED) == mine and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 def sell() -> None:
     """Sell one more when there is one, slowly enough for others to come between."""
     from django.db import connection
@@ -64,6 +75,7 @@ def sell() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM ticket")
         (sold,) = cursor.fetchone()
+        COUNTED.append(None)
         time.sleep(0.02)
         if sold < TICKETS:
             cursor.execute("INSERT INTO ticket DEFAULT VALUES")
@@ -75,16 +87,23 @@ def views() -> dict[str, Callable[..., Any]]:
 
     from django_redis_sync import Lock, synchronized
 
-    def view(block: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    def shortly() -> None:
+        time.sleep(0.02)
+
+    def view(
+        block: Callable[[], AbstractContextManager[Any]], rest: Callable[[], None] = shortly
+    ) -> Callable[..., Any]:
+        """`rest`: what is left of the request, before its COMMIT."""
+
         def buy(request: Any) -> HttpResponse:
             with block():
                 sell()
-            time.sleep(0.02)  # the rest of the request, before its COMMIT
+            rest()
             return HttpResponse()
 
         return buy
 
-    def decorated(**options: Any) -> Callable[..., Any]:
+    def decorated(rest: Callable[[], None] = shortly, **options: Any) -> Callable[..., Any]:
         @synchronized("decorated", **options)
         def buy(request: Any) -> HttpResponse:
             sell()
@@ -93,14 +112,14 @@ def views() -> dict[str, Callable[..., Any]]:
 
         def outer(request: Any) -> HttpResponse:
             response = buy(request)
-            time.sleep(0.02)
+            rest()
             return response
 
         return outer
 
     return {
-        "with": view(lambda: Lock("with")),
-        "synchronized": decorated(),
+        "with": view(lambda: Lock("with"), until_another_counts),
+        "synchronized": decorated(until_another_counts),
         "atomic": view(lambda: Lock("atomic").atomic()),
         "with-release-on-commit": view(lambda: Lock("later", release_on_commit=True)),
         "synchronized-release-on-commit": decorated(release_on_commit=True),
