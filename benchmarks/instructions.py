@@ -53,6 +53,7 @@ _SAID: dict[str, Any] = {
     "nth": 1,
     "known": 0,
     "keep": KEEP,
+    "short": 1,
 }
 
 
@@ -135,7 +136,13 @@ def _round(counter: Counter) -> None:
     """From a name that nobody has to one with three waiters, and back."""
     count, acquire, names = counter.count, counter.acquire, counter.names
     count("an empty script", counter.empty)
+    _keep(names, count("acquire, after waiters", lambda n: acquire(n, n.token(), "try")))
+    for name in names:
+        counter.release(name)
     _keep(names, count(CYCLE[0], lambda n: acquire(n, n.token(), "try")))
+    count("renew", counter.renew)
+    count(CYCLE[1], counter.release)
+    _keep(names, [acquire(n, n.token(), "try") for n in names])
     count("acquire, refused", lambda n: acquire(n, "0" * 32, "try"))
     for _ in range(3):
         count("acquire that waits", lambda n: acquire(n, n.token(), "wait"))
@@ -145,8 +152,8 @@ def _round(counter: Counter) -> None:
         for name in names:
             element: Any = counter.client.lpop(name.keys.wake + name.tokens[0])
             name.fence = element.split()[0]
-    count("renew", counter.renew)
-    count(CYCLE[1], counter.release)
+    count("renew, waited for", counter.renew)
+    count("release, the last of several", counter.release)
 
 
 def server(url: str, quick: bool) -> Table:

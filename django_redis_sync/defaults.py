@@ -105,6 +105,14 @@ class Settings:
         bool, Option(True, "Counters and history, written by the scripts that run anyway.")
     ]
     stats_hours: Annotated[float, values.hours, Option(6, "Hours of per-minute history.")]
+    short_state: Annotated[
+        bool,
+        Option(
+            True,
+            "Keep a name without waiters and with one lease at the most in one field: cheaper for "
+            "Redis. False reads that and writes none: see docs/operations.md, Deploys.",
+        ),
+    ]
     async_client: Annotated[
         str | None,
         values.text,

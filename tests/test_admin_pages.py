@@ -333,14 +333,14 @@ def test_wrong_settings_are_said_with_the_remedy(
 
 def test_something_else_under_our_keys_is_said(viewer: Client, raw: object) -> None:
     with Lock("mine"):
-        keys = [key for key in raw.keys("*") if key.endswith(b":queue")]  # type: ignore[attr-defined]
+        keys = [key for key in raw.keys("*") if key.endswith(b":info")]  # type: ignore[attr-defined]
         assert keys == []
         from django_redis_sync import conf
         from django_redis_sync.protocol.keys import keys_of
 
-        raw.set(keys_of(conf.current().prefix("default"), "mine").queue, "x")  # type: ignore[attr-defined]
+        raw.set(keys_of(conf.current().prefix("default"), "mine").info, "x")  # type: ignore[attr-defined]
         response = viewer.get(LIST + "mine/change/")
-        raw.delete(keys_of(conf.current().prefix("default"), "mine").queue)  # type: ignore[attr-defined]
+        raw.delete(keys_of(conf.current().prefix("default"), "mine").info)  # type: ignore[attr-defined]
     assert response.status_code == 503
     assert "errornote" in response.content.decode()
 

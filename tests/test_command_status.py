@@ -147,7 +147,7 @@ def test_a_name_that_is_known_may_be_free(
     for name in ("in-settings", "shop", "just-used", "counted"):
         assert locks("status", name).startswith(f"{name}: free")
     # Dropped from the registry, which holds the newest: the counters are left.
-    raw.delete(f"{settings.PREFIX}:names", *raw.keys("*{counted}:info"))
+    raw.delete(f"{settings.PREFIX}:names", *raw.keys("*{counted}:[il]*"))
     assert locks("status", "counted").startswith("counted: free")
 
 

@@ -757,7 +757,7 @@ def test_a_replay_takes_as_much_for_each_entry_however_many_there_are() -> None:
 
 def test_a_wrapped_script_answers_as_the_plain_one(raw: redis.Redis, redis_url: str) -> None:
     keys = keys_of(settings.PREFIX, "x")
-    one = call("acquire", keys, "t" * 32, how="wait", label="ünï {} \"'\\")
+    one = call("acquire", keys, "t" * 32, how="wait", label="ünï {} \"'\\", short=0)
     asked = [len(one.keys), *one.keys, *one.argv]
     plain = raw.eval(scripts.script("acquire").source, *asked)
     with journalling(redis_url) as journal:

@@ -20,6 +20,7 @@ from .model.check import Violation, check
 from .model.clients import protocol
 from .model.defects import DEFECTS, Defect
 from .model.redis import Scripts, Store
+from .support.packed import SHORT
 
 #: Liveness is tried from every n-th state; runs that meet are not walked twice.
 SAMPLE = 20
@@ -135,7 +136,9 @@ class Twins:
         if kind == "l":
             return tuple(_plain(self.raw.lrange(key, 0, -1)))
         if kind == "h":
-            return tuple(sorted((k.decode(), v.decode()) for k, v in self.raw.hgetall(key).items()))
+            return tuple(
+                sorted((k.decode(), v.decode("latin-1")) for k, v in self.raw.hgetall(key).items())
+            )
         return tuple(
             sorted((m.decode(), s) for m, s in self.raw.zrange(key, 0, -1, withscores=True))
         )
@@ -173,7 +176,7 @@ def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, see
                 how, channel = chance.choice(["try", "wait", "again"]), chance.choice(["-", "ch"])
                 fair, kind = chance.choice([0, 1]), chance.choice("pppw")
                 argv = (token, lease, permits, 3, kind, how, 4, fair, channel)
-                argv += ("who it is", mark, keep)
+                argv += ("who it is", mark, keep, int(SHORT))
                 reply = twins.run("acquire", *argv)
                 if reply[0] == "ok":
                     fences[token] = reply[1]

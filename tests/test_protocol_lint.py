@@ -46,7 +46,7 @@ def test_a_name_with_one_wrong_letter_is_found(path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "mistake"),
     {
-        "local name = open(ARGV[1])": "open takes 2 arguments, and is given 1",
+        "local name = open(ARGV[1])": "open takes 3 arguments, and is given 1",
         "local count = 1\nreturn {count}": "count is already a function or a table",
         "local a = 1": "a is never read",
         "a = 1": "nothing here is called a",

@@ -1106,7 +1106,7 @@ def test_what_stays_of_a_key_is_gone_when_the_pages_say(raw, settings) -> None:
     }
     assert 60 <= minutes["paths@"] <= 62
     assert 6 * 60 <= minutes["plain"] <= 6 * 60 + 2
-    ages = [raw.pttl(key) for key in raw.scan_iter(match="*:info")]
+    ages = [raw.pttl(key) for key in raw.scan_iter(match="*:leases")]
     assert 2 == len(ages) and max(ages) <= 40_000
 
 
@@ -1118,7 +1118,7 @@ def test_only_so_many_keys_of_a_process_leave_statistics(raw, monkeypatch) -> No
     for key in "abcdefab":
         visit(view, key)
     assert 3 == len(list(raw.scan_iter(match="*:stats")))
-    assert 6 == len(list(raw.scan_iter(match="*:info")))
+    assert 6 == len(list(raw.scan_iter(match="*:leases")))
     monkeypatch.setattr(enforcement.Counted, "HOUR", 0.0)
     counts = enforcement.Counted()
     assert [True] * 9 == [counts.has(number) for number in range(9)]

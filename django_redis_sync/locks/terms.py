@@ -256,7 +256,8 @@ class Asking:
         usual = blocking_timeout is None and permits == 1 and self._is_as_given()
         find = self._usual_pattern if usual else self._pattern
         pattern = find(config, blocking, blocking_timeout, permits)
-        keys = keys_of(pattern.prefix, self.name, self.key, self._history(config))
+        history, short = self._history(config), config.short_state
+        keys = keys_of(pattern.prefix, self.name, self.key, history, short)
         terms = pattern.terms_of(keys, self.on_lost)
         waits, learn = None, None
         if pattern.ask.wait:

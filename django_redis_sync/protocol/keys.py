@@ -61,7 +61,8 @@ policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 class Keys(NamedTuple):
     """The keys of a name. `display` is for people, `quoted` stands in the keys.
 
-    `keep`: minutes of history that its verbs write; 0: none. `policy`: the parent's.
+    `keep`: minutes of history that its verbs write; 0: none. `policy`: the parent's. `short`:
+    whether its verbs may pack it into the short state, which they read in any case.
     """
 
     display: str
@@ -75,6 +76,7 @@ class Keys(NamedTuple):
     never: str
     keep: int
     policy: Policy | None
+    short: bool
 
     @property
     def prefix(self) -> str:
@@ -131,7 +133,9 @@ def unquote(text: str) -> str:
 
 
 @lru_cache(maxsize=8192)
-def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
+def keys_of(
+    prefix: str, name: str, key: str | None = None, keep: int = 0, short: bool = True
+) -> Keys:
     """The keys of `name` under `prefix`, or of its child for `key`. Raises as check_text does."""
     check_text("a name", name)
     quoted, display, policy = quote(name), name, None
@@ -141,7 +145,9 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
         quoted, display = f"{quoted}@{quote(key)}", f"{name}@{key}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
     leases, queue, waiters, info, wake, stats, never = (base + part for part in _PARTS)
-    return Keys(display, quoted, leases, queue, waiters, info, wake, stats, never, keep, policy)
+    return Keys(
+        display, quoted, leases, queue, waiters, info, wake, stats, never, keep, policy, short
+    )
 
 
 def marks_key(prefix: str) -> str:

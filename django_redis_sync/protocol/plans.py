@@ -265,7 +265,7 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
     while True:
         argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
         argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label)
-        argv += (ask.keys.mark, ask.keys.keep)
+        argv += (ask.keys.mark, ask.keys.keep, int(ask.keys.short))
         step = Run("acquire", keys, argv, ask.attempt)
         answer: Answer = yield from persist(step, until, trail, trail.there)
         word, *rest = answer.reply

@@ -28,6 +28,7 @@ CONSTANTS = MappingProxyType(
         "ROUNDS": 20,  # but so many times as many leases that are over: they must not look taken
         "BUSIEST": 200,  # keys of a group whose refusals are counted
         "EXCLUSIVE": 2**40,  # permits that the whole name weighs: more than any limit
+        "FORMAT": 1,  # of the short state: another number for each change of what is packed
         "PAIR": 2**40,  # a counter and the sum of its ms share one number: count * PAIR + ms
     }
 )
@@ -39,6 +40,7 @@ PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
+        "LONE": "'<Bdddsss'",
     }
 )
 

@@ -321,7 +321,7 @@ async def test_a_refused_command_in_a_script_is_named(io, private, alias) -> Non
             passwords=["+secret"],
             keys="*",
             channels="*",
-            commands=["+@all", "-zadd"],
+            commands=["+@all", "-hset"],
         )
     url = private.url.replace("redis://", "redis://app:secret@")
     with pytest.raises(Unavailable, match="ACL"):

@@ -14,6 +14,7 @@ import redis
 from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lease, LeaseLost, Lock
 from django_redis_sync.engine.wire import clock
+from tests.support.packed import leases_of
 
 from .both import Sync, both, until
 from .proxy import Proxy, proxied
@@ -48,7 +49,7 @@ def bench(private: RedisServer, alias: Callable[..., str]) -> Iterator[Bench]:
 def beyond(raw: redis.Redis, lease: Lease) -> float:
     """Seconds for which belief outlives the server's lease; below 0 when it ends sooner."""
     view, believed, at = View(raw, lease.name), lease.remaining, clock()
-    end, now = raw.zscore(view.keys.leases, lease.token) or 0.0, view.now()
+    end, now = leases_of(raw, view.keys.leases).get(lease.token, 0.0), view.now()
     return believed - (clock() - at) - max(0.0, (end - now) / 1000)
 
 

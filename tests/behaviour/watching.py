@@ -16,6 +16,7 @@ import redis.asyncio.connection
 from django.conf import settings
 
 from django_redis_sync.protocol.keys import Keys, keys_of
+from tests.support.packed import leases_of
 
 
 class View:
@@ -32,7 +33,7 @@ class View:
     @property
     def holding(self) -> int:
         """Unexpired leases."""
-        return int(self.client.zcount(self.keys.leases, f"({self.now()}", "+inf"))
+        return sum(end > self.now() for end in leases_of(self.client, self.keys.leases).values())
 
     @property
     def waiting(self) -> int:
@@ -41,8 +42,8 @@ class View:
     @property
     def ends_in(self) -> float:
         """Seconds that the last lease still has; below 0 when there is none."""
-        last = self.client.zrange(self.keys.leases, -1, -1, withscores=True)
-        return (last[0][1] - self.now()) / 1000 if last else -1.0
+        ends = leases_of(self.client, self.keys.leases).values()
+        return (max(ends) - self.now()) / 1000 if ends else -1.0
 
     @property
     def empty(self) -> bool:
@@ -59,8 +60,8 @@ class View:
         from django_redis_sync.protocol import scripts
 
         script = scripts.script("clear")
-        for token in map(bytes.decode, self.client.zrange(self.keys.leases, 0, -1)):
-            argv = [token, "0"][: len(script.argv)]
+        for token in leases_of(self.client, self.keys.leases):
+            argv = [token, "-", "0"]
             keys = self.keys.of(token)
             assert self.client.eval(script.source, len(keys), *keys, *argv)[0] == b"ok"
 

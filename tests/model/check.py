@@ -273,7 +273,10 @@ class Checker:
     def _check_liveness(self, state: State) -> None:
         """When faults stop and everybody goes on, all waiters are granted and nothing is left."""
         self._fair += 1
-        fair = _Fair(self.world, state)
+        try:
+            fair = _Fair(self.world, state)
+        except _Broken as broken:
+            raise Violation(str(broken), self._tell(state, None)) from None
         path: list[State] = []
         needed = 0
         try:

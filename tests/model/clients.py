@@ -16,9 +16,10 @@ from django_redis_sync.protocol import plans as real_plans
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
 from django_redis_sync.protocol.sources import read, with_functions
+from tests.support.packed import SHORT
 from tests.support.planting import planted
 
-KEYS = keys_of("m", "n")
+KEYS = keys_of("m", "n", short=SHORT)
 CHANNEL = "ch:"
 FOREVER = math.inf
 

@@ -64,7 +64,7 @@ DEFECTS = [
     ),
     Defect(
         "a full memory denies a waiter its place",
-        "acquire of b1 was denied for want of memory",
+        "of .1 was denied for want of memory",
         (_NOW, _SOON),
         {"  redis.call('DEL', NEVER)\n": ""},
         kinds="full",
@@ -252,7 +252,11 @@ DEFECTS = [
         "a fence is what Lua makes of a number",
         "the fence of .1 did not grow",
         (_NOW, _SOON),
-        {"string.format(name.format, name.fence)": "name.fence .. ''"},
+        {
+            "string.format(name.format, name.fence)": "name.fence .. ''",
+            "string.format('%d', fence)": "fence .. ''",
+            "if #given ~= 16 then given = string.format('%.0f', fence) end": "",
+        },
     ),
     Defect(
         "two who ask in one microsecond get one ticket",
@@ -289,5 +293,60 @@ DEFECTS = [
             )
         },
         operations=(("pause", ""), ("resume", "")),
+    ),
+    Defect(
+        "a spill loses the lease",
+        "took the lease of a1|is over|has a lease without a record|over the limit",
+        (_NOW, _SOON),
+        {"redis.call('ZADD', LEASES, string.format('%.0f', ends), holder)": "local _ = ends"},
+    ),
+    Defect(
+        "a spill loses the record",
+        "without a record",
+        (_NOW, _SOON),
+        {"if terms then redis.call('HSET', INFO, holder, record) end": ""},
+    ),
+    Defect(
+        "a name is packed while a token lies buried",
+        "had ended and was granted again: a ghost",
+        (_NOW, _SOON),
+        {"redis.call('ZCARD', WAITERS) == 0 and": ""},
+        kinds="cancel",
+    ),
+    Defect(
+        "a packed lease is given away",
+        "took the lease of .1",
+        (_NOW, _SOON),
+        {"elseif not live and ARGV[13] == '1'": "elseif ARGV[13] == '1'"},
+    ),
+    Defect(
+        "a packed lease is renewed when it is over",
+        "renew said yes to .1, whose lease was over",
+        (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
+        {"or over <= name.now or last ~= tonumber(fence) then": "or last ~= tonumber(fence) then"},
+        kinds="delay pause",
+    ),
+    Defect(
+        "a packed lease is released when it is over",
+        "release said yes to .1, whose lease was over",
+        (_SHORT, _TRIES),
+        {"holder == token and ends > name.now and ends)": "holder == token and ends)"},
+    ),
+    Defect(
+        "a full memory denies a packed release",
+        "release of .1 was denied for want of memory",
+        (_NOW, _SOON),
+        {
+            "if not tonumber(redis.pcall('HSET', LEASES, '#', idle)) then": (
+                "if redis.call('HSET', LEASES, '#', idle) == 9 then"
+            )
+        },
+        kinds="full",
+    ),
+    Defect(
+        "a packed name expires before its lease",
+        "expires before a lease or a waiter ends",
+        (Spec(lease=6, begins=0), _TRIES),
+        {"if later then expiry = ends + 2 * GRACE end": "expiry = ends - 1"},
     ),
 ]

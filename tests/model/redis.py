@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from lupa import lua51
 Frozen = tuple[tuple[str, str, tuple[Any, ...], int | None], ...]
 
 _PRELUDE = """
-local tuple_of = ...
+local tuple_of, struct_pack, struct_unpack = ...
 redis = {call = function(...) return tuple_of(...) end}
+struct = {pack = struct_pack, unpack = struct_unpack}
 redis.pcall = function(...)
   local done, reply = pcall(tuple_of, ...)
   return done and reply or {err = reply}
@@ -27,7 +29,7 @@ setmetatable(_G, {
 
 #: Writes that a full memory denies, unless the script has written something before, and the others.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
-_WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
+WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
 
 
 class ScriptError(Exception):
@@ -47,6 +49,31 @@ def _text(arg: Any) -> str:
     if type(arg) in (int, float):
         return number(arg)
     raise ScriptError("Lua redis lib command arguments must be strings or integers")
+
+
+def _pack(layout: str, *values: Any) -> str:
+    """The server's struct.pack, of bytes, doubles and texts that end with a zero."""
+    packed = b""
+    for kind, value in zip(layout.removeprefix("<"), values, strict=True):
+        if kind == "s":
+            packed += value.encode("latin-1") + b"\0"
+        else:
+            packed += struct.pack(f"<{kind}", int(value) if kind == "B" else float(value))
+    return packed.decode("latin-1")
+
+
+def _unpack(layout: str, text: str) -> tuple[Any, ...]:
+    """The server's struct.unpack: the values, and where the rest begins."""
+    packed, at, values = text.encode("latin-1"), 0, []
+    for kind in layout.removeprefix("<"):
+        if kind == "s":
+            end = packed.index(b"\0", at)
+            values.append(packed[at:end].decode("latin-1"))
+            at = end + 1
+        else:
+            values += struct.unpack_from(f"<{kind}", packed, at)
+            at += struct.calcsize(f"<{kind}")
+    return (*values, at + 1)
 
 
 def _bound(text: str) -> tuple[float, bool]:
@@ -81,7 +108,7 @@ class Store:
             raise ScriptError(f"the model's Redis has no {name}")
         if self.full and name in _DENIED:
             raise ScriptError("OOM command not allowed when used memory > 'maxmemory'")
-        self.full = self.full and name not in _WRITES
+        self.full = self.full and name not in WRITES
         return command(*rest)
 
     # Access
@@ -120,6 +147,8 @@ class Store:
         return sum(key in self.data for key in keys)
 
     def _pexpireat(self, key: str, at: str) -> int:
+        if not at.isdigit():
+            raise ScriptError("value is not an integer or out of range")
         if key not in self.data:
             return 0
         if int(at) <= self.micros // 1000:
@@ -238,10 +267,16 @@ class Scripts:
     """The verbs' sources, each compiled once into a function of KEYS and ARGV."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self._lua = lua51.LuaRuntime(register_eval=False, register_builtins=False)
+        # Latin-1: every byte of what is packed is a character.
+        self._lua = lua51.LuaRuntime(
+            encoding="latin-1",
+            register_eval=False,
+            register_builtins=False,
+            unpack_returned_tuples=True,
+        )
         self._table = self._lua.table_from
         self._store: Store | None = None
-        self._lua.execute(_PRELUDE, self._call)
+        self._lua.execute(_PRELUDE, self._call, _pack, _unpack)
         self._verbs: dict[str, Callable[[Any, Any], Any]] = {
             verb: self._lua.eval(f"function(KEYS, ARGV)\n{source}\nend")
             for verb, source in sources.items()

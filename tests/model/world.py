@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tests.support.packed import unpack
+
 from .clients import KEYS, Begin, Hold, Lives, Protocol, Spec, channel_of
 from .redis import Frozen, ScriptError, Scripts, Store
 
@@ -136,7 +138,11 @@ class World:
 
     def _look(self, frozen: Frozen) -> Facts:
         data = {key: items for key, _, items, _ in frozen}
-        info = dict(data.get(KEYS.info, ()))
+        info, leases = dict(data.get(KEYS.info, ())), dict(data.get(KEYS.leases, ()))
+        if packed := leases.get("#"):
+            lone = unpack(packed.encode("latin-1"))
+            info = info | lone.fields
+            leases = {lone.holder: float(lone.ends)} if lone.holder else {}
         records = {}
         for token, text in info.items():
             if not token.startswith("#"):
@@ -145,7 +151,7 @@ class World:
                 number = int(fence) if fence.isdigit() else -1  # as none that was ever given
                 records[token] = Record(state, number, int(permits), int(limit), channel)
         return Facts(
-            dict(data.get(KEYS.leases, ())),
+            leases,
             dict(data.get(KEYS.queue, ())),
             dict(data.get(KEYS.waiters, ())),
             records,

@@ -43,8 +43,19 @@ local journal_reads = {TIME = 1, HMGET = 1, HGET = 1, ZCARD = 1, ZSCORE = 1, ZRA
   ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZCOUNT = 1, EXISTS = 1, PUBLISH = 1, HGETALL = 1, TYPE = 1,
   HLEN = 1, LLEN = 1, HEXISTS = 1, PTTL = 1, ZREVRANK = 1, ZMSCORE = 1}
 local journal_wake = string.sub(KEYS[5], 1, #KEYS[5] - #ARGV[1])
+-- The short state: the fence, the end and the holder of the only lease. What is written there is
+-- noted as if it were written to the keys of the name.
+local journal_laid
+local function journal_short()
+  local packed = journal_real.pcall('HGET', KEYS[1], '#')
+  if type(packed) ~= 'string' then return nil end
+  local _, fence, _, ends, _, _, holder = struct.unpack('<Bdddsss', packed)
+  return fence, ends, holder
+end
 local function journal_card(key)
   local n = journal_real.pcall('ZCARD', key)
+  local _, _, holder = journal_short()
+  if key == KEYS[1] and holder then n = holder ~= '' and 1 or 0 end
   return type(n) == 'number' and n or -1
 end
 local function journal_text(v)
@@ -73,7 +84,38 @@ local function journal_note(reply, command, key, ...)
   end
   journal_writes[#journal_writes + 1] = note
 end
+local function journal_pack(was, who)
+  local fence, ends, holder = journal_short()
+  local function whole(n) return string.format('%.0f', n) end
+  if who and who ~= '' and who ~= holder then journal_note(1, 'ZREM', KEYS[1], who, 0) end
+  if holder ~= '' and (holder ~= who or ends ~= was) then
+    journal_note(1, 'ZADD', KEYS[1], whole(ends), holder)
+    journal_note(1, 'HSET', KEYS[4], '#fence', whole(fence), holder, 'h')
+  end
+end
+-- Whether a write only lays the short state out, or packs what lay open.
+local function journal_moves(command, key, score, member)
+  if key == KEYS[1] then
+    if command == 'DEL' then journal_laid = {journal_short()} end
+    local laid = journal_laid or {}
+    return command == 'DEL' or (command == 'PEXPIREAT' and journal_short()) or
+      (command == 'ZADD' and member == laid[3] and tonumber(score) == laid[2])
+  end
+  return key == KEYS[7] or (key == KEYS[4] and (command == 'DEL' or score == '#lone'))
+end
 local function journal_run(how, command, key, ...)
+  if command == 'HSET' and key == KEYS[1] then
+    local _, was, who = journal_short()
+    local reply = journal_real[how](command, key, ...)
+    if type(reply) ~= 'table' then journal_pack(was, who) end
+    return reply
+  end
+  if journal_moves(command, key, ...) then
+    local reply = journal_real[how](command, key, ...)
+    local fence = command == 'HSET' and select(4, ...)
+    if fence then journal_note(1, 'HSET', KEYS[4], '#fence', fence) end
+    return reply
+  end
   local wake
   if command == 'ZREM' and key == KEYS[1] then
     wake = journal_real.pcall('EXISTS', journal_wake .. (...))
@@ -109,6 +151,15 @@ if not journal_ok then
   journal_error = type(journal_reply) == 'table' and journal_reply.err or tostring(journal_reply)
 end
 journal_time = journal_time or journal_real.call('TIME')
+local journal_ttl = journal_short() and journal_writes[1] and journal_real.call('PTTL', KEYS[1])
+if journal_ttl then
+  for i = 1, 4, 3 do
+    local now = journal_time[1] * 1000 + journal_time[2] / 1000
+    local ends = string.format('%%.0f', now + journal_ttl)
+    local note = journal_ttl < 0 and {'PERSIST', i} or {'PEXPIREAT', i, ends}
+    journal_writes[#journal_writes + 1] = note
+  end
+end
 local journal_info = journal_real.call('INFO', 'server')
 -- pcall: a full server must not make the journal fail a release. A lost entry is found out later.
 journal_real.pcall('RPUSH', '%(key)s', cjson.encode({

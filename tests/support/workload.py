@@ -21,6 +21,7 @@ from django_redis_sync.protocol.keys import Keys, keys_of
 from django_redis_sync.protocol.plans import Belief
 
 from .journal import Journal, wrap
+from .packed import SHORT
 from .planting import planted
 
 #: Short enough for leases of 30 to 100 ms.
@@ -49,6 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "channel": "-",
     "label": "",
     "keep": 0,
+    "short": int(SHORT),
     "bury": 0,
     "hold": 0,
     "fence": 0,
@@ -377,6 +379,7 @@ class Workload:
         return [
             call("clear", kind.keys, token.decode())
             for kind in self.kinds
+            if self.redis.type(kind.keys.leases) == b"zset"  # else it is packed, and has an end
             for token, end in self.redis.zrange(kind.keys.leases, 0, -1, withscores=True)
             if end == math.inf
         ]

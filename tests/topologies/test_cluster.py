@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from django.core.cache import caches
 from redis.crc import key_slot
 
@@ -24,8 +25,11 @@ from django_redis_sync.operators import actions
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of, statuses
+from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import both, eventually, until
+from tests.support.packed import packed_of
+from tests.support.workload import call
 
 from .crowd import Crowd
 from .everywhere import Everywhere
@@ -274,6 +278,36 @@ async def test_a_half_moved_slot_is_waited_for(io, shared, name) -> None:
     async with io.entered(Lock("half", using=name)) as again:
         assert again.fence > lease.fence
     moving.join()
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["not yet moved", "its key has moved"])
+def test_a_spill_into_a_half_moved_slot_is_refused_whole(shared, moved) -> None:
+    keys = keys_of(prefix(), f"spilt {moved}")
+    slot = slot_of(f"spilt {moved}")
+    here = shared.owner(slot)
+    there = next(server for server in shared.primaries if server is not here)
+    asks = [call("acquire", keys, token, how="wait", lease=60_000, short=1) for token in "ab"]
+    source = scripts.script("acquire").source
+    with client(here) as old, client(there) as new:
+        (held, spilling) = ((len(one.keys), *one.keys, *one.argv) for one in asks)
+        assert b"ok" == old.eval(source, *held)[0]
+        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", shared.id(here))
+        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", shared.id(there))
+        if moved:
+            old.execute_command("MIGRATE", HOST, there.port, "", 0, 5000, "KEYS", keys.leases)
+        with pytest.raises(redis.exceptions.AskError):
+            old.eval(source, *spilling)
+        new.execute_command("ASKING")
+        with pytest.raises(redis.exceptions.TryAgainError):
+            new.eval(source, *spilling)
+        for mine in (new, old):
+            mine.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+            owner = shared.id(there if moved else here)
+            mine.execute_command("CLUSTER", "SETSLOT", slot, "NODE", owner)
+        mine = new if moved else old
+        assert "a" == packed_of(mine, keys.leases).holder
+        assert b"wait" == mine.eval(source, *spilling)[0]
+        assert packed_of(mine, keys.leases) is None
 
 
 def test_the_registry_is_found_where_its_slot_went(shared, name) -> None:

@@ -10,6 +10,7 @@ from devtools.topologies import Cluster, Independent, client
 from django_redis_sync import Lease, Lock
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
+from tests.support.packed import leases_of
 
 from .test_cluster import spread
 from .test_quorum import Five, _One
@@ -33,8 +34,8 @@ class Told:
 def end_at(server: RedisServer, name: str) -> float:
     """When the lease of a name ends by a server, whether or not it is over."""
     with client(server) as mine:
-        [(_, end)] = mine.zrange(View(mine, name).keys.leases, 0, -1, withscores=True)
-    return float(end) / 1000
+        [end] = leases_of(mine, View(mine, name).keys.leases).values()
+    return end / 1000
 
 
 def test_a_shard_that_hangs_is_told_in_time_and_makes_no_other_late(start: Any, alias: Any) -> None:

@@ -1,14 +1,23 @@
 -- acquire: take permits of a name, or a place in its queue; asked again by every waiter. A token
 -- that holds an unexpired lease is answered with it, a buried one never.
 -- KEYS leases queue waiters info wake stats never
--- ARGV token lease permits limit kind how max_waiters fair channel label mark keep
+-- ARGV token lease permits limit kind how max_waiters fair channel label mark keep short
 --   lease: ms or inf; permits: 0 for all of them; kind: p (plain) or w (read/write);
 --   how: try | wait | again (a waiter's heartbeat) | shadow (counts a refusal, and grants);
 --   channel: - for none;
---   mark: that of its policy, - for none; keep: minutes of history
+--   mark: that of its policy, - for none; keep: minutes of history;
+--   short: 1 when a name that nobody has may be packed into the short state
 -- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit | more (of what is over some is left: ask again at once) | large limit | kind other | gone | dead
-local token, lease, permits, limit, kind, how, max_waiters, fair, channel, label, mark, keep = unpack(ARGV)
-local name, record = open(token, keep)
+local token, lease, permits, limit, kind, how, max_waiters, fair, channel, label, mark, keep, short = unpack(ARGV)
+local terms, wants, many = permits .. ' ' .. limit .. ' ' .. channel .. ' ' .. label, kind .. ' ' .. limit, tonumber(permits)
+local packed, fence, expiry, ends, seen, peak, holder, lone = short_state()
+local us, reply = nil, nil
+if packed then
+  local name = glance(keep)
+  us, reply = name.us, ask_alone(name, packed, fence, expiry, ends, seen, peak, holder, lone, terms, wants, many)
+  if reply then return reply end
+end
+local name, record = open(token, keep, us)
 if mark ~= '-' then
   heed(name, mark)
 end
@@ -17,10 +26,7 @@ if record then
 elseif how == 'again' then
   return {'gone'}
 end
-
-local terms, wants = permits .. ' ' .. limit .. ' ' .. channel .. ' ' .. label, kind .. ' ' .. limit
-local many, most = tonumber(permits), name.override or tonumber(limit)
-local waiting, reply = redis.call('ZCARD', QUEUE), nil
+local most, waiting = name.override or tonumber(limit), redis.call('ZCARD', QUEUE)
 if waiting > 0 or name.card > 0 then
   sweep(name, nil)
 end
@@ -39,9 +45,7 @@ if not reply then
     free = fair == '0' and overtakes(name)
   end
   if free or how == 'shadow' then
-    if not free then count(name, 's', 1) end
-    local fence, ms = grant(name, token, many, lease, terms, nil, false)
-    reply = {'ok', fence, ms, not free and (name.paused and 'paused' or 'full') or nil}
+    reply = let_in(name, token, lease, permits, terms, wants, free, waiting == 0 and short == '1' and mark == '-')
   elseif how ~= 'try' and waiting < tonumber(max_waiters) then
     reply = enqueue(name, token, lease, terms, waiting, channel)
   elseif name.more then

@@ -3,7 +3,13 @@
 -- ARGV token mark keep
 -- Returns ok | gone (nothing there: it ended by itself)
 local token, mark, keep = unpack(ARGV)
-local name, record = open(token, keep)
+local packed, _, _, _, _, _, holder = short_state()
+if packed then
+  if holder ~= token or token == '' then return {'gone'} end
+  redis.call('DEL', NEVER)
+  spill(packed)
+end
+local name, record = open(token, keep, nil)
 if mark ~= '-' then heed(name, mark) end
 local state, _, _, _, terms = string.match(record or '', RECORD)
 local ends = redis.call('ZSCORE', LEASES, token)

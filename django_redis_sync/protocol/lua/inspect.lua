@@ -5,7 +5,11 @@
 -- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,
 --   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order
 local token, most = unpack(ARGV)
-local name = open(token, '0')
+local packed, fence, _, ends, seen, _, holder, record = short_state()
+if packed and packed ~= '' then
+  return inspect_alone(glance('0'), fence, ends, seen, holder, record, tonumber(most))
+end
+local name = open(token, '0', nil)
 local used, live = name.card + name.extra, '(' .. name.at
 for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   local _, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)

@@ -7,7 +7,15 @@
 --   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
 -- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
 local token, fence, how, bury, hold, mark, keep = unpack(ARGV)
-local name, record = open(token, keep)
+local packed, last, expiry, ends, seen, peak, holder = short_state()
+local us = nil
+if packed then
+  local name = glance(keep)
+  us = name.us
+  local reply = end_alone(name, packed, last, expiry, seen, peak, holder == token and ends > name.now and ends)
+  if reply then return reply end
+end
+local name, record = open(token, keep, us)
 if mark ~= '-' then heed(name, mark) end
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)

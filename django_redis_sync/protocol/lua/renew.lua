@@ -7,7 +7,28 @@
 --   known: the highest nth of the owner that detached it; above that, somebody else adopted it
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
-local name, record = open(token, keep)
+local packed, last, expiry, over, seen, peak, holder, lone = short_state()
+local us = nil
+if packed then
+  local name = glance(keep)
+  us = name.us
+  if holder ~= token or over <= name.now or last ~= tonumber(fence) then
+    count(name, 'l', 1)
+    return {'lost'}
+  end
+  local _, newest, _, _, terms = string.match(lone, RECORD)
+  local latest = tonumber(newest) or 0
+  if how == 'adopt' and latest > tonumber(known) and latest ~= tonumber(nth) then return {'adopted'} end
+  if how == 'confirm' or tonumber(nth) < latest then return {'ok', whole(name, over - name.now)} end
+  if ms ~= 'inf' then
+    local record = 'h' .. nth .. ' ' .. fence .. ' ' .. ms .. ' ' .. terms
+    move_alone(last, expiry, name.now + tonumber(ms), seen, peak, token, record)
+    return {'ok', whole(name, tonumber(ms))}
+  end
+  redis.call('DEL', NEVER)
+  spill(packed)
+end
+local name, record = open(token, keep, us)
 local state, newest, own, lease, terms = string.match(record or '', RECORD)
 local ends = tonumber(state and redis.call('ZSCORE', LEASES, token) or 0)
 if ends <= name.now or own ~= fence then

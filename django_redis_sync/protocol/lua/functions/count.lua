@@ -4,7 +4,8 @@ local function count(name, what, n)
   if name.keep == '0' then return end
   name.minute = name.minute or string.format(name.format, (name.now - name.now % 60000) / 60000)
   -- pcall: with the memory full nothing can be counted, and a release has to go on.
-  if redis.pcall('HINCRBY', STATS, name.minute .. ':' .. what, string.format(name.format, n)) == n then
+  local by = n == 1 and '1' or string.format(name.format, n)
+  if redis.pcall('HINCRBY', STATS, name.minute .. ':' .. what, by) == n then
     tidy(name)
   end
 end

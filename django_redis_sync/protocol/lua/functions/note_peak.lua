@@ -1,9 +1,8 @@
--- The highest use of a minute. '#peak' remembers it: "<minute>:<permits>".
+-- Remembers the highest use of a minute.
 local function note_peak(name, used)
-  local this = name.minute .. ':'
-  if used <= tonumber(string.match(name.peak or '', '^' .. this .. '(%d+)$') or 0) then return end
-  local most = math.max(used, tonumber(redis.call('HGET', STATS, this .. 'p') or 0))
-  redis.call('HSET', STATS, this .. 'p', most)
-  name.peak = this .. most
-  put(name, '#peak', name.peak)
+  local peak = highest(name.peak or '', name.minute, used)
+  if peak == name.peak then return end
+  redis.call('HSET', STATS, name.minute .. ':p', string.match(peak, '%d+$'))
+  name.peak = peak
+  put(name, '#peak', peak)
 end

@@ -1,14 +1,17 @@
--- The name as this script finds it: the clock, read once, and its fields; and the record of the token,
--- false when it has none. Every verb starts here, and one that changes something ends with `finish`.
+-- The name as this script finds it: the clock, read once (`us`: what it said, or nil), and its fields;
+-- and the record of the token, false when it has none. Every verb that is not done with the short state
+-- comes here, and one that changes something ends with `finish`.
 -- A field is a place in a list, which costs the server a third of what a hash does.
 -- FIELDS us now at minute format keep fence expiry card extra stored override paused seen peak
 -- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker
 -- Invariant: every live key of the name expires at '#expiry' (or never, when that is inf), and
 -- '#expiry' is later than every lease end and waiter deadline by GRACE.
 -- Invariant: '#extra' = sum over the leases of (weight - 1), so that ZCARD + extra permits are used.
-local function open(token, keep)
-  local time = redis.call('TIME')
-  local us = time[1] * 1000000 + time[2]
+local function open(token, keep, us)
+  if not us then -- this script has not read the clock yet
+    local time = redis.call('TIME')
+    us = time[1] * 1000000 + time[2]
+  end
   local now = (us - us % 1000) / 1000
   -- 1790000000000000 prints as 1.79e+15 through '..': numbers have to be formatted. %d is the cheapest
   -- way, and takes a number of 32 bits where the server was built for that.
@@ -16,10 +19,18 @@ local function open(token, keep)
   if #at ~= 13 then format, at = '%.0f', string.format('%.0f', now) end
   local minute = false -- as text, once `count` needed it
 
-  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak')
+  local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#lone')
+  local card = redis.pcall('ZCARD', LEASES)
+  if meta[9] or not tonumber(card) then -- a script stopped on the way from or to the short state
+    local packed = meta[9] or redis.call('HGET', LEASES, '#')
+    if packed then
+      spill(packed)
+    end
+    meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak')
+    card = redis.call('ZCARD', LEASES)
+  end
   local fence, expiry, stored = tonumber(meta[2] or 0), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
   local override, paused, seen, peak = meta[5] and tonumber(meta[5]), meta[6], meta[7], meta[8]
-  local card = redis.call('ZCARD', LEASES)
   local extra = card > 0 and stored or 0
 
   local puts = {nil, nil, nil, nil, nil, nil, nil, nil} -- to be stored by `finish`; room that need not grow

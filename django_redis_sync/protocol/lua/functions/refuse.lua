@@ -11,6 +11,6 @@ local function refuse(name, waiting, limit)
     local sum = tonumber(sums[i] or 0)
     n, held = n + math.floor(sum / PAIR), held + sum % PAIR
   end
-  local mean = n > 0 and string.format(name.format, held / n) or ''
+  local mean = n > 0 and string.format(name.format, math.floor(held / n)) or ''
   return {'no', name.paused and 'paused' or 'full', waiting, mean, string.format(name.format, limit)}
 end

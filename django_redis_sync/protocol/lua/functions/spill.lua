@@ -1,0 +1,21 @@
+-- Lays the short state out in the keys of a name, as all else knows it. INFO comes first, with the whole
+-- of it under '#lone', which goes last: whoever finds that there does it all again. With the memory full
+-- the first write is denied, unless the caller has written before.
+local function spill(packed)
+  local _, fence, expiry, ends, seen, peak, holder, at = struct.unpack(LONE, packed)
+  local until_then = string.format('%.0f', expiry)
+  local record = string.sub(packed, at)
+  local _, _, _, _, terms = string.match(record, RECORD)
+  local extra = terms and weight(tonumber(string.match(terms, '^%d+'))) - 1 or 0
+  redis.call('HSET', INFO, '#lone', packed, '#fence', string.format('%.0f', fence), '#expiry', until_then,
+    '#extra', string.format('%.0f', extra), '#seen', seen)
+  if peak ~= '' then redis.call('HSET', INFO, '#peak', peak) end
+  if terms then redis.call('HSET', INFO, holder, record) end
+  redis.call('PEXPIREAT', INFO, until_then)
+  redis.call('DEL', LEASES)
+  if terms then
+    redis.call('ZADD', LEASES, string.format('%.0f', ends), holder)
+    redis.call('PEXPIREAT', LEASES, until_then)
+  end
+  redis.call('HDEL', INFO, '#lone')
+end

@@ -1,0 +1,68 @@
+"""What the short state of a name holds, for tests that look at its keys."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Any, NamedTuple
+
+from django_redis_sync.protocol.scripts import CONSTANTS
+
+#: Whether the protocol's suite lets names be packed; .ci/run runs it both ways.
+SHORT = os.environ.get("DJANGO_REDIS_SYNC_TEST_SHORT") != "0"
+
+_HEAD = struct.Struct("<Bddd")
+
+
+class Packed(NamedTuple):
+    """`ends`: server ms, 0 when nobody holds; then `holder` and `record` are empty."""
+
+    format: int
+    fence: int
+    expiry: int
+    ends: int
+    seen: str
+    peak: str
+    holder: str
+    record: str
+
+    @property
+    def weight(self) -> int:
+        """Permits that the lease takes."""
+        permits = int(self.record.split(" ")[3]) if self.holder else 0
+        return permits or (CONSTANTS["EXCLUSIVE"] if self.holder else 0)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """INFO, as if it were laid out."""
+        found = {"#fence": str(self.fence), "#expiry": str(self.expiry), "#seen": self.seen}
+        found["#extra"] = str(max(0, self.weight - 1))
+        more = {"#peak": self.peak, self.holder: self.record}
+        return found | {name: value for name, value in more.items() if value}
+
+    def pack(self) -> bytes:
+        head = _HEAD.pack(*self[:4])
+        texts = (text.encode() + b"\0" for text in self[4:7])
+        return b"".join([head, *texts, self.record.encode()])
+
+
+def unpack(packed: bytes) -> Packed:
+    format_, fence, expiry, ends = _HEAD.unpack_from(packed)
+    seen, peak, holder, record = packed[_HEAD.size :].decode().split("\0", 3)
+    return Packed(format_, int(fence), int(expiry), int(ends), seen, peak, holder, record)
+
+
+def packed_of(client: Any, leases: str) -> Packed | None:
+    """The short state of the name with that key, when it is in that."""
+    if client.type(leases) not in (b"hash", "hash"):
+        return None
+    found = client.hget(leases, "#")
+    return None if found is None else unpack(found)
+
+
+def leases_of(client: Any, leases: str) -> dict[str, float]:
+    """When each lease ends, in ms, also those that are over; the one that ends last at the end."""
+    if packed := packed_of(client, leases):
+        return {packed.holder: float(packed.ends)} if packed.holder else {}
+    found = client.zrange(leases, 0, -1, withscores=True)
+    return {token.decode(): end for token, end in found}
