@@ -50,9 +50,9 @@ def site(request, tmp_path_factory) -> Iterator[Site]:
 
 def becomes(what: Callable[[], bool]) -> bool:
     end = time.monotonic() + 20
-    while not what() and time.monotonic() < end:
+    while not (so := what()) and time.monotonic() < end:
         time.sleep(0.05)
-    return what()
+    return so
 
 
 def in_use() -> int:

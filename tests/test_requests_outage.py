@@ -29,9 +29,9 @@ MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 def becomes(what: Callable[[], bool]) -> bool:
     end = time.monotonic() + 30
-    while not what() and time.monotonic() < end:
+    while not (so := what()) and time.monotonic() < end:
         time.sleep(0.01)
-    return what()
+    return so
 
 
 @pytest.fixture

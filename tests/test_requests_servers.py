@@ -44,9 +44,9 @@ def sites(tmp_path_factory) -> Iterator[dict[str, Site]]:
 
 def becomes(what: Callable[[], bool], seconds: float = 30) -> bool:
     end = time.monotonic() + seconds
-    while not what() and time.monotonic() < end:
+    while not (so := what()) and time.monotonic() < end:
         time.sleep(0.02)
-    return what()
+    return so
 
 
 def in_use(name: str = "one") -> int:

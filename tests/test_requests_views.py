@@ -67,9 +67,9 @@ def in_use(semaphore: Semaphore | None = None) -> int:
 def becomes(what: Callable[[], bool]) -> bool:
     """Whether it becomes true in good time."""
     end = time.monotonic() + 30
-    while not what() and time.monotonic() < end:
+    while not (so := what()) and time.monotonic() < end:
         time.sleep(0.01)
-    return what()
+    return so
 
 
 def view_of_one(request) -> HttpResponse:
