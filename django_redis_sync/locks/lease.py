@@ -264,8 +264,6 @@ class Lease:
 
     def tend(self, now: float) -> Run | None:
         """The renewal to send now, or None; a lease that is over is called lost."""
-        if self._loop is not None and abandoned.collected(self._loop):
-            self._loop = None
         step = self._state.tend(now)
         if isinstance(step, Lost):
             self._lose(step)
@@ -277,6 +275,9 @@ class Lease:
         lost = self._state.tended(step, answer, clock())
         if lost is not None:
             self._lose(lost)
+        # With nearly all of its time ahead: a collection stops the keeper too, as long as it takes.
+        elif self._loop is not None and abandoned.collected(self._loop):
+            self._loop = None
 
     def say_lost(self, reason: str) -> None:
         """Log, once, that it is over."""
