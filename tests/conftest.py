@@ -93,9 +93,12 @@ def new_server() -> Iterator[Callable[..., RedisServer]]:
 
 
 def _clean(url: str) -> None:
-    from django_redis_sync.engine import marks
+    from django_redis_sync.engine import clerk, marks
+    from django_redis_sync.engine.names import Names
     from django_redis_sync.protocol.keys import policies
 
+    for each in list(clerk._clerks.values()):  # what an earlier test had listed is gone
+        each.names = Names(each.names._in_use)
     marks._read.clear()
     for policy in list(policies.values()):  # what an earlier test marked is gone
         policy.mark, policy.exempt, policy.due = "-", {}, -math.inf
