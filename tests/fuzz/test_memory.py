@@ -96,9 +96,12 @@ class InMemory(RuleBasedStateMachine):
         word, *rest = reply
         if verb == "inspect":
             _, _, limit, paused, seen, _, used, holding, waiting, held, queued = reply
-            records = [[text.split(" ")[3] for text in held[2::3]], queued[::4]]
-            mine = sorted(token for token in held[::3] if token in self.held)
-            return limit, bool(paused), seen, int(used), holding, waiting, mine, records
+            # Not in turn: leases that end within a millisecond stand in either order.
+            permits = [text.split(" ")[3] for text in held[2::3]]
+            rows = sorted(zip(held[::3], permits, strict=True))
+            mine = [row for row in rows if row[0] in self.held]
+            rest = sorted(permits), queued[::4]
+            return limit, bool(paused), seen, int(used), holding, waiting, mine, rest
         if word == "no":
             return word, rest[0], rest[1], int(rest[3])
         if word == "wait":
