@@ -119,7 +119,7 @@ def _with_least_rights(url: str) -> str:
     """As a user who may do what is documented as the least, and write the tests' journals."""
     from django_redis_sync.operators.doctor import permissions
 
-    rules = [*permissions.rules(settings.PREFIX).split(), "~*journal*"]
+    rules = [*permissions.rules(settings.PREFIX).split(), "~*journal*", "+pttl"]
     with redis.Redis.from_url(url) as client:
         client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">word", *rules)
     return url.replace("://", "://app:word@")
