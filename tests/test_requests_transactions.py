@@ -43,6 +43,11 @@ def anew(monkeypatch):
 # Which transactions are open
 
 
+def close_for_good(alias: str) -> None:
+    """Of this thread or context: Django leaves SQLite's databases in memory open."""
+    connections[alias].connection.close()
+
+
 @in_transactions
 def test_a_connection_of_before_the_first_release_is_known(anew) -> None:
     with transaction.atomic():
@@ -61,17 +66,12 @@ def test_a_connection_that_is_opened_later_is_known(anew) -> None:
         connection.close()
         with transaction.atomic():
             found.append(transactions.transactions_of(None))
-        connection.close()
+        close_for_good("default")
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert found == [[], ["default"], ["default"]]
-
-
-def close_for_good(alias: str) -> None:
-    """Of this thread or context: Django leaves SQLite's databases in memory open."""
-    connections[alias].connection.close()
 
 
 @in_transactions
