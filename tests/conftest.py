@@ -93,10 +93,13 @@ def new_server() -> Iterator[Callable[..., RedisServer]]:
 
 
 def _clean(url: str) -> None:
-    from django_redis_sync.engine import clerk, marks
+    from django_redis_sync.engine import clerk, keeper, marks
     from django_redis_sync.engine.names import Names
     from django_redis_sync.protocol.keys import policies
 
+    for one in list(keeper._keepers.values()):  # of leases that a test dropped, no other is told
+        for token in list(one._kept):
+            one.forget(token)
     for each in list(clerk._clerks.values()):  # what an earlier test had listed is gone
         each.names = Names(each.names._in_use)
     marks._read.clear()
