@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -29,6 +28,7 @@ from django_redis_sync.engine.quorum import loop
 from django_redis_sync.engine.threads import Bell, Worker, forgotten_in_forks, made_once
 from django_redis_sync.protocol.plans import Failure
 from tests.behaviour.both import eventually
+from tests.support.interrupting import Interrupted, at_any_step, interruptions
 from tests.support.no_threads import NoThreads
 
 
@@ -178,42 +178,9 @@ def test_what_is_due_later_is_not_looked_at_before() -> None:
 # Callers that are interrupted, at any bytecode
 
 
-class Interrupted(BaseException):
-    pass
-
-
-def interruptions(call: Callable[[], Any], files: tuple[str, ...]) -> Iterator[int]:
-    """Run `call` again and again, each time with an exception at the next event of the frames of
-    `files`: every line and every bytecode. Ends when a run has so few that none was raised."""
-    for nth in range(1, 5000):
-        left = [nth]
-
-        def trace(frame: FrameType, event: str, arg: Any) -> Any:
-            if not frame.f_code.co_filename.endswith(files):
-                return None
-            frame.f_trace_opcodes = True
-            if event in ("line", "opcode"):
-                left[0] -= 1  # noqa: B023 - used within this turn of the loop
-                if left[0] == 0:  # noqa: B023
-                    raise Interrupted
-            return trace
-
-        sys.settrace(trace)
-        try:
-            call()
-        except Interrupted:
-            pass
-        else:
-            return
-        finally:
-            sys.settrace(None)
-        yield nth
-    raise AssertionError("it never came to its end")
-
-
 def test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for() -> None:
     desks = [Desk()]
-    for _ in interruptions(lambda: desks[-1].put("mine"), ("engine/threads.py",)):
+    for _ in interruptions(lambda: desks[-1].put("mine"), "engine/threads.py", where=at_any_step):
         # The thread was not started, or was, or is about to: another caller's work is done.
         began, desk = time.monotonic(), desks[-1]
         desk.put("other's")
@@ -225,7 +192,10 @@ def test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_fo
 
 def test_a_courier_interrupted_at_any_bytecode_still_delivers() -> None:
     couriers, told = [Courier()], list[int]()
-    for nth in interruptions(lambda: couriers[-1].send(lambda: None), ("engine/courier.py",)):
+    tries = interruptions(
+        lambda: couriers[-1].send(lambda: None), "engine/courier.py", where=at_any_step
+    )
+    for nth, _ in enumerate(tries):
         couriers[-1].send(lambda nth=nth: told.append(nth))
         eventually(lambda nth=nth: told[-1:] == [nth], 5)
         couriers.append(Courier())
@@ -354,7 +324,8 @@ def test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other() -> None:
         return 1
 
     count = 0
-    for _ in interruptions(lambda: loop.on_our_loop(nothing()), ("quorum/loop.py",)):
+    tries = interruptions(lambda: loop.on_our_loop(nothing()), "quorum/loop.py", where=at_any_step)
+    for _ in tries:
         count += 1
         done: list[int] = []
         other = threading.Thread(target=lambda done=done: done.append(loop.on_our_loop(nothing())))

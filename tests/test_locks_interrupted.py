@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import dis
 import gc
-import sys
-from collections.abc import Callable, Coroutine, Iterator
-from types import FrameType
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
 
 from django_redis_sync import Lock, NotAcquired, RLock, Semaphore, acquire_all
 from django_redis_sync.engine.keeper import keeper
+from tests.support.interrupting import interruptions
 
 pytestmark = [
     pytest.mark.usefixtures("clean_redis"),
@@ -21,66 +19,15 @@ pytestmark = [
 ]
 
 FILES = ("semaphore.py", "callers.py", "acquire_all.py", "variants.py", "synchronized.py")
+OURS = tuple(f"locks/{file}" for file in FILES)
+#: Of ours, by name: they run when a permit was granted.
+GRANTED = ("_settle", "_count")
 
 # They live as long as this module, and with them what is noted in them.
 LOCK = Lock("one")
 SHARED = Semaphore("one", 2, thread_local=False)
 REENTRANT = RLock("one")
 SEVERAL = acquire_all([Lock("one"), RLock("two")])
-
-
-class Interrupted(BaseException):
-    pass
-
-
-def interrupted(call: Callable[[], Any]) -> Iterator[str]:
-    """Run `call` again and again, each time with an exception at the next bytecode of ours from the
-    grant on; where.
-
-    Not at the return to who called us: that is an exception in the caller's own code.
-    """
-    for nth in range(1, 5000):
-        left, where, granted = [nth], list[str](), [False]
-
-        def trace(
-            frame: FrameType,
-            event: str,
-            arg: Any,
-            left: list[int] = left,
-            where: list[str] = where,
-            granted: list[bool] = granted,
-        ) -> Any:
-            if not frame.f_code.co_filename.endswith(tuple(f"locks/{file}" for file in FILES)):
-                return None
-            frame.f_trace_opcodes = True
-            granted[0] |= frame.f_code.co_name in ("_settle", "_count")
-            if granted[0] and event == "opcode" and not _returns_to_us(frame):
-                left[0] -= 1
-                if left[0] == 0:
-                    where.append(f"{frame.f_code.co_name}, line {frame.f_lineno}")
-                    raise Interrupted
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            call()
-        except Interrupted:
-            pass
-        else:
-            return
-        finally:
-            sys.settrace(before)
-        yield where[0]
-    raise AssertionError("it never came to its end")
-
-
-def _returns_to_us(frame: FrameType) -> bool:
-    back = frame.f_back
-    code = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    return code.startswith("RETURN_") and (
-        back is None or "/django_redis_sync/" not in back.f_code.co_filename
-    )
 
 
 def blocks(what: Any) -> None:
@@ -154,7 +101,7 @@ def given_back(what: Any) -> None:
 def test_an_interrupted_taking_leaves_nothing_that_is_renewed(raw, what: Any, take: Any) -> None:
     count = 0
     what.inside = False
-    for where in interrupted(lambda: take(what)):
+    for where in interruptions(lambda: take(what), *OURS, after=GRANTED):
         if what.inside:  # by then it had it; what interrupts a release is another test's
             break
         count += 1
@@ -176,7 +123,7 @@ def test_an_interrupted_taking_again_counts_for_nothing(raw, take: Any) -> None:
     REENTRANT.inside = False  # type: ignore[attr-defined]
     REENTRANT.acquire()
     count = 0
-    for where in interrupted(lambda: take(REENTRANT)):
+    for where in interruptions(lambda: take(REENTRANT), *OURS, after=GRANTED):
         if REENTRANT.inside:  # type: ignore[attr-defined]
             break
         count += 1

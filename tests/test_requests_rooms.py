@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dis
 import gc
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -23,6 +21,7 @@ from django_redis_sync.engine.keeper import keeper
 from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.policy import Place
 from django_redis_sync.limits.rooms import Rooms, Turn, rooms
+from tests.support.interrupting import Interrupted, inside_ours, interruptions
 
 REQUESTS = RequestFactory()
 PLACE = Place("default", "x", None)
@@ -30,10 +29,6 @@ PLACE = Place("default", "x", None)
 
 class Someone:
     """In the place of a request's hold."""
-
-
-class Interrupted(BaseException):
-    pass
 
 
 @pytest.fixture
@@ -155,51 +150,9 @@ def test_a_turn_of_a_loop_that_is_over_stops_nobody() -> None:
 # Interrupted
 
 
-def interrupted(call: Callable[[], Any], *files: str) -> Iterator[str]:
-    """Run `call` again and again, each time with an exception at the next bytecode of `files`;
-    where. Not at the return to who called us: that is an exception in the caller's own code."""
-    for nth in range(1, 5000):
-        left, where = [nth], list[str]()
-
-        def trace(
-            frame: FrameType,
-            event: str,
-            arg: Any,
-            left: list[int] = left,
-            where: list[str] = where,
-        ) -> Any:
-            if not frame.f_code.co_filename.endswith(files):
-                return None
-            frame.f_trace_opcodes = True
-            # Without a line it is the interpreter's own tidying up, which hears no signal.
-            heard = frame.f_lineno is not None and not _returns_to_us(frame)
-            if event == "opcode" and heard:
-                left[0] -= 1
-                if left[0] == 0:
-                    where.append(f"{frame.f_code.co_name}, line {frame.f_lineno}")
-                    raise Interrupted
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            call()
-        except Interrupted:
-            pass
-        else:
-            return
-        finally:
-            sys.settrace(before)
-        yield where[0]
-    raise AssertionError("it never came to its end")
-
-
-def _returns_to_us(frame: FrameType) -> bool:
-    back = frame.f_back
-    code = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    return code.startswith("RETURN_") and (
-        back is None or "/django_redis_sync/" not in back.f_code.co_filename
-    )
+def heard(frame: FrameType, event: str) -> bool:
+    """Without a line it is the interpreter's own tidying up, which hears no signal."""
+    return frame.f_lineno is not None and inside_ours(frame, event)
 
 
 @semaphore_required("x", limit=1)
@@ -230,7 +183,7 @@ def test_a_request_that_is_interrupted_is_inside_no_more(
         request.getfixturevalue("no_server")
     visit()
     where = ""
-    for where in interrupted(visit, "limits/enforcement.py"):
+    for where in interruptions(visit, "limits/enforcement.py", where=heard):
         gc.collect(1)
         assert 0 == rooms().inside(PLACE), where
         if not down:

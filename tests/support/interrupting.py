@@ -1,0 +1,85 @@
+"""Interrupts a call at each of its bytecodes in turn, as an exception from a signal handler may."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+
+class Interrupted(BaseException):
+    pass
+
+
+def at_any_step(frame: FrameType, event: str) -> bool:
+    """Every line and every bytecode."""
+    return event in ("line", "opcode")
+
+
+def inside_ours(frame: FrameType, event: str) -> bool:
+    """Every bytecode, but not the return to who called us: that is an exception in the caller's own
+    code."""
+    return event == "opcode" and not _returns_to_us(frame)
+
+
+def _returns_to_us(frame: FrameType) -> bool:
+    back = frame.f_back
+    code = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return code.startswith("RETURN_") and (
+        back is None or "/django_redis_sync/" not in back.f_code.co_filename
+    )
+
+
+def interruptions(
+    call: Callable[[], Any],
+    *files: str,
+    where: Callable[[FrameType, str], bool] = inside_ours,
+    after: tuple[str, ...] = (),
+) -> Iterator[str]:
+    """Run `call` again and again, each time with an exception at the next event in the frames of
+    `files` that `where` names; its place. Ends when a run has so few that none was raised.
+
+    `after`: events count from the first frame of a function of these names on.
+    """
+    for nth in range(1, 5000):
+        place = _interrupted(call, files, where, after, nth)
+        if place is None:
+            return
+        yield place
+    raise AssertionError("it never came to its end")
+
+
+def _interrupted(
+    call: Callable[[], Any],
+    files: tuple[str, ...],
+    where: Callable[[FrameType, str], bool],
+    after: tuple[str, ...],
+    left: int,
+) -> str | None:
+    """Where a run was interrupted; None when it came to its end."""
+    place, begun = "", not after
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal left, place, begun
+        if not frame.f_code.co_filename.endswith(files):
+            return None
+        frame.f_trace_opcodes = True
+        begun = begun or frame.f_code.co_name in after
+        if begun and where(frame, event):
+            left -= 1
+            if left == 0:
+                place = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupted:
+        return place
+    finally:
+        sys.settrace(before)
+    return None
