@@ -14,6 +14,7 @@ from django.core.signals import setting_changed
 from .. import conf
 from ..engine.courier import tell
 from ..engine.server import server_of
+from ..engine.threads import forgotten_in_forks, made_once
 from ..engine.wire import clock, turned_away
 from ..logs import logger
 from ..protocol.plans import Failure
@@ -145,16 +146,15 @@ class Breaker:
         tell(partial(outage_changed.send_robust, Breaker, alias=self.alias, down=down))
 
 
-_breakers: dict[str, Breaker] = {}
+_breakers: dict[str, Breaker] = forgotten_in_forks({})
 
 
 def breaker(alias: str) -> Breaker:
-    """The breaker of an alias in this process."""
+    """The breaker of an alias in this process; a fork starts with none."""
     found = _breakers.get(alias)
-    if found is not None and found.pid != os.getpid():  # a fork starts with none
-        _breakers.clear()
-        found = None
-    return found if found is not None else _breakers.setdefault(alias, Breaker(alias))
+    if found is None or found.pid != os.getpid():
+        found = made_once(_breakers, alias, lambda: Breaker(alias))
+    return found
 
 
 def _forget(*, setting: str, **_: Any) -> None:
