@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
 from django_redis_sync.engine import clerk as clerks
@@ -301,6 +302,24 @@ def test_after_an_error_the_clerk_goes_on_a_while_later(
     assert not clerk._busy
 
 
+def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
+    clerk: Any, now: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(alias: str) -> Any:
+        raise ImproperlyConfigured("no such cache")
+
+    clerk.count(Event(named("a").keys, "", "g", 0))
+    clerk.names.add(named("a").keys)
+    clerk.tally.due = now[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(clerks, "server_of", gone)
+        assert math.inf == clerk._turn()
+    assert "the clerk of 'default' keeps nothing: no such cache" in caplog.text
+    assert not any(book.unwritten for book in clerk._books)
+    clerk.count(Event(named("a").keys, "", "g", 0))  # what comes later waits for no retry
+    assert now[0] + tallies.EVERY == clerk._earliest()
+
+
 def test_an_adopted_lease_is_in_the_sums_though_nothing_happens(clerk: Any, now: Any) -> None:
     clerk.names.noted.add(named("a").keys.leases)
     clerk.note(named("a", keep=0).keys)
@@ -544,5 +563,5 @@ def test_the_clerk_waits_for_no_answer_for_long(
     names = Names(list)
     names.add(named("a").keys)
     names.tend(server, now[0])
-    assert {tallies.ROUND} == {*server.timeouts}
-    assert {tallies.ROUND} == {step.timeout for step in server.steps}
+    assert {1.0} == {*server.timeouts}
+    assert {1.0} == {step.timeout for step in server.steps}

@@ -11,10 +11,12 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 from django_redis_sync.engine.cluster import async_server as async_servers
+from django_redis_sync.engine.cluster import factory as factories
 from django_redis_sync.engine.cluster import routing
 from django_redis_sync.engine.cluster import server as servers
 from django_redis_sync.engine.cluster import topology as topologies
 from django_redis_sync.engine.cluster.async_server import AsyncClusterServer
+from django_redis_sync.engine.cluster.factory import ClusterConnectionFactory
 from django_redis_sync.engine.cluster.server import ClusterServer, Node
 from django_redis_sync.engine.cluster.topology import LAST_CHANCE, SUSPECT, Address, Topology
 from django_redis_sync.engine.wire import clock
@@ -421,3 +423,44 @@ def test_a_node_has_as_long_for_a_command_as_the_caller_says(words: Any, nodes: 
     nodes.commands.clear()
     server.command(*words, timeout=0.7)
     assert [(words, 0.7)] == nodes.commands
+
+
+# The client of the cache
+
+
+class OfTheCache:
+    """In the place of redis-py's RedisCluster."""
+
+    def __init__(self, options: Any) -> None:
+        self.options, self.closed = options, 0
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> OfTheCache:
+        return cls({"url": url, **options})
+
+    def disconnect_connection_pools(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def factory(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(factories, "RedisCluster", OfTheCache)
+    monkeypatch.setattr(ClusterConnectionFactory, "_clusters", {})
+    options = {"CONNECTION_POOL_KWARGS": {"max_connections": 7}, "PASSWORD": "word"}
+    return ClusterConnectionFactory(
+        {**options, "REDIS_CLIENT_KWARGS": {"read_from_replicas": True}}
+    )
+
+
+def test_a_cache_has_one_client_per_cluster_made_of_its_options(factory: Any) -> None:
+    made = factory.connect(SEEDS[0])
+    assert made is factory.connect(SEEDS[0]) is not factory.connect(SEEDS[1])
+    given = {"max_connections": 7, "password": "word", "read_from_replicas": True}
+    assert {"url": SEEDS[0], **given} == {key: made.options.get(key) for key in ("url", *given)}
+    assert "parser_class" not in made.options  # RedisCluster has its own
+
+
+def test_a_cache_that_is_closed_closes_the_pools_of_its_nodes(factory: Any) -> None:
+    made = factory.connect(SEEDS[0])
+    factory.disconnect(made)
+    assert 1 == made.closed

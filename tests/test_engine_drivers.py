@@ -163,3 +163,36 @@ def test_what_was_not_cancelled_returns_its_result() -> None:
         assert "done" == await task
 
     run(main())
+
+
+# Errands of a loop
+
+
+def outcome(of: asyncio.Future[Any]) -> Any:
+    return "cancelled" if of.cancelled() else of.exception() or of.result()
+
+
+def test_the_outcome_of_an_errand_is_that_of_its_future() -> None:
+    odd = RuntimeError("odd")
+
+    async def well() -> str:
+        return "well"
+
+    async def badly() -> None:
+        raise odd
+
+    async def cut_off() -> None:
+        raise asyncio.CancelledError
+
+    async def main() -> list[Any]:
+        errands, loop = loops.Errands(), asyncio.get_running_loop()
+        given = [loop.create_future() for _ in range(4)]
+        given[3].set_result("before")
+        for body, done in zip((well, badly, cut_off, badly), given, strict=True):
+            errands.start(body(), done)
+        errands.start(badly(), None)  # its error is nobody's, and asyncio complains of none
+        await a_little()
+        assert not errands._tasks
+        return [outcome(one) for one in given]
+
+    assert ["well", odd, "cancelled", "before"] == asyncio.run(main())

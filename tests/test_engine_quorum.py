@@ -175,9 +175,10 @@ def test_a_minority_that_waits_asks_again_after_a_while_that_differs(five: Five)
         assert {"wait"} == {reply[0] for reply in replies}
         return {int(reply[2]) for reply in replies}
 
-    split, full = whiles(2, "e"), whiles(0)
+    split, full, just = whiles(2, "e"), whiles(0), whiles(2)
     assert len(split) > 3 and len(full) > 3
     assert max(split) <= async_server.SPLIT[1] and max(full) <= async_server.HELD[1]
+    assert max(just) > async_server.SPLIT[1], "a majority that refuses is no split vote"
 
 
 def test_a_lease_that_the_vote_itself_outlasted_is_no_grant(

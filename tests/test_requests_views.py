@@ -1011,6 +1011,16 @@ def test_a_mixins_options_may_ask_the_database_wherever_they_are_asked_for(
     assert 2 == len(asked)  # by the middleware, then by the view itself
 
 
+def test_a_mixins_options_know_the_views_request_where_the_middleware_asks_for_them(
+    settings, with_middleware, monkeypatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    settings.ROOT_URLCONF = (route("<int:tenant>/", Tenant.as_view()),)
+    with_middleware()
+    with Semaphore("tenant-7", 1, blocking=False):
+        assert (503, 200) == (get("/7/").status_code, get("/8/").status_code)
+
+
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 def test_a_policy_that_the_middleware_asked_is_not_asked_again_by_the_view(
     settings, with_middleware, monkeypatch, asgi: bool

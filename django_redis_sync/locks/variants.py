@@ -49,8 +49,8 @@ class RLock(Lock):
     thread_local.
     """
 
-    # Invariant: no entry is left of a lease that goes with the open transaction
-    # (release_on_commit).
+    # Invariant: the entry of a lease that goes with the open transaction (release_on_commit) is
+    # empty until it is taken again.
     _taken = _Callers()
     #: The thread or task of a lease: a block may end in another thread or task.
     _owners: weakref.WeakKeyDictionary[Lease, Taken] = weakref.WeakKeyDictionary()
@@ -134,11 +134,8 @@ class RLock(Lock):
 
     def _last(self, lease: Lease) -> bool:
         """Count an acquire back; whether it was the last."""
-        owner = self._owners[lease]
-        if (times := owner.get(lease)) and times.pop() > 0:
-            return False
-        owner.pop(lease, None)
-        return True
+        times = self._owners[lease].get(lease)
+        return not times or times.pop() == 0
 
     def newest(self, keep: bool = False) -> Lease:
         lease = self._mine()
@@ -150,11 +147,10 @@ class RLock(Lock):
         return lease
 
     def _deferred(self, lease: Lease) -> bool:
-        owner = self._owners[lease]
-        if lease not in _LATER and not super()._deferred(_Later(lease, owner)):  # type: ignore[arg-type]
+        later = _Later(lease, self._owners[lease])
+        if lease not in _LATER and not super()._deferred(later):  # type: ignore[arg-type]
             return False
         _LATER.add(lease)
-        owner[lease] = []  # until then it may be taken again
         return True
 
     def undo(self, lease: Lease, *error: Any) -> None:
