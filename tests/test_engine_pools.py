@@ -304,6 +304,33 @@ def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[flo
     assert 2.0 == Own(pool).lend(5.0)[1]
 
 
+def test_what_a_connection_says_of_its_library_is_looked_up_once() -> None:
+    class Telling(Line):
+        looked_up = 0
+
+        def __init__(self, driver_info: Any = None, **given: Any) -> None:
+            super().__init__(**given)
+            type(self).looked_up += driver_info is None
+            self.driver_info = driver_info or "redis-py"
+
+    pool = Pool()
+    pool.connection_class = Telling
+    assert 3 == len(use(Own(pool), 3))
+    assert 1 == Telling.looked_up
+
+
+def test_a_class_that_is_told_nothing_of_its_library_is_not_told() -> None:
+    class Plain(Line):
+        driver_info = "its own"
+
+        def __init__(self, socket_timeout: float = 5, socket_connect_timeout: float = 5) -> None:
+            super().__init__()
+
+    pool = Pool()
+    pool.connection_class = Plain
+    assert 1 == len(use(Own(pool)))
+
+
 def test_all_that_are_idle_are_closed_when_there_will_be_no_more_questions() -> None:
     pool = Pool()
     own, hand = Own(pool), hand_of(pool)

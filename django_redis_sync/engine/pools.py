@@ -19,6 +19,8 @@ from ..protocol.plans import SHORTEST_WAIT, Failure
 from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
+#: What a connection says of its library; since redis-py 7.
+_ABOUT = "driver_info"
 
 #: Connections of the project's pool that a process keeps borrowed between two commands, and the
 #: seconds for which they are believed to be open.
@@ -198,6 +200,11 @@ class Own:
         kind, given = pool.connection_class, dict(pool.connection_kwargs)
         sample = kind(**given)
         said = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
+        with contextlib.suppress(AttributeError, TypeError):  # a class of the project's own
+            # Else each looks up the version of redis-py on disk: longer than it takes to connect.
+            about = {**given, _ABOUT: getattr(sample, _ABOUT)}
+            kind(**about)
+            given = about
         self.takes = max((math.inf if s is None else s for s in said.values()), default=math.inf)
         self.patience = min(ATTEMPT, said.get(_TIMEOUTS[0]) or ATTEMPT)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -61,9 +62,24 @@ def compose(verb: str, constants: Mapping[str, int] = CONSTANTS) -> str:
     return with_numbers(verb, with_functions(read(verb)), {**PATTERNS, **constants})
 
 
+#: Taken by the thread that composes. Others wait so many seconds: a fork may find it taken.
+_composing, _PATIENCE = threading.Lock(), 1.0
+
+
 @cache
 def script(verb: str) -> Script:
     """The verb's script, composed once per process."""
+    # Threads of a new process come at once, and each would do all of the work among the others.
+    first = _composing.acquire(timeout=_PATIENCE)
+    try:
+        return _composed(verb)
+    finally:
+        if first:
+            _composing.release()
+
+
+@cache
+def _composed(verb: str) -> Script:
     text, source = read(verb), compose(verb)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))

@@ -67,7 +67,7 @@ def _code(text: str) -> list[str]:
 def _placed(lines: list[str], made: set[str]) -> list[str]:
     """`lines` with the functions that they call; those that are `made` can be seen from there."""
     made, placed = set(made), []
-    for head, body, asked in _statements(lines):
+    for head, body, asked in _statements(tuple(lines)):
         for name in asked:
             placed += _defined(name, made)
         placed += [head, *_placed(body, made)]
@@ -80,15 +80,17 @@ def _defined(name: str, made: set[str]) -> list[str]:
         return []
     made.add(name)
     head, *body, end = functions()[name]
-    asked = [other for *_, others in _statements(body) for other in others]
+    asked = [other for *_, others in _statements(tuple(body)) for other in others]
     below = [line for other in asked for line in _defined(other, made)]
     return [*below, head, *_placed(body, made), end]
 
 
-def _statements(lines: list[str]) -> list[tuple[str, list[str], list[str]]]:
+@cache
+def _statements(lines: tuple[str, ...]) -> list[tuple[str, list[str], list[str]]]:
     """Each line that is indented the least, the lines below it, and its calls.
 
-    An `if` also has the calls of each of its `elseif`, and a loop those of every turn.
+    An `if` also has the calls of each of its `elseif`, and a loop those of every turn. Remembered:
+    a function is looked at wherever it might be placed.
     """
     indent = min((_indent(line) for line in lines), default=0)
     starts = [number for number, line in enumerate(lines) if _indent(line) == indent]
@@ -109,7 +111,7 @@ def _asked(head: str, body: list[str], after: list[str]) -> list[str]:
                 break
             asked += called(other)
     if word == "for":
-        asked += [name for *_, names in _statements(body) for name in names]
+        asked += [name for *_, names in _statements(tuple(body)) for name in names]
     return asked
 
 
