@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from django.core import checks
 from django.core.management import call_command
 
 from django_redis_sync.models import Name
+from tests.support import nursery
 
 SETTINGS = """
 from tests.settings import *
@@ -45,8 +45,7 @@ class HostProject:
             "PYTHONPATH": f"{self.folder}{os.pathsep}{here}",
             "DJANGO_SETTINGS_MODULE": "host",
         }
-        command = [sys.executable, "-W", "error", "-m", "django", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return nursery.run("-W", "error", "-m", "django", *words, env=environment)
 
 
 def test_a_host_project_migrates_dumps_and_has_nothing_to_make(tmp_path: Path) -> None:

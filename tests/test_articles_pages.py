@@ -10,7 +10,6 @@ import asyncio
 import functools
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The same pages in sync and in async code.
@@ -33,9 +34,8 @@ def played(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Any:
 
     @functools.cache
     def run(prefix: str, *roles: str, **environment: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, prefix, *roles],
-            cwd=ROOT,
+        done = nursery.run(
+            *("-m", __name__, prefix, *roles),
             env={
                 **os.environ,
                 "DJANGO_SETTINGS_MODULE": "example_project.settings",
@@ -43,8 +43,6 @@ def played(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Any:
                 "REDIS_URL": redis_url,
                 **environment,
             },
-            capture_output=True,
-            text=True,
             timeout=100,
         )
         assert done.returncode == 0, done.stderr

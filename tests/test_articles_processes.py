@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -32,16 +31,7 @@ BUYERS, PROCESSES, TICKETS = 50, 5, 10
 class Other(Child):
     """Another process, in a role of this module."""
 
-    def __init__(self, role: str, *args: object, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, role, *map(str, args)],
-            cwd=ROOT,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    module = __name__
 
 
 # Tests

@@ -5,8 +5,6 @@ from __future__ import annotations
 import configparser
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from benchmarks.commands import counted
 from devtools.servers import find_server
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.protocol import scripts
+from tests.support import nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 ALONE = pytest.mark.skipif(
@@ -29,13 +28,9 @@ ALONE = pytest.mark.skipif(
 @pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
 def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
     found = tmp_path / "new" / "found.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "statistics"]
-    done = subprocess.run(
-        [*command, "--json", str(found)],
-        cwd=ROOT,
+    done = nursery.run(
+        *("-m", "benchmarks", "--quick", "--only", "statistics", "--json", found),
         env={name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "Server µs with statistics and without" in done.stdout

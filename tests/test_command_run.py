@@ -3,7 +3,6 @@
 import io
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,11 +18,12 @@ from django_redis_sync.management import runner
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
+from tests.support import nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 LEASE = 1.0
 
-Run = Callable[..., "subprocess.Popen[str]"]
+Run = Callable[..., nursery.Process]
 
 
 @pytest.fixture
@@ -40,17 +40,15 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
         "DJANGO_SETTINGS_MODULE": "quick_settings",
         "PYTHONWARNINGS": "",
     }
-    started: list[subprocess.Popen[str]] = []
+    started: list[nursery.Process] = []
 
-    def start(*words: str, **more: str) -> "subprocess.Popen[str]":
+    def start(*words: str, **more: str) -> nursery.Process:
         started.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "django", "locks", "run", *words],
+            nursery.Process(
+                *("-m", "django", "locks", "run", *words),
                 env={**env, **more},
                 cwd=tmp_path,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+                errors=True,
             )
         )
         return started[-1]
@@ -61,7 +59,7 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
         process.communicate()
 
 
-def ended(process: "subprocess.Popen[str]", seconds: float = 20) -> tuple[int, str, str]:
+def ended(process: nursery.Process, seconds: float = 20) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
 

@@ -35,12 +35,13 @@ from django_redis_sync.operators.status import _record, status_of
 from django_redis_sync.operators.words import duration
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
+from tests.support import nursery
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
 ROOT = Path(__file__).resolve().parent.parent
-MANAGE = [sys.executable, "-m", "django", "locks"]
+MANAGE = ["-m", "django", "locks"]
 
 # Gives the command a terminal of its own, as a shell does: Ctrl-C reaches it.
 ON_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv("
@@ -219,12 +220,11 @@ def test_one_is_no_plural(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> 
 def subprocess_waiter(name: str) -> Iterator[None]:
     code = "import django; django.setup(); from django_redis_sync import Lock\n"
     code += f"Lock({name!r}, label='a waiter').acquire()"
-    waiter = subprocess.Popen([sys.executable, "-c", code], env=environment())
-    try:
-        yield
-    finally:
-        waiter.kill()
-        waiter.wait()
+    with nursery.Process("-c", code, env=environment()) as waiter:
+        try:
+            yield
+        finally:
+            waiter.kill()
 
 
 def test_marks_are_visible_with_the_way_back(busy: None) -> None:
@@ -247,7 +247,7 @@ def test_control_characters_are_shown_and_not_sent(busy: None) -> None:
 
 def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:
     done = subprocess.run(
-        [*MANAGE, "status"],
+        [sys.executable, *MANAGE, "status"],
         env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"),
         capture_output=True,
         text=True,
@@ -328,12 +328,8 @@ def test_json_holds_everything_the_table_shows(busy: None) -> None:
 
 @pytest.mark.parametrize(("action", "code"), [("status", 1), ("doctor", 2)])
 def test_redis_down_is_one_line_and_an_exit_code(action: str, code: int) -> None:
-    done = subprocess.run(
-        [*MANAGE, action],
-        env=environment(DJANGO_REDIS_SYNC_TEST_URL="redis://me:secret@127.0.0.1:1/0"),
-        capture_output=True,
-        text=True,
-    )
+    dead = environment(DJANGO_REDIS_SYNC_TEST_URL="redis://me:secret@127.0.0.1:1/0")
+    done = nursery.run(*MANAGE, action, env=dead)
     assert done.returncode == code
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -369,7 +365,7 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", ON_TERMINAL, *MANAGE[1:], *words],
+            [sys.executable, "-c", ON_TERMINAL, *MANAGE, *words],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -435,17 +431,11 @@ def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
 
 
 def test_watch_on_a_pipe_gives_a_json_line_each_time(raw: redis.Redis) -> None:
-    watch = subprocess.Popen(
-        [*MANAGE, "status", "a", "--format", "json", "--watch", "0.1"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert watch.stdout is not None
-    lines = [json.loads(watch.stdout.readline()) for _ in range(3)]
-    watch.send_signal(signal.SIGINT)
-    assert watch.wait(10) == 0
-    watch.stdout.close()
+    words = ("status", "a", "--format", "json", "--watch", "0.1")
+    with nursery.Process(*MANAGE, *words, env=environment()) as watch:
+        lines = [json.loads(watch.line()) for _ in range(3)]
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(10) == 0
     assert [line["names"][0]["display"] for line in lines] == ["a"] * 3
 
 

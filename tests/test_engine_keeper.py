@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -21,6 +19,7 @@ from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted
+from tests.support import nursery
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 from tests.support.no_threads import NoThreads
 
@@ -370,13 +369,7 @@ SQUEEZED = """if True:
 def test_in_a_process_without_room_for_threads_the_next_use_starts_the_keeper(
     raw: redis.Redis,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SQUEEZED],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = nursery.run("-c", SQUEEZED)
     assert done.stdout.splitlines() == [
         "no threads",
         "held True",

@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from django_redis_sync.engine.quorum import loop
 from django_redis_sync.engine.threads import Bell, Worker, forgotten_in_forks, made_once
 from django_redis_sync.protocol.plans import Failure
 from tests.behaviour.both import eventually
+from tests.support import nursery
 from tests.support.interrupting import Interrupted, at_any_step, interruptions
 from tests.support.no_threads import NoThreads
 
@@ -464,13 +464,7 @@ STORM = """if True:
 
 
 def test_a_storm_of_signals_leaves_nobody_hanging(raw: Any) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STORM],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    done = nursery.run("-c", STORM, timeout=90)
     said = done.stdout.split("\n")[0]
     assert ("True True 0 []", 0) == (said, done.returncode), done.stderr
     # What was granted to an interrupted caller is nobody's, and back within its lease.

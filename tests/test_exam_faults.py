@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -19,6 +18,7 @@ from exam.entries import ENTRIES
 from exam.examine import Seen, _doubtful
 from exam.faults import FAULTS
 from exam.judge import NOT_GIVEN, TWO_INSIDE, Finding, against
+from tests.support import nursery
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("lock", "async", "quorum", "requests")
@@ -31,14 +31,8 @@ needs_servers = pytest.mark.skipif(
 
 def examined(key: str, *faults: str, folder: Path | None = None) -> list[Seen]:
     """In a process of its own, as `make exam` does it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "exam.examine", key, *faults],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder or ''}"},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder or ''}"}
+    done = nursery.run("-m", "exam.examine", key, *faults, env=env, timeout=110)
     assert done.returncode == 0, done.stderr
     return [Seen.read(json.loads(line)) for line in done.stdout.splitlines()]
 
@@ -196,9 +190,7 @@ def test_the_page_has_a_place_for_the_table() -> None:
 
 
 def test_the_names_of_locks_and_faults_can_be_listed() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "exam", "--list"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = nursery.run("-m", "exam", "--list")
     assert {*ENTRIES, *FAULTS} <= set(done.stdout.split())
 
 
@@ -206,13 +198,8 @@ def test_what_is_not_installed_is_skipped_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "absent.py").write_text(
         "from exam.adapter import Entry\nENTRY = Entry('absent', 'x:Y', module='no_such_module')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "exam", "--only", "absent:ENTRY", "--json", tmp_path / "out.json"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-        capture_output=True,
-        text=True,
-    )
+    words = ("-m", "exam", "--only", "absent:ENTRY", "--json", tmp_path / "out.json")
+    done = nursery.run(*words, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
     if find_server() is not None:
         assert "absent:ENTRY: skipped, no_such_module is not installed" in done.stdout
 

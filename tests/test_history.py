@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from django.conf import settings
 
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
+from tests.support import nursery
 from tests.support.history import RULES, judge
 from tests.support.journal import Entry, journalling
 from tests.support.workload import FAST, Workload, call
@@ -812,10 +811,8 @@ assert "777" in source
 with redis.Redis.from_url({redis_url!r}) as client:
     print(client.eval(source, len(one.keys), *one.keys, *one.argv))
 """
-    root = Path(__file__).resolve().parent.parent
     with journalling(redis_url, constants={"BURIAL": 777}) as journal:
-        words = [sys.executable, "-c", child]
-        done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+        done = nursery.run("-c", child)
         verbs = [entry.verb for entry in journal]
 
     assert "[b'gone']\n" == done.stdout, done.stderr

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devtools import postgres
+from tests.support import nursery
 
 from .tickets.__main__ import BUYERS, TICKETS
 
@@ -31,8 +30,8 @@ def sold(redis_url: str) -> dict[str, Any]:
     assert not missing, missing
     with postgres.Postgres() as server:
         words = dict(word.split("=") for word in server.dsn.split())
-        command = [sys.executable, "-m", "tests.tickets", redis_url, words["host"], words["port"]]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+        command = ("-m", "tests.tickets", redis_url, words["host"], words["port"])
+        done = nursery.run(*command, timeout=110)
     assert 0 == done.returncode, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return said

@@ -14,6 +14,7 @@ import pytest
 from django_redis_sync import Semaphore
 from tests.request_site import gate
 from tests.request_site.server import Site, Slow
+from tests.support import nursery
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 SERVERS = ["gunicorn", "uvicorn"]
@@ -235,14 +236,11 @@ def counter(tmp_path, monkeypatch) -> Callable[[], int]:
     """A database file with one row that counts."""
     import os
     import sqlite3
-    import subprocess
-    import sys
 
     path = tmp_path / "site.sqlite3"
     monkeypatch.setenv("DJANGO_REDIS_SYNC_TEST_DB", str(path))
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.request_site.settings"}
-    words = [sys.executable, "-m", "django", "migrate", "-v0", "auth"]
-    subprocess.run(words, env=env, check=True, cwd=Path(__file__).parent.parent)
+    assert 0 == nursery.run("-m", "django", "migrate", "-v0", "auth", env=env).returncode
     with sqlite3.connect(path) as database:
         database.execute("insert into auth_group (name) values ('count 0')")
     database.close()

@@ -12,51 +12,39 @@ import math
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from tests.support import nursery
 
 
 class Child:
     """A child process, seen from the test. Also a context manager that ends it."""
 
-    def __init__(self, role: str, *args: object) -> None:
-        import django_redis_sync
+    module = __name__
 
-        root = Path(django_redis_sync.__file__).parents[1]
-        # A group of its own: what it forked ends with it.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, role, *map(str, args)],
-            cwd=root,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(self, role: str, *args: object, **environment: str) -> None:
+        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environment}
+        self.process = nursery.Process("-m", self.module, role, *args, env=env)
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *error: object) -> None:
+        # It stands in a group of its own: what it forked ends with it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
     def line(self) -> list[str]:
         """The words of the next line that it prints; AssertionError when it ended."""
-        assert self.process.stdout is not None
-        text = self.process.stdout.readline()
-        assert text, "the child ended"
-        return text.split()
+        return self.process.line().split()
 
     def tell(self, text: str = "") -> None:
         """Let it go on: a role that asks waits for a line."""
-        assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 

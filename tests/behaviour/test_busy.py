@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from django_redis_sync import Lock
 from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.outage import breaker
 from django_redis_sync.signals import outage_changed
+from tests.support import nursery
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
@@ -161,8 +160,7 @@ asyncio.run(main())
 
 def test_busy_processes_never_exceed_the_limit_together(raw: Any) -> None:
     """Judged from outside: by what the views themselves count in Redis."""
-    words = [sys.executable, "-c", PROCESS, str(BUSY), "4"]
-    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    both = [nursery.Process("-c", PROCESS, BUSY, 4) for _ in range(2)]
     served = [int(one.communicate(timeout=60)[0]) for one in both]
     assert all(served)
     assert 4 >= int(raw.zscore("busy:most", "most"))
