@@ -71,9 +71,9 @@ def redis_url() -> str:
 @pytest.fixture
 def clean_redis(redis_url: str) -> Iterator[None]:
     """No key of ours before the test or after it."""
-    _clean(redis_url)
+    clean(redis_url)
     yield
-    _clean(redis_url)
+    clean(redis_url)
 
 
 @pytest.fixture
@@ -92,7 +92,8 @@ def new_server() -> Iterator[Callable[..., RedisServer]]:
         yield lambda **options: stack.enter_context(RedisServer(**options))
 
 
-def _clean(url: str) -> None:
+def clean(url: str) -> None:
+    """No key of ours, and nothing remembered of any."""
     from django_redis_sync.engine import clerk, keeper, marks
     from django_redis_sync.engine.names import Names
     from django_redis_sync.protocol.keys import policies

@@ -343,12 +343,23 @@ DEFECTS = {
 }
 
 
+#: The walks that meet rare ones: begun with, since those before them find nothing.
+FOUND_BY = {
+    "a full memory denies a renewal": 11,
+    "another fence renews": 21,
+    "another kind is let in": 55,
+    "a pass for ever is packed": 24,
+    "a writer weighs as much as a reader": 155,
+}
+
+
 @pytest.mark.parametrize("name", DEFECTS)
 def test_the_law_finds_it_when(name: str) -> None:
     texts = [with_functions(read(verb)) for verb in scripts.VERBS]
     assert all(any(anchor in text for text in texts) for anchor in DEFECTS[name]), "not planted"
     with pytest.raises(AssertionError, match=r"packed,|ERROR"):
-        for seed in range(200):
+        first = FOUND_BY.get(name, 0)
+        for seed in (*range(first, 200), *range(first)):
             walk(range(seed, seed + 1), 120, lua=DEFECTS[name], full=bool(seed % 2))
 
 
