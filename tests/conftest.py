@@ -43,7 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 #: What takes many servers, minutes, or a machine that does nothing else: `make deep`.
-DEEP = ("topologies", "faults", "soak", "test_tutorial.py", "test_requests_everywhere.py")
+DEEP = (
+    *("topologies", "faults", "soak"),
+    *("test_builds.py", "test_tutorial.py", "test_requests_everywhere.py"),
+)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -176,7 +176,7 @@ def test_without_locks_every_row_is_broken_and_the_site_stays_up_until_ctrl_c(
     assert "inside at once, the limit is 3" in rows[1][1]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(60)
 def test_a_demo_ended_midway_leaves_no_process(tmp_path: Path, redis_url: str) -> None:
     own_redis = "" if find_server() else redis_url
