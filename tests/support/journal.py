@@ -285,6 +285,7 @@ def _patch(compose: Any, constants: Mapping[str, int]) -> None:
     # `script` finds `compose` when it is called, and may have been imported by name elsewhere.
     scripts.compose = compose
     scripts.script.cache_clear()
+    scripts._composed.cache_clear()
     scripts.CONSTANTS = plans.CONSTANTS = constants
     plans.CLAIM = constants["CLAIM"] / 1000
 
