@@ -378,6 +378,24 @@ def test_a_name_in_use_is_written_again_each_minute(server: Any, now: list[float
     assert {named("a").keys.leases} == names.noted
 
 
+def test_names_are_written_in_groups_but_at_once_when_the_process_ends(
+    server: Any, now: list[float]
+) -> None:
+    names = Names(list)
+    names.add(named("a").keys)
+    assert now[0] == names.due
+    names.tend(server, now[0])
+    names.add(named("b").keys)
+    assert now[0] + nameses.NOTED_AFTER == names.due
+    names.hurry()
+    assert 0.0 == names.due
+    names.tend(server, now[0])
+    names.hurry()
+    assert now[0] < names.due  # nothing is fresh
+    names.add(named("c").keys)
+    assert now[0] == names.due
+
+
 def test_names_that_could_not_be_written_are_kept(server: Any, now: list[float]) -> None:
     for failure, later in ((GONE, nameses.RETRY), (FINAL, nameses.NOTED_EVERY)):
         names = Names(list)

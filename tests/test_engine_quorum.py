@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -287,6 +288,44 @@ def test_a_vote_ends(five: Five, monkeypatch: pytest.MonkeyPatch) -> None:
         member.says = lambda step: None
     (failure,) = run(five, ask()._replace(timeout=1e6))
     assert isinstance(failure, Failure) and "unanswered" == failure.why
+
+
+def test_a_quorum_shows_no_fewer_holders_than_a_majority_knows_of(five: Five) -> None:
+    step = Run("inspect", KEYS.of("t"), ("", 1), 1.0)
+    for holding, first, alias in zip((0, 1, 1, 1, 3), "98765", five, strict=True):
+        says(five, "inspect", [first] + ["0"] * 6 + [holding], alias)
+    ((*_, holding),) = run(five, step)
+    assert 1 == holding
+    says(five, "inspect", GONE, "b", "c")
+    ((*_, holding),) = run(five, step)
+    assert 0 == holding  # of three that answered, all may be needed for a majority
+
+
+@pytest.mark.parametrize("answering", ["abcde", "e", ""], ids=["all", "one", "none"])
+def test_a_command_is_answered_by_any_server_and_fails_when_all_do(
+    five: Five, monkeypatch: pytest.MonkeyPatch, answering: str
+) -> None:
+    def of(alias: str) -> Any:
+        return SimpleNamespace(command=lambda *words, timeout: command(alias, timeout))
+
+    def command(alias: str, timeout: float) -> str:
+        asked.append((alias, timeout))
+        if alias not in answering:
+            raise GONE
+        return alias
+
+    async def main() -> Any:
+        return await AsyncQuorumServer(Quorum(five)).command("TIME", timeout=9.0)
+
+    asked: list[Any] = []
+    monkeypatch.setattr(async_server, "server_of", of)
+    monkeypatch.setattr(async_server, "LATE", 5.0)
+    if answering:
+        assert asyncio.run(main()) in answering
+    else:
+        with pytest.raises(Failure, match="refused"):
+            asyncio.run(main())
+    assert [(alias, voting.PATIENCE) for alias in five] == sorted(asked)
 
 
 # Which servers

@@ -10,11 +10,19 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from redis import exceptions as errors
 
 from django_redis_sync.operators import doctor
-from django_redis_sync.operators.doctor import Finding, neighbours, permissions, servers
+from django_redis_sync.operators.doctor import (
+    Finding,
+    examining,
+    neighbours,
+    permissions,
+    servers,
+)
 from django_redis_sync.operators.doctor.servers import Node
 from django_redis_sync.operators.status import Status
+from django_redis_sync.protocol.plans import Failure
 from tests.support.statuses import AT, forever, status
 
 
@@ -40,6 +48,21 @@ def level(found: Iterator[Finding]) -> str:
     (finding,) = found
     assert (finding.level != "ok") == bool(finding.remedy), finding
     return finding.level
+
+
+@pytest.mark.parametrize(
+    ("looks", "ids"),
+    [
+        (servers.LOOKS, ["latency", "clock", "acl", "info"]),
+        (neighbours.LOOKS, ["shared", "names", "uwsgi"]),
+    ],
+    ids=["of a node", "beside it"],
+)
+def test_a_look_that_fails_is_a_finding_under_the_looks_own_id(looks: Any, ids: list[str]) -> None:
+    def refused(about: Any) -> Any:
+        raise Failure(errors.ResponseError("NOPERM of this command"), 0.0, "final")
+
+    assert ids == [finding.id for finding in examining._looked(dict.fromkeys(looks, refused), None)]
 
 
 # Each node

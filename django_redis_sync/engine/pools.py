@@ -310,12 +310,7 @@ class Waiting:
         limit = self._own.patience
         seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
         most = min(limit, seconds + _BLPOP_MARGIN)
-        try:
-            connection, _ = self._own.lend(most)
-        except errors.ConnectionError as error:
-            if not is_exhausted(error):
-                raise
-            raise Exhausted from error
+        connection, _ = self._own.lend(most)
         try:
             connection.send_packed_command([pack(("BLPOP", key, f"{seconds:.3f}"))])
             reply = read(connection, most)

@@ -123,7 +123,7 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
         after = older
         peak = held[older] + min(ended, limit)
         rows.append((start, row if row.peak >= peak else replace(row, peak=peak)))
-    counters = [row for _, row in reversed(rows)]
+    counters = [row for _, row in rows]
     suggested = suggest(counters)
     return replace(found, rows=(*reversed(rows),), total=add(counters), suggested_limit=suggested)
 
