@@ -187,7 +187,9 @@ def _acquire(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
         if busy and name.kind not in ("", kind):
             return ["kind", name.kind]
         name.kind, name.limit = kind, limit
-    first = next(iter(name.queue), token) == token or not int(given["fair"])
+    # Only a newcomer passes the queue: who waits keeps its place.
+    passes = token not in name.queue and not int(given["fair"])
+    first = passes or next(iter(name.queue), token) == token
     if first and name.fits(claim):
         return _granted(_grant(name, claim, now), now)
     reason = PAUSED if name.paused else FULL

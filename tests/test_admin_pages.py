@@ -12,7 +12,7 @@ from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
 from django.urls import path, reverse
 
 from devtools.servers import free_port
@@ -69,6 +69,17 @@ def shown_list(client: Client, *names: str, query: str = "") -> str:
     response = client.get(LIST + query)
     assert response.status_code == 200
     return response.content.decode()
+
+
+def test_nobody_may_add_change_or_delete_what_is_no_row(rf: RequestFactory) -> None:
+    def allowed(user: User) -> list[bool]:
+        request, entry = rf.get("/"), NameAdmin(Name, admin.site)
+        request.user = user
+        words = ("module", "view", "add", "change", "delete")
+        return [getattr(entry, f"has_{word}_permission")(request) for word in words]
+
+    assert [True, True, False, False, False] == allowed(User(is_superuser=True, is_active=True))
+    assert [False] * 5 == allowed(User.objects.create_user("nobody", is_staff=True))
 
 
 def test_the_index_shows_the_entry_to_those_who_may_see(viewer: Client) -> None:

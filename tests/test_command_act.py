@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.operators.names import family, names_in_use
@@ -193,3 +193,58 @@ def test_a_name_that_can_not_be_is_one_line(name: str) -> None:
     with pytest.raises(CommandError, match="a name must not") as caught:
         locks("pause", name)
     assert "\n" not in str(caught.value)
+
+
+# What the command takes
+
+
+def parsers() -> dict[str, Any]:
+    """The parser of each action."""
+    parser = load_command_class("django_redis_sync", "locks").create_parser("manage.py", "locks")
+    (actions_of,) = (one for one in parser._actions if one.dest == "action")
+    return dict(actions_of.choices)
+
+
+USAGE = {
+    "status": "[--key KEY] [--format {table,json}] "
+    "[--sort name|recent|use|waiting|refused|oldest] [--top N] [--watch [SECONDS]] [name]",
+    "clear": "[--key KEY] [--holder ID] [--pattern] [--dry-run] [--reason REASON] "
+    "[--no-input] name",
+    "pause": "[--key KEY] [--reason REASON] name",
+    "resume": "[--key KEY] [--reason REASON] name",
+    "resize": "[--reset] [--key KEY] [--reason REASON] name [LIMIT]",
+    "log": "[--key KEY] [--format {table,json}] [--top N] [name]",
+    "doctor": "",
+}
+
+
+def test_each_action_shows_what_it_takes_and_what_that_is() -> None:
+    made = parsers()
+    assert {*USAGE, "run"} == {*made}
+    for action, words in USAGE.items():
+        usage = " ".join(made[action].format_usage().split())
+        assert f"usage: manage.py locks {action} [-h] [--using ALIAS] {words}".strip() == usage
+    for parser in made.values():
+        unsaid = {one.dest for one in parser._actions if not one.help}
+        assert unsaid <= {"name", "limit", "format"}, "of the others the names say too little"
+        assert parser.description
+
+
+def test_what_is_not_said_to_an_action_is_as_it_was() -> None:
+    common = {"key": None, "reason": ""}
+    expected = {
+        "status": {"name": None, "key": None, "format": "table", "sort": None, "top": 100}
+        | {"watch": None},
+        "clear x": {**common, "holder": None, "pattern": False, "dry_run": False}
+        | {"interactive": True},
+        "pause x": common,
+        "resize x": {**common, "limit": None, "reset": False},
+        "log": {"name": None, "key": None, "format": "table", "top": 100},
+        "run x": {"limit": None, "wait": None, "skip": False, "min_hold": None},
+    }
+    for line, values in expected.items():
+        action, *words = line.split()
+        found = vars(parsers()[action].parse_args(words))
+        named = {"name": words[0]} if words else {}
+        assert {**values, **named} == found
+    assert 1.0 == parsers()["status"].parse_args(["--watch"]).watch

@@ -197,6 +197,8 @@ def test_a_majority_that_does_not_answer_is_a_failure_and_is_undone_later(five: 
         five[alias].says = lambda step: GONE
     (failure,) = run(five, ask())
     assert isinstance(failure, Failure)
+    assert "unreachable" == failure.why
+    assert "2 of 5 servers of the quorum answered; one failed with: refused" == str(failure.cause)
     assert [1, 1, 1, 0, 0] == [len(later.steps) for later in five.later.values()]
     # An acquire may still be on its way there, so it is buried.
     assert ("t", "0", "undo", 1) == five.later["a"].steps[0].argv[:4]

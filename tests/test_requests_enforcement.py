@@ -54,6 +54,34 @@ def request_of(**meta: Any) -> Any:
 # Its semaphore
 
 
+def test_a_policy_with_one_semaphore_looks_it_up_once(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    made: list[Any] = []
+    look_up = enforcement._semaphore
+
+    def noted(*args: Any) -> Any:
+        made.append(look_up(*args))
+        return made[-1]
+
+    def asks(policy: Policy) -> int:
+        """How often it looked, for three requests."""
+        made.clear()
+        for _ in range(3):
+            hold = run(enter([policy], request_of()))
+            assert isinstance(hold, Hold) and [made[0].place] == [*hold.note]
+            hold.release()
+        return len(made)
+
+    monkeypatch.setattr(enforcement, "_semaphore", noted)
+    one = policy_of()
+    assert [1, 3, 3] == [
+        asks(policy) for policy in (one, policy_of(key="ip"), policy_of(limit=lambda request: 3))
+    ]
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 7}
+    assert 1 == asks(one)  # changed settings may say another cache
+
+
 OPTIONS = {"max_hold": 77.0, "min_hold": 7.0, "timeout": 17.0, "fair": False}
 
 

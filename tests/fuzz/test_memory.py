@@ -251,6 +251,12 @@ def test_of_two_renewals_the_later_one_counts_whichever_came_last() -> None:
         assert left == round(int(reply[1]) / LONG)
 
 
+def test_a_waiter_that_is_not_in_the_queue_any_more_is_told() -> None:
+    both = InMemory()
+    assert ("gone",) == both.run("acquire", "t0", how="again", limit=2, lease=LONG, permits=1)
+    both.they_look_the_same()
+
+
 def play(*turns: dict[str, Any]) -> list[str]:
     """What both say to the one and the other, in turn."""
     both = InMemory()
@@ -267,6 +273,14 @@ def test_nobody_passes_a_queue_but_those_who_would_not_be_fair() -> None:
     assert ["ok", "wait", "no", "wait", "ok"] == play(
         one, two, {**one, "how": "try"}, one, {**one, "fair": 0}
     )
+
+
+def test_who_would_not_be_fair_but_had_to_wait_keeps_its_place() -> None:
+    both, terms = InMemory(), {"limit": 2, "kind": "p", "max_waiters": 9}
+    for permits, fair in ((2, 1), (2, 1), (1, 0)):
+        both.take(how="wait", permits=permits, fair=fair, **terms)
+    both.resize(3)
+    assert ["t1", "t2"] == [*both.waiting]
 
 
 def test_as_many_wait_as_may() -> None:
