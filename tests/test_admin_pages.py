@@ -272,6 +272,17 @@ def test_every_name_has_a_page_of_its_own(viewer: Client, name: str, key: str | 
     assert response.context["status"].key == key
 
 
+def test_a_policys_page_lists_its_keys_and_a_keys_page_no_others(
+    viewer: Client, held: Callable[..., None]
+) -> None:
+    for key in "12":
+        held("tenants", 3, key=key)
+    eventually(lambda: listed("tenants@1", "tenants@2"))
+    pages = [f"{LIST}{quoted('tenants', key)}/change/" for key in (None, "1")]
+    shown = [viewer.get(page).content.decode() for page in pages]
+    assert [True, False] == [f"{quoted('tenants', '2')}/change/" in page for page in shown]
+
+
 @pytest.mark.parametrize("unknown", ["nobody", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
 def test_a_name_that_is_not_ours_is_not_found(viewer: Client, unknown: str) -> None:
     assert viewer.get(f"{LIST}{unknown}/change/").status_code == 404

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator
@@ -271,6 +272,7 @@ def clerk(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
     made.held = held  # type: ignore[attr-defined]
     expected: list[float] = []
     monkeypatch.setattr(made._worker, "expect", expected.append)
+    made.expected = expected  # type: ignore[attr-defined]
     monkeypatch.setattr(made._worker, "rouse", lambda: True)
     yield made
 
@@ -335,6 +337,20 @@ def test_all_books_are_written_when_the_process_ends(clerk: Any, server: Any, no
     clerk._turn()
     assert server.steps and any(words[0] == "ZADD" for words in server.commands)
     assert not any(book.unwritten for book in clerk._books)
+
+
+def test_marks_that_were_read_for_an_ask_are_read_again_in_time(
+    clerk: Any, policy: Any, server: Any, now: list[float]
+) -> None:
+    server.reply = ["p:exports", "17"]
+    plan = clerk.heed(policy)
+    with contextlib.suppress(StopIteration):
+        plan.send(server.run(next(plan)))
+    assert ("17 0", [0.0]) == (policy.mark, clerk.expected)  # at once: waiters look at the change
+    clerk._turn()
+    with contextlib.suppress(StopIteration):
+        next(clerk.heed(policy))
+    assert [0.0, now[0] + markses.EVERY] == clerk.expected
 
 
 # Names

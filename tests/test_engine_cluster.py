@@ -351,6 +351,29 @@ def test_asking_stands_before_each_command_in_async_code(monkeypatch: pytest.Mon
     assert [["ASKING", "EVALSHA"], ["ASKING", "EVAL"]] == client.executed
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(errors.ConnectionError("refused"), "refused"), (errors.TimeoutError(), "no reply in time")],
+)
+def test_what_came_in_place_of_the_answer_is_the_failures_cause(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Pipeline):
+        async def execute(self, raise_on_error: bool) -> Any:
+            raise error
+
+    monkeypatch.setattr(async_servers, "Batcher", lambda client: None)
+
+    async def main() -> Failure:
+        with pytest.raises(Failure) as caught:
+            await async_servers.AsyncNode(Broken()).asking(step())
+        return caught.value
+
+    failure = asyncio.run(main())
+    assert ("unanswered", said) == (failure.why, str(failure.cause))
+    assert isinstance(failure.cause, type(error))
+
+
 # Addresses
 
 

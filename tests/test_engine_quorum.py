@@ -147,6 +147,10 @@ def test_more_than_half_is_a_majority(servers: int, need: int) -> None:
     assert need == Quorum([str(n) for n in range(servers)]).need
 
 
+def test_a_quorum_is_called_by_its_aliases() -> None:
+    assert "a+b+c" == str(Quorum("abc"))
+
+
 def test_servers_are_asked_for_more_than_is_believed() -> None:
     assert ("30302", "inf") == (stretched("30000"), stretched("inf"))
     assert (30000.0, math.inf) == (deducted("30302"), deducted("inf"))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
 from django_redis_sync import conf
@@ -24,7 +25,7 @@ from django_redis_sync.engine.wire import pack, pack_step, turned_away, why
 from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Failure, Wait
+from django_redis_sync.protocol.plans import Failure, Run, Wait
 
 # Errors
 
@@ -212,6 +213,16 @@ def test_an_async_client_neither_retries_by_itself_nor_takes_the_pools_options(
     assert 3 == found["socket_timeout"]
 
 
+@pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
+def test_options_that_are_for_sync_code_alone_are_refused_by_name(
+    option: str, settings: Any
+) -> None:
+    cache = {**settings.CACHES["default"], "OPTIONS": {"CONNECTION_POOL_KWARGS": {option: object}}}
+    settings.CACHES = {**settings.CACHES, "other": {**cache, "LOCATION": "redis://h:1/2"}}
+    with pytest.raises(ImproperlyConfigured, match=f"'other' holds {option}, .*ASYNC_CLIENT"):
+        clients.async_options("other")
+
+
 # This process
 
 
@@ -353,6 +364,19 @@ def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
     words += ["the leases of 'default' are renewed again"]
     words += ["1 leases of 'default' could not be renewed: refused", words[1]]
     assert words == caplog.messages
+
+
+def test_a_lane_is_busy_until_what_it_sends_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def perform(steps: Any) -> list[Any]:
+        seen.append(lane.busy)
+        return [GONE for _ in steps]
+
+    lane = Lane("default", perform, lambda *_: seen.append(lane.busy))
+    monkeypatch.setattr(lane._worker, "rouse", lambda: False)  # no thread can be started
+    lane.send([("t", Run("renew", (), (), 1.0))])
+    assert ([True, True], False) == (seen, lane.busy)
 
 
 GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")

@@ -55,6 +55,13 @@ def test_those_that_are_held_are_all_known_and_looked_through_seldom() -> None:
     assert Paper.looks < 5 * 10_000
 
 
+def test_ends_that_were_loaded_for_no_block_do_not_pile_up() -> None:
+    lock = Lock("loaded")
+    for _ in range(100):
+        _ = lock.__exit__
+    assert len(callers._loaded.blocks) <= 2
+
+
 def test_the_newest_goes_first_and_each_once() -> None:
     mine, leases = taken(3)
     assert [leases[2], leases[1], leases[0], None] == [mine.newest(take=True) for _ in range(4)]

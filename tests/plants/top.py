@@ -48,9 +48,16 @@ PLANTS = [
     Plant(
         "memory: newcomers pass the queue",
         "memory.py",
-        'first = next(iter(name.queue), token) == token or not int(given["fair"])',
+        "first = passes or next(iter(name.queue), token) == token",
         "first = True",
         ("fuzz/test_memory.py::test_nobody_passes_a_queue_but_those_who_would_not_be_fair",),
+    ),
+    Plant(
+        "memory: who would not be fair passes those before it when it asks again",
+        "memory.py",
+        "token not in name.queue and not int",
+        "not int",
+        (MEMORY + "test_who_would_not_be_fair_but_had_to_wait_keeps_its_place",),
     ),
     Plant(
         "memory: a renewal out of order counts",
