@@ -22,7 +22,7 @@ from django_redis_sync.engine.clerk import Clerk
 from django_redis_sync.engine.errands import Errands
 from django_redis_sync.engine.marks import Marks
 from django_redis_sync.engine.names import Names
-from django_redis_sync.engine.tally import Event, Share, Tally, bucket
+from django_redis_sync.engine.tally import Share, Tally, bucket
 from django_redis_sync.protocol.keys import keys_of, policies
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from django_redis_sync.protocol.scripts import CONSTANTS, script
@@ -102,7 +102,7 @@ class Books(Tally):
 
     def happens(self, kind: str, ms: int = 0, of: Any = None) -> None:
         of = of or named("exports", "7")
-        self.events.append(Event(of.keys, of.template, kind, ms))
+        self.events.append((of.keys, of.template, kind, ms))
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def test_after_an_error_the_clerk_goes_on_a_while_later(
     def fail(*_: Any) -> None:
         raise error
 
-    clerk.count(Event(named("a").keys, "", "g", 0))
+    clerk.count(named("a"), "g", 0)
     now[0] += tallies.EVERY
     monkeypatch.setattr(clerk.tally, "tend", fail)
     assert now[0] + clerks.RETRY == clerk._turn()
@@ -324,14 +324,14 @@ def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
 
 def test_an_adopted_lease_is_in_the_sums_though_nothing_happens(clerk: Any, now: Any) -> None:
     clerk.names.noted.add(named("a").keys.leases)
-    clerk.note(named("a", keep=0).keys)
+    clerk.adopted(named("a", keep=0).keys)
     assert math.inf == clerk.tally.due
-    clerk.note(named("a").keys)
+    clerk.adopted(named("a").keys)
     assert now[0] + tallies.EVERY == clerk.tally.due
 
 
 def test_all_books_are_written_when_the_process_ends(clerk: Any, server: Any, now: Any) -> None:
-    clerk.count(Event(named("a").keys, "", "g", 0))
+    clerk.count(named("a"), "g", 0)
     clerk.names.add(named("a").keys)
     clerk.last_words(now[0])  # no time to wait: the turn is ours
     clerk._turn()

@@ -185,7 +185,7 @@ def test_a_renewal_on_its_way_is_not_sent_again(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(keeping.Lane, "send", lambda self, orders: sent.append(len(orders)))
     lease = world.take(3.0)
     world.run(1.5)
-    world.keeper.watch(lease, "t1", KEYS)  # as after a renewal of the holder's own
+    world.keeper.moved(lease, "t1")  # as after a renewal of the holder's own
     world.run(1.0)
     assert sent == [1]
 
@@ -198,7 +198,7 @@ def test_a_holder_that_shortens_its_lease_is_looked_at_in_time(
     lease = world.take(30.0)
     world.run(1)
     lease.until = world.now + 3
-    world.keeper.watch(lease, "t1", KEYS)
+    world.keeper.moved(lease, "t1")
     world.run(5)
     assert lease.told_at < 1004
 

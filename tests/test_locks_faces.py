@@ -23,6 +23,8 @@ from django_redis_sync import (
     acquire_all,
     synchronized,
 )
+from django_redis_sync.engine.clerk import Clerk
+from django_redis_sync.engine.keeper import Keeper, keeper
 from django_redis_sync.exceptions import LeaseLost, Unavailable
 from django_redis_sync.locks import abandoned, counting, transactions
 from django_redis_sync.locks import acquire_all as acquiring
@@ -240,10 +242,21 @@ def test_a_full_function_is_skipped_or_raises(on_full: Any, result: Any) -> None
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """What is counted: the kind, and milliseconds."""
     found: list[tuple[str, int]] = []
-    clerk = SimpleNamespace(count=lambda event: found.append((event.kind, event.ms)))
-    monkeypatch.setattr(counting, "keeper", lambda alias: SimpleNamespace(clerk=clerk))
+    count = Clerk.count
+
+    def counted(clerk: Clerk, named: Any, kind: str, ms: int) -> None:
+        before = len(clerk.tally.events)
+        count(clerk, named, kind, ms)
+        if len(clerk.tally.events) > before:
+            found.append((kind, ms))
+
+    monkeypatch.setattr(Clerk, "count", counted)
     monkeypatch.setattr(counting, "clock", lambda: 107.25)
     return found
+
+
+def clerk() -> Clerk:
+    return keeper("default").clerk
 
 
 def terms(keep: int = 360) -> Terms:
@@ -268,19 +281,22 @@ def grant(**said: Any) -> Grant:
     ids=str,
 )
 def test_how_an_ask_ended_is_counted(got: Any, counted: Any, events: Any) -> None:
-    counting.asked(terms(), got)
+    if isinstance(got, Grant):
+        counting.granted(clerk(), terms(), got)
+    else:
+        counting.refused(clerk(), terms(), got)
     assert counted == events
 
 
 def test_how_long_a_lease_was_held_is_counted_in_milliseconds(events: Any) -> None:
-    counting.released(terms(), grant())
-    counting.lost(terms())
+    counting.released(clerk(), terms(), grant())
+    counting.lost(clerk(), terms())
     assert [("r", 7250), ("l", 0)] == events
 
 
 def test_without_statistics_nothing_is_counted(events: Any) -> None:
-    counting.asked(terms(keep=0), grant())
-    counting.released(terms(keep=0), grant())
+    counting.granted(clerk(), terms(keep=0), grant())
+    counting.released(clerk(), terms(keep=0), grant())
     assert [] == events
 
 
@@ -353,7 +369,6 @@ def test_what_fails_at_the_end_of_a_transaction_is_said(caplog: pytest.LogCaptur
 
 def test_what_could_not_be_given_back_is_given_back_later(monkeypatch: pytest.MonkeyPatch) -> None:
     later: list[Any] = []
-    keeper = SimpleNamespace(later=later.append, forget=lambda token: None)
     leases = [Lock(name).acquire() for name in "ab"]
     tokens = [lease.token for lease in leases if lease]
 
@@ -361,8 +376,8 @@ def test_what_could_not_be_given_back_is_given_back_later(monkeypatch: pytest.Mo
         raise Unavailable("down", maybe_executed=True)
 
     with monkeypatch.context() as patch:
-        patch.setattr("django_redis_sync.locks.lease.keeper", lambda alias: keeper)
-        patch.setattr("django_redis_sync.locks.lease.drivers.drive", fail)
+        patch.setattr(Keeper, "later", lambda keeper, step: later.append(step))
+        patch.setattr("django_redis_sync.locks.lease.drivers.attempt", fail)
         patch.setattr("django_redis_sync.locks.lease.drivers.adrive", fail)
         with pytest.raises(Unavailable):
             leases[0].release()  # type: ignore[union-attr]
@@ -384,9 +399,8 @@ def test_a_renewal_is_watched_before_it_is_sent_and_after(monkeypatch: pytest.Mo
     lease = Lock("a").acquire()
     assert lease
     drive = lease_module.drivers.drive
-    keeper = SimpleNamespace(watch=lambda *_: happened.append("watched"))
     with monkeypatch.context() as patch:
-        patch.setattr(lease_module, "keeper", lambda alias: keeper)
+        patch.setattr(Keeper, "moved", lambda *_: happened.append("watched"))
         patch.setattr(
             lease_module.drivers, "drive", lambda *args: happened.append("sent") or drive(*args)
         )

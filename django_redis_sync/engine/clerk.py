@@ -22,7 +22,7 @@ from ..protocol.plans import Failure, Plan
 from .marks import Marks, reading
 from .names import Names
 from .server import Server, server_of
-from .tally import Event, Named, Share, Tally
+from .tally import Kind, Named, Share, Tally
 from .threads import Worker, forgotten_in_forks, made_once
 from .wire import RETRY, ROUND, clock
 
@@ -66,14 +66,11 @@ class Clerk:
         return self.names, self.marks, self.tally
 
     def note(self, keys: Keys) -> None:
-        """A lease of that name is held: have it listed, and counted as in use. Costs a look-up when
-        it was noted within the minute."""
+        """A lease of that name is held: have it listed. Costs a look-up when that was so within the
+        minute."""
         if keys.leases not in self.names.noted:
             self.names.add(keys)
             self._worker.expect(self.names.due)
-        if self.tally.due == math.inf and keys.keep:  # an adopted lease brings no event
-            self.tally.rouse()
-            self._worker.expect(self.tally.due)
 
     def heed(self, policy: Policy) -> Plan:
         """Know the operators' marks of `policy` before a child of it is asked for."""
@@ -94,12 +91,23 @@ class Clerk:
         else:
             self.waiting[token] = named
 
-    def count(self, event: Event) -> None:
-        """Have the event counted."""
-        self.tally.events.append(event)
-        if self.tally.due == math.inf:
-            self.tally.rouse()
-            self._worker.expect(self.tally.due)
+    def count(self, named: Named, kind: Kind, ms: int) -> None:
+        """Have the end of an ask, or of a lease, counted in the sums."""
+        keys = named.keys
+        if keys.keep:
+            tally = self.tally
+            tally.events.append((keys, named.template, kind, ms))
+            if tally.due == math.inf:
+                self._sum_up()
+
+    def adopted(self, keys: Keys) -> None:
+        """A lease of that name came from another process: no event tells the sums of it."""
+        if keys.keep and self.tally.due == math.inf:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        self.tally.rouse()
+        self._worker.expect(self.tally.due)
 
     def _in_use(self) -> list[Keys]:
         return [lease.terms.keys for lease in self._held()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as errors
@@ -27,10 +28,34 @@ def error_of(failure: Failure, step: Step | None = None) -> SyncError:
     return Unavailable(f"Redis: {text}", maybe_executed=failure.why == "unanswered")
 
 
-def drive(plan: Plan, server: Server) -> Any:
-    """The plan's result. Unavailable or ForeignValue when Redis gave no useful answer."""
+def attempt(
+    server: Server,
+    step: Run,
+    known: Callable[..., Any],
+    plan: Callable[..., Plan],
+    *of: Any,
+) -> Any:
+    """The result of `plan(*of)`, which begins with `step`. Mostly the first answer is all that it
+    asks for: `known(answer, *of)` is the result then, or None, and there is no plan."""
+    try:
+        answer = server.run(step)
+        result = known(answer, *of)
+        if result is not None:
+            return result
+    except BaseException as error:
+        return drive(plan(*of), server, error)
+    return drive(plan(*of), server, answer)
+
+
+def drive(plan: Plan, server: Server, first: Answer | BaseException | None = None) -> Any:
+    """The plan's result. Unavailable or ForeignValue when Redis gave no useful answer.
+
+    `first`: what its first step came to, where that was made already.
+    """
     try:
         step = plan.send(None)  # type: ignore[arg-type]
+        if first is not None:
+            step = plan.throw(first) if isinstance(first, BaseException) else plan.send(first)
         while True:
             try:
                 answer = server.perform(step)

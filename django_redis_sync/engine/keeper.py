@@ -49,7 +49,7 @@ class Kept(Held, Protocol):
     """The parts of a lease that the keeper needs.
 
     `due`: when it has to be renewed; `lapses`: when it is lost unless it was renewed by then. Both
-    are times of the clock. A holder that moves them has it watched again.
+    are times of the clock. A holder that moves them says so.
     """
 
     @property
@@ -110,13 +110,14 @@ class Lane:
 class Keeper:
     """Watches the leases of an alias in this process."""
 
-    # Invariant: _flying has the tokens of the renewals that are under way; only the watching thread
-    # changes it, and only that thread tends.
+    # Invariants: _flying has the tokens of the renewals that are under way; only the watching
+    # thread changes it, and only that thread tends and plans. A kept token is in _fresh, or
+    # planned; what is released before the next look, as nearly all is, is never planned.
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
         self.clerk, self.errands = clerk(alias, self._held), Errands(alias)
         self._kept: dict[str, tuple[weakref.ref[Kept], Keys]] = {}
-        self._schedule, self._flying = Schedule(), set[str]()
+        self._schedule, self._flying, self._fresh = Schedule(), set[str](), dict[str, None]()
         self._answers: deque[tuple[Order, Answer | Failure]] = deque()
         self._lanes: dict[Hashable, Lane] = {}
         self._worker = Worker(f"redis-sync-keeper-{alias}", self._turn, self._earliest)
@@ -124,14 +125,22 @@ class Keeper:
     # For holders, in any thread
 
     def watch(self, lease: Kept, token: str, keys: Keys) -> None:
-        """Tend `lease` whenever it is due, until `forget`; again when its times have moved."""
-        self._kept[token] = (weakref.ref(lease), keys)
-        self._worker.expect(self._plan(token, lease))
+        """Tend `lease` whenever it is due, until `forget`. It is new: due before it lapses."""
+        self._kept[token] = weakref.ref(lease), keys
+        self._fresh[token] = None
+        due = lease.due
+        self._worker.expect(due if due < math.inf else clock() + GLANCE)
         self.clerk.note(keys)
+
+    def moved(self, lease: Kept, token: str) -> None:
+        """The times of a lease that is watched have moved."""
+        self._fresh[token] = None
+        self._worker.expect(min(lease.due, lease.lapses))
 
     def forget(self, token: str) -> None:
         self._kept.pop(token, None)
-        self._schedule.drop(token)
+        if self._fresh.pop(token, self) is self:  # it was planned
+            self._schedule.drop(token)
 
     def later(self, step: Run) -> None:
         """Do `step` as soon as the server answers again."""
@@ -152,6 +161,7 @@ class Keeper:
     def let_go(self) -> None:
         """Keep nothing any more."""
         self._kept.clear()
+        self._fresh.clear()
         self._schedule.clear()
         self.errands.let_go()
 
@@ -167,6 +177,7 @@ class Keeper:
     # On the thread that watches
 
     def _earliest(self) -> float:
+        self._plan_fresh()
         return -math.inf if self._answers else self._schedule.earliest()
 
     def _turn(self) -> float:
@@ -174,11 +185,24 @@ class Keeper:
         orders: list[Order] = []
         for _ in range(len(self._answers)):
             self._heed(*self._answers.popleft())
+        self._plan_fresh()
         now = clock()
         for token in self._schedule.take(now):
             orders += self._tend(token, now)
         self._send(orders)
         return min(self._schedule.earliest(), courier.look_after(clock()))
+
+    def _plan_fresh(self) -> None:
+        while self._fresh:
+            try:
+                token, _ = self._fresh.popitem()
+            except KeyError:  # forgotten meanwhile
+                return
+            lease = self._lease(token)
+            if lease is None:
+                self._let_drop(token)
+            else:
+                self._plan_again(token, lease)
 
     def _heed(self, order: Order, answer: Answer | Failure) -> None:
         token, step = order
@@ -192,14 +216,7 @@ class Keeper:
         """The renewal of a lease that is due, if it is to be renewed."""
         lease = self._lease(token)
         if lease is None:
-            # Kept still, so `forget` never came: its last reference went, and no code can release
-            # it. Renewed, it would hold the name as long as this process lives.
-            if self._kept.get(token):
-                logger.warning(
-                    "a lease of %r was dropped without a release: not renewed",
-                    self._kept[token][1].display,
-                )
-            self.forget(token)
+            self._let_drop(token)
             return []
         step = None
         # With a renewal under way there is nothing to send. But a lease that lapses has to be
@@ -210,6 +227,16 @@ class Keeper:
             self._flying.add(token)
         self._plan_again(token, lease)
         return [] if step is None else [(token, step)]
+
+    def _let_drop(self, token: str) -> None:
+        """Look no more at a lease that is gone."""
+        # Kept still, so `forget` never came: its last reference went, and no code can release it.
+        # Renewed, it would hold the name as long as this process lives.
+        _, keys = self._kept.get(token, (None, None))
+        if keys is not None:
+            said = "a lease of %r was dropped without a release: not renewed"
+            logger.warning(said, keys.display)
+        self.forget(token)
 
     def _guarded(self, tend: Callable[[], Run | None], token: str) -> Run | None:
         """Tend each: a lease that fails must not stop the watch of the others."""

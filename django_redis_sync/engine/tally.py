@@ -44,11 +44,8 @@ SITE = ""
 Kind = str
 
 
-class Event(NamedTuple):
-    keys: Keys
-    template: str
-    kind: Kind
-    ms: int
+#: The keys of a name and its template, what became of an ask or a lease, and how many ms it took.
+Event = tuple[Keys, str, Kind, int]
 
 
 class Named(Protocol):
@@ -58,6 +55,13 @@ class Named(Protocol):
     def keys(self) -> Keys: ...
     @property
     def template(self) -> str: ...
+
+
+class _Counted(NamedTuple):
+    """The subject of events."""
+
+    keys: Keys
+    template: str
 
 
 class Share(NamedTuple):
@@ -192,29 +196,28 @@ class Tally:
                 key = quoted.partition("@")[2] if keys.policy else quoted
                 yield sums.setdefault((prefix, group), _Sum()), key
 
-        for event, outcomes in self._by_name():
-            for one, key in of(event):
-                one.add(outcomes, key, event.keys.keep)
+        for named, outcomes in self._by_name():
+            for one, key in of(named):
+                one.add(outcomes, key, named.keys.keep)
         for share in () if self._leaving else self._shares():
             for one, key in of(share.of):
                 one.share(share, key)
         return sums
 
-    def _by_name(self) -> list[tuple[Event, Counter[tuple[Kind, int]]]]:
-        """The events since the last time: of each name and template one, and how many of what.
+    def _by_name(self) -> list[tuple[_Counted, Counter[tuple[Kind, int]]]]:
+        """The events since the last time: each name and template, and how many of what.
 
         There are two for each cycle, and all threads wait meanwhile: names are told apart by
         identity, which is quick, and where one is there twice it is added twice.
         """
-        found: dict[tuple[int, str], tuple[Event, list[tuple[Kind, int]]]] = {}
-        for event in [self.events.popleft() for _ in range(len(self.events))]:
-            keys, template, kind, ms = event
+        found: dict[tuple[int, str], tuple[_Counted, list[tuple[Kind, int]]]] = {}
+        for keys, template, kind, ms in [self.events.popleft() for _ in range(len(self.events))]:
             place = id(keys), template
             if place in found:
                 found[place][1].append((kind, ms))
             else:
-                found[place] = event, [(kind, ms)]
-        return [(event, Counter(outcomes)) for event, outcomes in found.values()]
+                found[place] = _Counted(keys, template), [(kind, ms)]
+        return [(named, Counter(outcomes)) for named, outcomes in found.values()]
 
     def _list(self, server: Server, places: list[tuple[str, str]]) -> None:
         """Have the groups listed by when something was last said of them."""

@@ -14,6 +14,7 @@ from ..engine.keeper import keeper
 from ..engine.quorum import Quorum
 from ..engine.server import AsyncServer, Server, async_server_of, server_of
 from ..engine.wire import clock
+from ..protocol import plans
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Grant, Plan, Run
 from ..signals import lease_lost
@@ -33,12 +34,14 @@ class Lease:
     may use it; a forked child may not.
     """
 
-    __slots__ = ("__weakref__", "_caller", "_loop", "_state")
+    # `keeper`: that of the process that took it, of no use to a fork.
+    __slots__ = ("__weakref__", "_caller", "_loop", "_state", "keeper")
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
         self._state = LeaseState(terms, grant, renewals, clock())
         self._caller, self._loop = this_caller()
-        keeper(terms.alias).watch(self, grant.token, terms.keys)
+        self.keeper = keeper(terms.alias)
+        self.keeper.watch(self, grant.token, terms.keys)
 
     # Its properties
 
@@ -138,7 +141,9 @@ class Lease:
         """Give it back. NotAcquired when that was done already, LeaseLost when it is over."""
         self._end()
         try:
-            released = drivers.drive(self._state.releasing(clock()), self._server())
+            state, server = self._state, self._server()
+            step, of = state.giving_back(), state.releasing(clock())
+            released = drivers.attempt(server, step, plans.given_back, plans.release, *of)
         except BaseException:
             self._give_back_later()
             raise
@@ -148,7 +153,7 @@ class Lease:
         """As release. A cancellation waits until it is given back."""
         self._end()
         try:
-            plan = self._state.releasing(clock())
+            plan = plans.release(*self._state.releasing(clock()))
             released = await drivers.adrive(plan, self._aserver(), to_the_end=True)
         except BaseException:
             self._give_back_later()
@@ -214,7 +219,7 @@ class Lease:
         if not may_wait():
             raise waits_here("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
         adoption = handles.Adoption(handle, on_lost)
-        return cls(*drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
+        return cls._adopted(drivers.drive(adoption.plan(), server_of(adoption.terms.alias)))
 
     @classmethod
     async def afrom_handle(
@@ -223,7 +228,7 @@ class Lease:
         """As from_handle."""
         adoption = handles.Adoption(handle, on_lost)
         server = async_server_of(adoption.terms.alias)
-        return cls(*await drivers.adrive(adoption.plan(), server))
+        return cls._adopted(await drivers.adrive(adoption.plan(), server))
 
     def __enter__(self) -> Lease:
         return self
@@ -285,15 +290,21 @@ class Lease:
 
     # Inside
 
+    @classmethod
+    def _adopted(cls, of: tuple[Terms, Grant, int]) -> Lease:
+        lease = cls(*of)
+        lease.keeper.clerk.adopted(lease.terms.keys)
+        return lease
+
     def _lose(self, lost: Lost) -> None:
         state, reason = self._state, lost.reason
         if not state.lose(reason):
             return
-        keeper(state.terms.alias).forget(self.token)
+        self.keeper.forget(self.token)
         on_lost = state.terms.on_lost
         told = [] if on_lost is None else [partial(on_lost, self)]
         tell(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
-        counting.lost(state.terms)
+        counting.lost(self.keeper.clerk, state.terms)
         # Receivers come first: a handler of the log may take its time.
         self.say_lost(reason)
 
@@ -325,23 +336,25 @@ class Lease:
         self._watch()
 
     def _watch(self) -> None:
-        state = self._state
-        keeper(state.terms.alias).watch(self, self.token, state.terms.keys)
+        self.keeper.moved(self, self.token)
 
     def _shared(self, done: bool) -> None:
         self._lose_if(None if done else Lost("the server has it no more"))
 
     def _end(self) -> None:
         """Nothing renews it from here on. Raises when there is nothing to give back."""
-        self._state.end()
-        keeper(self._state.terms.alias).forget(self.token)
+        state = self._state
+        state.end()
+        self.keeper.forget(state.grant.token)
 
     def _released(self, released: bool) -> None:
-        self._lose_if(self._state.released(released))
-        counting.released(self._state.terms, self._state.grant)
+        state = self._state
+        if (lost := state.released(released)) is not None:
+            self._lose_if(lost)
+        counting.released(self.keeper.clerk, state.terms, state.grant)
 
     def _give_back_later(self) -> None:
-        keeper(self._state.terms.alias).later(self._state.giving_back())
+        self.keeper.later(self._state.giving_back())
 
     def _check_handle(self) -> None:
         if isinstance(self._state.terms.alias, Quorum):
@@ -351,7 +364,7 @@ class Lease:
 
     def _handle(self) -> str:
         state = self._state
-        keeper(state.terms.alias).forget(self.token)
+        self.keeper.forget(self.token)
         grant = state.grant._replace(permits=state.permits)
         return handles.write(state.terms, grant, state.detached())
 

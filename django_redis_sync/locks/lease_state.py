@@ -56,7 +56,8 @@ class LeaseState:
 
     # Invariants: over is empty while it is ours to lose, else says why it is not; closed is what
     # this side did last, released or detached;
-    # due is when the keeper has to look, and only the keeper or a renewal moves it;
+    # due is when the keeper has to look, no later than lapses, and only the keeper or a renewal
+    # moves it;
     # _untold is emptied by the first thread that finds out that it was lost, in one step;
     # _aims has the holder's own renewals that are in flight, by number: the ends they ask for.
     __slots__ = (
@@ -187,9 +188,9 @@ class LeaseState:
     def _look(self, until: float, last: float, now: float) -> None:
         """Have the keeper look in time: it ends then, and may be renewed up to `last`."""
         left, terms = until - now, self.terms
-        self.due = now + left / 3 if until < last else until
         #: Seconds before the end at which a lease that could not be renewed is given up.
         self._doubt = min(0.25, _MARGIN * min(terms.timeout, left)) if terms.renew else 0.0
+        self.due = now + left / 3 if until < last else until - self._doubt
 
     # Acts of its holder
 
@@ -297,12 +298,10 @@ class LeaseState:
         terms = self.terms
         return plans.releasing(terms.keys, self.grant, terms.min_hold, terms.attempt)
 
-    def releasing(self, now: float) -> plans.Plan:
-        """Gives it back now."""
+    def releasing(self, now: float) -> tuple[Any, ...]:
+        """What `plans.release` takes to give it back now."""
         terms = self.terms
-        return plans.release(
-            terms.keys, self.grant, terms.min_hold, terms.budget, terms.attempt, now
-        )
+        return terms.keys, self.grant, terms.min_hold, terms.budget, terms.attempt, now
 
     def released(self, done: bool) -> Lost | None:
         """The release's outcome. Lost when this is the first sign that the lease was over."""

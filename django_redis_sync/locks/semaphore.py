@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
 from ..engine import drivers
+from ..engine.keeper import keeper
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
@@ -228,12 +229,20 @@ class Semaphore(Asking):
         permits: int = 1,
     ) -> Lease | Refusal:
         """A lease that `release` here does not know of, or why there is none."""
-        self._check_may_wait("acquire")
+        if not may_wait():
+            self._check_may_wait("acquire")
         self._before()
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
             transactions.refuse_twice(terms)
-        got = drivers.drive(plans.acquire(ask, clock()), server_of(terms.alias))
+        server, start = server_of(terms.alias), clock()
+        got: Grant | Refusal
+        if ask.learn is None:
+            token = ask.tokens()
+            step = plans.asking(ask, token)
+            got = drivers.attempt(server, step, plans.granted, plans.acquire, ask, start, token)
+        else:
+            got = drivers.drive(plans.acquire(ask, start), server)
         return self._settle(terms, ask, got)
 
     async def atake(
@@ -275,9 +284,12 @@ class Semaphore(Asking):
         """Called before anything is asked for; a face raises here to refuse."""
 
     def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
-        counting.asked(terms, got)
-        if isinstance(got, Grant):
-            return self._lease(terms, got)
+        if type(got) is Grant:
+            lease = self._lease(terms, got)
+            counting.granted(lease.keeper.clerk, terms, got)
+            return lease
+        assert isinstance(got, Refusal)
+        counting.refused(keeper(terms.alias).clerk, terms, got)
         if got.reason == "kind":
             other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
             raise WrongKind(f"{terms.keys.display!r} is in use as {other}")

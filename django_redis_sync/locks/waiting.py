@@ -26,8 +26,7 @@ _NEWEST = 100
 def may_wait() -> bool:
     """Whether sync code may wait here: not in a thread whose event loop runs. As with Django's ORM,
     DJANGO_ALLOW_ASYNC_UNSAFE lets it."""
-    running = asyncio._get_running_loop() is not None
-    return not running or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
+    return asyncio._get_running_loop() is None or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
 
 
 def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:

@@ -227,12 +227,15 @@ def _undo(ask: Ask, token: str) -> Plan:
         raise
 
 
-def acquire(ask: Ask, start: float) -> Plan:
-    """A Grant or a Refusal. Failure when the server gave no answer within the budget."""
+def acquire(ask: Ask, start: float, token: str = "") -> Plan:
+    """A Grant or a Refusal. Failure when the server gave no answer within the budget.
+
+    `token`: the first to ask with, where one was made.
+    """
     if ask.learn is not None:
         yield from ask.learn()
     while True:
-        token, trail = ask.tokens(), _Trail()
+        token, trail = token or ask.tokens(), _Trail()
         try:
             result = yield from _acquire_with(ask, token, start, trail)
         except Failure:
@@ -256,28 +259,44 @@ def acquire(ask: Ask, start: float) -> Plan:
             yield from _undo(ask, token)
         if result is not None:
             return result
+        token = ""
+
+
+def asking(ask: Ask, token: str, how: str = "") -> Run:
+    """The first step of `acquire`; or `how` a waiter asks again."""
+    how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
+    argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
+    argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label)
+    argv += (ask.keys.mark, ask.keys.keep, int(ask.keys.short))
+    return Run("acquire", ask.keys.of(token), argv, ask.attempt)
+
+
+def granted(answer: Answer, ask: Ask, start: float, token: str) -> Grant | None:
+    """What `acquire` comes to, where the first answer grants the permits and nothing is left to do;
+    else None."""
+    reply = answer.reply
+    if reply[0] != "ok" or ask.lease == math.inf:
+        return None
+    return _grant(ask, token, reply, answer.sent)
 
 
 def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
     """A Grant, a Refusal, or None when the place in the queue was lost: start over."""
-    keys, until = ask.keys.of(token), start + ask.budget
-    how = "shadow" if ask.shadow else "wait" if ask.wait else "try"
+    until, how = start + ask.budget, ""
     while True:
-        argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
-        argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label)
-        argv += (ask.keys.mark, ask.keys.keep, int(ask.keys.short))
-        step = Run("acquire", keys, argv, ask.attempt)
+        step = asking(ask, token, how)
         answer: Answer = yield from persist(step, until, trail, trail.there)
-        word, *rest = answer.reply
+        reply = answer.reply
+        word = reply[0]
         if word == "more" and answer.received < until:
             continue
         if word != "wait":
-            return (yield from _settled(ask, token, word, rest, answer.sent, start, trail))
+            return (yield from _settled(ask, token, reply, answer.sent, start, trail))
         if how != "again" and ask.waits is not None:
             trail.told = True
             ask.waits(token, True)
         trail.there, how = True, "again"
-        asked, then, told = answer.sent, int(rest[0]) / 1000, int(rest[1]) / 1000
+        asked, then, told = answer.sent, int(reply[1]) / 1000, int(reply[2]) / 1000
         left, element = ask.give_up_at - answer.received, None
         if left > 0:
             try:
@@ -296,8 +315,8 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
             # Else the element lay unread for too long, and asking again tells the truth.
             if began + seconds(lease) > answer.received:
-                rest = [fence, lease]
-                return (yield from _settled(ask, token, "ok", rest, began, start, trail))
+                reply = ["ok", fence, lease]
+                return (yield from _settled(ask, token, reply, began, start, trail))
         elif answer.received >= ask.give_up_at:
             return (yield from _give_up(ask, token, start, trail, answer.received))
         # With a place in the queue an outage is ridden out for as long as the caller would wait.
@@ -305,9 +324,10 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
 
 
 def _settled(
-    ask: Ask, token: str, word: str, rest: list[Any], began: float, start: float, trail: _Trail
+    ask: Ask, token: str, reply: list[Any], began: float, start: float, trail: _Trail
 ) -> Plan:
     """The meaning of an answer other than "wait"; a grant counts from `began`."""
+    word, *rest = reply
     if word == "more":
         return Refusal(FULL)
     if word == "no":
@@ -324,18 +344,32 @@ def _settled(
         return Refusal(CLEARED)
     if word == "gone":
         return None
-    fence, lease, ends = int(rest[0]), seconds(rest[1]), began + ask.lease - TICK
     waited = max(began - start, TICK) if trail.there else 0.0
-    trail.there = True
+    trail.there, lease = True, seconds(rest[1])
     if ask.lease == math.inf and lease != math.inf:
         # Only a holder that is there may hold for ever: a ghost of this would never go.
-        step = _renew(ask.keys, token, fence, "set", "inf", 0, 0, ask.attempt)
+        step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, trail)
         if answer.reply[0] == "lost":
             return None
-        lease = math.inf
-    until, refused = began + lease - TICK, rest[2] if len(rest) > 2 else ""
-    return Grant(token, fence, ask.permits, began, until, ends, trail.unanswered, refused, waited)
+        reply = ["ok", rest[0], "inf", *rest[2:]]
+    return _grant(ask, token, reply, began, trail.unanswered, waited)
+
+
+def _grant(
+    ask: Ask,
+    token: str,
+    reply: list[Any],
+    began: float,
+    unanswered: bool = False,
+    waited: float = 0.0,
+) -> Grant:
+    """What an "ok" gives, to whoever counts it from `began`."""
+    until, ends = began + seconds(reply[2]) - TICK, began + ask.lease - TICK
+    refused = reply[3] if len(reply) > 3 else ""
+    return Grant(
+        token, int(reply[1]), ask.permits, began, until, ends, unanswered, refused, waited
+    )
 
 
 def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
@@ -344,8 +378,7 @@ def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> P
     step = Run("release", ask.keys.of(token), argv, min(ask.attempt, UNDO_BUDGET))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, trail, True)
     if answer.reply[0] == "ok":
-        rest = answer.reply[1:]
-        return (yield from _settled(ask, token, "ok", rest, answer.sent, start, trail))
+        return (yield from _settled(ask, token, answer.reply, answer.sent, start, trail))
     return Refusal(TIMEOUT)
 
 
@@ -355,6 +388,11 @@ def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
     return Run("release", keys.of(grant.token), argv, timeout)
 
 
+def given_back(answer: Answer, *_: Any) -> bool | None:
+    """What `release` comes to, where the first answer says so; else None."""
+    return True if answer.reply[0] == "ok" else None
+
+
 def release(
     keys: Keys, grant: Grant, hold: float, budget: float, attempt: float, start: float
 ) -> Plan:
@@ -362,7 +400,7 @@ def release(
     until which the permits stay taken."""
     trail = _Trail()
     answer = yield from persist(releasing(keys, grant, hold, attempt), start + budget, trail)
-    if answer.reply[0] == "ok":
+    if given_back(answer):
         return True
     if grant.unanswered:
         # A late copy of the acquire may hold under another fence.

@@ -304,8 +304,8 @@ PLANTS = [
     Plant(
         "a dropped lease is not said",
         "engine/keeper.py",
-        "            if self._kept.get(token):\n                logger.warning(",
-        "            if False:\n                logger.warning(",
+        "        if keys is not None:\n            said =",
+        "        if False:\n            said =",
         (KEEPER + "test_a_lease_that_nobody_has_is_said_and_forgotten",),
     ),
     Plant(

@@ -49,8 +49,8 @@ PLANTS = [
     Plant(
         "shadow's refusals are not counted",
         "locks/counting.py",
-        '            _count(terms, "s", 0)\n',
-        "            pass\n",
+        '        clerk.count(terms, "s", 0)\n',
+        "        pass\n",
         (FACES + "test_how_an_ask_ended_is_counted",),
     ),
     Plant(
