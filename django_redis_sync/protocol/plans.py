@@ -367,9 +367,7 @@ def _grant(
     """What an "ok" gives, to whoever counts it from `began`."""
     until, ends = began + seconds(reply[2]) - TICK, began + ask.lease - TICK
     refused = reply[3] if len(reply) > 3 else ""
-    return Grant(
-        token, int(reply[1]), ask.permits, began, until, ends, unanswered, refused, waited
-    )
+    return Grant(token, int(reply[1]), ask.permits, began, until, ends, unanswered, refused, waited)
 
 
 def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
