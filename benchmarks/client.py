@@ -71,9 +71,8 @@ def _request() -> Cycle:
     from django.test import RequestFactory
     from django.urls import resolve
 
-    from django_redis_sync.limits.enforcement import enter
+    from django_redis_sync.limits.enforcement import admit
     from django_redis_sync.limits.policy import endpoint_of
-    from django_redis_sync.limits.steps import run
 
     request = RequestFactory().get("/limited")
     request.resolver_match = resolve("/limited")
@@ -81,7 +80,7 @@ def _request() -> Cycle:
 
     def cycle() -> None:
         request.__dict__ = dict(as_it_came)
-        run(enter(policies, request)).release()
+        admit(policies, request).release()  # type: ignore[union-attr]
 
     return cycle
 

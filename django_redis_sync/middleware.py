@@ -12,12 +12,11 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
 from .limits.decorator import MARK, is_preflight, marks_of
-from .limits.enforcement import Refused, enter
+from .limits.enforcement import Refused, aadmit, admit
 from .limits.frameworks import is_drf
 from .limits.holding import PASSED, Hold
 from .limits.policy import Declared, Policy, endpoint_of
 from .limits.refusal import aanswer, answer
-from .limits.steps import arun, run
 
 #: The attributes of a request: the middleware's hold, and whether its view is async.
 _HOLD = "_redis_sync_hold"
@@ -78,7 +77,7 @@ class ConcurrencyLimitMiddleware:
             raise
         if not policies:
             return None
-        got = run(enter(policies, request, preflight=is_preflight(request, view)))
+        got = admit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, Refused):
             return answer(request, got)
         _enter(request, got, policies)
@@ -99,7 +98,7 @@ class ConcurrencyLimitMiddleware:
         if not policies:
             return None
         setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
-        got = await arun(enter(policies, request, preflight=is_preflight(request, view)))
+        got = await aadmit(policies, request, preflight=is_preflight(request, view))
         if isinstance(got, Refused):
             return await aanswer(request, got)
         _enter(request, got, policies)

@@ -234,6 +234,6 @@ def test_of_all_who_find_out_at_once_one_tells() -> None:
 def test_permits_stay_taken_for_min_hold_however_they_are_given_back() -> None:
     terms = Terms(KEYS, "default", 30.0, True, math.inf, min_hold=7.5)
     state = LeaseState(terms, Grant("t", 7, 1, 100.0, 130.0, 130.0, True), 0, 100.0)
-    for step in (next(plans.release(*state.releasing(101.0))), state.giving_back()):
+    for step in (next(state.releasing(101.0)), state.giving_back()):
         assert isinstance(step, Run)
         assert ("t", 7, "release", 1, 7500) == step.argv[:5]

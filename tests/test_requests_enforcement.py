@@ -89,7 +89,7 @@ OPTIONS = {"max_hold": 77.0, "min_hold": 7.0, "timeout": 17.0, "fair": False}
 def test_each_option_of_a_policy_reaches_its_semaphore(option: str) -> None:
     def asked(policy: Policy) -> dict[str, Any]:
         place = Place("default", policy.name, None)
-        semaphore = RequestSemaphore(policy, place, 3).of(request_of())
+        semaphore = RequestSemaphore(policy, place, 3)
         terms, ask = semaphore._terms_and_ask(True, None, 1)
         times = {"timeout": terms.timeout, "max_hold": terms.max_hold, "min_hold": terms.min_hold}
         wait = round(ask.give_up_at - enforcement.clock(), 1) if ask.wait else 0.0
@@ -131,12 +131,11 @@ def test_of_very_many_keys_some_are_counted_and_others_an_hour_later(
 
 
 def test_a_label_says_the_view_the_user_and_the_id_of_the_request() -> None:
-    semaphore = RequestSemaphore(policy_of(), Place("default", "exports", None), 3)
     request = request_of(HTTP_X_REQUEST_ID="r-1")
-    assert labels.write("/", "", "r-1") == semaphore.of(request)._write_label()
+    assert labels.write("/", "", "r-1") == enforcement.label_of(request)
     request._cached_user = SimpleNamespace(pk=42)
     request.resolver_match = SimpleNamespace(view_name="reports:export")
-    assert labels.write("reports:export", "42", "r-1") == semaphore.of(request)._write_label()
+    assert labels.write("reports:export", "42", "r-1") == enforcement.label_of(request)
 
 
 def test_a_label_asks_nobody_for_the_user() -> None:
@@ -147,8 +146,7 @@ def test_a_label_asks_nobody_for_the_user() -> None:
         def user(self) -> Any:
             raise AssertionError("a query for the sake of a label")
 
-    semaphore = RequestSemaphore(policy_of(), Place("default", "exports", None), 3)
-    assert labels.write("/") == semaphore.of(Request())._write_label()  # type: ignore[arg-type]
+    assert labels.write("/") == enforcement.label_of(Request())  # type: ignore[arg-type]
 
 
 # Its key

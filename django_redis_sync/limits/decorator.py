@@ -12,11 +12,10 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from ..locks.transactions import warn_if_racing
-from .enforcement import Refused, enter
+from .enforcement import Refused, aadmit, admit
 from .holding import Hold
 from .policy import NOT_GIVEN, Declared, endpoint_of
 from .refusal import aanswer, answer
-from .steps import arun, run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -96,7 +95,7 @@ def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
     """The view's response, or the refusal; in sync code."""
     seen, request = find_request(view, args, kwargs)
     policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
-    hold = run(enter([policy], request, seen, is_preflight(request, view, args)))
+    hold = admit([policy], request, seen, is_preflight(request, view, args))
     if isinstance(hold, Refused):
         return answer(request, hold, seen)
     try:
@@ -129,7 +128,7 @@ async def arespond(view: View, declared: Declared, args: Any, kwargs: Any) -> An
     """The view's response, or the refusal; in async code."""
     seen, request = find_request(view, args, kwargs)
     policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
-    hold = await arun(enter([policy], request, seen, is_preflight(request, view, args)))
+    hold = await aadmit([policy], request, seen, is_preflight(request, view, args))
     if isinstance(hold, Refused):
         return await aanswer(request, hold, seen)
     return await _finish(_called(view, args, kwargs), hold)

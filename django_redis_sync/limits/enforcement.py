@@ -21,7 +21,7 @@ from ..locks.lease import Lease
 from ..locks.lease_state import Terms
 from ..locks.semaphore import Semaphore
 from ..logs import logger
-from ..protocol.plans import Ask, Grant, Refusal
+from ..protocol.plans import Ask, Refusal
 from ..protocol.reasons import FULL, OUTAGE, TIMEOUT, WAITERS
 from ..protocol.scripts import MOST_PERMITS
 from . import identity
@@ -30,7 +30,7 @@ from .outage import Breaker, breaker
 from .policy import Place, Policy
 from .rooms import rooms
 from .seats import Seated
-from .steps import Call, Plan, Reject, Release, Take, User
+from .steps import Call, Plan, Reject, Release, Take, User, arun, run
 
 #: Seconds that Redis may take to answer a request before an outage is assumed.
 ATTEMPT = 0.5
@@ -62,10 +62,9 @@ counted = Counted()
 
 
 class RequestSemaphore(Semaphore):
-    """A semaphore as a policy wants it, made once; a request takes it through `of`."""
+    """A semaphore as a policy wants it, made once for all of its requests."""
 
     _attempt = ATTEMPT
-    _request: HttpRequest
     _lease = RequestLease
 
     def __init__(self, policy: Policy, place: Place, limit: int) -> None:
@@ -81,36 +80,46 @@ class RequestSemaphore(Semaphore):
         self._max_waiters = policy.max_waiters
         self._counted = place.key is None or counted.has(place)
         self._shadow = not policy.enforce
+        #: Whether all requests count, and each is let in or refused at once.
+        self.straight = (
+            policy.enforce
+            and not policy.blocking_timeout
+            and policy.methods is None
+            and policy.when is None
+        )
 
-    def of(self, request: HttpRequest) -> RequestSemaphore:
-        """The same, with the parts that differ from request to request."""
-        mine = object.__new__(RequestSemaphore)
-        mine.__dict__ = {**self.__dict__, "_request": request}
-        return mine
+    def take_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal:
+        """As take, labelled as that request's."""
+        got = self.take(blocking, label=label_of(request))
+        if isinstance(got, RequestLease):
+            got.path = request.path
+        return got
+
+    async def atake_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal:
+        """As take_for."""
+        got = await self.atake(blocking, label=label_of(request))
+        if isinstance(got, RequestLease):
+            got.path = request.path
+        return got
 
     def _build(self, *args: Any) -> tuple[Terms, Ask, float]:
         # Asking again would only delay on_outage's decision.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
-    def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
-        lease = super()._settle(terms, ask, got)
-        if isinstance(lease, RequestLease):
-            lease.path = self._request.path
-        return lease
-
     def _history(self, config: conf.Config) -> int:
         return super()._history(config) if self._counted else 0
 
-    def _write_label(self) -> str:
-        request = self._request
-        match = request.resolver_match
-        user = getattr(request, "_cached_user", None)  # never a query for the sake of a label
-        return labels.write(
-            request.path if match is None else match.view_name,
-            "" if user is None or user.pk is None else str(user.pk),
-            request.META.get("HTTP_X_REQUEST_ID", ""),
-        )
+
+def label_of(request: HttpRequest) -> str:
+    """The view, the user and the id of a request, as a label has them."""
+    match = request.resolver_match
+    user = getattr(request, "_cached_user", None)  # never a query for the sake of a label
+    return labels.write(
+        request.path if match is None else match.view_name,
+        "" if user is None or user.pk is None else str(user.pk),
+        request.META.get("HTTP_X_REQUEST_ID", ""),
+    )
 
 
 #: Of policies that have one, whatever the request, by the policy's id: the straight way.
@@ -168,18 +177,100 @@ def seconds_until_free(policy: Policy, limit: int, refusal: Refusal, ahead: int)
     return ahead * hold / (refusal.limit or limit) if hold else None
 
 
+# The straight way, of nearly all requests: a single policy, whose semaphore is the same whatever
+# the request, says no more than a limit; and Redis is up. Then all there is to do is to take the
+# permit. Whatever else comes of it is told to the plan of all requests, which goes on from there.
+
+
+def admit(
+    policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
+) -> Hold | Refused:
+    """What `enter` comes to, in sync code."""
+    first: Any = None
+    straight = None if preflight else _straight(policies, request)
+    if straight is not None:
+        semaphore, hold, redis, era = straight
+        got = None
+        try:
+            got = semaphore.take_for(request, False)
+            if isinstance(got, RequestLease):
+                redis.succeeded(era)
+                hold.let_in(Permit(semaphore.place, got, redis))
+                return hold
+            first = got
+        except BaseException as error:
+            _withdraw(semaphore.place, hold, got)
+            first = error
+    came: Hold | Refused = run(enter(policies, request, seen, preflight, straight), first)
+    return came
+
+
+async def aadmit(
+    policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
+) -> Hold | Refused:
+    """As admit, in async code."""
+    first: Any = None
+    straight = None if preflight else _straight(policies, request)
+    if straight is not None:
+        semaphore, hold, redis, era = straight
+        got = None
+        try:
+            got = await semaphore.atake_for(request, False)
+            if isinstance(got, RequestLease):
+                redis.succeeded(era)
+                hold.let_in(Permit(semaphore.place, got, redis))
+                return hold
+            first = got
+        except GeneratorExit:
+            raise  # while it took the permit: it has none
+        except BaseException as error:
+            _withdraw(semaphore.place, hold, got)
+            first = error
+    came: Hold | Refused = await arun(enter(policies, request, seen, preflight, straight), first)
+    return came
+
+
+#: The semaphore of the only policy, the hold, the breaker and its era.
+_Straight = tuple[RequestSemaphore, Hold, Breaker, int]
+
+
+def _straight(policies: Sequence[Policy], request: HttpRequest) -> _Straight | None:
+    if len(policies) != 1 or PASSED in request.__dict__:
+        return None
+    semaphore = _only_one_of(policies[0])
+    if semaphore is None or not semaphore.straight:
+        return None
+    place, hold = semaphore.place, Hold(request)
+    if place in hold.note or rooms().has_room(place):
+        return None
+    redis = breaker(place.using)
+    era = redis.ask()
+    return None if era is None else (semaphore, hold, redis, era)
+
+
+def _withdraw(place: Place, hold: Hold, got: Any) -> None:
+    """Undo what an interrupted request has come to, but for what `hold` has."""
+    rooms().went(place, hold)
+    if isinstance(got, RequestLease) and not hold.has(got):
+        got.release_later()
+
+
 # Plans
 
 
 def enter(
-    policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
+    policies: Sequence[Policy],
+    request: HttpRequest,
+    seen: Any = None,
+    preflight: bool = False,
+    straight: _Straight | None = None,
 ) -> Plan:
     """A Hold with a permit of each policy that counts this request, or Refused holding none.
 
     `seen`: the request as the view sees it, when that is another object. `preflight`: it ends
-    before the view's own code.
+    before the view's own code. `straight`: it went the straight way, and the first step was made.
     """
-    hold = Hold(request)
+    hold = Hold(request) if straight is None else straight[1]
     if not conf.current().enabled:
         return hold
     passed = getattr(request, PASSED, ())
@@ -191,7 +282,7 @@ def enter(
                 continue
             if policy.when is not None and not (yield Call(policy.when, seen or request)):
                 continue
-            refused = yield from _add(policy, request, seen or request, hold)
+            refused = yield from _add(policy, request, seen or request, hold, straight)
             if refused is not None:
                 yield Release(hold)
                 return refused
@@ -204,14 +295,17 @@ def enter(
     return hold
 
 
-def _add(policy: Policy, request: HttpRequest, seen: Any, hold: Hold) -> Plan:
+def _add(
+    policy: Policy, request: HttpRequest, seen: Any, hold: Hold, straight: _Straight | None
+) -> Plan:
     """Take a permit into `hold`; Refused when there is none."""
-    semaphore = _only_one_of(policy)
+    semaphore = _only_one_of(policy) if straight is None else straight[0]
     if semaphore is None:
         semaphore = yield from _semaphore_for(policy, request, seen)
     if semaphore.place in hold.note:
         return None
-    got = yield from _admit(policy, semaphore.of(request), hold)
+    era = None if straight is None else straight[3]
+    got = yield from _admit(policy, semaphore, request, hold, era)
     if isinstance(got, Permit):
         if not got.refused:
             return None
@@ -233,24 +327,32 @@ def _semaphore_for(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
     return _semaphore(policy, Place(alias, policy.name, key), limit)
 
 
-def _admit(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
-    """The Permit that `hold` has now, or a Refusal: from Redis, or without it while it is down."""
-    place = semaphore.place
+def _admit(
+    policy: Policy,
+    semaphore: RequestSemaphore,
+    request: HttpRequest,
+    hold: Hold,
+    era: int | None,
+) -> Plan:
+    """The Permit that `hold` has now, or a Refusal: from Redis, or without it while it is down.
+    `era`: that in which Redis was asked, by the straight way."""
+    place, straight = semaphore.place, era is not None
     redis, got = breaker(place.using), None
-    era = redis.ask()
+    if era is None:
+        era = redis.ask()
     if era is None:
         return (yield from _without_redis(policy, semaphore, hold))
     # Let in while Redis was down, and still inside: they count as well.
     mine = rooms()
-    alone = policy.enforce and mine.alone(place)
+    alone = policy.enforce and not straight and mine.alone(place)
     try:
         if alone and (refusal := (yield from _local(policy, semaphore, hold))) is not None:
             redis.abandoned(era)
             return refusal
         if policy.enforce and policy.blocking_timeout > 0:
-            got = yield from _in_time(policy, semaphore, redis, era)
+            got = yield from _in_time(policy, semaphore, request, redis, era)
         else:
-            got = yield Take(semaphore, False)
+            got = yield Take(semaphore, request, False)
         redis.succeeded(era)
         if isinstance(got, RequestLease):
             mine.enter(place, hold, alone)
@@ -261,9 +363,7 @@ def _admit(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
     except GeneratorExit:
         raise  # the collector may have come inside of the rooms; and what is gone is out
     except BaseException as error:
-        mine.leave(place, hold)
-        if isinstance(got, RequestLease) and not hold.has(got):
-            got.release_later()
+        _withdraw(place, hold, got)
         if not isinstance(error, Unavailable):
             redis.abandoned(era)
             raise
@@ -271,20 +371,26 @@ def _admit(policy: Policy, semaphore: RequestSemaphore, hold: Hold) -> Plan:
     return (yield from _without_redis(policy, semaphore, hold))
 
 
-def _in_time(policy: Policy, semaphore: RequestSemaphore, redis: Breaker, era: int) -> Plan:
+def _in_time(
+    policy: Policy,
+    semaphore: RequestSemaphore,
+    request: HttpRequest,
+    redis: Breaker,
+    era: int,
+) -> Plan:
     """A Lease or a Refusal. A wait that can't succeed is not begun."""
     waited, place = None, semaphore.place
     if not redis.down and not pressure.on(place):
-        waited = yield Seated(Take(semaphore, True))
+        waited = yield Seated(Take(semaphore, request, True))
     if waited is None:
-        got = yield Take(semaphore, False)
+        got = yield Take(semaphore, request, False)
         redis.succeeded(era)  # the others need not wait for as long as this request may
         if isinstance(got, Lease):
             return got
         needed = seconds_until_free(policy, semaphore.limit or 0, got, got.waiting)
         if needed is not None and needed > policy.blocking_timeout:
             return got
-        waited = yield Seated(Take(semaphore, True), patient=True)
+        waited = yield Seated(Take(semaphore, request, True), patient=True)
         if waited is None:
             return replace(got, reason=WAITERS)
     if isinstance(waited, Refusal):

@@ -20,9 +20,8 @@ from django.http import HttpRequest
 from ..engine.threads import Worker
 from ..exceptions import LeaseLost, Unavailable
 from ..locks.lease import Lease
-from ..locks.lease_state import Terms
 from ..logs import logger
-from ..protocol.plans import Grant, Run
+from ..protocol.plans import Run
 from .outage import Breaker
 from .policy import Place
 from .rooms import rooms
@@ -40,27 +39,37 @@ LEAD, PART = 0.5, 0.1
 class RequestLease(Lease):
     """A lease of the request at `path`. A stream ends with it, and its log line says the path."""
 
-    # `refused`: why it would have been refused, were the policy enforced.
-    __slots__ = ("hang_up_at", "hold", "path", "refused")
+    # No slots: most have no more than these.
+    path = ""
+    #: The hold of a stream that ends with it, and when that is.
+    _hold: weakref.ref[Hold] | None = None
+    _hang_up_at = math.inf
 
-    def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
-        self.path, self.refused = "", grant.refused
-        self.hold: weakref.ref[Hold] | None = None
-        self.hang_up_at = grant.began + terms.max_hold - min(LEAD, PART * terms.max_hold)
-        super().__init__(terms, grant, renewals)
+    @property
+    def refused(self) -> str:
+        """Why it would have been refused, were the policy enforced."""
+        return self._state.grant.refused
+
+    def ends_stream(self, hold: Hold) -> None:
+        """Have the stream that goes with `hold` hung up when this is over."""
+        state = self._state
+        most = state.terms.max_hold
+        self._hold = weakref.ref(hold)
+        self._hang_up_at = state.grant.began + most - min(LEAD, PART * most)
+        self.keeper.moved(self, self.token)
 
     @property
     def due(self) -> float:
-        return min(self.hang_up_at, super().due)
+        return min(self._hang_up_at, self._state.due)
 
     def tend(self, now: float) -> Run | None:
-        if now >= self.hang_up_at:
+        if now >= self._hang_up_at:
             self._hang_up()
-        return super().tend(now) if now >= super().due else None
+        return super().tend(now) if now >= self._state.due else None
 
     def _hang_up(self) -> None:
-        self.hang_up_at = math.inf
-        hold = None if self.hold is None else self.hold()
+        self._hang_up_at = math.inf
+        hold = None if self._hold is None else self._hold()
         if hold is not None and hold.hang_up():
             said = "the stream of %s is ended: it held its permit of %r for all of max_hold"
             logger.warning(said, self.path, self.name)
@@ -124,10 +133,9 @@ class Hold:
     # Invariant: the thread that pops a permit gives it back, alone: list.pop is atomic.
     __slots__ = (
         "__weakref__",
-        "_asgi",
         "_backstop",
         "_hang_up",
-        "_meta",
+        "_of",
         "_over",
         "_permits",
         "note",
@@ -135,11 +143,16 @@ class Hold:
 
     def __init__(self, request: HttpRequest) -> None:
         self._permits: list[Permit] = []
-        self.note = note_of(request)
-        self._asgi, self._meta = isinstance(request, ASGIRequest), request.META
+        self.note: set[Place] = request.__dict__.setdefault(_NOTE, set())
+        # Not the request: it refers to this, and the circle would wait for the garbage collector.
+        self._of = type(request), request.META
         self._over = False
         self._hang_up: Callable[[], bool] | None = None
         self._backstop: weakref.finalize[..., Any] | None = None
+
+    @property
+    def _asgi(self) -> bool:
+        return issubclass(self._of[0], ASGIRequest)
 
     def __bool__(self) -> bool:
         return bool(self._permits)
@@ -148,9 +161,14 @@ class Hold:
         """Have it given back with the rest."""
         self._permits.append(permit)
         self.note.add(permit.place)
-        if permit.lease is not None:
-            permit.lease.hold = weakref.ref(self)
         return permit
+
+    def let_in(self, permit: Permit) -> None:
+        """As add, of the only permit of a request that Redis has let in."""
+        place = permit.place
+        rooms().came(place, self)
+        self._permits.append(permit)
+        self.note.add(place)
 
     def has(self, lease: RequestLease) -> bool:
         """Whether the lease is given back with the rest."""
@@ -158,12 +176,12 @@ class Hold:
 
     def release(self) -> None:
         """Give back the rest. Raises nothing, and waits for no server that is down."""
-        for permit in self._leaving():
+        while self._permits and (permit := self._leave()) is not None:
             permit.release()
 
     async def arelease(self) -> None:
         """As release. A cancellation waits until all is given back."""
-        for permit in self._leaving():
+        while self._permits and (permit := self._leave()) is not None:
             await permit.arelease()
 
     def release_later(self) -> None:
@@ -184,6 +202,9 @@ class Hold:
         if streaming:
             response._resource_closers.append(self.release)
             self._watch(response)
+            for permit in list(self._permits):
+                if permit.lease is not None:
+                    permit.lease.ends_stream(self)
         else:
             response.add_post_render_callback(self._rendered)
         return True
@@ -204,7 +225,7 @@ class Hold:
         if response.is_async:
             response._iterator = self._awatched(response._iterator)
         else:
-            connection = self._meta.get("gunicorn.socket")
+            connection = self._of[1].get("gunicorn.socket")
             if connection is not None or self._asgi or not hasattr(response, "file_to_stream"):
                 self._hang_up = partial(_shut, connection)
             response._iterator = self._watched(response._iterator)
@@ -238,22 +259,23 @@ class Hold:
     def _rendered(self, response: Any) -> None:
         self.release()
 
-    def _leaving(self) -> Iterator[Permit]:
-        """The permits to release now, each once."""
-        self._hang_up = None  # the connection may serve another request by now
+    def _leave(self) -> Permit | None:
+        """The next permit to release now, each once."""
         if self._backstop is not None:
+            self._hang_up = None  # the connection may serve another request by now
             self._backstop.detach()
-        while True:
+        while self._permits:
             try:
                 permit = self._permits.pop()
             except IndexError:
-                return
-            self.note.discard(permit.place)
-            rooms().leave(permit.place, self)
-            if permit.redis.down:
-                permit.release_later()
-            else:
-                yield permit
+                break  # by another thread
+            place = permit.place
+            self.note.discard(place)
+            rooms().went(place, self)
+            if not permit.redis.down:
+                return permit
+            permit.release_later()
+        return None
 
 
 def _shut(connection: socket.socket | None) -> bool:
@@ -276,10 +298,7 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
 
 def note_of(request: HttpRequest) -> set[Place]:
     """The semaphores that a request holds already, from any decorator, mixin or middleware."""
-    note: set[Place] | None = getattr(request, _NOTE, None)
-    if note is None:
-        note = set()
-        setattr(request, _NOTE, note)
+    note: set[Place] = request.__dict__.setdefault(_NOTE, set())
     return note
 
 

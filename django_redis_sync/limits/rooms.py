@@ -57,11 +57,33 @@ class Rooms:
     `who` is any object that lives for as long as it is inside.
     """
 
+    # A place has a room when somebody asked for it here, or may have to: while Redis lets all in,
+    # to know of them is enough. Invariants: who came in with Redis's word is in _known before it
+    # looks whether there is a room, and out of it before it looks once more; a new room stands
+    # before it looks who is known.
+    #
     # A plain lock: CPython hears no signal between taking it and the block, nor at its end.
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._rooms: dict[Place, _Room] = {}
+        self._known: dict[ref[Any], Place] = {}
+
+    def has_room(self, place: Place) -> bool:
+        """Whether those at a place are counted here: requests of it may be inside without Redis."""
+        return place in self._rooms
+
+    def came(self, place: Place, who: Any) -> None:
+        """Redis let a request in that is at no other place."""
+        self._known[ref(who, self._known.pop)] = place
+        if place in self._rooms:
+            self.enter(place, who)
+
+    def went(self, place: Place, who: Any) -> None:
+        """As leave, of a request however it came in."""
+        self._known.pop(ref(who), None)
+        if place in self._rooms:
+            self.leave(place, who)
 
     def alone(self, place: Place) -> bool:
         """Whether a request is inside that Redis does not know of."""
@@ -115,7 +137,8 @@ class Rooms:
     def inside(self, place: Place) -> int:
         with self._lock:
             room = self._rooms.get(place)
-            return 0 if room is None else sum(who() is not None for who in room.inside)
+            inside = self._known_at(place) if room is None else room.inside
+            return sum(who() is not None for who in inside)
 
     def waiting(self, place: Place) -> int:
         with self._lock:
@@ -126,7 +149,11 @@ class Rooms:
         room = self._rooms.get(place)
         if room is None:
             room = self._rooms[place] = _Room()
+            room.inside.update(dict.fromkeys(self._known_at(place), False))
         return room
+
+    def _known_at(self, place: Place) -> list[ref[Any]]:
+        return [who for who, at in self._known.copy().items() if at == place]
 
 
 class Turn:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 
 from ..locks.lease import Lease
-from ..locks.semaphore import Semaphore
 from ..protocol.plans import Refusal
 from ..signals import acquire_rejected
 from . import identity
@@ -29,10 +28,13 @@ class Step(Protocol):
 Plan = Generator[Step, Any, Any]
 
 
-def run(plan: Plan) -> Any:
-    """Carry a plan out in sync code."""
+def run(plan: Plan, first: Any = None) -> Any:
+    """Carry a plan out in sync code. `first`: what its first step came to, which was made already:
+    its value, or the exception that it raised."""
     try:
         step = next(plan)
+        if first is not None:
+            step = _told(plan, first)
         while True:
             try:
                 value = step.do()
@@ -44,10 +46,12 @@ def run(plan: Plan) -> Any:
         return stop.value
 
 
-async def arun(plan: Plan) -> Any:
-    """Carry a plan out in async code."""
+async def arun(plan: Plan, first: Any = None) -> Any:
+    """As run, in async code."""
     try:
         step = next(plan)
+        if first is not None:
+            step = _told(plan, first)
         while True:
             try:
                 value = await step.ado()
@@ -57,6 +61,10 @@ async def arun(plan: Plan) -> Any:
                 step = plan.send(value)
     except StopIteration as stop:
         return stop.value
+
+
+def _told(plan: Plan, first: Any) -> Step:
+    return plan.throw(first) if isinstance(first, BaseException) else plan.send(first)
 
 
 # Steps
@@ -81,17 +89,26 @@ class Call:
         return await value if isawaitable(value) else value
 
 
-class Take(NamedTuple):
-    """A lease, or a Refusal. The step of every request: a tuple is made in a single call."""
+class ForRequests(Protocol):
+    """A semaphore as requests take it."""
 
-    semaphore: Semaphore
+    def take_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal: ...
+    async def atake_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A lease, or a Refusal."""
+
+    semaphore: ForRequests
+    request: HttpRequest
     blocking: bool
 
     def do(self) -> Lease | Refusal:
-        return self.semaphore.take(self.blocking)
+        return self.semaphore.take_for(self.request, self.blocking)
 
     async def ado(self) -> Lease | Refusal:
-        return await self.semaphore.atake(self.blocking)
+        return await self.semaphore.atake_for(self.request, self.blocking)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from ..engine.keeper import keeper
 from ..engine.quorum import Quorum
 from ..engine.server import AsyncServer, Server, async_server_of, server_of
 from ..engine.wire import clock
-from ..protocol import plans
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Grant, Plan, Run
+from ..protocol.plans import Answer, Failure, Grant, Plan, Run, given_back
 from ..signals import lease_lost
 from . import abandoned, counting
 from . import handle as handles
@@ -140,10 +139,10 @@ class Lease:
     def release(self) -> None:
         """Give it back. NotAcquired when that was done already, LeaseLost when it is over."""
         self._end()
+        state = self._state
         try:
-            state, server = self._state, self._server()
-            step, of = state.giving_back(), state.releasing(clock())
-            released = drivers.attempt(server, step, plans.given_back, plans.release, *of)
+            server, step = server_of(state.terms.alias), state.giving_back()
+            released = drivers.attempt(server, step, given_back, state.releasing, clock())
         except BaseException:
             self._give_back_later()
             raise
@@ -153,7 +152,7 @@ class Lease:
         """As release. A cancellation waits until it is given back."""
         self._end()
         try:
-            plan = plans.release(*self._state.releasing(clock()))
+            plan = self._state.releasing(clock())
             released = await drivers.adrive(plan, self._aserver(), to_the_end=True)
         except BaseException:
             self._give_back_later()

@@ -294,14 +294,16 @@ class LeaseState:
         return next(self._nth)
 
     def giving_back(self) -> Run:
-        """The step that gives it back, for later."""
+        """The step that gives it back: the first of `releasing`, or all that is done later."""
         terms = self.terms
         return plans.releasing(terms.keys, self.grant, terms.min_hold, terms.attempt)
 
-    def releasing(self, now: float) -> tuple[Any, ...]:
-        """What `plans.release` takes to give it back now."""
+    def releasing(self, now: float) -> plans.Plan:
+        """Gives it back now."""
         terms = self.terms
-        return terms.keys, self.grant, terms.min_hold, terms.budget, terms.attempt, now
+        return plans.release(
+            terms.keys, self.grant, terms.min_hold, terms.budget, terms.attempt, now
+        )
 
     def released(self, done: bool) -> Lost | None:
         """The release's outcome. Lost when this is the first sign that the lease was over."""

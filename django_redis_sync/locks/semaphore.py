@@ -227,12 +227,14 @@ class Semaphore(Asking):
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
+        label: str | None = None,
     ) -> Lease | Refusal:
-        """A lease that `release` here does not know of, or why there is none."""
+        """A lease that `release` here does not know of, or why there is none. `label`: in place of
+        the object's own, as it is written."""
         if not may_wait():
             self._check_may_wait("acquire")
         self._before()
-        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
+        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits, label)
         if self.release_on_commit and ask.wait and ask.limit == 1:
             transactions.refuse_twice(terms)
         server, start = server_of(terms.alias), clock()
@@ -250,10 +252,11 @@ class Semaphore(Asking):
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
+        label: str | None = None,
     ) -> Lease | Refusal:
         """As take."""
         self._before()
-        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
+        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits, label)
         server = async_server_of(terms.alias)
         if ask.wait:
             ask = self._waiting_on(await server.hub.ready(ask.attempt), ask)

@@ -219,10 +219,16 @@ class Asking:
         self._limit(self._options(conf.current()), permits)
 
     def _terms_and_ask(
-        self, blocking: bool | None, blocking_timeout: float | None, permits: int
+        self,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        permits: int,
+        label: str | None = None,
     ) -> tuple[Terms, Ask]:
         """The lease's Keeping and the Ask, as the settings are now."""
-        config, label = conf.current(), self._write_label()
+        config = conf.current()
+        if label is None:
+            label = labels.write(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
         usual = blocking_timeout is None and type(permits) is int and permits == 1
@@ -372,6 +378,3 @@ class Asking:
     def _history(self, config: conf.Config) -> int:
         """Minutes of statistics that its scripts write."""
         return config.keep(self.key)
-
-    def _write_label(self) -> str:
-        return labels.write(self.label or "")
