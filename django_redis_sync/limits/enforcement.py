@@ -90,14 +90,14 @@ class RequestSemaphore(Semaphore):
 
     def take_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal:
         """As take, labelled as that request's."""
-        got = self.take(blocking, label=label_of(request))
+        got = self.take(blocking, None, 1, label_of(request))
         if isinstance(got, RequestLease):
             got.path = request.path
         return got
 
     async def atake_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal:
         """As take_for."""
-        got = await self.atake(blocking, label=label_of(request))
+        got = await self.atake(blocking, None, 1, label_of(request))
         if isinstance(got, RequestLease):
             got.path = request.path
         return got

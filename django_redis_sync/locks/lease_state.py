@@ -48,6 +48,27 @@ class Lost(NamedTuple):
     reason: str
 
 
+class _Course:
+    """How a lease that lives for a while goes on: the belief in it, and its renewals.
+
+    `aims`: the holder's own renewals that are in flight, by number: the ends they ask for. `ends`:
+    the end of a lease that is not renewed by itself. `doubt`: seconds before the end at which a
+    lease that could not be renewed is given up. `leaving`: it is about to be detached.
+    """
+
+    __slots__ = ("aims", "belief", "doubt", "ends", "leaving", "nth")
+
+    def __init__(self, terms: Terms, grant: Grant, renewals: int) -> None:
+        self.nth, self.belief = itertools.count(renewals + 1), Belief(grant.until, renewals)
+        self.aims: dict[int, float] = {}
+        self.ends, self.leaving = grant.ends, False
+        self.doubt = _doubt(terms, grant.until - grant.began)
+
+
+def _doubt(terms: Terms, left: float) -> float:
+    return min(0.25, _MARGIN * min(terms.timeout, left)) if terms.renew else 0.0
+
+
 class LeaseState:
     """Belief in a lease and its schedule. `now` is the client's monotonic clock, in seconds.
 
@@ -59,14 +80,11 @@ class LeaseState:
     # due is when the keeper has to look, no later than lapses, and only the keeper or a renewal
     # moves it;
     # _untold is emptied by the first thread that finds out that it was lost, in one step;
-    # _aims has the holder's own renewals that are in flight, by number: the ends they ask for.
+    # _course is made by the first that asks for it, in one step: most leases are released before
+    # anybody does.
     __slots__ = (
-        "_aims",
-        "_belief",
-        "_doubt",
-        "_ends",
-        "_leaving",
-        "_nth",
+        "_courses",
+        "_renewals",
         "_untold",
         "closed",
         "due",
@@ -79,13 +97,22 @@ class LeaseState:
 
     def __init__(self, terms: Terms, grant: Grant, renewals: int, now: float) -> None:
         self.terms, self.grant, self.pid = terms, grant, os.getpid()
-        self.permits, self._ends = grant.permits, grant.ends
-        self._nth, self._belief = itertools.count(renewals + 1), Belief(grant.until, renewals)
-        self._aims: dict[int, float] = {}
+        self.permits, self._renewals = grant.permits, renewals
         self.over = self.closed = ""
-        self._leaving = False
+        until = grant.until
+        # As _look has it, for a lease that nobody has renewed.
+        ends_so = not terms.renew and grant.ends <= until
+        self.due = until if ends_so else now + (until - now) / 3
         self._untold = [True]
-        self._look(grant.until, self._last(), now)
+        self._courses: dict[None, _Course] = {}
+
+    @property
+    def _course(self) -> _Course:
+        found = self._courses.get(None)
+        if found is None:
+            made = _Course(self.terms, self.grant, self._renewals)
+            found = self._courses.setdefault(None, made)
+        return found
 
     # Belief
 
@@ -102,7 +129,8 @@ class LeaseState:
     @property
     def until(self) -> float:
         """No later than the server's end of this lease, even with renewals on their way there."""
-        return self._belief.until
+        found = self._courses.get(None)
+        return self.grant.until if found is None else found.belief.until
 
     def remaining(self, now: float) -> float:
         """Seconds that the lease surely still has."""
@@ -128,7 +156,7 @@ class LeaseState:
     def lapses(self) -> float:
         """When it is lost unless an answer came by then: before its end, so that there is time to
         say so."""
-        return self.until - self._doubt if not self.over else math.inf
+        return self.until - self._course.doubt if not self.over else math.inf
 
     def tend(self, now: float) -> Run | Lost | None:
         """The keeper's look: the renewal to send now, or None."""
@@ -138,13 +166,13 @@ class LeaseState:
         until, wanted = self.until, self._wanted(now)
         if now >= until:
             return Lost("it was not renewed in time" if wanted > 0 else "its time is over")
-        if until - now <= self._doubt:
+        if until - now <= self._course.doubt:
             return Lost("it could not be renewed")
         if now + wanted <= until:
             self._schedule(now)
             return None
-        lease, nth, terms = wanted + plans.TICK, next(self._nth), self.terms
-        self._belief.asked(nth, lease, now)
+        lease, nth, terms = wanted + plans.TICK, next(self._course.nth), self.terms
+        self._course.belief.asked(nth, lease, now)
         return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
     def tended(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
@@ -154,12 +182,12 @@ class LeaseState:
         if isinstance(answer, Failure):
             # Soon again, and exactly when there is no time left to hope.
             pause = min(1.0, max(0.05, self.terms.timeout / 10))
-            self.due = min(now + pause, max(now, self.until - self._doubt))
+            self.due = min(now + pause, max(now, self.until - self._course.doubt))
             return None
         until = plans.renewed(answer)
         if until is None:
             return Lost("the server has it no more")
-        self._belief.answered(plans.number_of(step), until)
+        self._course.belief.answered(plans.number_of(step), until)
         self._schedule(now)
         return None
 
@@ -167,16 +195,16 @@ class LeaseState:
         """When it ends at the latest, however often the keeper renews it."""
         if self.terms.renew:
             return self.grant.began + self.terms.max_hold
-        return self._ends
+        return self._course.ends
 
     def _aim(self) -> float:
         """The latest end that its holder asks for at this moment."""
-        return max(list(self._aims.values()), default=-math.inf)
+        return max(list(self._course.aims.values()), default=-math.inf)
 
     def _wanted(self, now: float) -> float:
         """Seconds from now at which the keeper wants it to end."""
         left, aim = self._last() - now, self._aim() - now
-        if self._leaving:
+        if self._course.leaving:
             return aim
         # No shorter than its holder asks for at this moment: the later of two renewals rules.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
@@ -187,10 +215,9 @@ class LeaseState:
 
     def _look(self, until: float, last: float, now: float) -> None:
         """Have the keeper look in time: it ends then, and may be renewed up to `last`."""
-        left, terms = until - now, self.terms
-        #: Seconds before the end at which a lease that could not be renewed is given up.
-        self._doubt = min(0.25, _MARGIN * min(terms.timeout, left)) if terms.renew else 0.0
-        self.due = now + left / 3 if until < last else until - self._doubt
+        left = until - now
+        self._course.doubt = doubt = _doubt(self.terms, left)
+        self.due = now + left / 3 if until < last else until - doubt
 
     # Acts of its holder
 
@@ -203,13 +230,13 @@ class LeaseState:
             timeout = conf.positive("timeout", timeout, infinite=True)
         self.check_ours()
         wanted = self.terms.timeout if timeout is None else timeout
-        nth = next(self._nth)
-        self._aims[nth] = end = now + wanted - plans.TICK
-        self._leaving |= leaving
+        nth = next(self._course.nth)
+        self._course.aims[nth] = end = now + wanted - plans.TICK
+        self._course.leaving |= leaving
         # A shorter lease may begin at the server before its answer comes, or without one.
-        self._belief.asked(nth, wanted, now)
+        self._course.belief.asked(nth, wanted, now)
         if not self.terms.renew:
-            self._ends = min(self._ends, end)
+            self._course.ends = min(self._course.ends, end)
         self._schedule(now)
         return self._renewing(nth, wanted, now, leaving)
 
@@ -222,18 +249,18 @@ class LeaseState:
                 )
                 if until is None:
                     return Lost("the server has it no more")
-                self._belief.answered(nth, until)
+                self._course.belief.answered(nth, until)
                 if not leaving or self.until >= end - _CLOSE:
                     break
-                nth = next(self._nth)  # another thread renewed it meanwhile, for less
-                self._belief.asked(nth, lease, now)
+                nth = next(self._course.nth)  # another thread renewed it meanwhile, for less
+                self._course.belief.asked(nth, lease, now)
         except BaseException:
-            self._leaving &= not leaving
+            self._course.leaving &= not leaving
             raise
         finally:
-            self._aims.pop(aim, None)
+            self._course.aims.pop(aim, None)
         if not terms.renew:
-            self._ends = self.until
+            self._course.ends = self.until
         return None
 
     def renewed(self, now: float) -> None:
@@ -291,7 +318,7 @@ class LeaseState:
         """Nothing renews or releases it from here on; a number above those of its renewals."""
         self.over = self.closed = "detached"
         self.due = math.inf
-        return next(self._nth)
+        return next(self._course.nth)
 
     def giving_back(self) -> Run:
         """The step that gives it back: the first of `releasing`, or all that is done later."""
