@@ -310,7 +310,7 @@ def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
     def gone(alias: str) -> Any:
         raise ImproperlyConfigured("no such cache")
 
-    clerk.count(Event(named("a").keys, "", "g", 0))
+    clerk.count(named("a"), "g", 0)
     clerk.names.add(named("a").keys)
     clerk.tally.due = now[0]
     with monkeypatch.context() as patch:
@@ -318,7 +318,7 @@ def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
         assert math.inf == clerk._turn()
     assert "the clerk of 'default' keeps nothing: no such cache" in caplog.text
     assert not any(book.unwritten for book in clerk._books)
-    clerk.count(Event(named("a").keys, "", "g", 0))  # what comes later waits for no retry
+    clerk.count(named("a"), "g", 0)  # what comes later waits for no retry
     assert now[0] + tallies.EVERY == clerk._earliest()
 
 
