@@ -26,7 +26,7 @@ PLANTS = [
     Plant(
         "a lease is called lost a little after its end",
         "locks/lease_state.py",
-        "return self.until - self._doubt if not self.over else math.inf",
+        "return self.until - self._course.doubt if not self.over else math.inf",
         "return self.until + 0.3 if not self.over else math.inf",
         (TOLD + "test_when_the_path_answers_nothing_it_is_told_before_another_has_it",),
     ),

@@ -36,7 +36,7 @@ PLANTS = [
     Plant(
         "those let in during an outage don't count after it",
         "limits/enforcement.py",
-        "alone = policy.enforce and mine.alone(place)",
+        "alone = policy.enforce and not straight and mine.alone(place)",
         "alone = False",
         (ENFORCEMENT + "test_those_let_in_during_an_outage_count_when_it_is_over",),
     ),
@@ -85,7 +85,7 @@ PLANTS = [
     Plant(
         "a permit's place stays noted",
         "limits/holding.py",
-        "            self.note.discard(permit.place)\n",
+        "            self.note.discard(place)\n",
         "",
         (ENFORCEMENT + "test_a_response_that_is_still_to_be_rendered_keeps_its_permit",),
     ),

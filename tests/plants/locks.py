@@ -93,7 +93,7 @@ PLANTS = [
     Plant(
         "a hard lease renewed for less ends as before (while in flight)",
         "locks/lease_state.py",
-        "            self._ends = min(self._ends, end)\n",
+        "            self._course.ends = min(self._course.ends, end)\n",
         "            pass\n",
         (LEASE_STATE + "test_a_shorter_hard_lease_stays_shorter",),
     ),
