@@ -1,6 +1,7 @@
 """The Redis server of a test run, and the fixtures that reach it."""
 
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -63,6 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_deep(item.path):
             item.add_marker(pytest.mark.deep)
+
+
+def pytest_collection_finish() -> None:
+    # What was read to get here lives on: no collection of garbage looks at it again.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

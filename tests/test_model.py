@@ -33,8 +33,8 @@ def constants_of(case: cases.Case) -> dict[str, int]:
 def worlds() -> Iterator[Any]:
     """Those with many states are for `make deep`; their shorter ones are always explored."""
     for case in cases.CASES:
-        yield pytest.param(case, marks=[pytest.mark.deep] * bool(case.less), id=case.setting.name)
-        if case.less:
+        yield pytest.param(case, marks=[pytest.mark.deep] * bool(case.short), id=case.setting.name)
+        if case.short:
             yield pytest.param(case.shorter, id=case.shorter.setting.name)
 
 

@@ -17,13 +17,15 @@ class Case(NamedTuple):
     setting: Setting
     floor: int  # states: fewer mean that the exploration broke
     micros: int = SECOND
-    less: int = 0  # the floor of its shorter case, where it has one
+    short: tuple[int, int] | None = None  # where it takes long: horizon and floor of a shorter one
 
     @property
     def shorter(self) -> Case:
-        """Two ticks less, in a third of the time."""
-        name, horizon = f"{self.setting.name}, shorter", self.setting.horizon - 2
-        return Case(replace(self.setting, name=name, horizon=horizon), self.less, self.micros)
+        """The same for fewer ticks, in a fraction of the time."""
+        assert self.short
+        horizon, floor = self.short
+        name = f"{self.setting.name}, shorter"
+        return Case(replace(self.setting, name=name, horizon=horizon), floor, self.micros)
 
 
 def _plain(**more: object) -> Spec:
@@ -45,17 +47,20 @@ CASES = [
             "lose delay slow crash",
         ),
         20_000,
+        short=(3, 13_000),
     ),
-    Case(Setting("giving up in time", (_FIRST, _plain(patience=2)), 7, 1), 15_000),
+    Case(
+        Setting("giving up in time", (_FIRST, _plain(patience=2)), 7, 1), 15_000, short=(3, 7_500)
+    ),
     Case(
         Setting("a short budget", (_FIRST, _plain(budget=2)), 6, 2, "lose delay"),
         40_000,
-        less=32_000,
+        short=(2, 12_000),
     ),
     Case(
         Setting("renewals", (_plain(begins=0, lease=2, renew=(2,)), _plain()), 7, 1),
         50_000,
-        less=45_000,
+        short=(3, 23_500),
     ),
     Case(
         Setting(
@@ -66,7 +71,7 @@ CASES = [
             "delay lose",
         ),
         25_000,
-        less=25_000,
+        short=(2, 8_600),
     ),
     Case(
         Setting(
@@ -77,7 +82,7 @@ CASES = [
             "delay",
         ),
         40_000,
-        less=35_000,
+        short=(1, 20_000),
     ),
     Case(
         Setting(
@@ -88,11 +93,12 @@ CASES = [
             "delay lose pause",
         ),
         20_000,
+        short=(2, 8_700),
     ),
     Case(
         Setting("woken by a message", (_FIRST, _plain(asynchronous=True, renew=(4,))), 6, 1),
         30_000,
-        less=45_000,
+        short=(2, 12_600),
     ),
     Case(
         Setting(
@@ -103,11 +109,12 @@ CASES = [
             "cancel lose delay",
         ),
         12_000,
+        short=(4, 12_900),
     ),
     Case(
         Setting("a full memory", (_plain(begins=0, renew=(3,)), _plain(), _plain()), 5, 1, "full"),
         95_000,
-        less=48_000,
+        short=(2, 23_500),
     ),
     Case(
         Setting(
@@ -118,7 +125,7 @@ CASES = [
             "full crash lose",
         ),
         50_000,
-        less=35_000,
+        short=(2, 12_000),
     ),
     Case(
         Setting(
@@ -133,20 +140,24 @@ CASES = [
             "crash",
         ),
         100_000,
-        less=23_000,
+        short=(2, 23_000),
     ),
-    Case(Setting("held on after a release", (_plain(begins=0, hold=2), _plain()), 6, 1), 15_000),
+    Case(
+        Setting("held on after a release", (_plain(begins=0, hold=2), _plain()), 6, 1),
+        15_000,
+        short=(3, 7_800),
+    ),
     Case(
         Setting("permanent leases", (_plain(lease=FOREVER, begins=0), _plain(lease=FOREVER)), 7, 1),
         25_000,
-        less=24_000,
+        short=(3, 11_000),
     ),
     Case(
         Setting(
             "an operator clears", (_FIRST, _plain(begins=0)), 6, 1, "delay pause", (("clear", ""),)
         ),
         45_000,
-        less=34_000,
+        short=(2, 12_400),
     ),
     Case(
         Setting(
@@ -158,7 +169,7 @@ CASES = [
             (("pause", ""), ("resume", "")),
         ),
         30_000,
-        less=21_000,
+        short=(2, 6_200),
     ),
     Case(
         Setting(
@@ -174,7 +185,7 @@ CASES = [
             (("resize", "2"),),
         ),
         50_000,
-        less=14_000,
+        short=(1, 14_000),
     ),
     Case(
         Setting(
@@ -184,24 +195,30 @@ CASES = [
             0,
         ),
         35_000,
-        less=27_000,
+        short=(2, 14_000),
     ),
     Case(
         Setting("two permits of two", (_plain(permits=2, limit=2), *[_plain(limit=2)] * 2), 5, 0),
         18_000,
+        short=(3, 14_800),
     ),
     Case(
         Setting("three clients, a death", (_FIRST, _FIRST, _plain()), 5, 1, "crash"),
         60_000,
-        less=39_000,
+        short=(2, 20_000),
     ),
-    Case(Setting("unfair", (_plain(fair=False), *[_plain(fair=False)] * 2), 5, 0), 20_000),
+    Case(
+        Setting("unfair", (_plain(fair=False), *[_plain(fair=False)] * 2), 5, 0),
+        20_000,
+        short=(3, 16_200),
+    ),
     Case(
         Setting(
             "leases of a millisecond", (_plain(), _plain(), _plain(wait=False, begins=6)), 6, 0
         ),
         12_000,
         HALF_A_MILLISECOND,
+        short=(4, 11_200),
     ),
 ]
 
