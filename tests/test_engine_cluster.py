@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from django_redis_sync.engine.cluster.factory import ClusterConnectionFactory
 from django_redis_sync.engine.cluster.server import ClusterServer, Node
 from django_redis_sync.engine.cluster.topology import LAST_CHANCE, SUSPECT, Address, Topology
 from django_redis_sync.engine.wire import clock
-from django_redis_sync.protocol.plans import Answer, Failure, Run
+from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.plans import Answer, Failure, Run, Wait
 
 A, B, C = (Address("127.0.0.1", port) for port in (7001, 7002, 7003))
 SEEDS = [f"redis://127.0.0.1:{one.port}/0" for one in (A, B, C)]
@@ -54,6 +56,9 @@ def slots(*owners: Address) -> list[Any]:
     ]
 
 
+REAL_NODE = AsyncClusterServer.node
+
+
 class StandIn:
     """A node: answers as the test says, and keeps what it was asked."""
 
@@ -81,6 +86,17 @@ class StandIn:
     def command(self, *args: Any, timeout: float = 0.0) -> Any:
         self.nodes.commands.append((args, timeout))
         return self._answer("slots", args)
+
+    def commands(self, several: Any, timeout: float) -> list[Any]:
+        self.nodes.commands.append((tuple(several), timeout))
+        said = self._answer("commands", several)
+        return [said.get(args[1], (self.address, args[1])) for args in several]
+
+    def wait(self, step: Wait) -> Answer:
+        return Answer(self._answer("wait", step), clock(), clock())
+
+    def pool(self) -> Any:
+        return self.address
 
     def submit(self, step: Run) -> asyncio.Future[Answer]:
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -112,6 +128,8 @@ class Nodes:
     def says(self, how: str, address: Address) -> Any:
         if how == "slots" and ("slots", address) not in self.answers:
             return slots(A, B, C)
+        if how == "commands" and (how, address) not in self.answers:
+            return {}
         return self.answers.get((how, address), ["ok", address.port])
 
     def verbs(self) -> list[tuple[str, Address]]:
@@ -448,6 +466,217 @@ def test_a_node_has_as_long_for_a_command_as_the_caller_says(words: Any, nodes: 
     assert [(words, 0.7)] == nodes.commands
 
 
+def looked() -> ClusterServer:
+    """A server that knows where the slots are."""
+    server = ClusterServer("cluster")
+    server.topology.look()
+    return server
+
+
+def test_several_commands_go_to_each_node_at_once_and_come_back_in_their_order(
+    nodes: Nodes,
+) -> None:
+    server, keys = looked(), [f"sync:{{name{n}}}:leases" for n in range(12)]
+    nodes.commands.clear()
+    replies = server.commands([("HGETALL", key) for key in keys], 0.7)
+    assert [(server.topology.of(key), key) for key in keys] == replies
+    assert [0.7] * 3 == [timeout for _, timeout in nodes.commands]
+
+
+def test_a_command_of_several_whose_slot_moved_is_asked_where_it_is(nodes: Nodes) -> None:
+    server = looked()
+    nodes.answers["commands", OWNER] = {KEY: moved(OTHER).cause}
+    nodes.answers["slots", OWNER] = moved(OTHER)
+    nodes.answers["slots", OTHER] = "there"
+    assert ["there"] == server.commands([("HGETALL", KEY)], 0.7)
+    assert (("HGETALL", KEY), 0.7) == nodes.commands[-1]
+
+
+def test_several_commands_fail_when_a_node_is_silent_and_it_is_suspected(nodes: Nodes) -> None:
+    server = looked()
+    nodes.answers["commands", OWNER] = silence()
+    with pytest.raises(Failure):
+        server.commands([("HGETALL", KEY)])
+    assert server.topology.suspect(OWNER) and not server.topology.suspect(OTHER)
+    assert OWNER != server.pool()  # that of a node that answers
+
+
+def test_any_node_answers_what_names_no_key_but_what_it_refuses_is_refused(nodes: Nodes) -> None:
+    server = looked()
+    first, second, *_ = server.topology.addresses
+    nodes.answers["slots", second] = "PONG"
+    nodes.answers["slots", first] = Failure(errors.ResponseError("NOPERM"), clock(), "final")
+    with pytest.raises(Failure, match="NOPERM"):
+        server.command("PING")
+    nodes.answers["slots", first] = silence()
+    assert "PONG" == server.command("PING")
+    assert server.topology.suspect(first)
+
+
+def test_a_wait_follows_its_name_and_is_over_while_the_slot_moves(nodes: Nodes) -> None:
+    wait = Wait(keys_of("sync", "exports"), "t", 0.1)
+    server = looked()
+    nodes.answers["wait", OWNER] = ask(OTHER)
+    with pytest.raises(Failure) as caught:
+        server.wait(wait)
+    assert ("busy", [("wait", OWNER)]) == (caught.value.why, nodes.verbs())
+    nodes.answers["wait", OWNER] = moved(OTHER)
+    nodes.answers["wait", OTHER] = "woken"
+    assert "woken" == server.wait(wait).reply
+
+
+def test_when_no_node_says_where_the_slots_are_each_of_several_fails(nodes: Nodes) -> None:
+    nodes.answers |= {("slots", one): silence() for one in (A, B, C)}
+    answers = ClusterServer("cluster").many([step(), step()])
+    assert ["unanswered"] * 2 == [answer.why for answer in answers]  # type: ignore[union-attr]
+
+
+def test_a_node_is_made_once_by_the_projects_factory(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = SimpleNamespace(pool=lambda url: [url])
+    client = SimpleNamespace(connection_factory=factory, _server=SEEDS)
+    monkeypatch.setattr(servers, "backend_of", lambda alias: client)
+    server = ClusterServer("cluster")
+    assert server.node(B) is server.node(B) is not server.node(A)
+    assert (["redis://127.0.0.1:7002/0"], "cluster") == (
+        server.node(B).pool(),
+        server.node(B).alias,
+    )
+
+
+# On an event loop
+
+
+class OfLoop:
+    """In the place of an AsyncNode: keeps what it was sent, and how it was ended."""
+
+    def __init__(self, address: Address) -> None:
+        self.address, self.sent, self.ended = address, list[asyncio.Future[Answer]](), list[str]()
+        self.batcher = self.client = self
+
+    def submit(self, step: Run) -> asyncio.Future[Answer]:
+        self.sent.append(asyncio.get_running_loop().create_future())
+        return self.sent[-1]
+
+    def pubsub(self, **options: Any) -> Address:
+        return self.address
+
+    async def aclose(self) -> None:
+        self.ended.append("closed")
+
+    def drop(self) -> None:
+        self.ended.append("dropped")
+
+
+@pytest.fixture
+def of_loop(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> dict[Address, OfLoop]:
+    """The nodes by address; `AsyncClusterServer("default")` has them."""
+    made: dict[Address, OfLoop] = {}
+    monkeypatch.setattr(AsyncClusterServer, "node", REAL_NODE)
+    monkeypatch.setattr(async_servers, "server_of", lambda alias: ClusterServer(alias))
+    monkeypatch.setattr(async_servers, "async_redis", lambda alias, url: url)
+    monkeypatch.setattr(async_servers, "AsyncNode", lambda url: made.setdefault(*at(url)))
+    monkeypatch.setattr(async_servers, "cut", lambda client: client.ended.append("cut"))
+    return made
+
+
+def at(url: str) -> tuple[Address, OfLoop]:
+    address = next(one for one in (A, B, C) if f":{one.port}/" in url)
+    return address, OfLoop(address)
+
+
+def on_a_loop(body: Callable[[AsyncClusterServer], Any]) -> Any:
+    async def main() -> Any:
+        server = AsyncClusterServer("default")
+        await server.looked()
+        return await body(server)
+
+    return asyncio.run(main())
+
+
+async def a_little() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_cancelled_step_is_not_sent_after_its_name(of_loop: dict[Address, OfLoop]) -> None:
+    async def body(server: AsyncClusterServer) -> None:
+        first, second = server.perform(step()), server.perform(step())
+        sent = of_loop[OWNER].sent
+        sent[0].cancel()
+        second.cancel()
+        sent[1].set_exception(moved(OTHER))
+        await a_little()
+        assert (True, 2, {OWNER}) == (first.cancelled(), len(sent), {*of_loop})
+
+    on_a_loop(body)
+
+
+def test_an_answer_that_is_no_failure_is_passed_on_and_so_is_the_end_of_the_hops(
+    of_loop: dict[Address, OfLoop],
+) -> None:
+    async def body(server: AsyncClusterServer) -> None:
+        odd, told = server.perform(step()), RuntimeError("odd")
+        of_loop[OWNER].sent.pop().set_exception(told)
+        await a_little()
+        assert odd.exception() is told
+        lost = server.perform(step())
+        hops = 0
+        while not lost.done():
+            address = (OWNER, OTHER)[hops % 2]
+            of_loop[address].sent.pop().set_exception(moved((OTHER, OWNER)[hops % 2]))
+            await a_little()
+            hops += 1
+        assert 5 == hops and isinstance(lost.exception(), Failure)
+
+    on_a_loop(body)
+
+
+def test_the_end_of_a_loop_ends_all_nodes(of_loop: dict[Address, OfLoop]) -> None:
+    async def body(server: AsyncClusterServer) -> None:
+        assert server.node(A) is server.node(A) is not server.node(B)
+        await server.aclose()
+        server.drop()
+
+    on_a_loop(body)
+    assert [["closed", "closed", "dropped", "cut"]] * 2 == [one.ended for one in of_loop.values()]
+
+
+def test_two_nodes_are_listened_to_until_the_end(
+    of_loop: dict[Address, OfLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Any] = []
+
+    async def listen(self: Any, tried: asyncio.Event) -> None:
+        heard.append(self.pubsub())
+        tried.set()
+        tried.clear()  # an ear that tries again
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(async_servers.Hub, "_read", listen)
+
+    async def body(server: AsyncClusterServer) -> None:
+        for close in (server.hub.aclose, lambda: asyncio.sleep(0, server.hub.drop())):
+            heard.clear()
+            await asyncio.wait_for(server.hub.ready(30.0), 20.0)
+            await a_little()
+            assert 2 == len({*heard}) == async_servers.EARS
+            await close()
+            await a_little()
+            assert all(ear.done() for ear in server.hub._ears)  # type: ignore[attr-defined]
+
+    on_a_loop(body)
+
+
+def test_of_what_was_heard_once_only_so_much_is_kept(of_loop: dict[Address, OfLoop]) -> None:
+    async def body(server: AsyncClusterServer) -> None:
+        for n in range(10_010):
+            server.hub._deliver(f"t{n} granted")
+        heard = server.hub._heard  # type: ignore[attr-defined]
+        assert (10_000, "t10009 granted") == (len(heard), [*heard][-1])
+
+    on_a_loop(body)
+
+
 # The client of the cache
 
 
@@ -481,6 +710,12 @@ def test_a_cache_has_one_client_per_cluster_made_of_its_options(factory: Any) ->
     given = {"max_connections": 7, "password": "word", "read_from_replicas": True}
     assert {"url": SEEDS[0], **given} == {key: made.options.get(key) for key in ("url", *given)}
     assert "parser_class" not in made.options  # RedisCluster has its own
+
+
+def test_this_library_sends_over_pools_that_django_redis_makes(factory: Any) -> None:
+    pool = factory.pool("redis://127.0.0.1:7002/0")
+    assert (7002, 7) == (pool.connection_kwargs["port"], pool.max_connections)
+    assert pool is factory.pool("redis://127.0.0.1:7002/0")
 
 
 def test_a_cache_that_is_closed_closes_the_pools_of_its_nodes(factory: Any) -> None:

@@ -20,11 +20,13 @@ from django_redis_sync.engine.quorum import (
     held,
     members,
     quorum_of,
+    server,
     steps,
     voting,
 )
 from django_redis_sync.engine.quorum.async_server import AsyncQuorumServer
 from django_redis_sync.engine.quorum.members import deducted, stretched
+from django_redis_sync.engine.quorum.server import QuorumServer
 from django_redis_sync.engine.quorum.steps import undo
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
@@ -332,6 +334,38 @@ def test_a_command_is_answered_by_any_server_and_fails_when_all_do(
         with pytest.raises(Failure, match="refused"):
             asyncio.run(main())
     assert [(alias, voting.PATIENCE) for alias in five] == sorted(asked)
+
+
+# In sync code
+
+
+@pytest.fixture
+def in_sync_code(five: Five, monkeypatch: pytest.MonkeyPatch) -> QuorumServer:
+    made: dict[str, AsyncQuorumServer] = {}
+    quorum = Quorum(five)
+    monkeypatch.setattr(server, "check", lambda quorum: None)
+    monkeypatch.setattr(
+        server, "async_server_of", lambda of: made.setdefault(of, AsyncQuorumServer(quorum))
+    )
+    return QuorumServer(quorum)
+
+
+def test_of_several_steps_each_has_its_answer_or_its_failure(
+    in_sync_code: QuorumServer, five: Five
+) -> None:
+    says(five, "renew", GONE, "a", "b", "c")
+    assert "ok" == in_sync_code.run(ask()).reply[0]
+    renewed, released = in_sync_code.many([RENEW, ask(token="other")])
+    assert isinstance(renewed, Failure) and isinstance(released, Answer)
+    assert [] == in_sync_code.many([])
+    says(five, "renew", ["ok", "no number"], *five)
+    with pytest.raises(ValueError):
+        in_sync_code.many([RENEW])
+
+
+def test_a_wait_lasts_as_long_as_it_says_for_no_server_wakes_it(in_sync_code: QuorumServer) -> None:
+    answer = in_sync_code.wait(plans.Wait(KEYS, "t", 0.05))
+    assert answer.reply is None and answer.received - answer.sent >= 0.05
 
 
 # Which servers
