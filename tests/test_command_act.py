@@ -188,10 +188,11 @@ def test_wrong_usage_is_refused_and_changes_nothing(words: list[str], raw: redis
     assert raw.dbsize() == 0
 
 
+@pytest.mark.parametrize("action", ["pause", "clear", "status", "log"])
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-def test_a_name_that_can_not_be_is_one_line(name: str) -> None:
+def test_a_name_that_can_not_be_is_one_line(name: str, action: str) -> None:
     with pytest.raises(CommandError, match="a name must not") as caught:
-        locks("pause", name)
+        locks(action, name)
     assert "\n" not in str(caught.value)
 
 

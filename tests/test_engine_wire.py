@@ -69,6 +69,12 @@ def test_of_an_error_what_may_have_run_is_said() -> None:
     for meaning, maybe in (("unanswered", True), ("unreachable", False), ("busy", False)):
         found = error_of(Failure(errors.ConnectionError("x"), 0.0, meaning))  # type: ignore[arg-type]
         assert isinstance(found, Unavailable) and maybe == found.maybe_executed
+        assert "Redis: x" == str(found)
+
+
+def test_of_missing_rights_the_remedy_is_said() -> None:
+    refused = errors.ResponseError("NOPERM this user has no permissions")
+    assert "least ACL" in str(error_of(Failure(refused, 0.0, "final")))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +125,8 @@ def test_a_hash_is_a_dict_in_either_protocol(replies: list[Any]) -> None:
     asked = [("HGETALL", "a"), ("HGETALL", "b"), ("ZRANGE", "c", 0, 1)]
     replies += [[b"x", b"1"], {b"x": b"1"}, [b"x", b"1"]]
     assert [{"x": "1"}, {"x": "1"}, ["x", "1"]] == commands.pipelined("default", asked)
+    flat = [b"a", b"1", b"b", b"2"]
+    assert {"a": "1", "b": "2"} == commands._shaped(("HGETALL", "k"), flat)
 
 
 def test_an_error_in_a_pipeline_is_raised(replies: list[Any]) -> None:

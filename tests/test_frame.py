@@ -166,6 +166,46 @@ def test_libraries_are_imported_where_they_belong(module: str) -> None:
         assert set() == {room(other) for other in own_imports(module)} - PURE_ROOMS
 
 
+def test_no_thread_of_ours_keeps_a_process_alive() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "threading.Thread":
+                said = {one.arg: ast.unparse(one.value) for one in node.keywords}
+                assert said.get("daemon") == "True", f"{path.name}:{node.lineno}"
+
+
+#: Where people name the alias that they mean.
+BY_ALIAS = [*PACKAGE.glob("operators/**/*.py"), *PACKAGE.glob("management/**/*.py")]
+BY_ALIAS += [PACKAGE / "metrics.py"]
+
+
+def takers_of_an_alias(module: ast.Module) -> set[str]:
+    """The functions and classes that take `using`."""
+    classes = [one for one in ast.walk(module) if isinstance(one, ast.ClassDef)]
+    return {
+        owner.name if isinstance(owner, ast.ClassDef) else one.name
+        for owner in [module, *classes]
+        for one in owner.body
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        if any(arg.arg == "using" for arg in one.args.kwonlyargs)
+    }
+
+
+def test_whoever_is_told_an_alias_tells_it_to_all_that_it_asks() -> None:
+    modules = {path: ast.parse(path.read_text(encoding="utf-8")) for path in BY_ALIAS}
+    takers, asked = set[str](), list[str]()
+    for path, module in modules.items():
+        for name in takers_of_an_alias(module):
+            takers |= {name, f"{path.stem}.{name}", f"{path.parent.stem}.{name}"}
+    for path, module in modules.items():
+        for call in ast.walk(module):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in takers:
+                asked.append(ast.unparse(call.func))
+                said = {one.arg for one in call.keywords}
+                assert said & {"using", None}, f"{path.name}:{call.lineno}"
+    assert {"Recent", "Selection", "audit.acts", "doctor.examine", "statuses"} <= {*asked}
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.lua")), ids=lambda p: p.stem)
 def test_a_script_fits_on_a_screen(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()

@@ -19,6 +19,7 @@ from django_redis_sync import (
     Lock,
     NotAcquired,
     ReadWriteLock,
+    RLock,
     Semaphore,
     acquire_all,
     synchronized,
@@ -79,6 +80,18 @@ def test_a_lock_that_is_full_says_so_by_name_and_reason() -> None:
         with pytest.raises(NotAcquired) as caught, Lock("a", blocking=False):
             pass
         assert ("full", "a") == (caught.value.reason, caught.value.lock_name)
+
+
+@pytest.mark.parametrize("kind", [Lock, RLock])
+def test_whoever_releases_nothing_is_told_of_which_lock(kind: Any) -> None:
+    with pytest.raises(NotAcquired) as caught:
+        kind("a").release()
+    assert ("", "a") == (caught.value.reason, caught.value.lock_name)
+    with Lock("a") as lease:
+        pass
+    with pytest.raises(NotAcquired) as caught:
+        lease.release()
+    assert "a" == caught.value.lock_name
 
 
 def test_a_writer_that_became_a_reader_is_handed_on_as_a_reader() -> None:

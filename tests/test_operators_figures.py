@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from django_redis_sync.exceptions import SyncError
 from django_redis_sync.operators import configured, export, listing, status, sums, words
 from django_redis_sync.operators import history as histories
 from django_redis_sync.operators.doctor import Finding, findings
 from django_redis_sync.operators.history import Counters, add, carried, history_of, suggest
 from django_redis_sync.operators.listing import FIGURES, hour, since
 from django_redis_sync.operators.names import natural
+from django_redis_sync.operators.status import Unread
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.support import statuses as make
@@ -369,13 +371,71 @@ def test_holders_and_waiters_are_told_to_machines() -> None:
         holders=(holder("a", held=65, ends_in=12.5, permits=2, fence=9, label=label), forever("b")),
         waiters=(waiter("w", 1, waits=7, alive=False),),
     )
-    first, second = (export._holder_json(one, each) for each in one.holders)
-    assert {**first, **label} == first and first["thread"] is None
-    expected = {"id": "a", "held_seconds": 65.0, "ends_in_seconds": 12.5, "permanent": False}
-    expected |= {"permits": 2, "state": "held", "fence": 9}
-    assert expected == {key: first[key] for key in expected}
+    said = export.status_json(one, None)
+    first, second = said.pop("holders")
+    who: dict[str, Any] = {"thread": None, "label": None, "request": None, **label}
+    assert first == {
+        "id": "a",
+        "held_seconds": 65.0,
+        "ends_in_seconds": 12.5,
+        "permanent": False,
+        "permits": 2,
+        "state": "held",
+        "fence": 9,
+        "since": "2026-01-31T11:58:55+00:00",
+        **who,
+    }
     assert (None, True) == (second["ends_in_seconds"], second["permanent"])
-    (waits,) = (export._waiter_json(one, each) for each in one.waiters)
-    expected = {"id": "w", "position": 1, "waited_seconds": 7.0, "permits": 1, "limit": 3}
-    assert {**expected, "alive": False} == {key: waits[key] for key in (*expected, "alive")}
-    assert "token" not in {*first, *waits}
+    assert said.pop("waiters") == [
+        {
+            "id": "w",
+            "position": 1,
+            "since": "2026-01-31T11:59:53+00:00",
+            "waited_seconds": 7.0,
+            "permits": 1,
+            "limit": 3,
+            "alive": False,
+            **dict.fromkeys(who),
+            **dict.fromkeys(label),
+        }
+    ]
+    assert said == {
+        "name": "exports",
+        "key": None,
+        "display": "exports",
+        "kind": "plain",
+        "limit": 3,
+        "callers_limit": 3,
+        "override": None,
+        "paused_since": None,
+        "in_use": 3,
+        "exclusive": False,
+        "holding": 2,
+        "waiting": 1,
+        "clash": None,
+        "fence": 1,
+        "at": "2026-01-31T12:00:00+00:00",
+    }
+
+
+def test_marks_and_counts_are_told_to_machines() -> None:
+    one = make.status(key="7", paused_since=ago(60), override=9, clash=(4, ago(30)))
+    past = history("exports", "7", Counters(granted=2), Counters(granted=1), suggested_limit=5)
+    said = export.status_json(one, past)
+    assert ("exports@7", "2026-01-31T11:59:00+00:00", 9) == tuple(
+        said[part] for part in ("display", "paused_since", "override")
+    )
+    assert {"limit": 4, "at": "2026-01-31T11:59:30+00:00"} == said["clash"]
+    assert (2, 3, 3, 5) == (
+        said["recent"]["minutes"],
+        said["recent"]["granted"],
+        said["ever"]["granted"],
+        said["suggested_limit"],
+    )
+    unread = [Unread("odd", "8", SyncError("at redis://u:word@h:1"))]
+    found = export.as_json([group(one, keys=20)], {("exports", "7"): past}, unread, 21, 20)
+    assert (21, 20) == (found["found"], found["compared"])
+    assert [{"name": "exports", "keys": 20, "read": 1}] == found["policies"]
+    assert [said] == found["names"]
+    (gone,) = found["unread"]
+    assert ("odd", "8") == (gone["name"], gone["key"]) and "word" not in gone["error"]

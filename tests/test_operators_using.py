@@ -14,9 +14,10 @@ from devtools.servers import RedisServer
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.engine import tally
 from django_redis_sync.exceptions import WrongKind
+from django_redis_sync.metrics import SyncCollector
 from django_redis_sync.operators import actions, audit, names
 from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.listing import Selection, heaviest
+from django_redis_sync.operators.listing import Selection, heaviest, keys_like
 from django_redis_sync.operators.names import count_names, is_known, marked, names_in_use
 from django_redis_sync.operators.status import Status, status_of, statuses
 from django_redis_sync.operators.sums import groups, sums_of
@@ -77,7 +78,9 @@ def test_a_lock_of_another_kind_there_is_not_resized(second: None) -> None:
     actions.reset("rows")
 
 
-def test_all_that_is_read_is_read_there(second: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_is_read_is_read_there(
+    second: None, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
     monkeypatch.setattr(tally, "EVERY", 0.05)
     with Semaphore("exports", 3, key="7", **OTHER):
         eventually(lambda: listed("exports@7", **OTHER))
@@ -96,6 +99,12 @@ def test_all_that_is_read_is_read_there(second: None, monkeypatch: pytest.Monkey
         assert 1 == sums_of(["exports"], **OTHER)[0].history.ever.granted
         eventually(lambda: heaviest("exports", **OTHER) == ["7"] and heaviest(**OTHER))
         assert [] == heaviest("exports") == heaviest()
+        shown = [SyncCollector(names=["*"], using=using)._shown() for using in ("other", None)]
+        assert [["exports"], []] == shown
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": {"limit": 3}}}
+        shown = [SyncCollector(using=using)._shown() for using in ("other", None)]
+        assert [["exports"], []] == shown
+        assert ([("exports", "7")], []) == (keys_like(["7"], **OTHER), keys_like(["7"]))
         assert 0 == sums_of(["exports"])[0].history.ever.granted
 
 

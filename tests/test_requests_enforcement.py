@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -293,6 +293,27 @@ def test_a_response_that_is_still_to_be_rendered_keeps_its_permit(hold: Hold) ->
     for after in response._post_render_callbacks:
         after(response)
     assert (0, set()) == (rooms().inside(PLACE), hold.note)
+
+
+def test_what_would_cut_a_stream_off_is_let_go_of_with_its_last_part(
+    hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task or the connection may serve another request by then."""
+
+    async def parts() -> AsyncIterator[str]:
+        yield "part"
+
+    async def read() -> None:
+        async for _ in hold._awatched(parts()):
+            assert hold._hang_up is not None
+        assert hold._hang_up is None
+
+    asyncio.run(read())
+    monkeypatch.setattr(hold, "_hang_up", print)
+    assert ["part"] == [*hold._watched(["part"])]
+    assert hold._hang_up is print  # a thread's connection is this response's until it is sent
+    monkeypatch.setattr(hold, "_asgi", True)
+    assert ["part"] == [*hold._watched(["part"])] and hold._hang_up is None
 
 
 def test_a_response_that_is_whole_goes_without_it(hold: Hold) -> None:
