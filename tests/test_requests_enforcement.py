@@ -312,7 +312,7 @@ def test_what_would_cut_a_stream_off_is_let_go_of_with_its_last_part(
     monkeypatch.setattr(hold, "_hang_up", print)
     assert ["part"] == [*hold._watched(["part"])]
     assert hold._hang_up is print  # a thread's connection is this response's until it is sent
-    monkeypatch.setattr(hold, "_asgi", True)
+    monkeypatch.setattr(Hold, "_asgi", True)
     assert ["part"] == [*hold._watched(["part"])] and hold._hang_up is None
 
 
