@@ -129,9 +129,13 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
 
     def work(own: list[tuple[float, float, float]]) -> None:
         enter = make(url, key, crowd.limit)
-        gate.wait()
-        gate.wait()
         try:
+            try:
+                with enter():  # what comes once, as in async code: it connects, and loads scripts
+                    pass
+            finally:
+                gate.wait()
+                gate.wait()
             visit(enter, own)
         except Exception as error:
             errors.append(repr(error))
