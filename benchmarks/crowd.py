@@ -131,7 +131,7 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
         enter = make(url, key, crowd.limit)
         try:
             try:
-                with enter():  # what comes once, as in async code: it connects, and loads scripts
+                with enter():  # what comes once: it connects, and loads scripts
                     pass
             finally:
                 gate.wait()
@@ -192,11 +192,14 @@ def _tasks(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
                 gave = clock()
             own.append((asked, got, gave))
 
+    async def once(enter: Callable[[], Any]) -> None:
+        async with enter():
+            pass
+
     async def everybody() -> Seen:
         visits: list[list[tuple[float, float, float]]] = [[] for _ in range(crowd.workers)]
         enter = make(url, key, crowd.limit)
-        async with enter():
-            pass
+        await asyncio.gather(*(once(enter) for _ in visits))  # as the threads do
         await asyncio.to_thread(ready.wait)
         cpu, end = time.process_time(), time.monotonic() + crowd.seconds
         connections = asyncio.create_task(asyncio.to_thread(_watch_connections, url, crowd.seconds))
