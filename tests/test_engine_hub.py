@@ -178,3 +178,47 @@ def test_each_waits_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not long.done()
 
     run(main())
+
+
+def test_waits_end_in_the_order_of_their_times_whichever_came_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hubs, "PULSE", 1e6)
+
+    async def main() -> None:
+        hub, ended = Hub(None, "p"), list[str]()
+        times = {"c": 0.09, "a": 0.01, "d": 0.13, "b": 0.05}
+        waits = {token: hub.wait(token, seconds, "x") for token, seconds in times.items()}
+        for token, done in waits.items():
+            done.add_done_callback(lambda _, token=token: ended.append(token))
+        await asyncio.wait_for(asyncio.gather(*waits.values()), PATIENCE)
+        assert ["a", "b", "c", "d"] == ended
+
+    run(main())
+
+
+def test_one_timer_rings_for_all_and_only_while_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hubs, "PULSE", 1e6)
+
+    async def main() -> None:
+        loop, rings = asyncio.get_running_loop(), list[float]()
+        call_later = loop.call_later
+
+        def counted(delay: float, call: Any, *args: Any) -> asyncio.TimerHandle:
+            if call == hub._ring:
+                rings.append(delay)
+            return call_later(delay, call, *args)
+
+        hub = Hub(None, "p")
+        monkeypatch.setattr(loop, "call_later", counted)
+        waits = [hub.wait(f"t{number}", 60, "x") for number in range(100)]
+        assert 1 == len(rings)
+        for done in waits:
+            done.cancel()
+        last = hub.wait("last", 0.01, "x")
+        assert (await asyncio.wait_for(last, PATIENCE)).reply is None
+        assert 2 == len(rings)
+
+    run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections import OrderedDict
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from ..protocol.plans import CLAIM, Answer
 from ..protocol.scripts import CONSTANTS
 from .loops import apart, dropped, ended
+from .schedule import Schedule
 from .wire import clock
 
 #: Messages kept for waiters that have not come to wait yet, and seconds for which each is of use:
@@ -32,12 +34,19 @@ class _Room:
 
 
 class Hub:
-    """Waiters of an event loop and the channel that hand-overs are published on."""
+    """Waiters of an event loop and the channel that hand-overs are published on.
 
+    Their times are in a schedule, and one timer rings for the next of them: a timer of the loop for
+    each costs more than all else of a wait.
+    """
+
+    # Invariant: the timer rings at _rings_at, no later than the first of those who wait is due.
     def __init__(self, client: Any, prefix: str) -> None:
         self._client = client
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
         self._waiters: dict[str, asyncio.Future[Answer]] = {}
+        self._schedule, self._rings_at = Schedule(), math.inf
+        self._timer: asyncio.TimerHandle | None = None
         self._early: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._sweeping = False
         self._rooms: dict[str, _Room] = {}
@@ -71,7 +80,9 @@ class Hub:
             done.set_result(Answer(early[0], sent, clock()))
             return done
         self._waiters[token] = done
-        timer = loop.call_later(seconds, self._wake, token, None, sent)
+        at = sent + seconds
+        self._schedule.put(token, at, at)
+        self._expect(at, sent)
         room = self._rooms.setdefault(name, _Room())
         room.tokens[token], room.asked = None, sent
         if not room.beats:
@@ -79,13 +90,29 @@ class Hub:
             loop.call_later(PULSE, self._beat, name)
 
         def forget(_: Any) -> None:
-            timer.cancel()
             if self._waiters.get(token) is done:
                 del self._waiters[token]
+                self._schedule.drop(token)
                 room.tokens.pop(token, None)
 
         done.add_done_callback(forget)
         return done
+
+    def _expect(self, at: float, now: float) -> None:
+        """Have the timer ring at `at` at the latest."""
+        if at < self._rings_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._rings_at = at
+            self._timer = asyncio.get_running_loop().call_later(at - now, self._ring)
+
+    def _ring(self) -> None:
+        """Wake those whose time is over."""
+        now, self._rings_at, self._timer = clock(), math.inf, None
+        for token in self._schedule.take(now):
+            self._schedule.drop(token)
+            self._wake(token, None, now)
+        self._expect(self._schedule.earliest(), now)
 
     def _beat(self, name: str) -> None:
         """Have a waiter ask again, unless any did lately."""
@@ -131,6 +158,7 @@ class Hub:
         """As aclose, of a loop that is closed."""
         dropped(self._reader)
         self._waiters.clear()
+        self._schedule.clear()
 
     async def _read(self, tried: asyncio.Event) -> None:
         tries = 0
