@@ -270,6 +270,79 @@ def test_an_error_of_the_server_is_of_one_step() -> None:
     run(main())
 
 
+class Read(Line):
+    """What comes together is read at once, by hiredis, as redis-py's connections do."""
+
+    def __init__(self, *batches: bytes) -> None:
+        super().__init__()
+        hiredis = pytest.importorskip("hiredis")
+        self._reader = hiredis.Reader(
+            replyError=lambda said: kinds.get(said.split()[0], errors.ResponseError)(said),
+            notEnoughData=NOTHING,
+        )
+        self._parser, self._batches = self, list(batches)
+        self.pushed, self.asked = list[Any](), 0
+
+    async def read_response(self, timeout: float = 0.0) -> Any:
+        self.asked += 1
+        reply = self._reader.gets()
+        while reply is NOTHING:
+            self._reader.feed(self._batches.pop(0))
+            reply = self._reader.gets()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def handle_push_response(self, push: Any) -> None:
+        self.pushed.append([*push])
+
+
+NOTHING = object()
+kinds = {"NOSCRIPT": errors.NoScriptError, "LOADING": errors.BusyLoadingError}
+
+
+def outcomes(line: Line, count: int) -> list[Any]:
+    """Of so many steps that are submitted together: replies, and why there is none."""
+
+    async def main() -> list[Any]:
+        batcher = Batcher(line)
+        waiting = [batcher.submit(step(f"t{n}")) for n in range(count)]
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        return [one.why if isinstance(one, Failure) else one.reply for one in found]
+
+    return cast(list[Any], run(main()))
+
+
+def test_replies_that_came_together_are_asked_for_once() -> None:
+    line = Read(b"*1\r\n:0\r\n*1\r\n:1\r\n*1\r\n", b":2\r\n*2\r\n$2\r\nok\r\n$-1\r\n")
+    assert [[0], [1], [2], ["ok", None]] == outcomes(line, 4)
+    assert 2 == line.asked  # each time that the socket had to be read
+
+
+def test_an_error_among_replies_that_came_together_is_of_its_step() -> None:
+    line = Read(b"*1\r\n:0\r\n-ERR no\r\n*1\r\n:2\r\n-WRONGTYPE no\r\n")
+    assert [[0], "final", [2], "final"] == outcomes(line, 4)
+    assert 1 == line.asked
+
+
+def test_a_script_that_is_unknown_among_others_is_sent_whole() -> None:
+    line = Read(b"*1\r\n:0\r\n-NOSCRIPT no\r\n*1\r\n:2\r\n", b"*1\r\n:1\r\n")
+    assert [[0], [1], [2]] == outcomes(line, 3)
+    assert [[False] * 3, [True]] == [[is_whole(c) for c in batch] for batch in line.sent]
+
+
+def test_a_server_that_begins_to_load_among_replies_fails_what_follows() -> None:
+    line = Read(b"*1\r\n:0\r\n-LOADING soon\r\n")
+    assert ["busy", "busy"] == outcomes(line, 2)
+    assert 1 == line.broken
+
+
+def test_news_of_the_connection_among_replies_go_to_redis_py() -> None:
+    line = Read(b"*1\r\n:0\r\n>2\r\n$6\r\nMOVING\r\n:7\r\n*1\r\n:1\r\n")
+    assert [[0], [1]] == outcomes(line, 2)
+    assert [[b"MOVING", 7]] == line.pushed
+
+
 def test_nothing_is_lent_or_waited_for_between_two_runs() -> None:
     async def main() -> None:
         line = Line()
@@ -449,7 +522,7 @@ class Radio:
     def pubsub(self, **options: Any) -> Radio:
         return self
 
-    subscribed = True
+    subscribed, connection = True, None
 
     async def subscribe(self, channel: str) -> None:
         self.tuned += 1

@@ -222,3 +222,52 @@ def test_one_timer_rings_for_all_and_only_while_somebody_waits(
         assert 2 == len(rings)
 
     run(main())
+
+
+class Parsed:
+    """In the place of a connection, with what its parser has read."""
+
+    def __init__(self, *read: Any) -> None:
+        self._parser = self._reader = self
+        self._read, self.heeded = list(read), list[Any]()
+
+    def gets(self) -> Any:
+        return self._read.pop(0) if self._read else None
+
+    async def handle_push_response(self, push: Any) -> None:
+        self.heeded.append(push)
+
+
+@pytest.mark.parametrize("words", [lambda word: word, str.encode], ids=["text", "bytes"])
+def test_what_was_read_along_with_a_message_is_heard_at_once(words: Any) -> None:
+    async def main() -> None:
+        radio = Radio()
+        hub = Hub(radio, "p")
+        await hub.ready(PATIENCE)
+        waiting = {token: hub.wait(token, 60, "x") for token in "abc"}
+        radio.connection = Parsed(
+            [words("message"), words("p"), words("b 2")],
+            [words("MOVING"), 7],
+            [words("message"), words("p"), words("c 3")],
+        )
+        radio.say("a 1")
+        answers = await asyncio.wait_for(asyncio.gather(*waiting.values()), PATIENCE)
+        assert ["1", "2", "3"] == [answer.reply for answer in answers]
+        assert [[words("MOVING"), 7]] == radio.connection.heeded
+        await hub.aclose()
+
+    run(main())
+
+
+def test_all_ask_again_when_a_subscription_was_read_along_with_a_message() -> None:
+    async def main() -> None:
+        radio = Radio()
+        hub = Hub(radio, "p")
+        await hub.ready(PATIENCE)
+        waiting = hub.wait("a", 60, "x")
+        radio.connection = Parsed([b"subscribe", b"p", 1])
+        radio.say("b 2")
+        assert (await asyncio.wait_for(waiting, PATIENCE)).reply is None
+        await hub.aclose()
+
+    run(main())

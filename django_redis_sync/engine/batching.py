@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from redis import exceptions as errors
 
 from ..protocol.plans import Answer, Failure, Run
+from .clients import arrived, heed
 from .loops import END, LATE, Patience, apart, dropped, ended
 from .wire import REDIS_ERRORS, clock, command, pack, pack_step, text, why
 
@@ -155,16 +156,30 @@ class Batcher:
             batch.patience.limit(own)
         try:
             with batch.patience:
+                came = arrived(self._connection)
                 for _ in batch.orders:
-                    try:
-                        replies.append(await self._connection.read_response(timeout=math.inf))
-                    except errors.ResponseError as error:
-                        replies.append(error)
+                    reply = came()
+                    if type(reply) is not list:
+                        reply = await self._other(reply)
+                    replies.append(reply)
         except (*REDIS_ERRORS, *_ENDS) as error:
             await self._failed(batch, error, sent=True)
             return []
         batch.patience.stop()
         return replies
+
+    async def _other(self, came: Any) -> Any:
+        """The next reply where that is no list that `came` already; an error of the server's."""
+        if isinstance(came, errors.ConnectionError):
+            raise came
+        if isinstance(came, errors.ResponseError):
+            return came
+        if isinstance(came, list):  # it is about the connection, and redis-py's to heed
+            await heed(self._connection, came)
+        try:
+            return await self._connection.read_response(timeout=math.inf)
+        except errors.ResponseError as error:
+            return error
 
     def _deliver(self, batch: Batch, replies: list[Any], received: float) -> None:
         again = []

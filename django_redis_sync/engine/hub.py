@@ -11,6 +11,7 @@ from typing import Any
 
 from ..protocol.plans import CLAIM, Answer
 from ..protocol.scripts import CONSTANTS
+from .clients import arrived, heed
 from .loops import apart, dropped, ended
 from .schedule import Schedule
 from .wire import clock
@@ -19,6 +20,8 @@ from .wire import clock
 #: then the server has taken the lease back.
 _MOST_EARLY, _EARLY = 10_000, CLAIM
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
+#: What is heard, by its first word.
+_KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
 #: Seconds after which a waiter of each name asks again: a sign of life of all the others.
 PULSE = CONSTANTS["ALIVE"] / 3000
 
@@ -169,12 +172,12 @@ class Hub:
                 await pubsub.subscribe(self.channel)
                 # Not listen(): the loop closes asynchronous generators while this runs.
                 while pubsub.subscribed:
-                    message = await pubsub.get_message(timeout=None)
-                    if message is not None and message["type"] == "message":
-                        self._deliver(message["data"])
-                    elif message is not None and message["type"] == "subscribe":
-                        tries = 0
-                        self._subscribed(tried)
+                    for kind, data in await _heard(pubsub):
+                        if kind == "message":
+                            self._deliver(data)
+                        elif kind == "subscribe":
+                            tries = 0
+                            self._subscribed(tried)
             except asyncio.CancelledError:
                 await _closed(pubsub)
                 raise
@@ -196,3 +199,18 @@ class Hub:
 async def _closed(pubsub: Any) -> None:
     with contextlib.suppress(Exception):
         await pubsub.aclose()
+
+
+async def _heard(pubsub: Any) -> list[tuple[str, Any]]:
+    """What was said next, and what was read along with it: kinds and data."""
+    message = await pubsub.get_message(timeout=None)
+    heard = [] if message is None else [(message["type"], message.get("data"))]
+    came = arrived(pubsub.connection)
+    while isinstance(push := came(), list):
+        if push[0] in _KINDS:
+            heard.append((_KINDS[push[0]], push[2]))
+        else:
+            await heed(pubsub.connection, push)
+    if isinstance(push, Exception):
+        raise push  # after the next subscription all ask again
+    return heard
