@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -72,14 +72,14 @@ def script(verb: str) -> Script:
     # Threads of a new process come at once, and each would do all of the work among the others.
     first = _composing.acquire(timeout=_PATIENCE)
     try:
-        return _composed(verb)
+        return _composed(verb, compose)
     finally:
         if first:
             _composing.release()
 
 
 @cache
-def _composed(verb: str) -> Script:
+def _composed(verb: str, compose: Callable[[str], str]) -> Script:
     text, source = read(verb), compose(verb)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
