@@ -439,7 +439,7 @@ STORM = """if True:
     for thread in others:
         thread.start()
     hits = rounds = 0
-    end = time.monotonic() + 8
+    end = time.monotonic() + 3
     while time.monotonic() < end:
         rounds += 1
         try:

@@ -40,11 +40,6 @@ def acquires(what: Any) -> None:
     what.inside = True
 
 
-def enters(what: Any) -> None:
-    what.__enter__()
-    what.inside = True
-
-
 def aacquires(what: Any) -> None:
     async def main() -> None:
         await what.aacquire()
@@ -94,7 +89,7 @@ def given_back(what: Any) -> None:
             return
 
 
-@pytest.mark.parametrize("take", [acquires, enters, blocks, aacquires, ablocks])
+@pytest.mark.parametrize("take", [acquires, blocks, aacquires, ablocks])
 @pytest.mark.parametrize(
     "what", [LOCK, SHARED, REENTRANT, SEVERAL], ids=["lock", "shared", "reentrant", "several"]
 )
@@ -118,7 +113,7 @@ def assert_free(what: Any, where: str) -> None:
         pytest.fail(f"something is noted after {where}")
 
 
-@pytest.mark.parametrize("take", [acquires, enters, blocks])
+@pytest.mark.parametrize("take", [acquires, blocks])
 def test_an_interrupted_taking_again_counts_for_nothing(raw, take: Any) -> None:
     REENTRANT.inside = False  # type: ignore[attr-defined]
     REENTRANT.acquire()

@@ -258,8 +258,8 @@ def test_with_atomic_requests_no_update_is_lost(tmp_path, counter) -> None:
     sync = {"REQUESTS": {"max_waiting_threads": None}}
     options = {"middleware": [MIDDLEWARE], "atomic": True, "sync": sync}
     with Site("gunicorn", tmp_path / "log", workers=2, threads=4, **options) as site:
-        increments(site, 500)
-    assert 500 == counter()
+        increments(site, 200)
+    assert 200 == counter()
 
 
 # Waiting requests and the workers

@@ -84,11 +84,10 @@ def reap(pids: list[int]) -> None:
 # Roles
 
 
-def storm(name: str, limit: int, processes: int, threads: int, seconds: float) -> None:
-    """Threads of several processes take turns; says how many cycles each process made."""
+def storm(name: str, limit: int, processes: int, threads: int, enough: int) -> None:
+    """Threads of several processes take turns until each process has made enough cycles; says how
+    many it made."""
     from django_redis_sync import Semaphore
-
-    end = time.monotonic() + seconds
 
     def process(number: int) -> None:
         cycles = [0] * threads
@@ -96,7 +95,7 @@ def storm(name: str, limit: int, processes: int, threads: int, seconds: float) -
         def thread(mine: int) -> None:
             chance = random.Random(number * 1000 + mine)
             sem = Semaphore(name, limit, timeout=2, renew=True)
-            while time.monotonic() < end:
+            while sum(cycles) < enough:
                 patience = chance.choice([None, None, None, 0, 0.05, 1])
                 lease = sem.acquire(blocking_timeout=patience)
                 if lease:

@@ -28,7 +28,7 @@ from .watching import View
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
-RUNS, TASKS = 25, 30
+RUNS, TASKS = 12, 30
 
 
 class Impatient(Lock):

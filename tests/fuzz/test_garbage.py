@@ -22,7 +22,7 @@ from django_redis_sync.protocol.keys import keys_of
 from tests.settings import PREFIX
 
 SERVER = settings(
-    max_examples=60,
+    max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 NAME = "garbage"

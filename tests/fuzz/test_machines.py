@@ -29,7 +29,7 @@ from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from tests.support.journal import journalling
 
-FEW = settings(max_examples=30, stateful_step_count=30)
+FEW = settings(max_examples=15, stateful_step_count=30)
 #: Long enough never to end by itself while an example runs.
 LONG = {"timeout": 60.0, "renew": False}
 

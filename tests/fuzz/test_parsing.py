@@ -31,7 +31,7 @@ JSON = st.recursive(
 )
 #: A name as hostile as it gets.
 TEXT = st.text(st.characters(), max_size=220) | st.text("{}@%:\0\n\x1b\u202eé", max_size=40)
-SERVER = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SERVER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 # Names
@@ -161,7 +161,7 @@ def test_settings_are_read_or_are_improperly_configured(given_: Any) -> None:
 NOTHING_THERE = "redis://127.0.0.1:1/0"
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.sampled_from(["SEMAPHORES", "TIMEOUT", "MAX_HOLD", "BLOCKING_TIMEOUT"]), JSON, JSON)
 def test_what_settings_say_of_a_name_is_used_or_refused(key: str, value: Any, other: Any) -> None:
     """With no server there: what is not refused goes on to find that out."""
