@@ -1,6 +1,8 @@
 """`manage.py locks run`: flock(1) for a fleet, from real shells."""
 
+import errno
 import io
+import math
 import os
 import signal
 import sys
@@ -14,7 +16,7 @@ import pytest
 import redis
 
 from django_redis_sync import Lock, Semaphore
-from django_redis_sync.management import runner
+from django_redis_sync.management import runner, watchdog
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
@@ -279,3 +281,65 @@ def test_who_holds_is_shown_without_the_commands_arguments(run: Run) -> None:
     assert holder.label["label"] == "locks run: sleep"
     process.terminate()
     assert ended(process)[0] == 128 + signal.SIGTERM
+
+
+# In this process
+
+
+def order(**said: Any) -> runner.Order:
+    usual = {"name": "job", "limit": None, "wait": None, "skip": False, "min_hold": None}
+    return runner.Order(**{**usual, "using": None, **said})
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ({}, (1, math.inf, None, None)),
+        ({"name": "named"}, (None, math.inf, None, None)),
+        ({"limit": 4, "wait": 2.5}, (4, 2.5, None, None)),
+        ({"skip": True}, (1, 0.0, None, None)),
+        ({"skip": True, "wait": 2.5}, (1, 2.5, None, None)),
+        ({"min_hold": 60.0, "using": "other"}, (1, math.inf, 60.0, "other")),
+    ],
+)
+def test_the_permit_is_as_the_options_say(said: Any, asked: Any, settings: Any) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"named": {"limit": 2}}}
+    found = runner._semaphore(order(**said), ["/bin/sleep", "30"])
+    assert asked == (found.limit, found.blocking_timeout, found.min_hold, found.using)
+    assert ("locks run: sleep", True) == (found.label, found.renew)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [
+        ("sh", type(None)),
+        ("no-such-command", FileNotFoundError),
+        ("/no/such/command", FileNotFoundError),
+        ("/etc/passwd", PermissionError),
+    ],
+)
+def test_whether_there_is_anything_to_run_is_found_out_before(program: str, kind: type) -> None:
+    assert isinstance(runner._missing(program), kind)
+
+
+def test_without_room_for_a_pipe_the_permit_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    said, lease = io.StringIO(), Lock("job").acquire()
+    assert lease
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pipe", full)
+        assert runner.CANNOT_RUN == runner._Job(["sh"], said).under(lease)
+    assert "sh: Too many open files" == said.getvalue() and lease.ended
+
+
+def test_where_descendants_cannot_be_told_the_process_group_is_signalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(watchdog, "descendants", lambda: None)
+    monkeypatch.setattr(watchdog, "reap", lambda command: 1)
+    monkeypatch.setattr(os, "killpg", lambda *words: told.append(words))
+    assert watchdog.signal_all(signal.SIGTERM)
+    assert [(os.getpgrp(), signal.SIGTERM)] == told

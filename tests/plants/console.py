@@ -136,4 +136,25 @@ PLANTS = [
         "{{ who.thread|safe }}",
         (CONSOLE_FIGURES + "test_html_in_what_a_process_says_of_itself_is_text",),
     ),
+    Plant(
+        "a key's page lists its policy's keys",
+        "console/pages.py",
+        "listing(wanted) if status.key is None and Recent",
+        "listing(wanted) if status.key is None or Recent",
+        ("test_admin_pages.py::test_a_policys_page_lists_its_keys_and_a_keys_page_no_others",),
+    ),
+    Plant(
+        "names may be changed in the admin",
+        "admin.py",
+        "def has_change_permission(",
+        "def may_change(",
+        ("test_admin_pages.py::test_nobody_may_add_change_or_delete_what_is_no_row",),
+    ),
+    Plant(
+        "status --watch needs its seconds",
+        "management/commands/locks.py",
+        '"--watch", nargs="?", type',
+        '"--watch", type',
+        ("test_command_act.py::test_what_is_not_said_to_an_action_is_as_it_was",),
+    ),
 ]

@@ -199,4 +199,27 @@ PLANTS = [
         "            hold.release()",
         (ENFORCEMENT + "test_the_middleware_keeps_nothing_when_what_is_inside_raises",),
     ),
+    Plant(
+        "the mixin's options are asked before the view is set up",
+        "limits/mixin.py",
+        "        view.setup(request, *args, **kwargs)\n",
+        "",
+        (
+            "test_requests_views.py::test_a_mixins_options_know_the_views_request_where_the_middleware_asks_for_them",
+        ),
+    ),
+    Plant(
+        "a policy's only semaphore is looked up for each request",
+        "limits/enforcement.py",
+        "        _only[id(policy)] = conf.current(), *found\n",
+        "        pass\n",
+        (ENFORCEMENT + "test_a_policy_with_one_semaphore_looks_it_up_once",),
+    ),
+    Plant(
+        "a stream that was read is cut off",
+        "limits/holding.py",
+        "            raise\n        finally:\n            self._hang_up = None\n",
+        "            raise\n",
+        (ENFORCEMENT + "test_what_would_cut_a_stream_off_is_let_go_of_with_its_last_part",),
+    ),
 ]

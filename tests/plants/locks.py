@@ -160,4 +160,18 @@ PLANTS = [
         "        raise",
         (FACES + "test_what_fails_at_the_end_of_a_transaction_is_said",),
     ),
+    Plant(
+        "ends that no block began pile up",
+        "locks/callers.py",
+        "        _loaded.blocks = [ref for ref in _loaded.blocks if ref() is not None]\n",
+        "",
+        (CALLERS + "test_ends_that_were_loaded_for_no_block_do_not_pile_up",),
+    ),
+    Plant(
+        "whoever releases nothing is not told of what",
+        "locks/variants.py",
+        "raise NotAcquired(text, name=self.name)",
+        "raise NotAcquired(text)",
+        (FACES + "test_whoever_releases_nothing_is_told_of_which_lock",),
+    ),
 ]

@@ -164,4 +164,25 @@ PLANTS = [
         "if whole < 59:",
         (FIGURES + "test_a_time_span_is_told_by_its_two_largest_units",),
     ),
+    Plant(
+        "a look that fails is another's",
+        "operators/doctor/servers.py",
+        '    "latency": _latency,',
+        '    "speed": _latency,',
+        (LOOKS + "test_a_look_that_fails_is_a_finding_under_the_looks_own_id",),
+    ),
+    Plant(
+        "machines are not told since when one waits",
+        "operators/export.py",
+        '        "since": w.since.isoformat(),\n',
+        "",
+        (FIGURES + "test_holders_and_waiters_are_told_to_machines",),
+    ),
+    Plant(
+        "keys are looked for in another alias",
+        "operators/listing.py",
+        "counts = count_keys(names, using=using)",
+        "counts = count_keys(names)",
+        (USING + "test_all_that_is_read_is_read_there",),
+    ),
 ]

@@ -80,4 +80,11 @@ PLANTS = [
         "if not 0 <= value <= most:",
         (CHECKS + "test_a_view_whose_limit_is_missing_or_impossible",),
     ),
+    Plant(
+        "a check gives no hint",
+        "checks.py",
+        '                hint="Put it last, or at least behind these.",\n',
+        "",
+        (CHECKS + "test_the_middleware_before_those_that_turn_requests_away",),
+    ),
 ]
