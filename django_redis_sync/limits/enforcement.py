@@ -79,7 +79,7 @@ class RequestSemaphore(Semaphore):
         self.place = place
         self._max_waiters = policy.max_waiters
         self._counted = place.key is None or counted.has(place)
-        self._shadow = not policy.enforce
+        self._shadow, self._usual = not policy.enforce, {}
         #: Whether all requests count, and each is let in or refused at once.
         self.straight = (
             policy.enforce

@@ -93,37 +93,37 @@ def _beginning(owner: Any) -> Block | None:
     return None
 
 
+class _Thread:
+    """Lives for as long as its thread runs, which may be less than a `threading.Thread`."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.thread = _Thread()
+
+
+_here = _Here()
+
+
 class ByCaller(Generic[T]):
-    """A T for each thread, or for each task inside a running loop."""
+    """A T for each thread, or for each task inside a running loop, until it ends."""
 
-    # Made by the first that needs it, in one step: most objects serve threads alone, and many no
-    # more than a single time.
-    _threads: threading.local | None = None
-    _tasks: weakref.WeakKeyDictionary[Any, T] | None = None
-
+    # Not a threading.local for each object: many objects serve a single time, and to make one costs
+    # a fiftieth of a cycle.
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
+        self._found: dict[weakref.ref[Any], T] = {}
 
     def mine(self) -> T:
         loop = asyncio._get_running_loop()  # current_task() would raise where there is none
-        task = None if loop is None else asyncio.current_task(loop)
-        if task is not None:
-            return self._of_task(task)
-        threads = self._threads
-        if threads is None:
-            threads = self.__dict__.setdefault("_threads", threading.local())
-        try:
-            mine: T = threads.mine
-        except AttributeError:
-            mine = threads.mine = self._make()
+        caller = _here.thread if loop is None else asyncio.current_task(loop) or _here.thread
+        mine = self._found.get(weakref.ref(caller))
+        if mine is None:
+            gone = weakref.ref(caller, self._found.pop)
+            mine = self._found.setdefault(gone, self._make())
         return mine
-
-    def _of_task(self, task: Any) -> T:
-        tasks = self._tasks
-        if tasks is None:
-            tasks = self.__dict__.setdefault("_tasks", weakref.WeakKeyDictionary())
-        found = tasks.get(task)
-        return tasks.setdefault(task, self._make()) if found is None else found
 
 
 class _Taken:
@@ -155,6 +155,8 @@ class _Taken:
 
     def newest(self, take: bool, but_blocks: bool = False) -> Lease | None:
         """The newest that was neither released nor detached."""
+        if take and not but_blocks:
+            return self._take_newest()
         for lease, in_block in reversed(list(self.leases.items())):
             if lease.ended:
                 self.leases.pop(lease, None)
@@ -162,6 +164,16 @@ class _Taken:
             # Of two threads that take the newest, the second takes the next.
             wanted = not (in_block and but_blocks)
             if wanted and (not take or self.leases.pop(lease, None) is not None):
+                return cast(Lease, lease)
+        return None
+
+    def _take_newest(self) -> Lease | None:
+        while self.leases:
+            try:
+                lease, _ = self.leases.popitem()  # of two threads, the second gets the next
+            except KeyError:
+                break
+            if not lease.ended:
                 return cast(Lease, lease)
         return None
 
@@ -173,7 +185,7 @@ class PerCaller(ByCaller[_Taken]):
     _by_hand: weakref.WeakSet[Block] | None = None
 
     def __init__(self) -> None:
-        self._make = _Taken
+        super().__init__(_Taken)
 
     # For `acquire` and `release`
 

@@ -15,6 +15,8 @@ from ..protocol import plans
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Belief, Failure, Grant, Run
 
+#: Renewals in the time of a lease.
+_RENEWALS = 3
 #: Part of a lease that the keeper leaves when it calls a lease lost that it could not renew.
 _MARGIN = 0.05
 #: Seconds by which a detached lease may be shorter than was asked for.
@@ -102,7 +104,7 @@ class LeaseState:
         until = grant.until
         # As _look has it, for a lease that nobody has renewed.
         ends_so = not terms.renew and grant.ends <= until
-        self.due = until if ends_so else now + (until - now) / 3
+        self.due = until if ends_so else now + (until - now) / _RENEWALS
         self._untold = [True]
         self._courses: dict[None, _Course] = {}
 
@@ -217,7 +219,7 @@ class LeaseState:
         """Have the keeper look in time: it ends then, and may be renewed up to `last`."""
         left = until - now
         self._course.doubt = doubt = _doubt(self.terms, left)
-        self.due = now + left / 3 if until < last else until - doubt
+        self.due = now + left / _RENEWALS if until < last else until - doubt
 
     # Acts of its holder
 

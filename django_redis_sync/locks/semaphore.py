@@ -26,7 +26,7 @@ from . import counting, transactions
 from .callers import Block, Leaving, PerCaller, Shared
 from .lease import Lease
 from .lease_state import Terms
-from .terms import Asking, options_of
+from .terms import Asking, attributes_of
 from .waiting import may_wait, own_hold, waits_here
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Semaphore(Asking):
     Unavailable when Redis can't be reached.
     """
 
+    _held: PerCaller
+
     def __init__(
         self,
         name: str,
@@ -80,20 +82,21 @@ class Semaphore(Asking):
         sleep: float | None = None,
         key: str | None = None,
     ) -> None:
-        keys_of("", name, key)  # wrong names are refused here, before anything is sent
-        self._given = known = options_of(
+        given = (
             *(limit, timeout, blocking, blocking_timeout, renew, fair, max_hold, min_hold),
             *(raise_on_release_error, release_on_commit),
         )
-        if label is not None and not isinstance(label, str):
-            raise TypeError(f"label must be a str, not {type(label).__name__}")
-        self.__dict__.update(known.checked)
-        self.name, self.key, self.label, self.on_lost = name, key, label, on_lost
-        if not isinstance(using, (str, type(None))):
-            using = self._quorum(name, using, limit, self.timeout)
-        self.using = using
-        self._usual = {}
-        self._held: PerCaller = PerCaller() if thread_local else Shared()
+        alias = using if using is None or isinstance(using, str) else None
+        face: Any = type(self)
+        try:
+            known = attributes_of(face, name, key, label, alias, *given)
+        except TypeError:  # wrong, or nothing to look up by
+            known = attributes_of.__wrapped__(face, name, key, label, alias, *given)
+        self.__dict__.update(known, _held=PerCaller() if thread_local else Shared())
+        if on_lost is not None:
+            self.on_lost = on_lost
+        if using is not alias:
+            self.using = self._quorum(name, using, limit, self.timeout)
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f", {self.limit}"

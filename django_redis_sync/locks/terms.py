@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -17,7 +17,7 @@ from ..engine import labels
 from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
 from ..protocol.keys import Keys, Token, keys_of
-from ..protocol.plans import Ask, Plan
+from ..protocol.plans import Ask, Plan, worded
 from ..protocol.scripts import MOST_PERMITS
 from .lease_state import Terms
 from .waiting import warn_of_own_hold
@@ -132,6 +132,25 @@ def options_of(*given: Any) -> Options:
         return _checked(*given)
 
 
+@lru_cache(maxsize=512, typed=True)
+def attributes_of(
+    face: type,
+    name: str,
+    key: str | None,
+    label: str | None,
+    using: Any,
+    *given: Any,
+) -> dict[str, Any]:
+    """The attributes of an object with these arguments, which are `options_of`'s from the limit on;
+    TypeError and ValueError for wrong ones. Objects of equal ones share what they ask for."""
+    keys_of("", name, key)
+    if label is not None and not isinstance(label, str):
+        raise TypeError(f"label must be a str, not {type(label).__name__}")
+    known = options_of(*given)
+    own = {"name": name, "key": key, "label": label, "using": using, "on_lost": None}
+    return {**known.checked, **own, "_given": known, "_usual": {}}
+
+
 class Pattern(NamedTuple):
     """What objects of equal options ask for, but for the name, while the settings stay."""
 
@@ -154,10 +173,10 @@ class Pattern(NamedTuple):
         waits: Callable[[str, bool], None] | None,
     ) -> Ask:
         # _replace takes three times as long.
-        return Ask._make((keys, *self.ask[1:_LABEL], label, False, learn, waits))
+        return Ask._make((keys, *self.ask[1:_LABEL], label, False, learn, waits, None))
 
 
-#: Where in an Ask the label, `shadow`, `learn` and `waits` stand: at its end.
+#: Where in an Ask the label, `shadow`, `learn`, `waits` and `words` stand: at its end.
 _LABEL = Ask._fields.index("label")
 
 
@@ -196,8 +215,17 @@ class Asking:
     _given: Options
     _on_channel: tuple[Ask, Ask] | None = None
     # The terms and the Ask of a single permit, by `blocking` and label, for as long as the settings
-    # stay: a thread's label is its own, and requests of many threads share an object.
+    # stay: a thread's label is its own, and requests of many threads share an object. Objects of
+    # equal arguments share it, until one is changed.
     _usual: dict[tuple[bool | None, str], tuple[conf.Config, Terms, Ask, float]]
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """A subclass or a caller may change what the arguments said."""
+            super().__setattr__(name, value)
+            if not name.startswith("_"):
+                self.__dict__["_usual"] = {}
 
     def alias(self) -> str:
         """The cache alias that it goes by now."""
@@ -234,8 +262,11 @@ class Asking:
         usual = blocking_timeout is None and type(permits) is int and permits == 1
         found = self._usual.get((blocking, label)) if usual else None
         if found is None or found[0] is not config:
-            found = (config, *self._build(config, label, blocking, blocking_timeout, permits))
+            built = self._build(config, label, blocking, blocking_timeout, permits)
+            found = config, *built
             if usual:
+                terms, ask, seconds = built
+                found = config, terms, worded(ask), seconds
                 if len(self._usual) >= _MOST_USUAL:
                     self._usual.clear()
                 self._usual[blocking, label] = found
@@ -248,7 +279,7 @@ class Asking:
         """The same, told on a channel; remembered, for on a loop the next is told there, too."""
         last = self._on_channel
         if last is None or last[0] is not ask or last[1].channel != channel:
-            last = self._on_channel = ask, ask._replace(channel=channel)
+            last = self._on_channel = ask, worded(ask._replace(channel=channel))
         return last[1]
 
     def _build(

@@ -90,7 +90,7 @@ class Ask(NamedTuple):
     w read/write; `permits`: 0 for the whole name; `shadow`: granted in any case, and counted;
     `channel`: where the wake-up is published, "-" when it is popped; `tokens` makes them; `later`
     is given the undo that could not be done; `learn` is a plan to carry out first; `waits` is told
-    of a token that it waits from here on, or does so no more.
+    of a token that it waits from here on, or does so no more; `words`: see `worded`.
     """
 
     keys: Keys
@@ -111,6 +111,7 @@ class Ask(NamedTuple):
     shadow: bool = False
     learn: Callable[[], Plan] | None = None
     waits: Callable[[str, bool], None] | None = None
+    words: tuple[Any, ...] | None = None
 
 
 class Grant(NamedTuple):
@@ -264,11 +265,23 @@ def acquire(ask: Ask, start: float, token: str = "") -> Plan:
 
 def asking(ask: Ask, token: str, how: str = "") -> Run:
     """The first step of `acquire`; or `how` a waiter asks again."""
+    words = ask.words if not how else None
+    if words is None:
+        words = _words(ask, how)
+    return Run("acquire", ask.keys.of(token), (token, *words), ask.attempt)
+
+
+def worded(ask: Ask) -> Ask:
+    """The same, to be asked many times: with the words of its first step, but for the token. A
+    policy's marks change, so those of its keys are put into words each time."""
+    return ask if ask.keys.policy is not None else ask._replace(words=_words(ask))
+
+
+def _words(ask: Ask, how: str = "") -> tuple[Any, ...]:
     how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
-    argv: tuple[Any, ...] = (token, milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
-    argv += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label)
-    argv += (ask.keys.mark, ask.keys.keep, int(ask.keys.short))
-    return Run("acquire", ask.keys.of(token), argv, ask.attempt)
+    words: tuple[Any, ...] = (milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
+    words += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label)
+    return (*words, ask.keys.mark, ask.keys.keep, int(ask.keys.short))
 
 
 def granted(answer: Answer, ask: Ask, start: float, token: str) -> Grant | None:

@@ -47,8 +47,8 @@ PLANTS = [
     Plant(
         "a lease is renewed at a half of its time",
         "locks/lease_state.py",
-        "now + left / 3",
-        "now + left / 2",
+        "_RENEWALS = 3",
+        "_RENEWALS = 2",
         (TOLD + "test_what_the_server_took_away_is_told_within_a_third_of_the_lease",),
     ),
     Plant(
