@@ -365,7 +365,7 @@ def test_a_trial_that_is_cancelled_lets_the_next_request_try(half_open, monkeypa
 
     async def main() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Semaphore, "atake", hang)
+            patch.setattr(Semaphore, "_agot", hang)
             trial = asyncio.create_task(view(REQUESTS.get("/")))
             await asked.wait()
             trial.cancel()
@@ -403,7 +403,7 @@ def test_a_place_in_the_process_is_given_back_when_redis_gives_no_permit(
     assert alone.inside.wait(30)
     answered(half_open)
     (place,) = rooms()._rooms
-    monkeypatch.setattr(Semaphore, "take", take)
+    monkeypatch.setattr(Semaphore, "_got", take)
     view = semaphore_required("one", limit=2)(lambda request: HttpResponse())
     if isinstance(outcome, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):

@@ -20,6 +20,7 @@ from ..exceptions import NotAcquired, Unavailable
 from ..locks.lease import Lease
 from ..locks.lease_state import Terms
 from ..locks.semaphore import Semaphore
+from ..locks.waiting import may_wait
 from ..logs import logger
 from ..protocol.plans import Ask, Refusal
 from ..protocol.reasons import FULL, OUTAGE, TIMEOUT, WAITERS
@@ -90,14 +91,16 @@ class RequestSemaphore(Semaphore):
 
     def take_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal:
         """As take, labelled as that request's."""
-        got = self.take(blocking, None, 1, label_of(request))
+        if not may_wait():
+            self._check_may_wait("acquire")
+        got = self._got(*self._asked(blocking, label_of(request)))
         if isinstance(got, RequestLease):
             got.path = request.path
         return got
 
     async def atake_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal:
         """As take_for."""
-        got = await self.atake(blocking, None, 1, label_of(request))
+        got = await self._agot(*self._asked(blocking, label_of(request)))
         if isinstance(got, RequestLease):
             got.path = request.path
         return got

@@ -348,8 +348,8 @@ class Lease:
 
     def _released(self, released: bool) -> None:
         state = self._state
-        if (lost := state.released(released)) is not None:
-            self._lose_if(lost)
+        if not released or state.over != "released":
+            self._lose_if(state.released(released))
         counting.released(self.keeper.clerk, state.terms, state.grant)
 
     def _give_back_later(self) -> None:

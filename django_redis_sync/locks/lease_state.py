@@ -307,7 +307,7 @@ class LeaseState:
 
     def end(self) -> None:
         """Nothing renews it from here on. Raises when there is nothing to give back."""
-        if not self.at_home:
+        if self.pid != os.getpid():
             raise self.lost_error()
         if self.closed:
             name = self.terms.keys.display

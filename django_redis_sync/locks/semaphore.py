@@ -230,16 +230,18 @@ class Semaphore(Asking):
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
-        label: str | None = None,
     ) -> Lease | Refusal:
-        """A lease that `release` here does not know of, or why there is none. `label`: in place of
-        the object's own, as it is written."""
+        """A lease that `release` here does not know of, or why there is none."""
         if not may_wait():
             self._check_may_wait("acquire")
         self._before()
-        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits, label)
+        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
             transactions.refuse_twice(terms)
+        return self._got(terms, ask)
+
+    def _got(self, terms: Terms, ask: Ask) -> Lease | Refusal:
+        """What comes of asking."""
         server, start = server_of(terms.alias), clock()
         got: Grant | Refusal
         if ask.learn is None:
@@ -255,11 +257,12 @@ class Semaphore(Asking):
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
-        label: str | None = None,
     ) -> Lease | Refusal:
         """As take."""
         self._before()
-        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits, label)
+        return await self._agot(*self._terms_and_ask(blocking, blocking_timeout, permits))
+
+    async def _agot(self, terms: Terms, ask: Ask) -> Lease | Refusal:
         server = async_server_of(terms.alias)
         if ask.wait:
             ask = self._waiting_on(await server.hub.ready(ask.attempt), ask)

@@ -186,6 +186,10 @@ _MOST_USUAL = 64
 _MOST_PATTERNS = 256
 
 
+def _within(ask: Ask, seconds: float) -> Ask:
+    return ask._replace(give_up_at=clock() + seconds)
+
+
 class Asking:
     """The arguments of a primitive, resolved. Precedence: the argument, then
     REDIS_SYNC["SEMAPHORES"], then the defaults."""
@@ -251,29 +255,28 @@ class Asking:
         blocking: bool | None,
         blocking_timeout: float | None,
         permits: int,
-        label: str | None = None,
     ) -> tuple[Terms, Ask]:
         """The lease's Keeping and the Ask, as the settings are now."""
-        config = conf.current()
-        if label is None:
-            label = labels.write(self.label or "")
+        label = labels.write(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
-        usual = blocking_timeout is None and type(permits) is int and permits == 1
-        found = self._usual.get((blocking, label)) if usual else None
+        if blocking_timeout is None and type(permits) is int and permits == 1:
+            return self._asked(blocking, label)
+        config = conf.current()
+        terms, ask, seconds = self._build(config, label, blocking, blocking_timeout, permits)
+        return terms, _within(ask, seconds)
+
+    def _asked(self, blocking: bool | None, label: str) -> tuple[Terms, Ask]:
+        """What is asked for mostly, remembered: a single permit, with no time of its own."""
+        config = conf.current()
+        found = self._usual.get((blocking, label))
         if found is None or found[0] is not config:
-            built = self._build(config, label, blocking, blocking_timeout, permits)
-            found = config, *built
-            if usual:
-                terms, ask, seconds = built
-                found = config, terms, worded(ask), seconds
-                if len(self._usual) >= _MOST_USUAL:
-                    self._usual.clear()
-                self._usual[blocking, label] = found
+            terms, ask, seconds = self._build(config, label, blocking, None, 1)
+            if len(self._usual) >= _MOST_USUAL:
+                self._usual.clear()
+            found = self._usual[blocking, label] = config, terms, worded(ask), seconds
         _, terms, ask, seconds = found
-        if seconds < math.inf:
-            ask = ask._replace(give_up_at=clock() + seconds)
-        return terms, ask
+        return terms, ask if seconds == math.inf else _within(ask, seconds)
 
     def _waiting_on(self, channel: str, ask: Ask) -> Ask:
         """The same, told on a channel; remembered, for on a loop the next is told there, too."""

@@ -65,22 +65,20 @@ class RLock(Lock):
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
-        label: str | None = None,
     ) -> Lease | Refusal:
         """As Semaphore's; the lease of this thread or task again, when there is one."""
         again = self._again(permits)
-        return self._count(again or super().take(blocking, blocking_timeout, permits, label))
+        return self._count(again or super().take(blocking, blocking_timeout, permits))
 
     async def atake(
         self,
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
         permits: int = 1,
-        label: str | None = None,
     ) -> Lease | Refusal:
         """As take."""
         again = self._again(permits)
-        return self._count(again or await super().atake(blocking, blocking_timeout, permits, label))
+        return self._count(again or await super().atake(blocking, blocking_timeout, permits))
 
     def release(self) -> None:
         """Undo an acquire; the last release gives the lease back. Errors as Semaphore's."""

@@ -288,9 +288,9 @@ def granted(answer: Answer, ask: Ask, start: float, token: str) -> Grant | None:
     """What `acquire` comes to, where the first answer grants the permits and nothing is left to do;
     else None."""
     reply = answer.reply
-    if reply[0] != "ok" or ask.lease == math.inf:
-        return None
-    return _grant(ask, token, reply, answer.sent)
+    if reply[0] == "ok" and ask.lease < math.inf:
+        return _grant(ask, token, reply, answer.sent, False, 0.0)
+    return None
 
 
 def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
@@ -370,15 +370,11 @@ def _settled(
 
 
 def _grant(
-    ask: Ask,
-    token: str,
-    reply: list[Any],
-    began: float,
-    unanswered: bool = False,
-    waited: float = 0.0,
+    ask: Ask, token: str, reply: list[Any], began: float, unanswered: bool, waited: float
 ) -> Grant:
     """What an "ok" gives, to whoever counts it from `began`."""
-    until, ends = began + seconds(reply[2]) - TICK, began + ask.lease - TICK
+    least = began - TICK
+    until, ends = least + seconds(reply[2]), least + ask.lease
     refused = reply[3] if len(reply) > 3 else ""
     return Grant(token, int(reply[1]), ask.permits, began, until, ends, unanswered, refused, waited)
 
