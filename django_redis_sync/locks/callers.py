@@ -7,6 +7,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from ..exceptions import NotAcquired
@@ -121,9 +122,15 @@ class ByCaller(Generic[T]):
         caller = _here.thread if loop is None else asyncio.current_task(loop) or _here.thread
         mine = self._found.get(weakref.ref(caller))
         if mine is None:
-            gone = weakref.ref(caller, self._found.pop)
-            mine = self._found.setdefault(gone, self._make())
+            # Without a circle: what is in there goes with this object, at once.
+            ended = weakref.ref(caller, partial(_forget, weakref.ref(self)))
+            mine = self._found.setdefault(ended, self._make())
         return mine
+
+
+def _forget(found: weakref.ref[ByCaller[Any]], ended: weakref.ref[Any]) -> None:
+    if (by_caller := found()) is not None:
+        by_caller._found.pop(ended, None)
 
 
 class _Taken:
