@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_redis_sync.engine import drivers, loops
+from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.protocol.plans import Answer, Failure, Plan, Run
 
 PATIENCE = 20.0
@@ -35,6 +36,22 @@ class Desk:
             await asyncio.sleep(0)
         doing, self.doing = self.doing, None
         doing.set_result(Answer(reply, 0.0, 0.0))
+
+
+class Scripted:
+    """In the place of a Server: each step comes to what the test says, raised if it is an error."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes, self.asked = [*outcomes], list[Run]()
+
+    def run(self, step: Run) -> Answer:
+        self.asked.append(step)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return Answer(outcome, 0.0, 0.0)
+
+    perform = run
 
 
 def two_steps(told: list[Any]) -> Plan:
@@ -196,3 +213,47 @@ def test_the_outcome_of_an_errand_is_that_of_its_future() -> None:
         return [outcome(one) for one in given]
 
     assert ["well", odd, "cancelled", "before"] == asyncio.run(main())
+
+
+# A first step without a plan
+
+
+def attempted(plan: Any, *outcomes: Any, known: Any = None) -> tuple[Any, list[Any], list[Run]]:
+    """The result, the replies that the plan was told, and the steps that were made."""
+    told: list[Any] = []
+    server: Any = Scripted(*outcomes)
+
+    def knows(answer: Answer, *_: Any) -> Any:
+        if isinstance(known, BaseException):
+            raise known
+        return known if answer.reply == "all" else None
+
+    try:
+        return drivers.attempt(server, WORK, knows, plan, told), told, server.asked
+    except BaseException as error:
+        return error, told, server.asked
+
+
+def test_where_the_first_answer_says_all_there_is_no_plan() -> None:
+    assert ("known", [], [WORK]) == attempted(two_steps, "all", known="known")
+
+
+def test_else_the_plan_is_told_the_first_answer_and_goes_on() -> None:
+    assert ("done", ["one", "two"], [WORK, WORK]) == attempted(two_steps, "one", "two")
+
+
+def test_an_interrupted_first_step_is_undone_by_the_plan() -> None:
+    stop = KeyboardInterrupt()
+    assert (stop, ["undone"], [WORK, UNDO]) == attempted(undone_when_cancelled, stop, "undone")
+
+
+def test_what_was_interrupted_after_its_answer_is_undone_too() -> None:
+    stop = KeyboardInterrupt()
+    found = attempted(undone_when_cancelled, "all", "undone", known=stop)
+    assert (stop, ["undone"], [WORK, UNDO]) == found
+
+
+def test_a_first_step_that_failed_is_an_error_of_the_library() -> None:
+    failure = Failure(OSError("gone"), 0.0, "unreachable")
+    error, told, asked = attempted(two_steps, failure)
+    assert (Unavailable, [], [WORK]) == (type(error), told, asked)

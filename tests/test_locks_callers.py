@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -92,6 +94,28 @@ def test_a_block_that_was_entered_by_hand_is_left_once_by_whichever_thread() -> 
     assert "another" == mine.end(Block.by_call())
     with pytest.raises(NotAcquired):
         elsewhere(lambda: mine.end(Block.by_call()))
+
+
+def test_what_a_thread_left_goes_with_the_thread() -> None:
+    with without_redis():
+        lock, mine = Lock("a"), Lock("b").acquire()
+        gone = elsewhere(lambda: weakref.ref(lock.acquire()))
+        assert gone() is None and mine
+        assert {} == lock._held._found
+
+
+def test_what_a_task_left_goes_with_the_task() -> None:
+    async def take(lock: Lock) -> Any:
+        return weakref.ref(await lock.aacquire())  # type: ignore[arg-type]
+
+    async def main(lock: Lock) -> None:
+        gone = await asyncio.create_task(take(lock))
+        await asyncio.sleep(0)
+        assert gone() is None
+
+    with without_redis():
+        asyncio.run(main(lock := Lock("a")))
+        assert {} == lock._held._found
 
 
 def elsewhere(work: Callable[[], Any]) -> Any:

@@ -100,8 +100,8 @@ class Desk:
         self.left: list[Run] = []
         self._numbers: Iterator[int] = iter(range(1, 100))
 
-    def acquire(self, start: float = 100.0, **changes: Any) -> Hand:
-        ask = Ask(
+    def ask(self, **changes: Any) -> Ask:
+        return Ask(
             **{
                 "keys": KEYS,
                 "lease": 10.0,
@@ -116,7 +116,9 @@ class Desk:
                 **changes,
             }
         )
-        return Hand(plans.acquire(ask, start))
+
+    def acquire(self, start: float = 100.0, **changes: Any) -> Hand:
+        return Hand(plans.acquire(self.ask(**changes), start))
 
     def waiting(self, sent: float = 100.0, told: int = 1000, **changes: Any) -> Hand:
         """An acquisition that was told to wait, at server time S1."""
@@ -129,6 +131,57 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
+
+
+# What is told without a plan
+
+
+@pytest.mark.parametrize("asked", [{}, {"wait": False}, {"shadow": True}, {"fair": False}], ids=str)
+def test_what_is_asked_first_is_the_first_step_of_the_plan(desk: Desk, asked: Any) -> None:
+    ask = desk.ask(**asked)
+    step = Hand(plans.acquire(ask, 100.0, "t0")).step
+    assert step == plans.asking(ask, "t0") == plans.asking(plans.worded(ask), "t0")
+
+
+def test_a_marked_policys_words_are_found_anew_each_time(desk: Desk) -> None:
+    keys = keys_of("p", "x", "7")
+    ask = plans.worded(desk.ask(keys=keys))
+    keys.policy.mark = "5 0"  # type: ignore[union-attr]
+    assert plans.asking(ask, "t0") == Hand(plans.acquire(ask, 100.0, "t0")).step
+    keys.policy.mark = "-"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("asked", [{}, {"wait": False}, {"shadow": True}], ids=str)
+@pytest.mark.parametrize(
+    "reply", [["ok", FENCE, "10000"], ["ok", FENCE, "3000"], ["ok", FENCE, "10000", "full"]]
+)
+def test_a_grant_that_needs_no_plan_is_the_plans(desk: Desk, asked: Any, reply: Any) -> None:
+    ask = desk.ask(**asked)
+    hand = Hand(plans.acquire(ask, 100.0, "t0")).answer(*reply, sent=100.5, after=0.1)
+    known = plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0")
+    assert hand.ended and known == hand.result
+
+
+@pytest.mark.parametrize(
+    ("reply", "asked"),
+    [
+        (["no", "full", 3, 20, 4], {}),
+        (["wait", str(S1), 1000, 0], {}),
+        (["more"], {}),
+        (["gone"], {}),
+        (["ok", FENCE, "5000"], {"lease": math.inf}),
+    ],
+    ids=str,
+)
+def test_what_leaves_something_to_do_is_the_plans(desk: Desk, reply: Any, asked: Any) -> None:
+    ask = desk.ask(**asked)
+    assert plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0") is None
+
+
+@pytest.mark.parametrize("reply", [["ok"], ["lost"]])
+def test_a_release_that_needs_no_plan_is_the_plans(reply: Any) -> None:
+    known = plans.given_back(Answer(reply, 105.0, 105.0))
+    assert (known or False) is release(grant()).answer(*reply, sent=105).result
 
 
 def grant(**changes: Any) -> Grant:

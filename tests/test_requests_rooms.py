@@ -65,6 +65,39 @@ def test_a_fork_knows_nobody_of_its_parent(monkeypatch) -> None:
     rooms().leave(PLACE, one)
 
 
+# Those that Redis let in
+
+
+def test_a_room_is_made_when_somebody_asks_here_and_knows_whom_redis_let_in() -> None:
+    mine, one, elsewhere, other = Rooms(), Someone(), Someone(), Someone()
+    mine.came(PLACE, one)
+    mine.came(PLACE._replace(name="y"), elsewhere)
+    assert (1, False) == (mine.inside(PLACE), mine.has_room(PLACE))
+    assert mine.ask(PLACE, other, 1, 0, 0) is False
+    assert mine.has_room(PLACE)
+    mine.went(PLACE, one)
+    assert (0, False) == (mine.inside(PLACE), mine.has_room(PLACE))
+    assert mine.ask(PLACE, other, 1, 0, 0) is True
+
+
+def test_whom_redis_let_in_while_there_was_a_room_lets_the_next_in() -> None:
+    mine, alone, one, patient = Rooms(), Someone(), Someone(), Someone()
+    mine.enter(PLACE, alone, alone=True)
+    mine.came(PLACE, one)
+    assert 2 == mine.inside(PLACE)
+    turn = mine.ask(PLACE, patient, 2, 1, 5)
+    assert isinstance(turn, Turn)
+    mine.went(PLACE, one)
+    assert turn.do()
+
+
+def test_whom_redis_let_in_and_who_is_gone_is_forgotten() -> None:
+    mine, one = Rooms(), Someone()
+    mine.came(PLACE, one)
+    del one
+    assert (0, {}) == (mine.inside(PLACE), mine._known)
+
+
 # Those that are gone
 
 
