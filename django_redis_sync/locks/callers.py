@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import threading
 import weakref
 from collections.abc import Callable
@@ -108,6 +109,12 @@ class _Here(threading.local):
 _here = _Here()
 
 
+class _Found(dict[weakref.ref[Any], T]):
+    """By caller. A dict that can be referred to weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
 class ByCaller(Generic[T]):
     """A T for each thread, or for each task inside a running loop, until it ends."""
 
@@ -115,22 +122,18 @@ class ByCaller(Generic[T]):
     # a fiftieth of a cycle.
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._found: dict[weakref.ref[Any], T] = {}
+        self._found: _Found[T] = _Found()
 
     def mine(self) -> T:
         loop = asyncio._get_running_loop()  # current_task() would raise where there is none
         caller = _here.thread if loop is None else asyncio.current_task(loop) or _here.thread
         mine = self._found.get(weakref.ref(caller))
         if mine is None:
-            # Without a circle: what is in there goes with this object, at once.
-            ended = weakref.ref(caller, partial(_forget, weakref.ref(self)))
+            # A proxy: in a circle, it would all wait for the garbage collector. A call of C: an
+            # exception out of a signal handler would be lost in there, and the entry stay.
+            ended = weakref.ref(caller, partial(operator.delitem, weakref.proxy(self._found)))
             mine = self._found.setdefault(ended, self._make())
         return mine
-
-
-def _forget(found: weakref.ref[ByCaller[Any]], ended: weakref.ref[Any]) -> None:
-    if (by_caller := found()) is not None:
-        by_caller._found.pop(ended, None)
 
 
 class _Taken:
