@@ -181,9 +181,10 @@ def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
         return
     kind, view = next(iter(kinds.items()))
     by = f"key={kind!r}" if kind is None or isinstance(kind, str) else "a callable"
+    this = "that without a key" if key is None else repr(key)
     raise AssertionError(
-        f"{view} is limited by {by}, and would use another child of {name!r} than "
-        f"{'that without a key' if key is None else key!r}: give filled a request"
+        f"{view} is limited by {by}, and would use another child of {name!r} than {this}: "
+        "give filled a request"
     )
 
 

@@ -126,6 +126,9 @@ def test_an_alias_that_is_sharded(given, settings) -> None:
 def test_an_entry_that_cannot_be_a_policy(given, sync) -> None:
     given(**sync)
     assert ["E005"] == found()
+    ((setting, entries),) = sync.items()
+    (name,) = entries
+    assert f"REDIS_SYNC[{setting!r}][{name!r}]" in messages()[0].msg
 
 
 @pytest.mark.parametrize("pattern", ["fre", "reports:nope", "other:*", "views.free"])

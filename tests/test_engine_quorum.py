@@ -382,8 +382,9 @@ def test_one_server_under_two_aliases_has_one_vote(settings: Any) -> None:
     for alias, url in zip("abc", urls, strict=True):
         cache = {**settings.CACHES["default"], "LOCATION": url}
         settings.CACHES = {**settings.CACHES, alias: cache}
-    with pytest.raises(ImproperlyConfigured, match="same LOCATION"):
-        members.check(quorum_of(["a", "b", "c"]))
+    for use in (members.check, QuorumServer, AsyncQuorumServer):
+        with pytest.raises(ImproperlyConfigured, match="same LOCATION"):
+            use(quorum_of(["a", "b", "c"]))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,8 @@ def test_a_replica_is_an_error_and_a_primary_is_not_mentioned() -> None:
 def test_memory_that_ends_or_is_evicted(policy: str, most: int, used: int, said: str) -> None:
     info = {"maxmemory_policy": policy, "maxmemory": str(most), "used_memory": str(used)}
     assert said == level(servers._eviction(Answers(), info))  # type: ignore[arg-type]
+    (found,) = servers._eviction(Answers(), info)  # type: ignore[arg-type]
+    assert ("There is no maxmemory yet" in found.detail) == (policy != "noeviction" and not most)
 
 
 @pytest.mark.parametrize(

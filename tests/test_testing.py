@@ -160,8 +160,13 @@ def test_filled_fills_the_child_of_a_request(key, clean_redis) -> None:
     ],
 )
 def test_filled_fails_when_the_view_would_use_another_child(key, given, clean_redis) -> None:
-    with seen("kept", key), pytest.raises(AssertionError, match="give filled a request"):
+    with seen("kept", key), pytest.raises(AssertionError, match="give filled a request") as caught:
         filled("kept", 2, **given).__enter__()
+    if "user" not in given:
+        by = "a callable" if callable(key) else f"key={key!r}"
+        other = repr(given["key"]) if given else "that without a key"
+        assert f"is limited by {by}, and would use another child" in str(caught.value)
+        assert f"of 'kept' than {other}:" in str(caught.value)
 
 
 @pytest.mark.parametrize(
