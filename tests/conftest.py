@@ -1,11 +1,12 @@
 """The Redis server of a test run, and the fixtures that reach it."""
 
 import contextlib
+import functools
 import gc
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -55,6 +56,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not deep" and _is_deep(collection_path) else None
 
 
+@functools.cache
 def _is_deep(path: Path) -> bool:
     here = Path(__file__).parent
     return any(path.is_relative_to(here / part) for part in DEEP)
@@ -66,10 +68,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.deep)
 
 
-def pytest_collection_finish() -> None:
-    # What was read to get here lives on: no collection of garbage looks at it again.
-    gc.collect()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # What is read here lives on: no collection of garbage looks at it, now or later.
+    gc.disable()
+    result = yield
     gc.freeze()
+    gc.enable()
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,11 @@ def test_its_end_is_told() -> None:
             process.wait(0.1)
         process.terminate()
         assert -signal.SIGTERM == process.wait(10) == process.poll()
+
+
+def test_many_may_be_asked_for_at_once() -> None:
+    def one(number: int) -> str:
+        return nursery.run("-c", "import sys; print(sys.argv[1])", number).stdout
+
+    with ThreadPoolExecutor(8) as threads:
+        assert [f"{number}\n" for number in range(24)] == list(threads.map(one, range(24)))

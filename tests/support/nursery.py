@@ -20,6 +20,7 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -165,6 +166,9 @@ class _Order(NamedTuple):
     env: dict[str, str]
 
 
+_LENGTH = struct.Struct("!I")
+
+
 class _Nursery:
     """The process that forks, seen from here."""
 
@@ -181,10 +185,10 @@ class _Nursery:
         atexit.register(self._end)
 
     def send(self, order: _Order, files: list[int]) -> None:
-        text = json.dumps(order).encode() + b"\n"
+        text = json.dumps(order).encode()
         with self._one:
-            socket.send_fds(self._ours, [text[:1]], files)
-            self._ours.sendall(text[1:])
+            socket.send_fds(self._ours, [_LENGTH.pack(len(text))], files)
+            self._ours.sendall(text)
 
     def _end(self) -> None:
         self._ours.close()
@@ -218,11 +222,12 @@ def serve(number: int) -> _Order | None:
                 os.read(ears, 4096)
                 _bury(lives)
                 continue
-            text, files, *_ = socket.recv_fds(asked, 1, 4)
-            if not text:
+            length, files, *_ = socket.recv_fds(asked, _LENGTH.size, 4)
+            if not length:
                 return None
-            while not text.endswith(b"\n"):
-                text += asked.recv(1 << 20)
+            (size,), text = _LENGTH.unpack(length), b""
+            while len(text) < size:  # all of this order, and nothing of the next
+                text += asked.recv(size - len(text))
             order = _Order(*json.loads(text))
             *standard, life = files
             pid = os.fork()
