@@ -185,6 +185,25 @@ def test_what_was_not_cancelled_returns_its_result() -> None:
 # Errands of a loop
 
 
+def test_a_loop_that_ends_lets_what_it_is_closing_come_to_its_end() -> None:
+    closed: list[str] = []
+
+    class Resident:
+        plans, retired = 0, False
+
+        async def aclose(self) -> None:
+            await asyncio.sleep(0.02)
+            closed.append("closed")
+
+    async def main() -> None:
+        made = loops.OnLoop(asyncio.get_running_loop())
+        made._errands.start(Resident().aclose(), None)
+        await made.aclose()
+        assert ["closed"] == closed
+
+    asyncio.run(main())
+
+
 def outcome(of: asyncio.Future[Any]) -> Any:
     return "cancelled" if of.cancelled() else of.exception() or of.result()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync import Lock
+from django_redis_sync import Lock, Semaphore
 from django_redis_sync.exceptions import NotAcquired
 from django_redis_sync.locks import callers
 from django_redis_sync.locks.callers import Block, PerCaller, _Taken
@@ -55,6 +55,16 @@ def test_those_that_are_held_are_all_known_and_looked_through_seldom() -> None:
     mine, leases = taken(10_000)
     assert leases == [*mine.leases]
     assert Paper.looks < 5 * 10_000
+
+
+def test_whoever_releases_takes_the_newest_lease_out_and_others_take_the_next() -> None:
+    with without_redis():
+        made = Semaphore("several", 2)
+        first, second = made.acquire(), made.acquire()
+        assert second is made.newest(keep=True)
+        assert [second, first] == [made.newest(), made.newest()]
+        with pytest.raises(NotAcquired):
+            made.newest()
 
 
 def test_ends_that_were_loaded_for_no_block_do_not_pile_up() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.management.color import no_style
 
-from django_redis_sync.management import display, naming, runner, watchdog
+from django_redis_sync.management import display, naming, runner, terminal, watchdog
 from django_redis_sync.management.display import Seen
 from django_redis_sync.management.runner import NOT_ACQUIRED, Order
 from django_redis_sync.operators.history import Counters, History
@@ -278,3 +278,12 @@ def test_all_that_is_left_is_asked_woken_and_killed(
 def test_what_is_typed_at_the_terminal_leaves_the_watchdog_running() -> None:
     assert {"SIGTSTP", "SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"} <= {*watchdog.PASSED}
     assert {*runner._PASSED_ON} | {"SIGTSTP"} == {*watchdog.PASSED}
+
+
+def test_a_text_is_broken_between_words_and_loses_none() -> None:
+    text = "Callers disagree on the limit: 报表导出 and, a-very-long-word-of-many-letters, 3."
+    for width in range(1, 90):
+        lines = terminal.wrap(text, width)
+        assert text == " ".join(lines)
+        assert all(terminal.wide(line) <= width or " " not in line for line in lines)
+    assert ([text], []) == (terminal.wrap(text, None), terminal.wrap("", 9))

@@ -238,8 +238,7 @@ class Hold:
                     raise ConnectionResetError(errno.ECONNRESET, "max_hold of this stream is over")
                 yield part
         except Exception:
-            if self._asgi:
-                self.release()
+            self.release()
             raise
         finally:
             if self._asgi:  # it was read whole, and is still to be sent

@@ -19,7 +19,7 @@ _KEYLESS |= {"PING", "PUBLISH", "RANDOMKEY", "ROLE", "SCRIPT", "SELECT", "SLOWLO
 
 def key_of(args: Sequence[Any]) -> str | None:
     """The key that routes a command; None when any node will do."""
-    word = str(args[0]).upper()
+    word = args[0].upper()
     if word in _KEYLESS or len(args) < 2:
         return None
     if word in ("EVAL", "EVALSHA"):
