@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO, Any
 
 import httpx
 
 from devtools.servers import free_port
+from tests.support import nursery
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 60
@@ -100,9 +102,7 @@ class Site:
 
     def __enter__(self) -> "Site":
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.words, cwd=ROOT, env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+            self.process = self._started(log)
         end = time.monotonic() + START_SECONDS
         while True:
             with contextlib.suppress(httpx.TransportError):
@@ -112,6 +112,13 @@ class Site:
                 self.__exit__()
                 raise AssertionError(f"the site did not start:\n{self.log.read_text()}")
             time.sleep(0.05)
+
+    def _started(self, log: IO[bytes]) -> Any:
+        if self.kind in ("gunicorn", "uvicorn"):
+            return nursery.Process(*self.words[1:], env=self.env, log=log)
+        # The others change Python before anything is imported, or are no Python.
+        said = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **said)
 
     def __exit__(self, *exc: object) -> None:
         self.process.terminate()

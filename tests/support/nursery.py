@@ -54,7 +54,8 @@ READ = (
 class Process:
     """A Python of `words`, from -m or -c on: subprocess.Popen, in what tests use of it.
 
-    With a `log` it says all to that file, else its output is a pipe, and with `errors` stderr, too.
+    With a `log` it says all to that file and reads nothing, else it reads from a pipe and writes to
+    one, and with `errors` what it says on stderr to another.
     """
 
     def __init__(
@@ -67,13 +68,17 @@ class Process:
     ) -> None:
         self.args = [*map(str, words)]
         self.returncode: int | None = None
+        self.stdin: IO[str] | None = None
         self.stdout: IO[str] | None = None
         self.stderr: IO[str] | None = None
         with contextlib.ExitStack() as given:
-            its_input, self.stdin = _pipe(given, "w")
-            its_output = its_errors = log.fileno() if log else 2
-            if not log:
+            if log:
+                its_input = given.enter_context(open(os.devnull)).fileno()
+                its_output = its_errors = log.fileno()
+            else:
+                its_input, self.stdin = _pipe(given, "w")
                 its_output, self.stdout = _pipe(given, "r")
+                its_errors = 2
             if errors:
                 its_errors, self.stderr = _pipe(given, "r")
             its_life, self._life = _pipe(given, "r")
@@ -112,8 +117,9 @@ class Process:
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it said until it closed its output, and what of errors; it has ended then."""
-        with contextlib.suppress(BrokenPipeError):
-            self.stdin.close()
+        if self.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.close()
         said = {file: "" for file in (self.stdout, self.stderr) if file and not file.closed}
 
         def read(file: IO[str]) -> None:
