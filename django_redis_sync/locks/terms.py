@@ -16,7 +16,7 @@ from ..defaults import NAMED
 from ..engine import labels
 from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
-from ..protocol.keys import Keys, Token, keys_of
+from ..protocol.keys import Keys, Token, check_text, keys_of
 from ..protocol.plans import Ask, Plan, worded
 from ..protocol.scripts import MOST_PERMITS
 from .lease_state import Terms
@@ -143,7 +143,9 @@ def attributes_of(
 ) -> dict[str, Any]:
     """The attributes of an object with these arguments, which are `options_of`'s from the limit on;
     TypeError and ValueError for wrong ones. Objects of equal ones share what they ask for."""
-    keys_of("", name, key)
+    check_text("a name", name)
+    if key is not None:
+        check_text("a key", key)
     if label is not None and not isinstance(label, str):
         raise TypeError(f"label must be a str, not {type(label).__name__}")
     known = options_of(*given)
