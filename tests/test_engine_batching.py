@@ -498,6 +498,20 @@ def test_a_loop_that_is_never_on_time_has_an_end_too(monkeypatch: pytest.MonkeyP
     assert 0.2 <= run(main()) < 10
 
 
+def test_patience_that_ended_while_nothing_waited_ends_the_next_wait() -> None:
+    async def main() -> None:
+        errors_of_the_loop: list[Any] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors_of_the_loop.append(context))
+        patience = Patience(0.02)
+        await asyncio.sleep(0.1)
+        with pytest.raises(asyncio.TimeoutError), patience:
+            await loop.create_future()
+        assert [] == errors_of_the_loop
+
+    run(main())
+
+
 def test_patience_that_is_stopped_ends_nothing() -> None:
     async def main() -> None:
         patience = Patience(0.02)

@@ -222,6 +222,21 @@ def test_what_could_not_be_written_is_added_to_the_next(
     assert not tally.unwritten
 
 
+def test_of_several_writes_one_may_fail(
+    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def many(steps: Any) -> list[Any]:
+        return [Answer(["ok"], 0.0, 0.0), *(GONE for _ in steps[1:])]
+
+    tally.happens("g")
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "many", many)
+        with pytest.raises(Failure, match="refused"):
+            tally.tend(server, now[0])
+    tally.tend(server, now[0])
+    assert ["exports"] == [*by_group(server)]  # the sums of the site were written
+
+
 def test_what_can_never_be_written_is_dropped(tally: Books, server: Any, now: list[float]) -> None:
     server.fails = FINAL
     tally.happens("g")

@@ -22,7 +22,7 @@ from django_redis_sync.engine.keeper import Keeper, Lane
 from django_redis_sync.engine.pools import Exhausted
 from django_redis_sync.engine.server import AsyncServer, async_server_of, server_of
 from django_redis_sync.engine.wire import pack, pack_step, turned_away, why
-from django_redis_sync.exceptions import Unavailable
+from django_redis_sync.exceptions import ForeignValue, Unavailable
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Failure, Run, Wait
@@ -72,6 +72,14 @@ def test_of_an_error_what_may_have_run_is_said() -> None:
         assert "Redis: x" == str(found)
 
 
+def test_another_programs_value_is_told_with_the_keys_where_it_may_be() -> None:
+    wrong = Failure(errors.ResponseError("WRONGTYPE Operation against a key"), 0.0, "final")
+    step = Run("release", ("sync:{a}:leases", "sync:{a}:queue"), (), 1.0)
+    for where, said in ((step, "one of sync:{a}:leases, sync:{a}:queue: "), (None, "a name: ")):
+        found = error_of(wrong, where)
+        assert isinstance(found, ForeignValue) and said in str(found)
+
+
 def test_of_missing_rights_the_remedy_is_said() -> None:
     refused = errors.ResponseError("NOPERM this user has no permissions")
     assert "least ACL" in str(error_of(Failure(refused, 0.0, "final")))
@@ -119,6 +127,12 @@ def replies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     stub = SimpleNamespace(commands=lambda some: made, command=lambda *words: made[0])
     monkeypatch.setattr(commands, "server_of", lambda alias: stub)
     return made
+
+
+def test_nothing_at_all_is_sent_in_no_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = server_of("default")
+    monkeypatch.setattr(asked, "own", lambda: pytest.fail("a connection was asked for"))
+    assert [] == asked.many([])
 
 
 def test_a_hash_is_a_dict_in_either_protocol(replies: list[Any]) -> None:

@@ -93,6 +93,16 @@ def test_filled_is_full_for_a_view_that_says_more_than_the_settings(settings, no
             assert 503 == Client().get("/x/").status_code
 
 
+def test_filled_needs_a_limit_that_is_a_number(no_redis) -> None:
+    either = semaphore_required("kept", limit=lambda request: 5)(respond)
+    routes = (
+        path("a/", either, name="a"),
+        path("b/", semaphore_required("kept", limit=2)(respond)),
+    )
+    with override_settings(ROOT_URLCONF=routes), filled("kept") as lease:
+        assert 2 == lease.permits
+
+
 def test_filled_fills_where_the_view_asks(settings, no_redis) -> None:
     settings.CACHES = {**settings.CACHES, "aside": settings.CACHES["default"]}
     with seen("kept", None, using="aside"):
