@@ -39,27 +39,19 @@ _CONSTANTS = {
 #: What an argument is when a call does not say it.
 _SAID: dict[str, Any] = {
     "lease": _HOUR,
-    "permits": 1,
-    "limit": 1,
-    "kind": "p",
-    "max_waiters": 10**9,
-    "fair": 1,
-    "channel": "-",
-    "label": '{"pid":1234,"thread":"worker-1"}',
-    "mark": "-",
-    "bury": 0,
-    "hold": 0,
+    "wants": "p 1",
+    "terms": '1 1 - {"pid":1234,"thread":"worker-1"}',
     "ms": _HOUR,
     "nth": 1,
     "known": 0,
     "keep": KEEP,
-    "short": 1,
 }
 
 
 def arguments(verb: str, **said: Any) -> list[Any]:
-    """ARGV in the order that the head of the verb says."""
-    return [(_SAID | said)[name] for name in scripts.script(verb).argv]
+    """ARGV in the order that the head of the verb says, without what may be left out."""
+    given = _SAID | said
+    return [given[name] for name in scripts.script(verb).argv if name in given]
 
 
 class _Watched(RedisServer):
@@ -115,7 +107,7 @@ class Counter:
         return self._run("acquire", name, arguments("acquire", token=token, how=how))
 
     def release(self, name: _Name) -> Any:
-        said = {"token": name.tokens.pop(0), "fence": name.fence, "how": "release"}
+        said = {"token": name.tokens.pop(0), "fence": name.fence}
         return self._run("release", name, arguments("release", **said))
 
     def renew(self, name: _Name) -> Any:
@@ -123,13 +115,13 @@ class Counter:
         return self._run("renew", name, arguments("renew", **said))
 
     def _run(self, script: str, name: _Name, argv: list[Any]) -> Any:
-        own = name.keys.of(argv[0])
-        return self.client.evalsha(self._shas[script], len(own), *own, *argv)
+        keys = name.keys.declared
+        return self.client.evalsha(self._shas[script], len(keys), *keys, *argv)
 
 
 def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
-    for name, (_, fence, *_) in zip(names, granted, strict=True):
-        name.fence = fence
+    for name, reply in zip(names, granted, strict=True):
+        name.fence = reply.split()[1]
 
 
 def _round(counter: Counter) -> None:

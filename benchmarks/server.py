@@ -29,21 +29,17 @@ class Name:
 
     def acquire(self, tokens: Iterable[str], how: str = "wait") -> list[Any]:
         tokens, label = list(tokens), labels.write()
-        argv = (LEASE_MS, 1, self.limit, "p", how, 10**9, 1, "-", label, self.keys.mark, self.keep)
-        replies = self._run(Run("acquire", self.keys.of(t), (t, *argv), 5.0) for t in tokens)
+        argv = (LEASE_MS, how, f"p {self.limit}", f"1 {self.limit} - {label}", self.keep)
+        replies = self._run(Run("acquire", self.keys.declared, (t, *argv), 5.0) for t in tokens)
         for token, reply in zip(tokens, replies, strict=True):
-            if reply[0] == b"ok":
-                self.fences[token] = reply[1].decode()
+            word, *rest = reply.decode().split(" ")
+            if word == "ok":
+                self.fences[token] = rest[0]
         return replies
 
     def release(self, tokens: Iterable[str]) -> None:
         self._run(
-            Run(
-                "release",
-                self.keys.of(t),
-                (t, self.fences.pop(t), "release", 0, 0, self.keys.mark, self.keep),
-                5,
-            )
+            Run("release", self.keys.declared, (t, self.fences.pop(t), self.keep), 5.0)
             for t in list(tokens)
         )
 

@@ -75,7 +75,7 @@ def _called() -> set[str]:
 @cache
 def _capitals() -> set[str]:
     """The words that become numbers, keys or patterns when a verb is composed."""
-    keys = {key.upper() for verb in _SCRIPTS for key in scripts.script(verb).keys}
+    keys = {key.upper() for verb in _SCRIPTS for key in sources.keys_of(verb)}
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 
@@ -163,7 +163,7 @@ class _Reader:
         for target in node.targets:
             if isinstance(target, Name):
                 local = any(target.id in scope for scope in self.scopes)
-                if not local:
+                if not local and target.id not in self.capitals:  # a place in KEYS
                     self.mistakes.append(f"nothing here is called {target.id}")
             else:
                 self.read(target)

@@ -131,7 +131,7 @@ class Scripts:
         self._fences: dict[str, str] = {}
 
     def acquire(self, name: str, token: str, limit: int, how: str = "try", lease: int = 60) -> None:
-        argv = (token, lease * 1000, 1, limit, "p", how, 10**9, 1, "-", "", 360)
+        argv = (token, lease * 1000, how, f"p {limit}", f"1 {limit} - ", 360)
         self._run("acquire", name, token, argv)
 
     def release(self, name: str, token: str) -> None:
@@ -139,7 +139,7 @@ class Scripts:
         self.undo(name, token)
 
     def undo(self, name: str, token: str) -> None:
-        self._run("release", name, token, (token, "0", "undo", 0, 0, 360))
+        self._run("release", name, token, (token, "0", 360, "undo"))
 
     def send(self) -> list[Any]:
         return self._pipe.execute()
@@ -149,7 +149,7 @@ class Scripts:
         from django_redis_sync.protocol.keys import keys_of
         from django_redis_sync.protocol.plans import Run
 
-        step = Run(verb, keys_of("scaling", name).of(token), argv, 5.0)
+        step = Run(verb, keys_of("scaling", name).declared, argv, 5.0)
         self._pipe.execute_command(*wire.command(step))
 
 

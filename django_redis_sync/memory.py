@@ -18,7 +18,7 @@ from typing import Any
 from .engine.wire import clock
 from .protocol.plans import Answer, Run, Step, Wait
 from .protocol.reasons import FULL, PAUSED
-from .protocol.scripts import CONSTANTS, script
+from .protocol.scripts import CONSTANTS, said
 
 EXCLUSIVE = CONSTANTS["EXCLUSIVE"]
 #: Commands that keep the list of names, which there is none of.
@@ -94,7 +94,7 @@ class MemoryServer:
 
     def run(self, step: Run) -> Answer:
         sent = clock()
-        given = dict(zip(script(step.verb).argv, step.argv, strict=False))
+        given = said(step.verb, step.argv)
         now = time.time() * 1000
         with self._lock:
             name = self._names.setdefault(step.keys[0], _Name())

@@ -546,7 +546,7 @@ def errands(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> E
 
 
 def errand(token: str) -> Run:
-    return Run("release", keys_of("p", "x").of(token), (token,), 5.0)
+    return Run("release", keys_of("p", "x").declared, (token,), 5.0)
 
 
 def tokens(server: Any) -> list[str]:

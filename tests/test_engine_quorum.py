@@ -46,8 +46,7 @@ GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
     ids=lambda step: step.verb,
 )
 def test_an_undo_of_any_step_has_every_argument_in_its_place(step: Run) -> None:
-    words = scripts.header(scripts.read("release"), "ARGV")
-    given = dict(zip(words, undo(step, 1).argv, strict=True))
+    given = scripts.said("release", undo(step, 1).argv)
     expected = {"token": "t", "how": "undo", "bury": 1, "mark": "-", "keep": KEYS.keep}
     assert expected == {word: given[word] for word in expected}
 
@@ -120,8 +119,8 @@ def five(monkeypatch: pytest.MonkeyPatch) -> Five:
 
 
 def ask(how: str = "try", token: str = "t", lease: str = "30000") -> Run:
-    keys = KEYS.of(token)
-    return Run("acquire", keys, (token, lease, 1, 1, "p", how, 9, 0, "-", "", "-", 7), 1.0)
+    argv = (token, lease, how, "p 1", "1 1 - ", 7, "-", 9, 0)
+    return Run("acquire", KEYS.declared, argv, 1.0)
 
 
 def run(five: Five, *asked: Run) -> list[Any]:
@@ -171,7 +170,7 @@ def test_a_minority_gives_back_what_it_granted_and_nothing_else(five: Five) -> N
     (refused,) = run(five, ask())
     assert ["no", "full"] == refused[:2]
     assert [1, 1, 0, 0, 0] == [len(member.told("release")) for member in five.values()]
-    assert ("t", "0", "undo", 0) == five["a"].told("release")[0][:4]
+    assert ("t", "0", 7, "undo", 0) == five["a"].told("release")[0][:5]
 
 
 def test_a_minority_that_waits_asks_again_after_a_while_that_differs(five: Five) -> None:
@@ -207,7 +206,7 @@ def test_a_majority_that_does_not_answer_is_a_failure_and_is_undone_later(five: 
     assert "2 of 5 servers of the quorum answered; one failed with: refused" == str(failure.cause)
     assert [1, 1, 1, 0, 0] == [len(later.steps) for later in five.later.values()]
     # An acquire may still be on its way there, so it is buried.
-    assert ("t", "0", "undo", 1) == five.later["a"].steps[0].argv[:4]
+    assert ("t", "0", 7, "undo", 1) == five.later["a"].steps[0].argv
     assert five["d"].told("release") and five["e"].told("release")
 
 

@@ -12,6 +12,7 @@ import pytest
 import redis
 from django.conf import settings as django_settings
 
+from django_redis_sync.engine.wire import answered
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
 
@@ -105,8 +106,8 @@ class Twins:
 
     def run(self, verb: str, *argv: Any) -> Any:
         args = [str(arg) for arg in (*argv, self.micros)]
-        keys = self.keys.of(args[0])
-        theirs = _plain(self.raw.eval(self.theirs[verb], len(keys), *keys, *args))
+        keys = self.keys.declared
+        theirs = answered(self.raw.eval(self.theirs[verb], len(keys), *keys, *args))
         store = Store(self.frozen, self.start)
         ours = self.ours.run(store, verb, keys, args)
         self.frozen = store.freeze()
@@ -175,15 +176,15 @@ def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, see
                 )
                 how, channel = chance.choice(["try", "wait", "again"]), chance.choice(["-", "ch"])
                 fair, kind = chance.choice([0, 1]), chance.choice("pppw")
-                argv = (token, lease, permits, 3, kind, how, 4, fair, channel)
-                argv += ("who it is", mark, keep, int(SHORT))
+                terms = f"{permits} 3 {channel} who it is"
+                argv = (token, lease, how, f"{kind} 3", terms, keep, mark, 4, fair, int(SHORT))
                 reply = twins.run("acquire", *argv)
                 if reply[0] == "ok":
                     fences[token] = reply[1]
             case "release":
                 how = chance.choice(["release", "release", "undo", "giveup", "share"])
                 bury, hold = chance.choice([0, 1]), chance.choice([0, 0, 2000])
-                reply = twins.run("release", token, fences[token], how, bury, hold, mark, keep)
+                reply = twins.run("release", token, fences[token], keep, how, bury, hold, mark)
             case "renew":
                 how, ms = chance.choice(["set", "confirm"]), chance.choice([1000, 9000, "inf"])
                 nth = chance.choice([0, 1, 2])

@@ -74,8 +74,11 @@ class Hand:
 
 
 def named(step: Run) -> dict[str, Any]:
-    names = scripts.header(scripts.read(step.verb), "ARGV")
-    return {"verb": step.verb, **dict(zip(names, step.argv, strict=True))}
+    said = scripts.said(step.verb, step.argv)
+    return {"verb": step.verb, **{n: int(v) if n in _WHOLE else v for n, v in said.items()}}
+
+
+_WHOLE = ("permits", "limit")
 
 
 _hands: list[Hand] = []
@@ -203,7 +206,7 @@ def test_a_grant_is_believed_from_before_the_send(desk: Desk) -> None:
     assert ("acquire", "t1", "10000", 1, 3, "p", "wait") == tuple(
         hand.said[n] for n in ("verb", "token", "lease", "permits", "limit", "kind", "how")
     )
-    assert KEYS.of("t1") == hand.step.keys
+    assert KEYS.declared == hand.step.keys
     given = hand.answer("ok", FENCE, "10000", sent=100, after=4).result
 
     assert ("t1", int(FENCE), False) == (given.token, given.fence, given.unanswered)
@@ -607,7 +610,7 @@ def test_a_cancellation_goes_on_when_the_undo_cannot_be_done(desk: Desk) -> None
         hand.fail("unreachable", 101)
 
     assert [("t1", "undo", 1)] == desk.undone_later()
-    assert KEYS.of("t1") == desk.left[0].keys
+    assert KEYS.declared == desk.left[0].keys
 
 
 def test_an_undo_that_is_interrupted_is_left_for_later(desk: Desk) -> None:
@@ -762,7 +765,7 @@ def test_a_permanent_renewal_lasts_for_ever() -> None:
 
 def test_other_verbs_are_asked_once_more_when_their_reply_is_lost() -> None:
     hand = Hand(plans.run_once("clear", KEYS, ("t9", "-", 0), 1.0, 100.0))
-    assert KEYS.of("t9") == hand.step.keys
+    assert KEYS.declared == hand.step.keys
     hand.fail("unanswered", 100.5)
 
     assert ["gone"] == hand.answer("gone", sent=100.5).result

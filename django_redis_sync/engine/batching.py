@@ -12,7 +12,7 @@ from redis import exceptions as errors
 from ..protocol.plans import Answer, Failure, Run
 from .clients import arrived, heed
 from .loops import END, LATE, Patience, apart, dropped, ended
-from .wire import REDIS_ERRORS, clock, command, pack, pack_step, text, why
+from .wire import REDIS_ERRORS, answered, clock, command, pack, pack_step, why
 
 #: Other ends of an await: the time is over, or a task of redis-py's was cancelled at the end of
 #: the loop.
@@ -191,7 +191,7 @@ class Batcher:
                 if not done.done():
                     done.set_exception(Failure(reply, received, why(reply, True)))
             elif not done.done():
-                done.set_result(Answer(text(reply), batch.sent, received))
+                done.set_result(Answer(answered(reply), batch.sent, received))
         # First in line: orders submitted meanwhile may undo these.
         self._queue[:0] = again
 

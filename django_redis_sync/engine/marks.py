@@ -32,7 +32,7 @@ _BATCH = 200
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
     """The step of an operator's mark: pause, resume, resize to `value`, or reset; or poke, which
     lets waiters in where marks allow it."""
-    return Run("operate", keys.of(""), ("", how, value, keys.mark, keys.keep), ATTEMPT)
+    return Run("operate", keys.declared, ("", how, value, keys.mark, keys.keep), ATTEMPT)
 
 
 def reading(registry: str) -> Run:

@@ -19,7 +19,7 @@ from .clients import async_client, backend_of, cut
 from .hub import Hub
 from .loops import on_all_loops, on_loop
 from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, used_pools
-from .wire import ATTEMPT, REDIS_ERRORS, clock, command, pack, pack_step, text, why
+from .wire import ATTEMPT, REDIS_ERRORS, answered, clock, command, pack, pack_step, text, why
 
 _POLL = 0.05
 
@@ -63,7 +63,7 @@ class Server:
                 sent = clock()
                 borrowed.send(pack(command(step, whole=True)))
                 reply = borrowed.read()
-            return Answer(text(reply), sent, clock())
+            return Answer(answered(reply), sent, clock())
 
     def place(self, step: Run) -> Hashable:
         """The lane of a step for `many`, a node's: a node that hangs must not hold up the others'
@@ -86,7 +86,7 @@ class Server:
                 borrowed.send(*map(pack_step, steps))
                 for _ in steps:
                     try:
-                        reply = text(borrowed.read())
+                        reply = answered(borrowed.read())
                         replies.append(Answer(reply, sent, clock()))
                     except errors.ResponseError as error:
                         replies.append(error)

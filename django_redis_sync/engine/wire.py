@@ -53,19 +53,22 @@ def pack(args: Sequence[Any]) -> bytes:
 
 
 def pack_step(step: Run) -> bytes:
-    """As `pack(command(step))`. The words that many steps share are packed once: all but the token,
-    the wake list that is named after it, and the second argument, a lease or a fence."""
-    keys, argv = step.keys, step.argv
-    if len(keys) < 5:  # no verb on a name
+    """As `pack(command(step))`. The words that many steps share are packed once: all but the token
+    and the second argument, a lease or a fence."""
+    verb, keys, argv, _ = step
+    if len(keys) != 2:  # no verb on a name
         return pack(command(step))
-    token, first, wake = argv[0], str(argv[1]), keys[4]
-    head = ("EVALSHA", scripts.script(step.verb).sha, str(len(keys)), *keys[:4])
+    token, first = argv[0], str(argv[1])
     text = (
-        f"*{3 + len(keys) + len(argv)}\r\n{_once(*head)}${len(wake)}\r\n{wake}\r\n"
-        f"{_once(*keys[5:])}${len(token)}\r\n{token}\r\n${len(first)}\r\n{first}\r\n"
-        f"{_once(*argv[2:])}"
+        f"*{5 + len(argv)}\r\n{_head(verb, keys)}${len(token)}\r\n{token}\r\n"
+        f"${len(first)}\r\n{first}\r\n{_once(*argv[2:])}"
     )
     return text.encode("ascii") if text.isascii() else pack(command(step))
+
+
+@lru_cache(maxsize=1024)
+def _head(verb: str, keys: tuple[str, ...]) -> str:
+    return _words("EVALSHA", scripts.script(verb).sha, len(keys), *keys)
 
 
 def _words(*args: Any) -> str:
@@ -97,6 +100,11 @@ def command(step: Run, whole: bool = False) -> tuple[Any, ...]:
     script = scripts.script(step.verb)
     head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
     return (*head, len(step.keys), *step.keys, *step.argv)
+
+
+def answered(reply: Any) -> Any:
+    """The reply of a verb: its words, which most verbs send as one text; or its rows."""
+    return text(reply) if type(reply) is list else text(reply).split(" ")
 
 
 def text(reply: Any) -> Any:

@@ -18,7 +18,7 @@ from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
 from ..protocol.keys import Keys, Token, check_text, keys_of
 from ..protocol.plans import Ask, Plan, worded
-from ..protocol.scripts import MOST_PERMITS
+from ..protocol.scripts import ANY, MOST_PERMITS
 from .lease_state import Terms
 from .waiting import warn_of_own_hold
 
@@ -198,7 +198,7 @@ class Asking:
 
     _kind = "p"
     #: How many may wait at the most, and seconds that an answer of the server may take.
-    _max_waiters = 10**9
+    _max_waiters = ANY
     _attempt = ATTEMPT
 
     name: str

@@ -74,8 +74,7 @@ def clear(
         chosen.append(one)
     keys = _keys(status.name, status.key, using)
     steps = [
-        Run("clear", keys.of(one.token), (one.token, keys.mark, keys.keep), ATTEMPT)
-        for one in chosen
+        Run("clear", keys.declared, (one.token, keys.mark, keys.keep), ATTEMPT) for one in chosen
     ]
     cleared = []
     for one, reply in zip(chosen, _run(steps, using), strict=True):

@@ -130,7 +130,7 @@ class Unread:
 
 def looking(keys: Keys, rows: int = MOST_ROWS) -> Run:
     """The step that reads a name."""
-    return Run("inspect", keys.of(""), ("", rows), ATTEMPT)
+    return Run("inspect", keys.declared, ("", rows), ATTEMPT)
 
 
 def status_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:

@@ -22,7 +22,7 @@ _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u20
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
 
 
-_PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats", "never")
+_PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats")
 
 
 class Token(str):
@@ -61,6 +61,9 @@ policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 class Keys(NamedTuple):
     """The keys of a name. `display` is for people, `quoted` stands in the keys.
 
+    `declared`: KEYS of every verb, from which the scripts know the others. The last one never
+    exists: while its slot is on the way to another node of a Cluster, the server refuses a script
+    of which a key is missing there, and would stop any other halfway.
     `keep`: minutes of history that its verbs write; 0: none. `policy`: the parent's. `short`:
     whether its verbs may pack it into the short state, which they read in any case.
     """
@@ -73,10 +76,10 @@ class Keys(NamedTuple):
     info: str
     wake: str
     stats: str
-    never: str
     keep: int
     policy: Policy | None
     short: bool
+    declared: tuple[str, str]
 
     @property
     def prefix(self) -> str:
@@ -96,15 +99,6 @@ class Keys(NamedTuple):
         limit, 0 for none. Its own come before its policy's."""
         of_policy = [0, 0] if self.mark == "-" else [int(word) for word in self.mark.split(" ")]
         return paused or of_policy[0], limit or of_policy[1]
-
-    def of(self, token: str) -> tuple[str, ...]:
-        """KEYS of every verb, for a token.
-
-        The last key never exists: while its slot is on the way to another node of a Cluster, the
-        server refuses a script of which a key is missing there, and would stop any other halfway.
-        """
-        wake = Token(self.wake + token)
-        return self.leases, self.queue, self.waiters, self.info, wake, self.stats, self.never
 
 
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
@@ -144,9 +138,10 @@ def keys_of(
         policy = _policy(marks_key(prefix), quoted)
         quoted, display = f"{quoted}@{quote(key)}", f"{name}@{key}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
-    leases, queue, waiters, info, wake, stats, never = (base + part for part in _PARTS)
+    leases, queue, waiters, info, wake, stats = (base + part for part in _PARTS)
+    declared = leases, base + "never"
     return Keys(
-        display, quoted, leases, queue, waiters, info, wake, stats, never, keep, policy, short
+        display, quoted, leases, queue, waiters, info, wake, stats, keep, policy, short, declared
     )
 
 

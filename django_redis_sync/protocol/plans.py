@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from .keys import Keys
 from .reasons import CLEARED, FULL, TIMEOUT, Reason, reason_of
-from .scripts import CONSTANTS
+from .scripts import ANY, CONSTANTS
 
 CLAIM = CONSTANTS["CLAIM"] / 1000
 
@@ -105,7 +105,7 @@ class Ask(NamedTuple):
     later: Callable[[Run], None]
     kind: str = "p"
     fair: bool = True
-    max_waiters: int = 10**9
+    max_waiters: int = ANY
     channel: str = "-"
     label: str = ""
     shadow: bool = False
@@ -173,10 +173,28 @@ def seconds(reply: str) -> float:
 def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
     return Run(
         "release",
-        keys.of(token),
-        (token, "0", "undo", int(bury), 0, keys.mark, keys.keep),
+        keys.declared,
+        (token, "0", keys.keep, *_ending("undo", int(bury), 0, keys.mark)),
         UNDO_BUDGET,
     )
+
+
+def _joining(ask: Ask) -> tuple[Any, ...]:
+    """The last arguments of an acquire, from the last on left out while they are as usual."""
+    if not ask.keys.short:
+        return ask.keys.mark, ask.max_waiters, int(ask.fair), 0
+    if not ask.fair:
+        return ask.keys.mark, ask.max_waiters, 0
+    if ask.max_waiters < ANY:
+        return ask.keys.mark, ask.max_waiters
+    return () if (mark := ask.keys.mark) == "-" else (mark,)
+
+
+def _ending(how: str, bury: int, hold: int, mark: str) -> tuple[Any, ...]:
+    """The last arguments of a release, likewise."""
+    if bury or hold or mark != "-":
+        return how, bury, hold, mark
+    return () if how == "release" else (how,)
 
 
 @dataclass(slots=True)
@@ -268,7 +286,7 @@ def asking(ask: Ask, token: str, how: str = "") -> Run:
     words = ask.words if not how else None
     if words is None:
         words = _words(ask, how)
-    return Run("acquire", ask.keys.of(token), (token, *words), ask.attempt)
+    return Run("acquire", ask.keys.declared, (token, *words), ask.attempt)
 
 
 def worded(ask: Ask) -> Ask:
@@ -279,9 +297,9 @@ def worded(ask: Ask) -> Ask:
 
 def _words(ask: Ask, how: str = "") -> tuple[Any, ...]:
     how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
-    words: tuple[Any, ...] = (milliseconds(ask.lease), ask.permits, ask.limit, ask.kind)
-    words += (how, ask.max_waiters, int(ask.fair), ask.channel, ask.label)
-    return (*words, ask.keys.mark, ask.keys.keep, int(ask.keys.short))
+    keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {ask.label}"
+    words = (milliseconds(ask.lease), how, f"{ask.kind} {ask.limit}", terms, keys.keep)
+    return words + _joining(ask)
 
 
 def granted(answer: Answer, ask: Ask, start: float, token: str) -> Grant | None:
@@ -381,8 +399,9 @@ def _grant(
 
 def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
     """Leave the queue, unless the permits came at the last moment."""
-    argv = (token, "0", "giveup", int(trail.unanswered), 0, ask.keys.mark, ask.keys.keep)
-    step = Run("release", ask.keys.of(token), argv, min(ask.attempt, UNDO_BUDGET))
+    ending = _ending("giveup", int(trail.unanswered), 0, ask.keys.mark)
+    argv = (token, "0", ask.keys.keep, *ending)
+    step = Run("release", ask.keys.declared, argv, min(ask.attempt, UNDO_BUDGET))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, trail, True)
     if answer.reply[0] == "ok":
         return (yield from _settled(ask, token, answer.reply, answer.sent, start, trail))
@@ -390,9 +409,9 @@ def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> P
 
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
-    bury, hold_ms = int(grant.unanswered), int(hold * 1000)
-    argv = (grant.token, grant.fence, "release", bury, hold_ms, keys.mark, keys.keep)
-    return Run("release", keys.of(grant.token), argv, timeout)
+    ending = _ending("release", int(grant.unanswered), int(hold * 1000), keys.mark)
+    argv = (grant.token, grant.fence, keys.keep, *ending)
+    return Run("release", keys.declared, argv, timeout)
 
 
 def given_back(answer: Answer, *_: Any) -> bool | None:
@@ -418,8 +437,8 @@ def release(
 
 def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     """True when a writer's lease became a reader's, False when it is lost."""
-    argv = (grant.token, grant.fence, "share", 0, 0, keys.mark, keys.keep)
-    step = Run("release", keys.of(grant.token), argv, attempt)
+    argv = (grant.token, grant.fence, keys.keep, *_ending("share", 0, 0, keys.mark))
+    step = Run("release", keys.declared, argv, attempt)
     answer = yield from persist(step, start + 2 * attempt, _Trail())
     return answer.reply[0] == "ok"
 
@@ -442,7 +461,7 @@ def number_of(renewal: Run) -> int:
 def _renew(
     keys: Keys, token: str, fence: int, how: str, ms: str, nth: int, known: int, timeout: float
 ) -> Run:
-    return Run("renew", keys.of(token), (token, fence, how, ms, nth, known, keys.keep), timeout)
+    return Run("renew", keys.declared, (token, fence, how, ms, nth, known, keys.keep), timeout)
 
 
 def renew(
@@ -510,6 +529,6 @@ def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
 
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
     """The reply of a verb that can be asked again without harm; argv[0] is its token, or empty."""
-    step = Run(verb, keys.of(argv[0]), argv, attempt)
+    step = Run(verb, keys.declared, argv, attempt)
     answer = yield from persist(step, start + 2 * attempt, _Trail())
     return answer.reply

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from ..values import MOST_PERMITS as MOST_PERMITS
 from .sources import header, read, with_functions, with_numbers
@@ -42,6 +43,8 @@ PATTERNS = MappingProxyType(
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
         "LONE": "'<Bdddsss'",
+        "PACKED": "'<Bdddsssc0'",
+        "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",
     }
 )
 
@@ -83,6 +86,27 @@ def _composed(verb: str, compose: Callable[[str], str]) -> Script:
     text, source = read(verb), compose(verb)
     sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
+
+
+#: More than can ever wait.
+ANY = 10**9
+
+#: The arguments that may be left out, and what they are then.
+LEFT_OUT: Mapping[str, Any] = MappingProxyType(
+    {"mark": "-", "max_waiters": ANY, "fair": 1, "short": 1, "how": "release", "bury": 0, "hold": 0}
+)
+
+
+def said(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
+    """ARGV by name, with what was left out, and with the parts of `terms` and `wants`."""
+    names = script(verb).argv
+    given = {name: LEFT_OUT[name] for name in names[len(argv) :]}
+    given.update(zip(names, argv, strict=False))
+    if "terms" in given:
+        words = str(given["terms"]).split(" ", 3)
+        given.update(zip(("permits", "limit", "channel", "label"), words, strict=True))
+        given["kind"] = str(given["wants"])[0]
+    return given
 
 
 #: The verbs on a name; and the scripts that are on none.

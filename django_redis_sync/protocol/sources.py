@@ -37,9 +37,16 @@ def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
     """
     places = {name: place for place, name in enumerate(fields(), 1)}
     text = re.sub(r"\bname\.(\w+)", lambda field: f"name[{places[field[1]]}]", text)
-    keys = {key.upper(): f"KEYS[{n}]" for n, key in enumerate(header(read(verb), "KEYS"), 1)}
+    keys = {key.upper(): f"KEYS[{n}]" for n, key in enumerate(keys_of(verb), 1)}
     said = {**keys, **values, "FIELDS": ", ".join(places)}
     return re.sub(rf"\b({'|'.join(said)})\b", lambda word: str(said[word[0]]), text)
+
+
+def keys_of(verb: str) -> tuple[str, ...]:
+    """The KEYS of a verb, and on a name those that `lay_keys` puts behind them."""
+    declared = header(read(verb), "KEYS")
+    laid = header(read("functions/lay_keys"), "KEYS")
+    return declared + laid if "leases" in declared else declared
 
 
 def fields() -> tuple[str, ...]:

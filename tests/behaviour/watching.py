@@ -62,8 +62,8 @@ class View:
         script = scripts.script("clear")
         for token in leases_of(self.client, self.keys.leases):
             argv = [token, "-", "0"]
-            keys = self.keys.of(token)
-            assert self.client.eval(script.source, len(keys), *keys, *argv)[0] == b"ok"
+            keys = self.keys.declared
+            assert self.client.eval(script.source, len(keys), *keys, *argv) == b"ok"
 
 
 class Counted:

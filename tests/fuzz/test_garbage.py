@@ -20,6 +20,7 @@ from django_redis_sync.operators.names import marked_key, names_in_use
 from django_redis_sync.operators.status import readable, status_of, statuses
 from django_redis_sync.protocol.keys import keys_of
 from tests.settings import PREFIX
+from tests.support.packed import all_keys
 
 SERVER = settings(
     max_examples=40,
@@ -68,7 +69,7 @@ def test_inspection_of_garbage(
     fields: dict[str, bytes],
     places: list[tuple[str, bytes, float]],
 ) -> None:
-    raw.delete(*KEYS.of("t1"))
+    raw.delete(*all_keys(KEYS, "t1"))
     for mapping in (records, fields):
         if mapping:
             raw.hset(KEYS.info, mapping=mapping)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from django_redis_sync.defaults import REQUESTS, SETTINGS
 from django_redis_sync.engine import labels
 from django_redis_sync.limits import identity
 from django_redis_sync.protocol.keys import MOST_BYTES, check_text, keys_of, split
+from tests.support.packed import all_keys
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -47,7 +48,7 @@ def test_a_name_is_usable_or_refused(name: Any, key: Any) -> None:
         assert type(error) in (TypeError, ValueError)
         return
     assert (name, key) == split(keys.quoted)
-    for one in keys.of("t"):
+    for one in all_keys(keys, "t"):
         assert one.startswith("sync:{") and one.count("{") == 1 == one.count("}")
         assert one.isprintable() or not keys.display.isprintable()
         one.encode()

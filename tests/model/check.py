@@ -134,8 +134,8 @@ class Checker:
             self._check_changes(before, old, new, ran)
         self._check_reply(before, old, ran)
         if ran.reply[:2] == ("no", "full") and not new.queue:
-            taken, asked = used(new, self.world.milliseconds(before.now)), int(ran.argv[2])
-            limit = int(new.fields.get("#limit", ran.argv[3]))
+            taken, asked = used(new, self.world.milliseconds(before.now)), int(ran.said["permits"])
+            limit = int(new.fields.get("#limit", ran.said["limit"]))
             if taken + asked <= limit if asked else not taken:
                 raise _Broken(f"{ran.token} was rejected while its permits were free")
 
@@ -146,7 +146,7 @@ class Checker:
             raise _Broken(f"{ran.token} asked again and lost its place by that")
         if ran.verb == "acquire" and ran.reply[0] == "gone" and self._undisturbed:
             raise _Broken(f"{ran.token} asked in time and had lost its place")
-        named = ran.verb == "renew" or (ran.verb == "release" and ran.argv[2] in _NAMING)
+        named = ran.verb == "renew" or (ran.verb == "release" and ran.said["how"] in _NAMING)
         if named and ran.reply[0] == "ok":
             if old.leases.get(ran.token, 0) <= now or record is None:
                 raise _Broken(f"{ran.verb} said yes to {ran.token}, whose lease was over")
@@ -193,7 +193,7 @@ class Checker:
 
     def _may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
         if token == ran.token and ran.verb == "release":
-            return ran.argv[2] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
+            return ran.said["how"] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
         if token == ran.token and ran.verb == "clear":
             return True
         # A winner that has not woken in time.

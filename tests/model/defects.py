@@ -201,7 +201,7 @@ DEFECTS = [
         "a release does not bury",
         "had ended and was granted again: a ghost",
         (_NOW, _SOON),
-        python={"bury, hold_ms = int(grant.unanswered)": "bury, hold_ms = 0"},
+        python={'_ending("release", int(grant.unanswered)': '_ending("release", 0'},
         kinds="delay",
     ),
     Defect(
@@ -317,7 +317,7 @@ DEFECTS = [
         "a packed lease is given away",
         "took the lease of .1",
         (_NOW, _SOON),
-        {"elseif not live and ARGV[13] == '1'": "elseif ARGV[13] == '1'"},
+        {"if packs and holder == '' and": "if packs and"},
     ),
     Defect(
         "a packed lease is renewed when it is over",
@@ -330,7 +330,7 @@ DEFECTS = [
         "a packed lease is released when it is over",
         "release said yes to .1, whose lease was over",
         (_SHORT, _TRIES),
-        {"holder == token and ends > name.now and ends)": "holder == token and ends)"},
+        {"holder == token and us < ends * 1000": "holder == token"},
     ),
     Defect(
         "a full memory denies a packed release",

@@ -52,11 +52,12 @@ def _text(arg: Any) -> str:
 
 
 def _pack(layout: str, *values: Any) -> str:
-    """The server's struct.pack, of bytes, doubles and texts that end with a zero."""
+    """The server's struct.pack, of bytes, doubles and texts, which end with a zero or
+    (c0) without."""
     packed = b""
-    for kind, value in zip(layout.removeprefix("<"), values, strict=True):
-        if kind == "s":
-            packed += value.encode("latin-1") + b"\0"
+    for kind, value in zip(layout.removeprefix("<").replace("c0", "c"), values, strict=True):
+        if kind in "sc":
+            packed += value.encode("latin-1") + b"\0" * (kind == "s")
         else:
             packed += struct.pack(f"<{kind}", int(value) if kind == "B" else float(value))
     return packed.decode("latin-1")
@@ -292,7 +293,8 @@ class Scripts:
         self._store = store
         try:
             table = self._table
-            return _reply(self._verbs[verb](table(list(keys)), table([str(a) for a in argv])))
+            reply = _reply(self._verbs[verb](table(list(keys)), table([str(a) for a in argv])))
+            return reply.split(" ") if isinstance(reply, str) else reply
         except lua51.LuaError as error:
             raise ScriptError(str(error).splitlines()[0]) from None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from django_redis_sync.protocol.scripts import said
 from tests.support.packed import unpack
 
 from .clients import KEYS, Begin, Hold, Lives, Protocol, Spec, channel_of
@@ -97,6 +98,11 @@ class Ran(NamedTuple):
     before: int
     after: int
 
+    @property
+    def said(self) -> dict[str, Any]:
+        """ARGV by name."""
+        return said(self.verb, self.argv)
+
 
 Label = tuple[Any, ...]
 
@@ -170,7 +176,7 @@ class World:
         if found is None:
             store = Store(self._servers[server], self.micros(now), full)
             try:
-                reply = _hashable(self._scripts.run(store, verb, KEYS.of(token), argv))
+                reply = _hashable(self._scripts.run(store, verb, KEYS.declared, argv))
             except ScriptError as error:
                 reply = ("ERROR", str(error))
             found = self._number(store.freeze()), reply, tuple(store.published)

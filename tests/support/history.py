@@ -14,14 +14,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_redis_sync.protocol.scripts import CONSTANTS, VERBS, header, read
+from django_redis_sync.protocol.scripts import CONSTANTS
 
 from .journal import Entry
 
 LEASES, QUEUE, WAITERS, INFO, WAKE = 1, 2, 3, 4, 5
 
 #: Where each argument stands: what the heads of the scripts say.
-AT = {verb: {name: i for i, name in enumerate(header(read(verb), "ARGV"))} for verb in VERBS}
 
 
 #: What can be wrong, for `ignore` and for reading.
@@ -343,9 +342,8 @@ class _Replay:
 
     def begin(self) -> None:
         """What was asked for."""
-        verb, argv, at, where = self.entry.verb, self.entry.argv, self.at, AT[self.entry.verb]
-        self.me = argv[where["token"]]
-        self.how = argv[where["how"]] if "how" in where else ""
+        verb, said, at = self.entry.verb, self.entry.said, self.at
+        self.me, self.how = said["token"], said.get("how", "")
         self.mine = mine = self.token(self.me)
         self.granted: dict[str, float] = {}
         self.elements: dict[str, str] = {}
@@ -356,24 +354,23 @@ class _Replay:
         self.fences: list[str] = []
         if verb == "acquire":
             if not mine.known:
-                mine.lease, mine.limit = float(argv[where["lease"]]), int(argv[where["limit"]])
-                mine.known, mine.channel = True, argv[where["channel"]]
+                mine.lease, mine.limit = float(said["lease"]), int(said["limit"])
+                mine.known, mine.channel = True, said["channel"]
                 at.channels.add(mine.channel)
             if self.me not in at.held:
-                mine.permits = int(argv[where["permits"]])  # a lease that was shared is over
+                mine.permits = int(said["permits"])  # a lease that was shared is over
         elif verb in ("renew", "release"):
-            self.asked_fence = int(argv[where["fence"]])
+            self.asked_fence = int(said["fence"])
         elif verb == "operate" and not self.entry.error:
             if self.how in ("pause", "resume"):
                 at.paused = self.how == "pause"
             else:
-                at.override = int(argv[where["value"]]) if self.how == "resize" else None
+                at.override = int(said["value"]) if self.how == "resize" else None
         self.was_held = self.me in at.held
         self.was_queued = self.me in at.queue
         self.owned = self.was_held and not mine.ended
         self.by_owner = self.owned and self.asked_fence == mine.fence
-        self.nth = int(argv[where["nth"]]) if "nth" in where else 0
-        known = int(argv[where["known"]]) if "known" in where else 0
+        self.nth, known = int(said.get("nth", 0)), int(said.get("known", 0))
         self.too_late = self.how == "adopt" and known < mine.nth != self.nth
         if self.how == "share" and self.by_owner:
             # The whole name becomes one permit of it.
@@ -461,7 +458,7 @@ class _Replay:
 
     def keep(self, kept: _Token, end: float) -> None:
         """min_hold: the permits stay taken after a release, under a token that nobody owns."""
-        hold = int(self.entry.argv[AT["release"]["hold"]])
+        hold = int(self.entry.said["hold"])
         if not self.by_owner or self.me in self.at.held:
             self.bad("owner", "permits are kept for a lease that was not released")
         if not self.now < end <= self.mine.fence / 1000 + hold + 1:
@@ -489,7 +486,7 @@ class _Replay:
         if ahead is not None and at.queue[ahead][0] < turn:
             # Unfair asks may pass a head that has not waited for long; a millisecond for rounding.
             age = now - at.queue[ahead][1] / 1000 - 1
-            unfair = own and self.entry.argv[AT["acquire"]["fair"]] == "0" and turn == math.inf
+            unfair = own and str(self.entry.said["fair"]) == "0" and turn == math.inf
             passes = (unfair and age < self.constants["BEAT"]) or (own and self.how == "shadow")
             if not passes:
                 self.bad("order", f"{token[:8]} was granted before {ahead[:8]}")
@@ -610,7 +607,7 @@ class _Replay:
 
     def after_release(self, word: str, *rest: Any) -> None:
         how, counts = self.how, self.history.counts
-        bury = self.entry.argv[AT["release"]["bury"]]
+        bury = str(self.entry.said["bury"])
         if how in ("release", "share"):
             if (word == "ok") != self.by_owner:
                 self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")

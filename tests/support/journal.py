@@ -42,7 +42,10 @@ local journal_real, journal_time, journal_writes = redis, nil, {}
 local journal_reads = {TIME = 1, HMGET = 1, HGET = 1, ZCARD = 1, ZSCORE = 1, ZRANGE = 1, ZRANK = 1,
   ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZCOUNT = 1, EXISTS = 1, PUBLISH = 1, HGETALL = 1, TYPE = 1,
   HLEN = 1, LLEN = 1, HEXISTS = 1, PTTL = 1, ZREVRANK = 1, ZMSCORE = 1}
-local journal_wake = string.sub(KEYS[5], 1, #KEYS[5] - #ARGV[1])
+local journal_base = string.sub(KEYS[1], 1, -7)
+local journal_wake = journal_base .. 'wake:'
+local journal_keys = {KEYS[1], journal_base .. 'queue', journal_base .. 'waiters',
+  journal_base .. 'info'}
 -- The short state: the fence, the end and the holder of the only lease. What is written there is
 -- noted as if it were written to the keys of the name.
 local journal_laid
@@ -63,10 +66,10 @@ local function journal_text(v)
 end
 local function journal_note(reply, command, key, ...)
   -- Statistics are not for the judge; a key that is not there does not get an expiry.
-  if key == KEYS[6] or (command == 'PEXPIREAT' and reply == 0) then return end
+  if key == journal_base .. 'stats' or (command == 'PEXPIREAT' and reply == 0) then return end
   if type(reply) == 'table' and reply.err then return end
   local note, args = {command}, {...}
-  for i = 1, 4 do if key == KEYS[i] then note[2] = i end end
+  for i = 1, 4 do if key == journal_keys[i] then note[2] = i end end
   if not note[2] then
     if string.sub(key, 1, #journal_wake) == journal_wake then
       note[2], note[3] = 5, string.sub(key, #journal_wake + 1)
@@ -90,7 +93,7 @@ local function journal_pack(was, who)
   if who and who ~= '' and who ~= holder then journal_note(1, 'ZREM', KEYS[1], who, 0) end
   if holder ~= '' and (holder ~= who or ends ~= was) then
     journal_note(1, 'ZADD', KEYS[1], whole(ends), holder)
-    journal_note(1, 'HSET', KEYS[4], '#fence', whole(fence), holder, 'h')
+    journal_note(1, 'HSET', journal_keys[4], '#fence', whole(fence), holder, 'h')
   end
 end
 -- Whether a write only lays the short state out, or packs what lay open.
@@ -101,7 +104,7 @@ local function journal_moves(command, key, score, member)
     return command == 'DEL' or (command == 'PEXPIREAT' and journal_short()) or
       (command == 'ZADD' and member == laid[3] and tonumber(score) == laid[2])
   end
-  return key == KEYS[7] or (key == KEYS[4] and (command == 'DEL' or score == '#lone'))
+  return key == KEYS[2] or (key == journal_keys[4] and (command == 'DEL' or score == '#lone'))
 end
 local function journal_run(how, command, key, ...)
   if command == 'HSET' and key == KEYS[1] then
@@ -113,7 +116,7 @@ local function journal_run(how, command, key, ...)
   if journal_moves(command, key, ...) then
     local reply = journal_real[how](command, key, ...)
     local fence = command == 'HSET' and select(4, ...)
-    if fence then journal_note(1, 'HSET', KEYS[4], '#fence', fence) end
+    if fence then journal_note(1, 'HSET', journal_keys[4], '#fence', fence) end
     return reply
   end
   local wake
@@ -139,7 +142,7 @@ local redis = setmetatable({
   call = function(...) return journal_take('call', ...) end,
   pcall = function(...) return journal_take('pcall', ...) end,
 }, {__index = journal_real})
-local journal_cards = {journal_card(KEYS[1]), journal_card(KEYS[2])}
+local journal_cards = {journal_card(KEYS[1]), journal_card(journal_keys[2])}
 local function journal_body()
 """
 
@@ -165,7 +168,8 @@ local journal_info = journal_real.call('INFO', 'server')
 journal_real.pcall('RPUSH', '%(key)s', cjson.encode({
   string.match(journal_info, 'run_id:(%%x+)'),
   string.format('%%.0f', journal_time[1] * 1000000 + journal_time[2]), '%(verb)s',
-  string.sub(KEYS[4], 1, -6), ARGV, journal_ok and '%(verb)s' ~= 'inspect' and journal_reply or {},
+  string.sub(journal_base, 1, -2), ARGV,
+  journal_ok and '%(verb)s' ~= 'inspect' and journal_reply or {},
   journal_cards, journal_writes, journal_error}))
 if not journal_ok then error(journal_reply, 0) end
 return journal_reply
@@ -186,6 +190,11 @@ class Entry(NamedTuple):
     writes: tuple[tuple[Any, ...], ...]
     error: str
 
+    @property
+    def said(self) -> dict[str, Any]:
+        """ARGV by name."""
+        return scripts.said(self.verb, self.argv)
+
 
 def wrap(verb: str, source: str, key: str) -> str:
     """The source of a verb with the journal around it."""
@@ -198,6 +207,7 @@ def parse(seq: int, line: bytes) -> Entry:
     epoch, us, verb, name, argv, reply, cards, writes, error = json.loads(
         line.decode("utf-8", "surrogateescape")
     )
+    reply = reply.split(" ") if isinstance(reply, str) else reply
     writes = tuple(map(tuple, writes))
     return Entry(
         seq, epoch, int(us), verb, name, tuple(argv), tuple(reply), tuple(cards), writes, error

@@ -6,6 +6,7 @@ import os
 import struct
 from typing import Any, NamedTuple
 
+from django_redis_sync.protocol.keys import Keys
 from django_redis_sync.protocol.scripts import CONSTANTS
 
 #: Whether the protocol's suite lets names be packed; .ci/run runs it both ways.
@@ -66,3 +67,9 @@ def leases_of(client: Any, leases: str) -> dict[str, float]:
         return {packed.holder: float(packed.ends)} if packed.holder else {}
     found = client.zrange(leases, 0, -1, withscores=True)
     return {token.decode(): end for token, end in found}
+
+
+def all_keys(keys: Keys, token: str) -> tuple[str, ...]:
+    """The keys that a name can have and the wake list of a token, as version 0.1 declares."""
+    own = keys.leases, keys.queue, keys.waiters, keys.info, keys.wake + token, keys.stats
+    return (*own, keys.declared[1])

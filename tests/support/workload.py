@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -67,6 +67,24 @@ def arguments(verb: str) -> tuple[str, ...]:
     return scripts.header(scripts.read(verb), "ARGV")
 
 
+def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> list[Any]:
+    """ARGV of `said`, by name; of an acquire with the parts of `terms` and `wants`. `only`: names
+    that the verb has to take."""
+    names, parts = arguments(verb), set[str]()
+    if "terms" in names:
+        parts = {"permits", "limit", "channel", "label", "kind"}
+        terms = "{permits} {limit} {channel} {label}".format_map(said)
+        said = {"terms": terms, "wants": "{kind} {limit}".format_map(said), **said}
+    unknown = set(only) - set(names) - parts
+    assert not unknown, f"{verb} takes no {unknown}"
+    return [said[name] for name in names]
+
+
+def words(reply: Any) -> list[bytes]:
+    """The words of a verb's reply, as bytes."""
+    return reply.split(b" ") if isinstance(reply, bytes) else reply
+
+
 class Call(NamedTuple):
     verb: str
     keys: tuple[str, ...]
@@ -75,15 +93,12 @@ class Call(NamedTuple):
     @property
     def argv(self) -> list[Any]:
         """In the order that the head of the script says."""
-        names = arguments(self.verb)
-        unknown = self.said.keys() - set(names)
-        assert not unknown, f"{self.verb} takes no {unknown}"
-        return [self.said[n] if n in self.said else DEFAULTS[n] for n in names]
+        return argv_of(self.verb, {**DEFAULTS, **self.said}, self.said)
 
 
 def call(verb: str, keys: Keys, token: str = "", **said: Any) -> Call:
     """A call of a verb by the names of its arguments."""
-    return Call(verb, keys.of(token), {"token": token, **said})
+    return Call(verb, keys.declared, {"token": token, **said})
 
 
 @dataclass
@@ -141,7 +156,7 @@ class Client:
             "limit": self.kind.limit,
             "kind": self.kind.kind,
             "how": "try" if rng.random() < 0.25 else "wait",
-            "max_waiters": 3 if rng.random() < 0.1 else 10**9,
+            "max_waiters": 3 if rng.random() < 0.1 else scripts.ANY,
             "fair": int(rng.random() < 0.85),
             "channel": rng.choice(["-", "-", "loop:1", "loop:2"]),
         }
@@ -224,6 +239,7 @@ class Client:
         if done.verb == "pop":
             self.state, self.fence = "holding", reply.split()[0].decode()
             return
+        reply = words(reply)
         word = reply[0].decode()
         if done.verb == "acquire":
             if word == "ok":
@@ -332,7 +348,7 @@ class Workload:
         with self.redis.pipeline(transaction=False) as pipe:
             for _, one in sent:
                 if one.verb == "pop":
-                    pipe.lpop(one.keys[4])
+                    pipe.lpop(one.keys[0].removesuffix("leases") + "wake:" + one.said["token"])
                 else:
                     pipe.evalsha(self.shas[one.verb], len(one.keys), *one.keys, *one.argv)
             replies = pipe.execute(raise_on_error=False)

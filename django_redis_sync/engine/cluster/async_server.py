@@ -14,7 +14,7 @@ from ..clients import async_options, async_redis, cut
 from ..hub import Hub
 from ..loops import Errands, Patience, apart, dropped, ended
 from ..server import AsyncServer, server_of
-from ..wire import REDIS_ERRORS, clock, command, text, why
+from ..wire import REDIS_ERRORS, answered, clock, command, why
 from .routing import MOST_HOPS, is_silence, partly
 from .server import ClusterServer
 from .topology import Address, url_at
@@ -51,7 +51,7 @@ class AsyncNode:
                 raise Failure(reply, clock(), "busy")
             if isinstance(reply, Exception):
                 raise Failure(reply, clock(), why(reply, True))
-            return Answer(text(reply), sent, clock())
+            return Answer(answered(reply), sent, clock())
         raise Failure(reply, clock(), "busy")
 
 

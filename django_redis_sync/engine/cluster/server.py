@@ -11,7 +11,7 @@ from ...protocol.plans import Answer, Failure, Run, Wait
 from ..clients import backend_of
 from ..pools import Borrowed
 from ..server import Server
-from ..wire import ATTEMPT, clock, command, pack, text
+from ..wire import ATTEMPT, answered, clock, command, pack
 from .routing import MOST_HOPS, is_silence, key_of, partly, points_elsewhere
 from .topology import LAST_CHANCE, LOOK, Address, Topology, url_at
 
@@ -35,7 +35,7 @@ class Node(Server):
                 borrowed.send(pack(("ASKING",)), pack(args))
                 borrowed.read()
                 try:
-                    return text(borrowed.read())
+                    return answered(borrowed.read())
                 except errors.NoScriptError:
                     if nth == len(words):
                         raise

@@ -11,13 +11,14 @@ from typing import Any
 
 from ...protocol.plans import Answer, Run, Sleep, Step, Wait
 from ...protocol.reasons import FULL, PAUSED
+from ...protocol.scripts import said
 from ..keeper import keeper
 from ..loops import Errands
 from ..server import AsyncServer, server_of
 from ..wire import ATTEMPT, clock
 from .held import Held, forget, held_of, remember
 from .members import Members, check, deducted, stretched
-from .steps import keys_with, undo, with_fence
+from .steps import undo, with_fence
 from .voting import LATE, NOBODY, PATIENCE, Voters, Votes, heed
 
 #: Milliseconds until the next try: after votes that were split, and when another holds the name.
@@ -76,12 +77,11 @@ class AsyncQuorumServer(AsyncServer):
     # The verbs
 
     async def _acquire(self, step: Run) -> list[Any]:
-        token, lease, permits, limit, kind, how, *rest = step.argv
+        token, lease, how, *rest = step.argv
         sent, held = clock(), remember(self.quorum, token)
         held.again()
         # The servers' own queues are not used: "again" is one more try.
-        argv = (held.wire, stretched(lease), permits, limit, kind, "try", *rest)
-        step = step._replace(keys=keys_with(step, token, held.wire), argv=argv)
+        step = step._replace(argv=(held.wire, stretched(lease), "try", *rest))
 
         # A grant after the vote does not decide it, but renewals and the release go there too.
         def late(alias: str, answer: Answer) -> None:
@@ -125,7 +125,6 @@ class AsyncQuorumServer(AsyncServer):
         if held is None:
             return ["lost"]
         asked, sent = stretched(ms) if how == "set" else ms, clock()
-        step = step._replace(keys=keys_with(step, token, held.wire))
 
         def of(alias: str) -> Run | None:
             fence = held.fences.get(alias)
@@ -150,14 +149,12 @@ class AsyncQuorumServer(AsyncServer):
         return ["lost"]
 
     async def _release(self, step: Run) -> list[Any]:
-        token, _, how, *_ = step.argv
+        token, how = step.argv[0], said(step.verb, step.argv)["how"]
         held = held_of(self.quorum, token)
         if held is None or how == "giveup":  # a try that failed has left nothing
             forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
-        step = step._replace(
-            keys=keys_with(step, token, held.wire), argv=(held.wire, *step.argv[1:])
-        )
+        step = step._replace(argv=(held.wire, *step.argv[1:]))
         if how == "release":
             return await self._give_back(step, token, held)
         held.abandoned = True  # an acquire of it may be on its way

@@ -1,13 +1,15 @@
 -- inspect: what there is under a name, without changing it.
--- KEYS leases queue waiters info wake stats never
+-- KEYS leases never
 -- ARGV token most
 --   token: empty; most: rows of holders and of waiters at the most
 -- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,
 --   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order
 local token, most = unpack(ARGV)
-local packed, fence, _, ends, seen, _, holder, record = short_state()
+local packed, fence, _, ends, seen, _, holder, at = short_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
-  return inspect_alone(glance('0'), fence, ends, seen, holder, record, tonumber(most))
+  local time = redis.call('TIME')
+  local name = glance(time[1] * 1000000 + time[2], '0')
+  return inspect_alone(name, fence, ends, seen, holder, string.sub(packed, at), tonumber(most))
 end
 local name = open(token, '0', nil)
 local used, live = name.card + name.extra, '(' .. name.at

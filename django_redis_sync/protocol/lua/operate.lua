@@ -1,12 +1,12 @@
 -- operate: an operator's marks on a name. They last until taken back, across restarts with
 -- persistence, and keep the name's keys from expiring.
--- KEYS leases queue waiters info wake stats never
+-- KEYS leases never
 -- ARGV token how value mark keep
 --   token: empty; how: pause | resume | resize (value: the limit that overrides the callers') | reset |
 --   poke (lets in who may come in, after the mark of its policy changed)
 -- Returns ok
 local token, how, value, mark, keep = unpack(ARGV)
-local packed = short_state()
+local packed = short_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
   redis.call('DEL', NEVER)
   spill(packed)
@@ -25,4 +25,4 @@ if mark ~= '-' then heed(name, mark) end
 sweep(name, nil)
 hand_over(name, nil)
 finish(name)
-return {'ok'}
+return 'ok'

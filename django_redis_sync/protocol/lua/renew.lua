@@ -1,5 +1,5 @@
 -- renew: move the end of a lease; also the confirm of a hand-over.
--- KEYS leases queue waiters info wake stats never
+-- KEYS leases never
 -- ARGV token fence how ms nth known keep
 --   how: set (ms from now; inf: permanent) | adopt (set, by the new owner of a detached lease) |
 --   confirm (the end stays)
@@ -7,23 +7,24 @@
 --   known: the highest nth of the owner that detached it; above that, somebody else adopted it
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
-local packed, last, expiry, over, seen, peak, holder, lone = short_state()
+local packed, last, expiry, over, seen, peak, holder, at = short_state(string.sub(LEASES, 1, -7))
 local us = nil
 if packed then
-  local name = glance(keep)
-  us = name.us
+  local time = redis.call('TIME')
+  us = time[1] * 1000000 + time[2]
+  local name = glance(us, keep)
   if holder ~= token or over <= name.now or last ~= tonumber(fence) then
     count(name, 'l', 1)
-    return {'lost'}
+    return 'lost'
   end
-  local _, newest, _, _, terms = string.match(lone, RECORD)
+  local _, newest, _, _, terms = string.match(packed, RECORD, at)
   local latest = tonumber(newest) or 0
-  if how == 'adopt' and latest > tonumber(known) and latest ~= tonumber(nth) then return {'adopted'} end
-  if how == 'confirm' or tonumber(nth) < latest then return {'ok', whole(name, over - name.now)} end
+  if how == 'adopt' and latest > tonumber(known) and latest ~= tonumber(nth) then return 'adopted' end
+  if how == 'confirm' or tonumber(nth) < latest then return 'ok ' .. whole(name, over - name.now) end
   if ms ~= 'inf' then
     local record = 'h' .. nth .. ' ' .. fence .. ' ' .. ms .. ' ' .. terms
     move_alone(last, expiry, name.now + tonumber(ms), seen, peak, token, record)
-    return {'ok', whole(name, tonumber(ms))}
+    return 'ok ' .. whole(name, tonumber(ms))
   end
   redis.call('DEL', NEVER)
   spill(packed)
@@ -33,10 +34,10 @@ local state, newest, own, lease, terms = string.match(record or '', RECORD)
 local ends = tonumber(state and redis.call('ZSCORE', LEASES, token) or 0)
 if ends <= name.now or own ~= fence then
   count(name, 'l', 1)
-  return {'lost'}
+  return 'lost'
 end
 local coming, latest = tonumber(nth), tonumber(newest) or 0
-if how == 'adopt' and latest > tonumber(known) and latest ~= coming then return {'adopted'} end
+if how == 'adopt' and latest > tonumber(known) and latest ~= coming then return 'adopted' end
 if state == 'g' then
   claim(token)
   state = 'h'
@@ -51,4 +52,4 @@ if how ~= 'confirm' and coming >= latest then
 end
 put(name, token, state .. newest .. ' ' .. own .. ' ' .. lease .. ' ' .. terms)
 finish(name)
-return {'ok', whole(name, ends - name.now)}
+return 'ok ' .. whole(name, ends - name.now)

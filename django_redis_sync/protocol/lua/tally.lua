@@ -7,11 +7,11 @@
 --   by key; rest: what a key that is not in refused may have had at the most; keep: minutes of history
 -- Returns ok
 local process, entry, life, counts, durations, refused, rest, keep = unpack(ARGV)
-local name = reckon(keep)
+local name = reckon(keep, STATS)
 for what, n in pairs(cjson.decode(counts)) do
-  redis.call('HINCRBY', STATS, name.minute .. ':' .. what, n)
+  redis.call('HINCRBY', name.stats, name.minute .. ':' .. what, n)
 end
 if redis.call('EXISTS', STATS) == 1 then tidy(name) end
 note_share(name, process, entry, tonumber(life))
 note_busiest(name, cjson.decode(durations), cjson.decode(refused), tonumber(rest))
-return {'ok'}
+return 'ok'

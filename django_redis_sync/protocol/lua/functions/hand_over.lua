@@ -25,7 +25,7 @@ local function hand_over(name, me)
         tell(name, t, channel, fence, ms)
       else
         redis.call('ZREM', WAITERS, t)
-        reply = {'ok', fence, ms}
+        reply = 'ok ' .. fence .. ' ' .. ms
       end
     end
   end

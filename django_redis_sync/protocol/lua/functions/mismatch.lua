@@ -2,11 +2,11 @@
 -- limit of the last caller. Another kind on a live name is refused; another limit is noted for the
 -- operator: '#clash' is when, and the one before.
 local function mismatch(name, wants, permits, limit, waiting)
-  if permits > limit then return {'large', whole(name, limit)} end
+  if permits > limit then return 'large ' .. whole(name, limit) end
   if name.seen == wants then return nil end
   if name.seen and name.card + waiting > 0 then
     local kind = string.sub(name.seen, 1, 1)
-    if kind ~= string.sub(wants, 1, 1) then return {'kind', kind} end
+    if kind ~= string.sub(wants, 1, 1) then return 'kind ' .. kind end
     put(name, '#clash', name.at .. ' ' .. name.seen)
   end
   put(name, '#seen', wants)

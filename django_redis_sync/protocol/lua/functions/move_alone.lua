@@ -2,7 +2,7 @@
 local function move_alone(fence, expiry, ends, seen, peak, holder, record)
   local later = ends + GRACE > expiry
   if later then expiry = ends + 2 * GRACE end
-  local packed = pack(fence, expiry, ends, seen, peak, holder, record)
+  local packed = struct.pack(PACKED, FORMAT, fence, expiry, ends, seen, peak, holder, record)
   if not tonumber(redis.pcall('HSET', LEASES, '#', packed)) then
     insist('HSET', LEASES, '#', packed)
   end

@@ -2,7 +2,7 @@
 -- and the record of the token, false when it has none. Every verb that is not done with the short state
 -- comes here, and one that changes something ends with `finish`.
 -- A field is a place in a list, which costs the server a third of what a hash does.
--- FIELDS us now at minute format keep fence expiry card extra stored override paused seen peak
+-- FIELDS us now at minute format keep stats fence expiry card extra stored override paused seen peak
 -- FIELDS puts latest new_leases new_queue new_waiters recount dropped more head head_ends asker
 -- Invariant: every live key of the name expires at '#expiry' (or never, when that is inf), and
 -- '#expiry' is later than every lease end and waiter deadline by GRACE.
@@ -17,7 +17,7 @@ local function open(token, keep, us)
   -- way, and takes a number of 32 bits where the server was built for that.
   local format, at = '%d', string.format('%d', now)
   if #at ~= 13 then format, at = '%.0f', string.format('%.0f', now) end
-  local minute = false -- as text, once `count` needed it
+  local minute, stats = false, string.sub(LEASES, 1, -7) .. 'stats' -- as text, once `count` needed it
 
   local meta = redis.call('HMGET', INFO, token, '#fence', '#expiry', '#extra', '#limit', '#paused', '#seen', '#peak', '#lone')
   local card = redis.pcall('ZCARD', LEASES)

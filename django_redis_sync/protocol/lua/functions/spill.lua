@@ -2,6 +2,7 @@
 -- of it under '#lone', which goes last: whoever finds that there does it all again. With the memory full
 -- the first write is denied, unless the caller has written before.
 local function spill(packed)
+  lay_keys(string.sub(LEASES, 1, -7))
   local _, fence, expiry, ends, seen, peak, holder, at = struct.unpack(LONE, packed)
   local until_then = string.format('%.0f', expiry)
   local record = string.sub(packed, at)

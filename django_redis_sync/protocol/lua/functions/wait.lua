@@ -19,5 +19,5 @@ local function wait(name, token, rank, channel)
   end
   if added == 1 then name.new_waiters = true end
   if dead > name.latest then name.latest = dead end
-  return {'wait', name.at, told, rank}
+  return 'wait ' .. name.at .. ' ' .. whole(name, told) .. ' ' .. rank
 end
