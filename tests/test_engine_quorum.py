@@ -298,7 +298,7 @@ def test_a_vote_ends(five: Five, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_quorum_shows_no_fewer_holders_than_a_majority_knows_of(five: Five) -> None:
-    step = Run("inspect", KEYS.of("t"), ("", 1), 1.0)
+    step = Run("inspect", KEYS.declared, ("", 1), 1.0)
     for holding, first, alias in zip((0, 1, 1, 1, 3), "98765", five, strict=True):
         says(five, "inspect", [first] + ["0"] * 6 + [holding], alias)
     ((*_, holding),) = run(five, step)
