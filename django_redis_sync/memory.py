@@ -171,7 +171,7 @@ def _sweep(name: _Name, now: float) -> None:
         del name.queue[head.token]
 
 
-def _acquire(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
+def _acquire(name: _Name, given: dict[str, Any], now: float) -> list[str]:
     token, how = given["token"], given["how"]
     if token in name.held:
         return _granted(name.held[token], now)
@@ -199,11 +199,11 @@ def _acquire(name: _Name, given: dict[str, Any], now: float) -> list[Any]:
         if how == "try" or len(name.queue) >= int(given["max_waiters"]):
             if not busy:  # a refused call leaves nothing behind
                 name.kind, name.limit = seen
-            return ["no", reason, len(name.queue), "", name.override or limit]
+            return ["no", reason, str(len(name.queue)), "", str(name.override or limit)]
         claim.ticket = int(now * 1000)
         name.queue[token] = claim
     claim.ends = now
-    return ["wait", str(int(now)), str(int(TICK * 1000)), list(name.queue).index(token)]
+    return ["wait", str(int(now)), str(int(TICK * 1000)), str(list(name.queue).index(token))]
 
 
 def _grant(name: _Name, claim: _Claim, now: float) -> _Claim:

@@ -236,4 +236,4 @@ def test_permits_stay_taken_for_min_hold_however_they_are_given_back() -> None:
     state = LeaseState(terms, Grant("t", 7, 1, 100.0, 130.0, 130.0, True), 0, 100.0)
     for step in (next(state.releasing(101.0)), state.giving_back()):
         assert isinstance(step, Run)
-        assert ("t", 7, "release", 1, 7500) == step.argv[:5]
+        assert ("t", 7, 0, "release", 1, 7500) == step.argv[:6]

@@ -154,7 +154,7 @@ def test_a_status_shows_who_holds_and_who_waits_but_no_token(raw: redis.Redis) -
         assert (status.in_use, status.limit) == (1, 2)
         assert 0 < holder.ends_in <= 30 and not holder.stuck
         keys = keeper_keys("s")
-        argv = ("f" * 32, "30000", 2, 2, "p", "wait", 9, 1, "-", "{}", 0)
+        argv = ("f" * 32, "30000", "wait", "p 2", "2 2 - {}", 0)
         drivers.drive(plans.run_once("acquire", keys, argv, 1.0, clock()), server_of("default"))
         (waiter,) = status_of("s").waiters
         assert (waiter.position, waiter.permits, waiter.alive) == (1, 2, True)

@@ -79,7 +79,7 @@ ASKS: list[tuple[str, dict[str, Any]]] = [
 
 
 def everything(raw: redis.Redis) -> dict[bytes, Any]:
-    return {key: raw.dump(key) for key in raw.keys(f"{settings.PREFIX}*")}
+    return {key: raw.dump(key) for key in raw.keys(f"{settings.PREFIX}:{{x}}:*")}
 
 
 @pytest.mark.parametrize("state", ["held", "given back"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis import exceptions as errors
 
 from ..exceptions import ForeignValue, SyncError, Unavailable
+from ..protocol.keys import touched
 from ..protocol.plans import UNDO_BUDGET, Answer, Failure, Plan, Run, Step
 from .loops import Outlasting
 from .wire import FORBIDDEN, clock
@@ -21,7 +22,7 @@ def error_of(failure: Failure, step: Step | None = None) -> SyncError:
     """The error that the caller of the library sees for a failure of `step`."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
-        keys = ", ".join(step.keys) if isinstance(step, Run) else "a name"
+        keys = ", ".join(touched(step.keys)) if isinstance(step, Run) else "a name"
         return ForeignValue(f"another program's value is in one of {keys}: {text}")
     if any(words in text for words in FORBIDDEN):
         text += " (docs: the least ACL that this app needs)"

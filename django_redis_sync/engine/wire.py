@@ -60,15 +60,15 @@ def pack_step(step: Run) -> bytes:
         return pack(command(step))
     token, first = argv[0], str(argv[1])
     text = (
-        f"*{5 + len(argv)}\r\n{_head(verb, keys)}${len(token)}\r\n{token}\r\n"
+        f"*{5 + len(argv)}\r\n{_head(scripts.script(verb).sha, keys)}${len(token)}\r\n{token}\r\n"
         f"${len(first)}\r\n{first}\r\n{_once(*argv[2:])}"
     )
     return text.encode("ascii") if text.isascii() else pack(command(step))
 
 
 @lru_cache(maxsize=1024)
-def _head(verb: str, keys: tuple[str, ...]) -> str:
-    return _words("EVALSHA", scripts.script(verb).sha, len(keys), *keys)
+def _head(sha: str, keys: tuple[str, ...]) -> str:
+    return _words("EVALSHA", sha, len(keys), *keys)
 
 
 def _words(*args: Any) -> str:

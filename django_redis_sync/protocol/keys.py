@@ -101,6 +101,12 @@ class Keys(NamedTuple):
         return paused or of_policy[0], limit or of_policy[1]
 
 
+def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that a script with these KEYS works on; of lists that wake, how they begin."""
+    base = declared[0].removesuffix("leases")
+    return declared if base == declared[0] else tuple(base + part for part in _PARTS)
+
+
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
     """`value` if it can stand in a key and be shown on a terminal, else TypeError or ValueError."""
     if not isinstance(value, str):

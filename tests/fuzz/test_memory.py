@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from django_redis_sync import memory as memories
-from django_redis_sync.engine.wire import ATTEMPT
+from django_redis_sync.engine.wire import ATTEMPT, answered
 from django_redis_sync.memory import MemoryServer
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
@@ -49,7 +49,7 @@ class Real:
 
     def run(self, step: Run) -> Answer:
         reply = self._known[step.verb](keys=step.keys, args=step.argv)
-        return Answer(reply, 0.0, 0.0)
+        return Answer(answered(reply), 0.0, 0.0)
 
 
 real = cache(Real)
