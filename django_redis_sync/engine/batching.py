@@ -22,6 +22,8 @@ _ENDS = (asyncio.TimeoutError, asyncio.CancelledError)
 MOST = 512
 #: So many are worth two batches: the server works on the first while this process reads the other.
 MANY = 32
+#: What verbs answer with, as redis-py has it.
+_REPLIES = frozenset({bytes, str, list})
 
 
 class Order(NamedTuple):
@@ -159,7 +161,7 @@ class Batcher:
                 came = arrived(self._connection)
                 for _ in batch.orders:
                     reply = came()
-                    if type(reply) is not list:
+                    if type(reply) not in _REPLIES:
                         reply = await self._other(reply)
                     replies.append(reply)
         except (*REDIS_ERRORS, *_ENDS) as error:
@@ -169,7 +171,7 @@ class Batcher:
         return replies
 
     async def _other(self, came: Any) -> Any:
-        """The next reply where that is no list that `came` already; an error of the server's."""
+        """The next reply, where that is not what `came` already; an error of the server's."""
         if isinstance(came, errors.ConnectionError):
             raise came
         if isinstance(came, errors.ResponseError):
