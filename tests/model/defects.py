@@ -180,7 +180,7 @@ DEFECTS = [
         "belief counts from when the answer came",
         "believes in a lease that is over",
         (_NOW, _SOON),
-        python={"word, rest, answer.sent, start": "word, rest, answer.received, start"},
+        python={"token, reply, answer.sent, start": "token, reply, answer.received, start"},
         kinds="pause",
     ),
     Defect(

@@ -10,29 +10,24 @@
 -- Returns ok fence lease [reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit | more (of what is over some is left: ask again at once) | large limit | kind other | gone | dead
 local token, lease, how, wants, terms, keep, mark, max_waiters, fair, short = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7) -- all keys of the name begin with it
-local packed, fence, expiry, ends, seen, peak, holder, at = short_state(base)
-local us, reply = nil, nil
+local packed, us, fence, expiry, ends, seen, peak, holder, at = short_state(base)
 if packed then
-  local time = redis.call('TIME')
-  us = time[1] * 1000000 + time[2]
   local packs = short ~= '0' and lease ~= 'inf' and (not mark or mark == '-')
   if packs and holder == '' and how ~= 'again' and string.sub(terms, 1, 2) == '1 ' then -- mostly
     return take_alone(us, keep, base, token, lease, 1, terms, fence, expiry, wants, peak, '', false)
   end
-  reply = ask_alone(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
+  local reply = ask_alone(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
   if reply then return reply end
 end
 local name, record = open(token, keep, us)
-if mark and mark ~= '-' then
-  heed(name, mark)
-end
+if mark and mark ~= '-' then heed(name, mark) end
 if record then
   return asked_again(name, token, record)
 elseif how == 'again' then
   return 'gone'
 end
 local permits, limit, channel = string.match(terms, TERMS)
-local many, most, waiting = tonumber(permits), name.override or tonumber(limit), redis.call('ZCARD', QUEUE)
+local reply, many, most, waiting = nil, tonumber(permits), name.override or tonumber(limit), redis.call('ZCARD', QUEUE)
 if waiting > 0 or name.card > 0 then
   sweep(name, nil)
 end
@@ -41,7 +36,6 @@ if waiting > 0 and name.dropped then
   hand_over(name, nil)
   waiting = redis.call('ZCARD', QUEUE)
 end
-
 if many > most or name.seen ~= wants then
   reply = mismatch(name, wants, many, most, waiting)
 end

@@ -3,13 +3,13 @@
 -- ARGV token mark keep
 -- Returns ok | gone (nothing there: it ended by itself)
 local token, mark, keep = unpack(ARGV)
-local packed, _, _, _, _, _, holder = short_state(string.sub(LEASES, 1, -7))
+local packed, us, _, _, _, _, _, holder = short_state(string.sub(LEASES, 1, -7))
 if packed then
   if holder ~= token or token == '' then return 'gone' end
   redis.call('DEL', NEVER)
   spill(packed)
 end
-local name, record = open(token, keep, nil)
+local name, record = open(token, keep, us)
 if mark ~= '-' then heed(name, mark) end
 local state, _, _, _, terms = string.match(record or '', RECORD)
 local ends = redis.call('ZSCORE', LEASES, token)

@@ -5,13 +5,12 @@
 -- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,
 --   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order
 local token, most = unpack(ARGV)
-local packed, fence, _, ends, seen, _, holder, at = short_state(string.sub(LEASES, 1, -7))
+local packed, us, fence, _, ends, seen, _, holder, at = short_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
-  local time = redis.call('TIME')
-  local name = glance(time[1] * 1000000 + time[2], '0')
+  local name = glance(us, '0')
   return inspect_alone(name, fence, ends, seen, holder, string.sub(packed, at), tonumber(most))
 end
-local name = open(token, '0', nil)
+local name = open(token, '0', us)
 local used, live = name.card + name.extra, '(' .. name.at
 for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   local _, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)

@@ -6,12 +6,12 @@
 --   poke (lets in who may come in, after the mark of its policy changed)
 -- Returns ok
 local token, how, value, mark, keep = unpack(ARGV)
-local packed = short_state(string.sub(LEASES, 1, -7))
+local packed, us = short_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
   redis.call('DEL', NEVER)
   spill(packed)
 end
-local name = open(token, keep, nil)
+local name = open(token, keep, us)
 if how == 'pause' or how == 'resize' then
   put(name, how == 'pause' and '#paused' or '#limit', how == 'pause' and name.at or value)
   name.latest = math.huge

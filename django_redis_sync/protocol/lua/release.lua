@@ -7,13 +7,9 @@
 --   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
 -- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
 local token, fence, keep, how, bury, hold, mark = unpack(ARGV)
-how = how or 'release'
-local base = string.sub(LEASES, 1, -7) -- all keys of the name begin with it
-local packed, last, expiry, ends, seen, peak, holder = short_state(base)
-local us = nil
+local base, how = string.sub(LEASES, 1, -7), how or 'release' -- all keys of the name begin with base
+local packed, us, last, expiry, ends, seen, peak, holder = short_state(base)
 if packed then
-  local time = redis.call('TIME')
-  us = time[1] * 1000000 + time[2]
   local held = holder == token and us < ends * 1000
   local mine = held and last == tonumber(fence)
   if mine and how == 'release' and (not bury or bury == '0' and hold == '0') then -- mostly
@@ -42,16 +38,13 @@ if how == 'giveup' and live then
   claim(token)
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
-
 if how == 'share' then
   share(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
 else
   if state and state ~= 'x' then remove(name, token, state, terms, ends) end
   local held_ms = live and math.max(0, math.floor(name.now - own / 1000))
   if live or how == 'giveup' then count(name, live and 'r' or 't', live and PAIR + held_ms or 1) end
-  if bury == '1' then
-    mark_dead(name, token)
-  end
+  if bury == '1' then mark_dead(name, token) end
   if how == 'release' and hold and hold ~= '0' then
     keep_held(name, token, own, terms, tonumber(hold))
   end

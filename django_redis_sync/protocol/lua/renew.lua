@@ -7,11 +7,8 @@
 --   known: the highest nth of the owner that detached it; above that, somebody else adopted it
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
-local packed, last, expiry, over, seen, peak, holder, at = short_state(string.sub(LEASES, 1, -7))
-local us = nil
+local packed, us, last, expiry, over, seen, peak, holder, at = short_state(string.sub(LEASES, 1, -7))
 if packed then
-  local time = redis.call('TIME')
-  us = time[1] * 1000000 + time[2]
   local name = glance(us, keep)
   if holder ~= token or over <= name.now or last ~= tonumber(fence) then
     count(name, 'l', 1)
