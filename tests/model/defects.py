@@ -156,7 +156,7 @@ DEFECTS = [
         "permits that are kept leave their token free for a late acquire",
         "had ended and was granted again: a ghost",
         (Spec(begins=0, hold=2), _SOON),
-        {"  if bury == '1' then\n": "  if false then\n"},
+        {"  if bury == '1' then": "  if false then"},
         kinds="delay",
     ),
     Defect(
