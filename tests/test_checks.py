@@ -19,6 +19,7 @@ from django.views import View
 from django.views.decorators.cache import never_cache
 
 from django_redis_sync import SemaphoreRequiredMixin, checks, conf, semaphore_required, synchronized
+from django_redis_sync.limits import routes
 from tests.request_site import urls
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
@@ -129,6 +130,23 @@ def test_an_entry_that_cannot_be_a_policy(given, sync) -> None:
     ((setting, entries),) = sync.items()
     (name,) = entries
     assert f"REDIS_SYNC[{setting!r}][{name!r}]" in messages()[0].msg
+
+
+def test_a_view_that_the_urls_do_not_name_is_known_by_its_own_name(settings) -> None:
+    class Callable:
+        def __call__(self, request):
+            return HttpResponse()
+
+    class Based(View):
+        pass
+
+    views = (urls.views.plain, Based.as_view(), Callable())
+    settings.ROOT_URLCONF = tuple(path(f"{n}/", view) for n, view in enumerate(views))
+    here = [f"{__name__}.{name}" for name in ("Based", "Callable")]
+    assert [f"{urls.views.__name__}.plain", *here] == [route.name for route in routes.routes()]
+    for none in (None, "no.such.module"):
+        settings.ROOT_URLCONF = none
+        assert [] == routes.routes()
 
 
 @pytest.mark.parametrize("pattern", ["fre", "reports:nope", "other:*", "views.free"])

@@ -113,6 +113,23 @@ def test_who_waits_for_a_hub_that_cannot_subscribe_is_told_so(pauses: list[int])
     run(main())
 
 
+def test_a_subscription_that_cannot_even_be_closed_is_tried_again(pauses: list[int]) -> None:
+    class Stuck(Deaf):
+        async def aclose(self) -> None:
+            raise errors.ConnectionError("cut")
+
+    async def main() -> None:
+        radio = Stuck(2)
+        hub = Hub(radio, "p")
+        await hub.ready(PATIENCE)
+        while radio.tuned < 1:
+            assert hub._reader is not None and not hub._reader.done()
+            await asyncio.sleep(0)
+        await hub.aclose()
+
+    run(main())
+
+
 def test_the_pauses_between_tries_grow_and_begin_anew_once_it_went_well(pauses: list[int]) -> None:
     async def main() -> None:
         radio = Deaf(4)

@@ -42,6 +42,15 @@ def test_it_is_looked_at_after_a_third_of_its_time_and_renewed_for_all_of_it() -
     assert 139.999 == pytest.approx(state.until)
 
 
+def test_of_two_renewals_under_way_the_keeper_asks_for_the_longer() -> None:
+    state = state_of(30)
+    for seconds in (90.0, 10.0):
+        state.renewal(seconds, 100.0)
+    step = state.tend(104.0)
+    assert isinstance(step, Run)
+    assert 86_000 == pytest.approx(int(step.argv[3]), abs=10)
+
+
 def test_a_hard_lease_is_looked_at_when_it_ends() -> None:
     state = state_of(10, renew=False)
     assert 110.0 == state.due
