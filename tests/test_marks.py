@@ -17,6 +17,7 @@ from devtools.servers import RedisServer
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import clerk, marks
 from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.engine.names import names_key
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of
@@ -33,6 +34,8 @@ PREFIX = settings.PREFIX
 
 def lasting(raw: redis.Redis) -> set[str]:
     """The keys that never expire."""
+    # The clerk's list has its expiry a moment after its first row.
+    eventually(lambda: raw.ttl(names_key(PREFIX)) != -1)
     return {key.decode() for key in raw.keys(f"{PREFIX}*") if raw.ttl(key) == -1}
 
 
