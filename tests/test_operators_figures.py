@@ -439,3 +439,27 @@ def test_marks_and_counts_are_told_to_machines() -> None:
     assert [said] == found["names"]
     (gone,) = found["unread"]
     assert ("odd", "8") == (gone["name"], gone["key"]) and "word" not in gone["error"]
+
+
+# The order of a list
+
+
+class Latest(list[str]):
+    """In the place of names.Recent: the most recently used first."""
+
+    def every(self) -> list[str]:
+        return [*self]
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [("recent", "b10 a b9"), ("-recent", "b9 a b10"), ("name", "a b9 b10"), ("-name", "b10 b9 a")],
+)
+def test_a_list_is_in_the_order_asked_for(
+    order: str, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "Recent", lambda *_, **__: Latest(["b10", "a", "b9"]))
+    monkeypatch.setattr(listing, "groups_of", lambda units, *_, **__: ([*units], []))
+    monkeypatch.setattr(listing.Selection, "_remember", lambda *_: None)
+    selection = listing.Selection(order)
+    assert (names.split(), 3) == (selection.read(0, 9)[0], selection.found)
