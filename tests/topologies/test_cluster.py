@@ -290,7 +290,7 @@ def test_a_spill_into_a_half_moved_slot_is_refused_whole(shared, moved) -> None:
     source = scripts.script("acquire").source
     with client(here) as old, client(there) as new:
         (held, spilling) = ((len(one.keys), *one.keys, *one.argv) for one in asks)
-        assert b"ok" == old.eval(source, *held)[0]
+        assert old.eval(source, *held).startswith(b"ok ")
         new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", shared.id(here))
         old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", shared.id(there))
         if moved:
@@ -306,7 +306,7 @@ def test_a_spill_into_a_half_moved_slot_is_refused_whole(shared, moved) -> None:
             mine.execute_command("CLUSTER", "SETSLOT", slot, "NODE", owner)
         mine = new if moved else old
         assert "a" == packed_of(mine, keys.leases).holder
-        assert b"wait" == mine.eval(source, *spilling)[0]
+        assert mine.eval(source, *spilling).startswith(b"wait ")
         assert packed_of(mine, keys.leases) is None
 
 
