@@ -74,8 +74,8 @@ def test_of_an_error_what_may_have_run_is_said() -> None:
 
 def test_another_programs_value_is_told_with_the_keys_where_it_may_be() -> None:
     wrong = Failure(errors.ResponseError("WRONGTYPE Operation against a key"), 0.0, "final")
-    step = Run("release", ("sync:{a}:leases", "sync:{a}:queue"), (), 1.0)
-    for where, said in ((step, "one of sync:{a}:leases, sync:{a}:queue: "), (None, "a name: ")):
+    step = Run("release", ("sync:{a}:leases", "sync:{a}:never"), (), 1.0)
+    for where, said in ((step, "of sync:{a}:leases, sync:{a}:queue, "), (None, "a name: ")):
         found = error_of(wrong, where)
         assert isinstance(found, ForeignValue) and said in str(found)
 
