@@ -102,7 +102,7 @@ def test_a_viewer_has_no_buttons(viewer: Visitor) -> None:
     with Semaphore("exports", 2):
         viewer.open("exports/change/")
 
-        assert viewer.all("[id^=holder-]")
+        assert viewer.wait_for(lambda: viewer.all("[id^=holder-]"))
         assert viewer.all("#content button, #content input[type=submit]") == []
 
 
