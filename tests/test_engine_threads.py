@@ -104,7 +104,7 @@ def test_what_is_put_on_a_desk_is_done_by_one_thread() -> None:
 
 
 def test_many_callers_at_once_get_one_thread() -> None:
-    desk = Desk()
+    desk = Desk("redis-sync-test-many")
     callers = [threading.Thread(target=desk.put, args=(n,)) for n in range(50)]
     for caller in callers:
         caller.start()
@@ -112,7 +112,7 @@ def test_many_callers_at_once_get_one_thread() -> None:
         caller.join()
     eventually(lambda: sorted(desk.done) == list(range(50)))
     assert desk.most == 1
-    eventually(lambda: [t.name for t in threading.enumerate()].count("redis-sync-test") <= 1)
+    eventually(lambda: [t.name for t in threading.enumerate()].count("redis-sync-test-many") <= 1)
 
 
 def test_a_thread_without_work_ends_and_the_next_work_starts_another() -> None:

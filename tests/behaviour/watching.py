@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ import redis
 import redis.asyncio.connection
 from django.conf import settings
 
+from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
 from tests.support.packed import leases_of
 
@@ -57,8 +59,6 @@ class View:
 
     def clear(self) -> None:
         """What an operator does about every lease: the `clear` verb."""
-        from django_redis_sync.protocol import scripts
-
         script = scripts.script("clear")
         for token in leases_of(self.client, self.keys.leases):
             argv = [token, "-", "0"]
@@ -100,7 +100,10 @@ def counted(client: redis.Redis) -> Iterator[Counted]:
 @contextlib.contextmanager
 def sent() -> Iterator[Counted]:
     """What this thread and its event loop send during the block, to whatever server: nothing of
-    what the process does in the background."""
+    what the process does in the background. The server knows the scripts by then."""
+    with redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]) as client:
+        for verb in scripts.VERBS:
+            client.script_load(scripts.script(verb).source)
     seen, mine, names = Counted(), threading.get_ident(), Counter[str]()
 
     def noting(send: Any) -> Any:
