@@ -20,6 +20,9 @@ from typing import Any
 
 from tests.support import nursery
 
+#: That it is started with.
+SETTINGS = "tests.settings"
+
 
 class Child:
     """A child process, seen from the test. Also a context manager that ends it."""
@@ -27,7 +30,7 @@ class Child:
     module = __name__
 
     def __init__(self, role: str, *args: object, **environment: str) -> None:
-        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environment}
+        env = {**os.environ, "DJANGO_SETTINGS_MODULE": SETTINGS, **environment}
         self.process = nursery.Process("-m", self.module, role, *args, env=env)
 
     def __enter__(self) -> Child:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -32,7 +31,7 @@ def lead(modules: list[ModuleType], topology: Any, patch: pytest.MonkeyPatch) ->
     def everywhere(url: str) -> Everywhere:
         return Everywhere(topology)
 
-    patch.setattr(child, "subprocess", SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE))
+    patch.setattr(child, "SETTINGS", SETTINGS)
     others: dict[str, Any] = {"redis": SimpleNamespace(Redis=SimpleNamespace(from_url=everywhere))}
     if isinstance(topology, Cluster):
         patch.setattr(journal, "CODA", by_name(journal.CODA))
@@ -41,10 +40,6 @@ def lead(modules: list[ModuleType], topology: Any, patch: pytest.MonkeyPatch) ->
         for name, other in others.items():
             if hasattr(module, name):
                 patch.setattr(module, name, other)
-
-
-def _popen(words: list[str], env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(words, env={**env, "DJANGO_SETTINGS_MODULE": SETTINGS}, **options)
 
 
 def by_name(coda: str) -> str:
