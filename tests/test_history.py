@@ -48,7 +48,8 @@ def test_nothing_is_left_in_the_end(raw: redis.Redis) -> None:
     random.run(1500)
     random.settle()
     deadline = time.monotonic() + 5
-    while left := raw.keys(f"{settings.PREFIX}:*"):
+    names = [kind.keys.leases.removesuffix("leases") for kind in random.kinds]
+    while left := [key for name in names for key in raw.keys(f"{name}*")]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
 

@@ -241,7 +241,7 @@ def storm(raw: redis.Redis) -> Iterator[Any]:
             Storm([kind(raw, f"storm {seed} {n}") for kind in kinds], limit, 100 * seed + n)
             for n in range(10)
         ]
-        for _ in range(200):
+        for _ in range(400):
             for one in storms:
                 one.step()
         return storms

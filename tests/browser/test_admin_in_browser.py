@@ -115,7 +115,7 @@ def test_a_manager_releases_one_stuck_holder_and_the_next_waiter_gets_in(manager
 
     manager.open("exports/change/")
     manager.shoot("name")
-    assert "nightly_report" in manager.text(f"#holder-{stuck.fence}")
+    assert manager.wait_for(lambda: "nightly_report" in manager.text(f"#holder-{stuck.fence}"))
     manager.click(f"#release-{stuck.fence}")
     manager.wait_for(lambda: manager.all("#confirm"))
     manager.shoot("confirm")
