@@ -55,18 +55,30 @@ def unpack(packed: bytes) -> Packed:
 
 def packed_of(client: Any, leases: str) -> Packed | None:
     """The short state of the name with that key, when it is in that."""
-    if client.type(leases) not in (b"hash", "hash"):
-        return None
-    found = client.hget(leases, "#")
-    return None if found is None else unpack(found)
+    packed, _ = _read(client, leases)
+    return None if packed is None else unpack(packed)
 
 
 def leases_of(client: Any, leases: str) -> dict[str, float]:
     """When each lease ends, in ms, also those that are over; the one that ends last at the end."""
-    if packed := packed_of(client, leases):
-        return {packed.holder: float(packed.ends)} if packed.holder else {}
-    found = client.zrange(leases, 0, -1, withscores=True)
-    return {token.decode(): end for token, end in found}
+    packed, laid_out = _read(client, leases)
+    if packed is not None:
+        one = unpack(packed)
+        return {one.holder: float(one.ends)} if one.holder else {}
+    return {token.decode(): end for token, end in laid_out}
+
+
+def _read(client: Any, leases: str) -> tuple[bytes | None, list[tuple[bytes, float]]]:
+    """What is packed, and what is laid out: the key is one or the other, and may turn while
+    somebody looks at it, so both are asked for at once."""
+    with client.pipeline(transaction=True) as both:
+        both.hget(leases, "#").zrange(leases, 0, -1, withscores=True)
+        found = both.execute(raise_on_error=False)
+    for reply in found:
+        if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
+            raise reply
+    packed, laid_out = ((None if isinstance(reply, Exception) else reply) for reply in found)
+    return packed, laid_out or []
 
 
 def all_keys(keys: Keys, token: str) -> tuple[str, ...]:
