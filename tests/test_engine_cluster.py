@@ -266,6 +266,14 @@ def test_asking_stands_before_each_command(monkeypatch: pytest.MonkeyPatch) -> N
     assert (["ok"], [b"ASKING", b"EVALSHA", b"ASKING", b"EVAL"]) == (reply, words)
 
 
+@pytest.mark.parametrize("said, meant", [(3, 3), (None, None), (b"two words", "two words")])
+def test_asking_takes_replies_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, said: Any, meant: Any
+) -> None:
+    monkeypatch.setattr(Node, "own", lambda self: Lender(Wire("OK", said)), raising=False)
+    assert meant == Node("cluster", None).asking([("ZCARD", "k")], 5.0)
+
+
 # Silent nodes
 
 

@@ -203,6 +203,13 @@ PLANTS = [
         (CLUSTER + "test_asking_stands_before_each_command",),
     ),
     Plant(
+        "what a plain command is told on a slot that moves is split into words",
+        "engine/cluster/server.py",
+        "return text(borrowed.read())",
+        "return answered(borrowed.read())",
+        (CLUSTER + "test_asking_takes_replies_as_they_are",),
+    ),
+    Plant(
         "a suspect gets all the time",
         "engine/cluster/server.py",
         "        if self.topology.suspect(address):\n            steps",

@@ -11,7 +11,7 @@ from ...protocol.plans import Answer, Failure, Run, Wait
 from ..clients import backend_of
 from ..pools import Borrowed
 from ..server import Server
-from ..wire import ATTEMPT, answered, clock, command, pack
+from ..wire import ATTEMPT, answered, clock, command, pack, text
 from .routing import MOST_HOPS, is_silence, key_of, partly, points_elsewhere
 from .topology import LAST_CHANCE, LOOK, Address, Topology, url_at
 
@@ -35,7 +35,7 @@ class Node(Server):
                 borrowed.send(pack(("ASKING",)), pack(args))
                 borrowed.read()
                 try:
-                    return answered(borrowed.read())
+                    return text(borrowed.read())
                 except errors.NoScriptError:
                     if nth == len(words):
                         raise
@@ -73,7 +73,7 @@ class ClusterServer(Server):
         def asking(node: Node) -> Answer:
             sent = clock()
             reply = node.asking([command(step), command(step, whole=True)], step.timeout)
-            return Answer(reply, sent, clock())
+            return Answer(answered(reply), sent, clock())
 
         return self._routed(step.keys[0], lambda node: node.run(step), asking)
 
