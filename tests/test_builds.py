@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redis_sync"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite3*")
@@ -24,18 +26,6 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite
 
 #: The time that builds of the tests say.
 EPOCH = "1700000000"
-
-
-def run(*words: object, cwd: Path, **env: str) -> str:
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

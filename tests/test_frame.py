@@ -17,21 +17,10 @@ import redis
 
 from devtools import servers
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
+from tests.support.commands import run
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "django_redis_sync"
-
-
-def run(*words: object, cwd: Path, **env: str) -> str:
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 # The imports

@@ -192,13 +192,11 @@ def admit(
     first: Any = None
     straight = None if preflight else _straight(policies, request)
     if straight is not None:
-        semaphore, hold, redis, era = straight
+        semaphore, hold = straight[:2]
         got = None
         try:
             got = semaphore.take_for(request, False)
-            if isinstance(got, RequestLease):
-                redis.succeeded(era)
-                hold.let_in(Permit(semaphore.place, got, redis))
+            if _let_in(straight, got):
                 return hold
             first = got
         except BaseException as error:
@@ -215,13 +213,11 @@ async def aadmit(
     first: Any = None
     straight = None if preflight else _straight(policies, request)
     if straight is not None:
-        semaphore, hold, redis, era = straight
+        semaphore, hold = straight[:2]
         got = None
         try:
             got = await semaphore.atake_for(request, False)
-            if isinstance(got, RequestLease):
-                redis.succeeded(era)
-                hold.let_in(Permit(semaphore.place, got, redis))
+            if _let_in(straight, got):
                 return hold
             first = got
         except GeneratorExit:
@@ -249,6 +245,16 @@ def _straight(policies: Sequence[Policy], request: HttpRequest) -> _Straight | N
     redis = breaker(place.using)
     era = redis.ask()
     return None if era is None else (semaphore, hold, redis, era)
+
+
+def _let_in(straight: _Straight, got: Any) -> bool:
+    """Whether what was got is a permit, which `straight`'s hold has then."""
+    if not isinstance(got, RequestLease):
+        return False
+    semaphore, hold, redis, era = straight
+    redis.succeeded(era)
+    hold.let_in(Permit(semaphore.place, got, redis))
+    return True
 
 
 def _withdraw(place: Place, hold: Hold, got: Any) -> None:

@@ -258,7 +258,7 @@ class Asking:
         blocking_timeout: float | None,
         permits: int,
     ) -> tuple[Terms, Ask]:
-        """The lease's Keeping and the Ask, as the settings are now."""
+        """The lease's Terms and the Ask, as the settings are now."""
         label = labels.write(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
