@@ -1332,7 +1332,7 @@ def test_thousands_of_leases_that_are_over_are_removed_script_by_script(x: Name)
     many = C["BOUND"] * C["ROUNDS"] + 500
     tokens = [f"t{n}" for n in range(many)]
     for token in tokens:
-        x.ask(token, "try", kind="w", limit=10_000, lease=60_000)
+        x.ask(token, "try", kind="w", limit=10_000, lease=3_600_000)
     x.expire(*tokens)
 
     writer = {"kind": "w", "permits": 0, "limit": 10_000}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import redis
 
 from django_redis_sync.protocol.keys import Keys
 from django_redis_sync.protocol.scripts import CONSTANTS
@@ -69,16 +73,23 @@ def leases_of(client: Any, leases: str) -> dict[str, float]:
 
 
 def _read(client: Any, leases: str) -> tuple[bytes | None, list[tuple[bytes, float]]]:
-    """What is packed, and what is laid out: the key is one or the other, and may turn while
-    somebody looks at it, so both are asked for at once."""
-    with client.pipeline(transaction=True) as both:
-        both.hget(leases, "#").zrange(leases, 0, -1, withscores=True)
-        found = both.execute(raise_on_error=False)
-    for reply in found:
-        if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
-            raise reply
-    packed, laid_out = ((None if isinstance(reply, Exception) else reply) for reply in found)
-    return packed, laid_out or []
+    """What is packed, and what is laid out. The key is one or the other, and may turn while
+    somebody looks; MULTI would not do, for a full memory refuses it."""
+    while True:
+        with _of_that_type():
+            if packed := client.hget(leases, "#"):
+                return packed, []
+        with _of_that_type():
+            return None, client.zrange(leases, 0, -1, withscores=True)
+
+
+@contextlib.contextmanager
+def _of_that_type() -> Iterator[None]:
+    try:
+        yield
+    except redis.ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
 
 
 def all_keys(keys: Keys, token: str) -> tuple[str, ...]:
