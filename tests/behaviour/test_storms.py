@@ -47,12 +47,17 @@ def test_200_threads_in_4_processes_never_exceed_the_limit(redis_url, view) -> N
 
 def test_500_tasks_on_one_loop_never_exceed_the_limit(redis_url, view) -> None:
     inside = [0, 0]
+    patient = 0
 
     async def task(number: int) -> int:
+        nonlocal patient
         chance, cycles = random.Random(number), 0
         sem = Semaphore("tasks", 9, **LEASE)
         for _ in range(4):
-            lease = await sem.aacquire(blocking_timeout=chance.choice([None, None, 0, 2]))
+            patience = chance.choice([None, None, 0, 2])
+            patient += patience is None
+            lease = await sem.aacquire(blocking_timeout=patience)
+            assert lease or patience is not None
             if lease:
                 inside[0] += 1
                 inside[1] = max(inside)
@@ -67,7 +72,8 @@ def test_500_tasks_on_one_loop_never_exceed_the_limit(redis_url, view) -> None:
 
     with journalling(redis_url, constants=SHORT) as journal:
         cycles = asyncio.run(main())
-        assert sum(cycles) >= 1000
+        # Some half of them wait for as long as it takes; the others get what is left.
+        assert sum(cycles) >= patient > 800
         assert 1 <= inside[1] <= 9
         check_that_all_is_over(journal, view("tasks"))
 

@@ -341,7 +341,7 @@ def test_row_45_the_waiters_of_a_killed_process_are_passed_over_together(
             got.append(time.monotonic())
 
     with crowd(private.url, many) as child:
-        eventually(lambda: look("x").waiting == many, 60)
+        eventually(lambda: look("x").waiting == many, 240)
         thread = threading.Thread(target=live)
         thread.start()
         eventually(lambda: look("x").waiting == many + 1)
