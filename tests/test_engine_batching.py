@@ -179,7 +179,7 @@ def test_the_least_patient_of_a_batch_rules() -> None:
         batcher, began = Batcher(line), time.monotonic()
         futures = [batcher.submit(step("patient", 15.0)), batcher.submit(step("hurried", 0.1))]
         for future in futures:
-            with pytest.raises(Failure) as caught:
+            with pytest.raises(Failure, match="no reply in time") as caught:
                 await future
             assert "unanswered" == caught.value.why
         assert 0.1 <= time.monotonic() - began < 10

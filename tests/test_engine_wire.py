@@ -430,15 +430,20 @@ def test_belief_goes_on_while_the_machine_sleeps() -> None:
     assert boot is None or (time.clock_gettime, (boot,)) == (picked.func, picked.args)  # type: ignore[attr-defined]
 
 
-def test_an_async_client_of_sentinel_has_the_database_of_its_url(settings: Any) -> None:
+def test_an_async_client_of_sentinel_has_its_database_and_sentinels_passwords(
+    settings: Any,
+) -> None:
     options = {
         "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
         "SENTINELS": [("127.0.0.1", 1)],
+        "SENTINEL_KWARGS": {"password": "of sentinel"},
     }
     cache = {**settings.CACHES["default"], "LOCATION": "redis://mymaster/3", "OPTIONS": options}
     settings.CACHES = {**settings.CACHES, "watched": cache}
     pool = clients.async_client("watched").connection_pool
     assert ("mymaster", 3) == (pool.service_name, pool.connection_kwargs["db"])
+    (sentinel,) = pool.sentinel_manager.sentinels
+    assert "of sentinel" == sentinel.connection_pool.connection_kwargs["password"]
 
 
 def test_uwsgi_says_whether_it_runs_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,14 @@ def test_a_block_that_was_entered_by_hand_is_left_once_by_whichever_thread() -> 
         elsewhere(lambda: mine.end(Block.by_call()))
 
 
+def test_a_block_that_was_interrupted_while_it_began_is_no_block_to_leave() -> None:
+    mine, block = PerCaller(), Block.by_call()
+    mine.hold(block, "a stack")
+    mine.drop(block)
+    with pytest.raises(NotAcquired):
+        elsewhere(lambda: mine.end(Block.by_call()))
+
+
 def test_what_a_thread_left_goes_with_the_thread() -> None:
     with without_redis():
         lock, mine = Lock("a"), Lock("b").acquire()

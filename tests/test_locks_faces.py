@@ -30,7 +30,7 @@ from django_redis_sync.exceptions import LeaseLost, Unavailable
 from django_redis_sync.locks import abandoned, counting, transactions
 from django_redis_sync.locks import acquire_all as acquiring
 from django_redis_sync.locks import lease as lease_module
-from django_redis_sync.locks.lease_state import Lost, Terms
+from django_redis_sync.locks.lease_state import LeaseState, Lost, Terms
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Grant, Refusal
 from django_redis_sync.protocol.scripts import said
@@ -146,6 +146,24 @@ def test_a_lease_that_is_checked_has_its_keeper_looked_after(
     lease.release()
     with pytest.raises(LeaseLost):
         lease.check()
+
+
+def test_a_fork_that_leaves_its_parents_block_gives_nothing_back() -> None:
+    def leave(lease: Lease) -> None:
+        with lease:
+            lease._state.pid += 1  # as in a fork
+
+    async def aleave(lease: Lease) -> None:
+        async with lease:
+            lease._state.pid += 1
+
+    for left in (leave, lambda lease: asyncio.run(aleave(lease))):
+        lease = Lock("a").acquire()
+        assert lease
+        left(lease)
+        assert Lock("a").locked()
+        lease._state.pid -= 1
+        lease.release()
 
 
 # Several at once
@@ -421,6 +439,23 @@ def test_a_renewal_is_watched_before_it_is_sent_and_after(monkeypatch: pytest.Mo
         lease.renew(3)
     assert ["watched", "sent", "watched"] == happened
     lease.release()
+
+
+def test_a_lease_that_is_detached_is_renewed_as_one_that_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    renewal = LeaseState.renewal
+
+    def noted(state: LeaseState, *args: Any) -> Any:
+        asked.append((args[0], *args[2:]))
+        return renewal(state, *args)
+
+    monkeypatch.setattr(LeaseState, "renewal", noted)
+    with Lock("a") as first, Lock("b") as second:
+        first.detach(3)
+        asyncio.run(second.adetach(3))
+    assert [(3, True)] * 2 == asked
 
 
 def test_a_status_is_that_of_the_objects_own_alias(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,5 +72,6 @@ def test_an_adopted_lease_that_is_not_renewed_ends_when_the_server_says_so() -> 
 def test_it_is_lost_when_another_adopter_was_faster() -> None:
     plan = Adoption(handle.write(terms_of(), GRANT, 9), None).plan()
     next(plan)
-    with pytest.raises(LeaseLost, match="adopted before"):
+    with pytest.raises(LeaseLost, match="adopted before") as caught:
         plan.send(Answer(["adopted"], 1000.0, 1000.0))
+    assert "exports@{x}@4711" == caught.value.lock_name

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from redis import exceptions as errors
 
 from django_redis_sync.exceptions import LeaseLost, NotAcquired
 from django_redis_sync.locks.lease_state import LeaseState, Lost, Terms
@@ -170,6 +171,25 @@ def test_a_detached_lease_that_another_thread_cut_short_is_renewed_once_more() -
     answered(plan, 60, 100.0)
     answered(other, 3, 100.0)
     assert 160.0 == pytest.approx(state.until, abs=0.01)
+
+
+def test_a_lease_that_could_not_be_detached_is_renewed_on() -> None:
+    state = state_of(30)
+    plan = state.renewal(60, 100.0, leaving=True)
+    next(plan)
+    gone = Failure(errors.ConnectionError("refused"), 101.0, "final")
+    with pytest.raises(Failure):
+        plan.throw(gone)
+    step = state.tend(110.0)
+    assert isinstance(step, Run) and "30001" == step.argv[3]
+
+
+def test_a_lease_that_was_called_lost_was_not_given_back_whatever_the_server_says() -> None:
+    state = state_of(30)
+    state.lose("it could not be renewed")
+    state.end()
+    with pytest.raises(LeaseLost, match="could not be renewed"):
+        state.released(True)
 
 
 def test_a_shorter_hard_lease_stays_shorter() -> None:

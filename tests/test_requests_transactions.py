@@ -349,6 +349,13 @@ def test_a_lease_is_given_back_with_the_rollback_of_its_savepoint() -> None:
     assert not Lock("stock").locked()
 
 
+@in_transactions
+def test_a_lost_lease_is_told_at_the_end_of_its_block_and_not_of_the_transaction() -> None:
+    with transaction.atomic():
+        with pytest.raises(LeaseLost), Lock("stock", release_on_commit=True) as lease:
+            lease._state.lose("meanwhile")
+
+
 def test_what_is_no_database_is_refused() -> None:
     with pytest.raises(TypeError, match="a bool or a database's alias"):
         Lock("stock", release_on_commit=1)  # type: ignore[arg-type]
