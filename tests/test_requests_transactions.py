@@ -8,6 +8,8 @@ import threading
 import time
 import warnings
 import weakref
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
@@ -15,7 +17,7 @@ from django.db import connection, connections, transaction
 from django.http import HttpResponse
 from django.test import Client, RequestFactory, TestCase
 
-from django_redis_sync import Lease, LeaseLost, Lock, synchronized
+from django_redis_sync import Lease, LeaseLost, Lock, RLock, acquire_all, synchronized
 from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.locks import transactions
 from django_redis_sync.locks.transactions import TransactionRace, locked_atomic, release_when_over
@@ -279,6 +281,36 @@ def test_a_permit_that_is_given_back_before_commit_is_warned_of_while_debugging(
         answer()
 
 
+def release(kind: type[Lock]) -> None:
+    stock = kind("stock")
+    stock.acquire()
+    stock.release()
+
+
+def leave(block: AbstractContextManager[Any]) -> None:
+    with block:
+        pass
+
+
+@pytest.mark.parametrize(
+    "give_back",
+    [
+        lambda: release(Lock),
+        lambda: release(RLock),
+        lambda: leave(Lock("stock")),
+        lambda: leave(RLock("stock")),
+        lambda: leave(acquire_all([Lock("stock")])),
+        lambda: synchronized("stock")(lambda: None)(),
+    ],
+)
+@in_transactions
+def test_the_warning_is_at_the_line_of_the_project_that_gives_it_back(settings, give_back) -> None:
+    settings.DEBUG = True
+    with transaction.atomic(), pytest.warns(TransactionRace) as said:
+        give_back()
+    assert [__file__] == [one.filename for one in said]
+
+
 @in_transactions
 def test_a_lock_that_is_given_back_before_commit_is_told_of_once_in_the_log(
     caplog, monkeypatch
@@ -351,9 +383,9 @@ def test_a_lease_is_given_back_with_the_rollback_of_its_savepoint() -> None:
 
 @in_transactions
 def test_a_lost_lease_is_told_at_the_end_of_its_block_and_not_of_the_transaction() -> None:
-    with transaction.atomic():
-        with pytest.raises(LeaseLost), Lock("stock", release_on_commit=True) as lease:
-            lease._state.lose("meanwhile")
+    lost, stock = pytest.raises(LeaseLost), Lock("stock", release_on_commit=True)
+    with transaction.atomic(), lost, stock as lease:
+        lease._state.lose("meanwhile")
 
 
 def test_what_is_no_database_is_refused() -> None:

@@ -406,7 +406,7 @@ class Semaphore(Asking):
                 "Use release_on_commit=True; or its atomic(), on a view that ATOMIC_REQUESTS wraps "
                 "with @transaction.non_atomic_requests."
             )
-            transactions.warn_if_racing(f"The lease of {self.name!r}", remedy, stacklevel=4)
+            transactions.warn_if_racing(f"The lease of {self.name!r}", remedy)
             return False
         if not transactions.transactions_of(self.release_on_commit):
             return False

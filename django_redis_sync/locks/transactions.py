@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from django.conf import settings
@@ -179,15 +181,18 @@ def racing() -> str | None:
     return next(iter(transactions_of(None)), None)
 
 
+#: What stands between a line of the project's and a warning: contextlib leaves our blocks.
+_INSIDE = (__name__.split(".")[0], "contextlib")
 #: Warnings given outside of DEBUG, once each; so many at most: names may be made of arguments.
 _said: set[str] = set()
 _MOST_SAID = 20
 
 
-def warn_if_racing(what: str, remedy: str, stacklevel: int = 2) -> None:
+def warn_if_racing(what: str, remedy: str) -> None:
     """Say when `what` is about to be given back before COMMIT.
 
-    With DEBUG it is a warning at the line, else an error in the log, once for each `what`.
+    With DEBUG it is a warning at the line that gives it back, else an error in the log, once for
+    each `what`.
     """
     alias = racing()
     if alias is None or (not settings.DEBUG and (what in _said or len(_said) >= _MOST_SAID)):
@@ -197,10 +202,19 @@ def warn_if_racing(what: str, remedy: str, stacklevel: int = 2) -> None:
         f"may still see the data as it was before. {remedy}"
     )
     if settings.DEBUG:
-        warnings.warn(text, TransactionRace, stacklevel=stacklevel + 1)
+        warnings.warn(text, TransactionRace, stacklevel=_level_outside())
     else:
         _said.add(what)
         logger.error("%s", text)
+
+
+def _level_outside() -> int:
+    """Of the caller's callers the first that is no code of this package, as `stacklevel` counts."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _opened() -> list[str]:
