@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -305,10 +306,25 @@ def test_shares_are_the_permits_held_and_the_waiters(clerk: Any) -> None:
     assert 2 == len([*clerk._shares()])
 
 
-@pytest.mark.parametrize("error", [GONE, RuntimeError("odd")], ids=["outage", "our own mistake"])
+@pytest.mark.parametrize(
+    ("error", "level", "said"),
+    [
+        (GONE, "DEBUG", "what 'default' did could not be written: refused"),
+        (RuntimeError("odd"), "ERROR", "the clerk of 'default' met an error and goes on"),
+    ],
+    ids=["outage", "our own mistake"],
+)
 def test_after_an_error_the_clerk_goes_on_a_while_later(
-    error: Exception, clerk: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    level: str,
+    said: str,
+    clerk: Any,
+    now: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
+
     def fail(*_: Any) -> None:
         raise error
 
@@ -317,6 +333,8 @@ def test_after_an_error_the_clerk_goes_on_a_while_later(
     monkeypatch.setattr(clerk.tally, "tend", fail)
     assert now[0] + clerks.RETRY == clerk._turn()
     assert not clerk._busy
+    assert [(level, said)] == [(record.levelname, record.message) for record in caplog.records]
+    assert (error is not GONE) == ("RuntimeError: odd" in caplog.text)
 
 
 def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
@@ -427,7 +445,10 @@ def test_names_are_written_in_groups_but_at_once_when_the_process_ends(
     assert now[0] == names.due
 
 
-def test_names_that_could_not_be_written_are_kept(server: Any, now: list[float]) -> None:
+def test_names_that_could_not_be_written_are_kept(
+    server: Any, now: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     for failure, later in ((GONE, nameses.RETRY), (FINAL, nameses.NOTED_EVERY)):
         names = Names(list)
         names.add(named("a").keys)
@@ -435,6 +456,9 @@ def test_names_that_could_not_be_written_are_kept(server: Any, now: list[float])
         names.tend(server, now[0])
         assert ([named("a").keys], now[0] + later) == ([*names.fresh], names.due)
         assert names.unwritten
+    words = "could not list names in use: "
+    said = [("DEBUG", words + "refused"), ("WARNING", words + "WRONGTYPE")]
+    assert said == [(record.levelname, record.message) for record in caplog.records]
 
 
 # Marks
@@ -524,14 +548,16 @@ def test_marks_that_cannot_be_read_stay_as_they_were_and_it_is_said_once(
     marks.tend(server, now[0])
     server.fails = GONE
     for _ in range(3):
+        now[0] += markses.STALE
         marks.tend(server, now[0])
-    assert ("17 0", 1) == (policy.mark, caplog.text.count("can't be read"))
+    said = "operators' marks can't be read, those last known stay in force: refused"
+    assert ("17 0", [said]) == (policy.mark, caplog.messages)
     assert now[0] + markses.STALE == policy.due
     server.fails = None
     marks.tend(server, now[0])
     server.fails = GONE
     marks.tend(server, now[0])
-    assert 2 == caplog.text.count("can't be read")
+    assert [said] * 2 == caplog.messages
 
 
 # Errands
@@ -570,7 +596,8 @@ def test_what_failed_is_tried_again_in_its_order_until_it_is_given_up(
     assert ["a", "b", "c", "d"] == tokens(server)
     now[0] += errandses.GIVE_UP
     errands._turn()
-    assert (4, False) == (caplog.text.count("gave up"), errands.busy)
+    said = f"gave up undoing on {named('x').keys.leases}: refused"
+    assert ([said] * 4, False) == (caplog.messages, errands.busy)
 
 
 def test_what_was_done_is_not_done_again(errands: Errands, server: Any, now: list[float]) -> None:
@@ -580,8 +607,24 @@ def test_what_was_done_is_not_done_again(errands: Errands, server: Any, now: lis
     assert (["a"], False) == (tokens(server), errands.busy)
 
 
+def test_nothing_is_done_later_on_an_alias_that_is_gone(
+    errands: Errands, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(alias: str) -> Any:
+        raise ImproperlyConfigured("no such cache")
+
+    monkeypatch.setattr(errandses, "server_of", gone)
+    errands.send(errand("a"))
+    assert (math.inf, False) == (errands._turn(), errands.busy)
+    assert ["on 'default' nothing is finished later: no such cache"] == caplog.messages
+
+
 def test_a_mistake_of_our_own_is_tried_again_too(
-    errands: Errands, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+    errands: Errands,
+    server: Any,
+    now: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(steps: Any) -> Any:
         raise RuntimeError("odd")
@@ -590,6 +633,8 @@ def test_a_mistake_of_our_own_is_tried_again_too(
     with monkeypatch.context() as patch:
         patch.setattr(server, "many", fail)
         assert now[0] + errandses.RETRY == errands._turn()
+    assert ["finishing on 'default' met an error, and is tried again"] == caplog.messages
+    assert "RuntimeError: odd" in caplog.text
     errands._turn()
     assert [] == tokens(server)  # it is not time yet
     errands.hurry()

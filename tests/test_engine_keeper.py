@@ -215,7 +215,8 @@ def test_a_lease_that_fails_stops_no_other(
     monkeypatch.setattr(broken, "tend", fail)
     world.run(10)
     assert sound.renewals >= 9
-    assert "met an error" in caplog.text
+    assert ["the keeper of 'simulated' met an error and goes on"] == caplog.messages
+    assert "SystemExit" in caplog.text
 
 
 def test_a_lease_that_nobody_has_is_said_and_forgotten(

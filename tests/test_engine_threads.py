@@ -156,7 +156,8 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_work(
             assert not desk.put(number)
         assert none.tried == 5
     said = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(said) == 1 and "redis-sync-test could not start" in said[0].getMessage()
+    why = "the next use tries again: can't start new thread"
+    assert [f"redis-sync-test could not start, {why}"] == [one.getMessage() for one in said]
     assert desk.put(5)
     eventually(lambda: desk.done == list(range(6)))
 
@@ -264,7 +265,9 @@ def test_a_cycle_collected_inside_a_send_may_send_too() -> None:
 # Receivers
 
 
-def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each() -> None:
+def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     courier, ran = Courier(), list[str]()
 
     def end() -> None:
@@ -273,6 +276,8 @@ def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each() -> No
 
     courier.send(lambda: ran.append("first"), end, lambda: ran.append("last"))
     eventually(lambda: ran == ["first", "ends", "last"])
+    assert ["a receiver of a lost lease failed"] == caplog.messages
+    assert "SystemExit" in caplog.text
 
 
 def test_one_that_takes_its_time_holds_up_no_other() -> None:
@@ -300,12 +305,14 @@ def test_receivers_take_no_more_threads_than_they_may() -> None:
 
 
 def test_receivers_that_got_no_thread_run_when_one_can_be_started(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     courier, ran = Courier(), list[str]()
     with NoThreads(monkeypatch):
         courier.send(lambda: ran.append("first"))
         assert courier.stuck and courier.look_after()
+    said = "receivers wait for a thread, which could not start: can't start new thread"
+    assert [said] * 2 == caplog.messages
     assert not courier.look_after()
     eventually(lambda: ran == ["first"])
     with NoThreads(monkeypatch):

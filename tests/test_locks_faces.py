@@ -34,6 +34,7 @@ from django_redis_sync.locks.lease_state import LeaseState, Lost, Terms
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Grant, Refusal
 from django_redis_sync.protocol.scripts import said
+from django_redis_sync.signals import lease_lost
 from django_redis_sync.testing import without_redis
 
 
@@ -83,6 +84,11 @@ def test_a_lock_that_is_full_says_so_by_name_and_reason() -> None:
         assert ("full", "a") == (caught.value.reason, caught.value.lock_name)
 
 
+@pytest.mark.parametrize("kind", [NotAcquired, LeaseLost, Unavailable])
+def test_an_error_that_is_shown_in_a_list_says_what_it_says(kind: Any) -> None:
+    assert f"[{kind.__name__}('no more')]" == str([kind("no more")])
+
+
 @pytest.mark.parametrize("kind", [Lock, RLock])
 def test_whoever_releases_nothing_is_told_of_which_lock(kind: Any) -> None:
     with pytest.raises(NotAcquired) as caught:
@@ -117,6 +123,30 @@ def test_an_adopted_lease_tells_its_new_owner(monkeypatch: pytest.MonkeyPatch) -
     adopted._lose(Lost("taken away"))
     adopted._lose(Lost("again"))
     assert [adopted] == told
+
+
+def test_that_a_lease_is_lost_is_told_and_logged_once_and_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+
+    def receive(**said: Any) -> None:
+        told.append((said["sender"], said["lease"], said["reason"]))
+
+    monkeypatch.setattr(
+        "django_redis_sync.locks.lease.tell", lambda *calls: [call() for call in calls]
+    )
+    lease = Lock("a").acquire()
+    assert lease
+    lease_lost.connect(receive)
+    try:
+        for reason in ("taken away", "again"):
+            lease._lose(Lost(reason))
+    finally:
+        lease_lost.disconnect(receive)
+    assert [(Lease, lease, "taken away")] == told
+    said = f"lost a lease of 'a' ({lease.token[:8]}): taken away"
+    assert [("ERROR", said)] == [(record.levelname, record.message) for record in caplog.records]
 
 
 def test_a_loop_that_would_wait_for_itself_is_refused_unless_it_insists(
@@ -396,7 +426,7 @@ def test_what_fails_at_the_end_of_a_transaction_is_said(caplog: pytest.LogCaptur
     lease: Any = SimpleNamespace(name="a", release=fail)
     with caplog.at_level(logging.ERROR):
         transactions._release(lease, threading.get_ident(), ["default"])
-    assert "too late" in caplog.text
+    assert ["releasing 'a' at the end of a transaction: too late"] == caplog.messages
 
 
 def test_what_could_not_be_given_back_is_given_back_later(monkeypatch: pytest.MonkeyPatch) -> None:

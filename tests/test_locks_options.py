@@ -154,6 +154,13 @@ def test_names_that_never_come_again_leave_nothing() -> None:
     assert before == len(Lock("a")._given.patterns)
 
 
+def test_labels_that_never_come_again_are_not_kept_for_ever(monkeypatch: Any) -> None:
+    lock, labels = Lock("a"), iter(range(1_000))
+    monkeypatch.setattr(terms.labels, "write", lambda label: f"thread {next(labels)}")
+    assert [f"thread {n}" for n in range(1_000)] == [asked(lock)[1].label for _ in range(1_000)]
+    assert len(lock._usual) <= terms._MOST_USUAL
+
+
 def test_a_locked_function_of_many_names_asks_for_each() -> None:
     seen = []
 

@@ -216,10 +216,10 @@ async def test_several_at_once_leave_an_outer_level_alone(io, view) -> None:
             assert again is lease
         assert lease.held and view("more").empty
         # Undone just so.
-        async with io.entered(Lock("more")):
+        async with io.entered(Lock("zzz")):
             both_of_them = acquire_all([RLock("outer"), Lock("zzz"), Lock("more")], blocking=False)
             assert await io.do(both_of_them, "acquire") is None
-        assert lease.held
+        assert lease.held and view("more").empty
     assert view("outer").empty and view("zzz").empty
 
 

@@ -89,6 +89,14 @@ async def test_calls_with_other_arguments_do_not_meet(io) -> None:
     assert [None, "paid 2"] == seen
 
 
+def test_a_name_is_made_of_the_argument_and_not_of_another_of_its_name(view) -> None:
+    @synchronized("invoice:{pk}")
+    def pay(pk: int, /, **more: int) -> list[bool]:
+        return [view(f"invoice:{n}").empty for n in (1, 2)]
+
+    assert [False, True] == pay(1, pk=2)
+
+
 @both
 async def test_a_full_one_raises_or_is_skipped(io) -> None:
     @guarded(io, "full", blocking=False)

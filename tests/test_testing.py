@@ -206,6 +206,12 @@ def test_limits_disabled_lets_all_in(clean_redis) -> None:
         assert 503 == Client().get("/limited/").status_code
 
 
+def test_limits_disabled_changes_nothing_else(clean_redis, settings) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": "mine"}
+    with limits_disabled(), Lock("a") as lease:
+        assert "mine:{a}:leases" == lease.terms.keys.leases
+
+
 # As decorators
 
 
