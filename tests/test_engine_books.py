@@ -445,6 +445,16 @@ def test_names_are_written_in_groups_but_at_once_when_the_process_ends(
     assert now[0] == names.due
 
 
+def test_very_many_names_are_written_a_thousand_at_a_time(server: Any, now: list[float]) -> None:
+    names, many = Names(list), [f"n{n}" for n in range(2_500)]
+    for name in many:
+        names.add(named(name).keys)
+    names.tend(server, now[0])
+    written = [words[3::2] for words in server.commands if words[0] == "ZADD"]
+    assert [1000, 1000, 500] == [len(words) for words in written]
+    assert many == [name for words in written for name in words]
+
+
 def test_names_that_could_not_be_written_are_kept(
     server: Any, now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

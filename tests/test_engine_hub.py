@@ -276,6 +276,23 @@ def test_what_was_read_along_with_a_message_is_heard_at_once(words: Any) -> None
     run(main())
 
 
+def test_a_hub_subscribes_anew_when_an_error_was_read_along_with_a_message(
+    pauses: list[int],
+) -> None:
+    async def main() -> None:
+        radio = Radio()
+        hub = Hub(radio, "p")
+        await hub.ready(PATIENCE)
+        waiting = hub.wait("a", 60, "x")
+        radio.connection = Parsed(errors.ConnectionError("cut"))
+        radio.say("b 2")
+        assert (await asyncio.wait_for(waiting, PATIENCE)).reply is None
+        assert 2 == radio.tuned
+        await hub.aclose()
+
+    run(main())
+
+
 def test_all_ask_again_when_a_subscription_was_read_along_with_a_message() -> None:
     async def main() -> None:
         radio = Radio()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -372,6 +373,26 @@ def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
         waiting.pop("wake", 0.1)
     assert ({}, False) == (waiting._inside, line.is_open)
     assert [line] != use(own)
+
+
+def test_those_who_died_while_they_waited_leave_their_places() -> None:
+    waiting = Waiting(Own(Pool()))
+    waiting._inside.update(dict.fromkeys(range(-pools.MOST_WAITING, 0)))
+    with pytest.raises(Exhausted):
+        waiting.pop("wake", 0.1)
+    assert b"OK" == waiting.pop("wake", 0.1)
+
+
+def test_a_fork_waits_for_no_lock_of_a_pool_that_another_thread_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool: Any = Pool()
+    pool._lock, pool._fork_lock = theirs = threading.RLock(), threading.RLock()
+    monkeypatch.setattr(pools, "used_pools", {pool})
+    with ThreadPoolExecutor(1) as another:
+        assert all(another.submit(lock.acquire).result() for lock in theirs)
+        pools._free_pools()  # as in a forked child
+        assert all(lock.acquire(timeout=0) for lock in (pool._lock, pool._fork_lock))
 
 
 def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:

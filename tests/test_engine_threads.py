@@ -19,8 +19,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from django_redis_sync import Lock, Semaphore
+from django_redis_sync.engine import courier as couriers
 from django_redis_sync.engine import threads
 from django_redis_sync.engine.courier import Courier
 from django_redis_sync.engine.quorum import loop
@@ -278,6 +280,38 @@ def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each(
     eventually(lambda: ran == ["first", "ends", "last"])
     assert ["a receiver of a lost lease failed"] == caplog.messages
     assert "SystemExit" in caplog.text
+
+
+def test_the_databases_of_a_receiver_are_closed_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[tuple[str, int]] = []
+
+    def here(what: str) -> None:
+        happened.append((what, threading.get_ident()))
+
+    monkeypatch.setattr(connections, "close_all", lambda: here("closed"))
+    Courier().send(lambda: here("one"), lambda: here("another"))
+    eventually(lambda: len(happened) == 3)
+    assert ["one", "another", "closed"] == [what for what, _ in happened]
+    assert 1 == len({thread for _, thread in happened} - {threading.get_ident()})
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_waits_for_a_thread_that_dies_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(couriers, "MOST_AT_ONCE", 1)
+    courier, go, ran, dead = Courier(), threading.Event(), list[str](), list[threading.Thread]()
+
+    def die() -> None:
+        if not dead:
+            dead.append(threading.current_thread())
+            raise SystemError("odd")
+
+    monkeypatch.setattr(connections, "close_all", die)
+    courier.send(lambda: go.wait(20))
+    eventually(lambda: courier._threads)
+    courier.send(lambda: ran.append("second"))
+    go.set()
+    eventually(lambda: ran)
+    dead[0].join(30)  # what it ends with is told within this test
 
 
 def test_one_that_takes_its_time_holds_up_no_other() -> None:

@@ -214,6 +214,25 @@ def test_a_retired_server_is_closed_when_its_last_plan_has_ended(settings: Any) 
     asyncio.run(main())
 
 
+def test_a_loop_that_was_just_closed_has_the_retired_cut_too() -> None:
+    cut: list[str] = []
+
+    async def main() -> looping.OnLoop:
+        mine = looping.OnLoop(asyncio.get_running_loop())
+        for name, plans_now in (("present", 0), ("retired", 1)):
+            one = Resident()
+            one.plans, one.drop = plans_now, lambda name=name: cut.append(name)  # type: ignore[method-assign]
+            mine.residents[name] = one
+        mine.retire([mine.residents.pop("retired")])
+        return mine
+
+    loop = asyncio.new_event_loop()
+    mine = loop.run_until_complete(main())
+    loop.close()
+    mine.drop()
+    assert ["present", "retired"] == cut
+
+
 def test_the_async_client_is_the_projects_own_where_the_settings_name_one(settings: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.own_client"}
     assert "the client of default" == clients.async_client("default")
@@ -388,6 +407,19 @@ def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
     assert words == caplog.messages
 
 
+def test_a_mistake_of_our_own_in_a_renewal_fails_it_and_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(alias: str) -> Any:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(keeping, "server_of", fail)
+    steps = [Run("renew", (), (), 1.0)] * 2
+    assert ["unanswered"] * 2 == [one.why for one in Keeper("default")._perform(steps)]  # type: ignore[union-attr]
+    assert ["a renewal on 'default' met an error"] == caplog.messages
+    assert "RuntimeError: odd" in caplog.text
+
+
 def test_a_lane_is_busy_until_what_it_sends_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
 
@@ -444,6 +476,22 @@ def test_an_async_client_of_sentinel_has_its_database_and_sentinels_passwords(
     assert ("mymaster", 3) == (pool.service_name, pool.connection_kwargs["db"])
     (sentinel,) = pool.sentinel_manager.sentinels
     assert "of sentinel" == sentinel.connection_pool.connection_kwargs["password"]
+
+
+def test_the_connections_to_sentinels_are_closed_with_the_client() -> None:
+    closed: list[str] = []
+
+    def closing(what: str) -> SimpleNamespace:
+        async def aclose() -> None:
+            closed.append(what)
+
+        return SimpleNamespace(aclose=aclose)
+
+    client = closing("client")
+    manager = SimpleNamespace(sentinels=[closing("first"), closing("second")])
+    client.connection_pool = SimpleNamespace(sentinel_manager=manager)
+    asyncio.run(AsyncServer("default", client).aclose())
+    assert ["client", "first", "second"] == closed
 
 
 def test_uwsgi_says_whether_it_runs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
