@@ -550,6 +550,16 @@ def test_waiters_look_at_what_changed_and_others_do_not(
     assert {"marks"} == {step.verb for step in server.steps}  # nothing new
 
 
+def test_however_many_wait_all_of_them_look_at_what_changed(
+    policy: Any, server: Any, now: list[float]
+) -> None:
+    waiting = [keys_of("p", "exports", str(n)) for n in range(2 * markses._BATCH + 1)]
+    server.reply = ["p:exports", "17"]
+    marks_of(waiting).tend(server, now[0])
+    poked = [step.keys[0] for step in server.steps if step.verb == "operate"]
+    assert sorted(keys.leases for keys in waiting) == sorted(poked)
+
+
 def test_marks_that_cannot_be_read_stay_as_they_were_and_it_is_said_once(
     policy: Any, server: Any, now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:

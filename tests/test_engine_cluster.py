@@ -274,6 +274,15 @@ def test_asking_takes_replies_as_they_are(
     assert meant == Node("cluster", None).asking([("ZCARD", "k")], 5.0)
 
 
+def test_an_error_among_several_replies_stands_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = errors.ResponseError("WRONGTYPE")
+    wire = Wire(b"1", wrong, [b"2"])
+    monkeypatch.setattr(Node, "own", lambda self: Lender(wire), raising=False)
+    assert ["1", wrong, ["2"]] == Node("cluster", None).commands([("GET", key) for key in "abc"])
+
+
 # Silent nodes
 
 
@@ -306,6 +315,22 @@ def test_a_suspect_is_asked_last_until_it_answers(monkeypatch: pytest.MonkeyPatc
     assert [C] == asked
     now[0] += SUSPECT
     assert not topology.suspect(A) and not topology.suspect(B)
+
+
+def test_a_node_that_says_where_the_slots_are_is_no_suspect_any_more() -> None:
+    silent = {A}
+
+    def says(address: Address) -> Any:
+        if address in silent:
+            raise silence()
+        return slots(A, B, C)
+
+    topology = Topology(SEEDS, says)
+    topology.look()
+    assert [True, False, False] == [topology.suspect(one) for one in (A, B, C)]
+    silent = {B, C}
+    topology.look()
+    assert [False, True, True] == [topology.suspect(one) for one in (A, B, C)]
 
 
 def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
@@ -429,6 +454,13 @@ def test_a_script_that_met_a_half_moved_slot_may_have_run() -> None:
     assert "unanswered" == routing.partly(broken).why
     other = Failure(errors.ResponseError("WRONGTYPE"), 1.0, "final")
     assert other is routing.partly(other)
+
+
+def test_each_of_several_that_met_a_half_moved_slot_may_have_run(nodes: Nodes) -> None:
+    said = errors.ResponseError("Script attempted to access a non local key")
+    nodes.answers["run", OWNER] = Failure(said, 1.0, "final")
+    answers = ClusterServer("cluster").many([step(), step()])
+    assert ["unanswered"] * 2 == [one.why for one in answers if isinstance(one, Failure)]
 
 
 def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:

@@ -31,6 +31,7 @@ from django_redis_sync.engine.quorum.steps import undo
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
+from django_redis_sync.protocol.scripts import said
 
 KEYS = keys_of("test", "x", None, 7)
 GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
@@ -258,6 +259,15 @@ def test_a_release_that_a_server_missed_is_told_to_it_later(five: Five) -> None:
     says(five, "release", GONE, "a", "b")
     assert ["ok"] == run(five, ask(), RELEASE)[1]
     assert [1, 1, 0, 0, 0] == [len(later.steps) for later in five.later.values()]
+
+
+def test_a_server_that_did_not_answer_the_ask_is_told_to_undo_what_it_may_have(
+    five: Five,
+) -> None:
+    five["e"].says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
+    assert ["ok"] == run(five, ask(), RELEASE)[1]
+    hows = [said("release", five[alias].told("release")[0]) for alias in "ae"]
+    assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["bury"])) for one in hows]
 
 
 def test_a_release_without_a_majority_is_a_failure_and_asked_again_only_where_it_failed(

@@ -98,7 +98,7 @@ def test_a_block_that_was_entered_by_hand_is_left_once_by_whichever_thread() -> 
     mine = PerCaller()
     mine.hold(Block.by_call(), "a stack")
     assert "a stack" == elsewhere(lambda: mine.end(Block.by_call()))
-    with pytest.raises(NotAcquired):
+    with pytest.raises(NotAcquired, match="holds nothing"):
         mine.end(Block.by_call())
     mine.hold(Block.by_call(), "another")
     assert "another" == mine.end(Block.by_call())

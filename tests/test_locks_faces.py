@@ -69,10 +69,12 @@ def test_the_status_of_a_child_is_its_own() -> None:
     with child:
         assert (1, "7") == (child.status().in_use, child.status().key)
         assert 0 == policy.status().in_use
+        assert child.locked() and not policy.locked()
 
         async def main() -> None:
             found = await child.astatus()
             assert (1, "7") == (found.in_use, found.key)
+            assert await child.alocked() and not await policy.alocked()
 
         asyncio.run(main())
 

@@ -203,6 +203,14 @@ def test_old_hours_are_forgotten(raw: redis.Redis) -> None:
     assert [("late", 5), ("new", 1)] == [(busy.key, busy.refused) for busy in sums().refused]
 
 
+def test_old_minutes_of_sums_are_folded_and_sums_do_not_stay_for_ever(raw: redis.Redis) -> None:
+    minute = raw.time()[0] // 60
+    raw.hset(COUNTS, mapping={f"{minute - 61}:n": 3, "tidied": minute - 1})
+    tallied(Counter(a=1))
+    assert (b"3", None) == (raw.hget(COUNTS, "total:n"), raw.hget(COUNTS, f"{minute - 61}:n"))
+    assert raw.pttl(COUNTS) > 0
+
+
 def test_other_peoples_values_hide_nothing(raw: redis.Redis) -> None:
     tallied(Counter(a=1))
     raw.hset(
