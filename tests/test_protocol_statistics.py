@@ -92,6 +92,12 @@ def test_what_is_counted_outlives_the_history(raw: redis.Redis, keys: Keys) -> N
     assert KEEP * 60_000 < raw.pttl(keys.stats) <= (KEEP + 2) * 60_000
 
 
+def test_whom_a_pause_refuses_is_counted_though_nobody_has_the_name(x: Name) -> None:
+    x.operate("pause")
+    assert ["no", "paused"] == x.ask("a", "try", keep=KEEP)[:2]
+    assert 1 == len(minutes_left(x.raw, x.keys, "n"))
+
+
 # Means
 
 
