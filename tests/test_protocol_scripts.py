@@ -232,6 +232,13 @@ def test_more_permits_than_the_limit_are_refused_at_once(x: Name) -> None:
     assert {} == x.ttls()
 
 
+def test_a_shadow_is_told_why_it_would_have_been_refused(x: Name) -> None:
+    assert 3 == len(x.ask("a", "shadow"))
+    assert ["full"] == x.ask("b", "shadow")[3:]
+    x.operate("pause")
+    assert ["paused"] == x.ask("c", "shadow")[3:]
+
+
 def test_a_shadow_is_granted_whatever_is_out(x: Name) -> None:
     x.hold("a")
     assert "ok" == x.ask("b", "shadow")[0]
