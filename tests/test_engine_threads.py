@@ -314,6 +314,25 @@ def test_what_waits_for_a_thread_that_dies_gets_another(monkeypatch: pytest.Monk
     dead[0].join(30)  # what it ends with is told within this test
 
 
+def test_a_fork_has_a_courier_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, ran = Courier(), list[int]()
+    parents.pid, parents._idle = -1, [object()]  # a thread that waits, in the parent
+    monkeypatch.setattr(couriers, "_courier", parents)
+    couriers.tell(lambda: ran.append(1))
+    eventually(lambda: ran)
+
+
+def test_receivers_without_a_thread_are_looked_after_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    monkeypatch.setattr(couriers, "_courier", Courier())
+    assert math.inf == couriers.look_after(100.0)
+    with NoThreads(monkeypatch):
+        couriers.tell(lambda: ran.append(1))
+        assert 100.0 + couriers.RETRY == couriers.look_after(100.0)
+    assert math.inf == couriers.look_after(101.0)
+    eventually(lambda: ran)
+
+
 def test_one_that_takes_its_time_holds_up_no_other() -> None:
     courier, go, ran = Courier(), threading.Event(), list[int]()
     for _ in range(3):
