@@ -213,9 +213,10 @@ def test_what_moved_is_remembered_and_what_was_asked_is_not(nodes: Nodes) -> Non
 def test_nodes_that_point_at_each_other_are_given_up(nodes: Nodes, reply: Any) -> None:
     nodes.answers["run", OWNER] = moved(OTHER)
     nodes.answers["run", OTHER] = moved(OWNER)
-    with pytest.raises(Failure):
+    with pytest.raises(Failure) as caught:
         reply(step())
     assert len(nodes.verbs()) <= 6
+    assert "busy" == caught.value.why  # they will agree: it is asked again
 
 
 def test_several_steps_follow_ask_as_one_does(nodes: Nodes) -> None:

@@ -15,7 +15,7 @@ from ..hub import Hub
 from ..loops import Errands, Patience, apart, dropped, ended
 from ..server import AsyncServer, server_of
 from ..wire import REDIS_ERRORS, answered, clock, command, why
-from .routing import MOST_HOPS, is_silence, partly
+from .routing import MOST_HOPS, is_silence, partly, points_elsewhere
 from .server import ClusterServer
 from .topology import Address, url_at
 
@@ -122,8 +122,10 @@ class AsyncClusterServer(AsyncServer):
                 return
             if error is None:
                 done.set_result(inner.result())
-            elif not (isinstance(error, Failure) and hops):
+            elif not isinstance(error, Failure):
                 done.set_exception(error)
+            elif points_elsewhere(error) and not hops:
+                done.set_exception(Failure(error.cause, clock(), "busy"))
             elif isinstance(error.cause, errors.MovedError):
                 self._send(step, self.topology.moved(error.cause), done, hops - 1)
             elif isinstance(error.cause, errors.AskError):
