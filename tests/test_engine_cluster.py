@@ -200,6 +200,17 @@ def test_moved_is_followed_without_asking(nodes: Nodes, reply: Any) -> None:
     assert [("run", OWNER), ("run", OTHER)] == nodes.verbs()
 
 
+@pytest.mark.parametrize(
+    ("kind", "how"), [(errors.AskError, "asking"), (errors.MovedError, "run")], ids=["ask", "moved"]
+)
+def test_a_node_that_names_no_host_means_its_own(
+    nodes: Nodes, reply: Any, kind: Any, how: str
+) -> None:
+    nodes.answers["run", OWNER] = Failure(kind(f"{SLOT} :{OTHER.port}"), clock(), "final")
+    assert ["ok", OTHER.port] == reply(step())
+    assert [("run", OWNER), (how, OTHER)] == nodes.verbs()
+
+
 def test_what_moved_is_remembered_and_what_was_asked_is_not(nodes: Nodes) -> None:
     server = ClusterServer("cluster")
     nodes.answers["run", OWNER] = ask(OTHER)
@@ -401,6 +412,29 @@ def test_asking_stands_before_each_command_in_async_code(monkeypatch: pytest.Mon
 
     assert ["ok"] == asyncio.run(main())
     assert [["ASKING", "EVALSHA"], ["ASKING", "EVAL"]] == client.executed
+
+
+@pytest.mark.parametrize(
+    ("replies", "why"),
+    [
+        ([errors.AskError(f"{SLOT} 127.0.0.1:7003")], "busy"),
+        ([errors.NoScriptError("none")] * 2, "busy"),
+        ([errors.ResponseError("TRYAGAIN Multiple keys")], "busy"),
+        ([errors.ResponseError("OOM command not allowed")], "final"),
+    ],
+    ids=["pointed on", "unknown as a whole", "half moved", "refused"],
+)
+def test_an_error_of_the_node_that_is_asking_is_its_answer(
+    replies: list[Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_servers, "Batcher", lambda client: None)
+
+    async def main() -> None:
+        with pytest.raises(Failure) as caught:
+            await async_servers.AsyncNode(Pipeline(*replies)).asking(step())
+        assert (replies[-1], why) == (caught.value.cause, caught.value.why)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -680,6 +714,24 @@ def test_the_end_of_a_loop_ends_all_nodes(of_loop: dict[Address, OfLoop]) -> Non
 
     on_a_loop(body)
     assert [["closed", "closed", "dropped", "cut"]] * 2 == [one.ended for one in of_loop.values()]
+
+
+def test_who_waits_to_hear_is_told_at_once_when_no_node_says_where_the_slots_are(
+    of_loop: dict[Address, OfLoop], nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listen(self: Any, tried: asyncio.Event) -> None:
+        await asyncio.Event().wait()  # a node that hangs
+
+    monkeypatch.setattr(async_servers.Hub, "_read", listen)
+    for address in (A, B, C):
+        nodes.answers["slots", address] = silence()
+
+    async def main() -> None:
+        server = AsyncClusterServer("default")
+        await asyncio.wait_for(server.hub.ready(10**6), 20.0)
+        await server.hub.aclose()
+
+    asyncio.run(main())
 
 
 def test_two_nodes_are_listened_to_until_the_end(
