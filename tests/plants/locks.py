@@ -9,6 +9,7 @@ FACES = "test_locks_faces.py::"
 HANDLE = "test_locks_handle.py::"
 LEASE_STATE = "test_locks_lease_state.py::"
 TERMS = "test_locks_terms.py::"
+TRANSACTIONS = "test_requests_transactions.py::"
 
 PLANTS = [
     Plant(
@@ -173,5 +174,33 @@ PLANTS = [
         "raise NotAcquired(text, name=self.name)",
         "raise NotAcquired(text)",
         (FACES + "test_whoever_releases_nothing_is_told_of_which_lock",),
+    ),
+    Plant(
+        "a lease that could not be detached is renewed no more",
+        "locks/lease_state.py",
+        "            self._course.leaving &= not leaving\n",
+        "",
+        (LEASE_STATE + "test_a_lease_that_could_not_be_detached_is_renewed_on",),
+    ),
+    Plant(
+        "a child is locked when its policy is",
+        "locks/semaphore.py",
+        "keys = keys_of(conf.current().prefix(self.alias()), self.name, self.key)",
+        "keys = keys_of(conf.current().prefix(self.alias()), self.name)",
+        (FACES + "test_the_status_of_a_child_is_its_own",),
+    ),
+    Plant(
+        "a race is warned of at a line of ours",
+        "locks/transactions.py",
+        "TransactionRace, stacklevel=_level_outside())",
+        "TransactionRace, stacklevel=5)",
+        (TRANSACTIONS + "test_the_warning_is_at_the_line_of_the_project_that_gives_it_back",),
+    ),
+    Plant(
+        "an undone reentrant lock is let go (async)",
+        "locks/variants.py",
+        "        if self._last(lease):\n            await super().aundo(lease, *error)",
+        "        await super().aundo(lease, *error)",
+        ("test_locks_rlock.py::test_several_at_once_leave_an_outer_level_alone",),
     ),
 ]

@@ -107,4 +107,18 @@ PLANTS = [
         "",
         (PLANS + "test_a_pop_that_failed_is_asked_about",),
     ),
+    Plant(
+        "sums stay for ever",
+        "protocol/lua/tally.lua",
+        "if redis.call('EXISTS', STATS) == 1 then tidy(name) end\n",
+        "",
+        (SUMS + "test_old_minutes_of_sums_are_folded_and_sums_do_not_stay_for_ever",),
+    ),
+    Plant(
+        "who gave up counts as who gave back",
+        "protocol/lua/release.lua",
+        "live and 'r' or 't'",
+        "'r'",
+        (STATISTICS + "test_who_gave_up_waiting_is_counted_as_that",),
+    ),
 ]

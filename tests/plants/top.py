@@ -87,4 +87,11 @@ PLANTS = [
         "",
         (CHECKS + "test_the_middleware_before_those_that_turn_requests_away",),
     ),
+    Plant(
+        "limits_disabled forgets all other settings",
+        "testing.py",
+        '{**given, "ENABLED": False}',
+        '{"ENABLED": False}',
+        ("test_testing.py::test_limits_disabled_changes_nothing_else",),
+    ),
 ]
