@@ -1,8 +1,11 @@
 """What there is: the registry of names, their statuses and their history."""
 
+import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,7 +20,14 @@ from django_redis_sync.engine.server import Server, server_of
 from django_redis_sync.operators import history
 from django_redis_sync.operators.history import Counters, histories, histories_of, suggest
 from django_redis_sync.operators.names import grouped, names_in_use
-from django_redis_sync.operators.status import Holder, Waiter, status_of, statuses
+from django_redis_sync.operators.status import (
+    Holder,
+    Status,
+    Waiter,
+    astatus_of,
+    status_of,
+    statuses,
+)
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted, sent
@@ -177,6 +187,19 @@ def test_an_idle_name_keeps_the_limit_of_the_settings(settings: Any) -> None:
     assert 3 == statuses([("exports", "7")])[0].limit
     with Semaphore("exports", 9):
         assert 9 == status_of("exports").limit
+
+
+def test_async_code_is_told_what_sync_code_is(settings: Any) -> None:
+    named = {"exports": {"limit": 3}}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
+
+    def told(status: Status) -> Status:
+        return replace(status, at=datetime.min)
+
+    with Semaphore("held", 2, timeout=math.inf):
+        for name, key in (("exports", None), ("exports", "7"), ("held", None)):
+            told_async = asyncio.run(astatus_of(name, key))
+            assert told(status_of(name, key)) == told(told_async)
 
 
 def test_children_are_grouped_under_their_policy_with_sums(raw: redis.Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ from django_redis_sync.limits.enforcement import (
     Refused,
     RequestSemaphore,
     _Pressure,
+    aadmit,
+    admit,
     enter,
     key_of,
 )
@@ -224,6 +227,38 @@ def test_receivers_of_a_refusal_get_all_there_is_to_say() -> None:
     assert ("full", 3) == (refusal.reason, refusal.waiting)
     assert (policy, request, True) == (said["policy"], said["request"], said["enforced"])
     assert identity.of_value("k") == said["key"]
+
+
+@pytest.mark.parametrize(("enforce", "word"), [(True, "refused"), (False, "would have refused")])
+def test_the_log_says_which_path_was_refused_by_what_and_why(
+    enforce: bool, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = enter([policy_of(enforce=enforce)], RequestFactory().get("/reports/"))
+    with caplog.at_level(logging.INFO, logger="django_redis_sync"):
+        carried_out(plan, {Take: Refusal("full")})
+    assert [f"{word} /reports/: 'exports' is full"] == [r.getMessage() for r in caplog.records]
+
+
+# Several policies
+
+
+def test_permits_of_several_policies_are_taken_by_name_whoever_says_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else two views that say them the other way round wait for each other."""
+    asked, take = list[str](), RequestSemaphore.take_for
+
+    def noted(semaphore: RequestSemaphore, *said: Any) -> Any:
+        asked.append(semaphore.name)
+        return take(semaphore, *said)
+
+    monkeypatch.setattr(RequestSemaphore, "take_for", noted)
+    some = [parse(name, {"limit": 3}) for name in ("b", "c", "a")]
+    for policies in (some, some[::-1]):
+        hold = run(enter(policies, request_of()))
+        assert isinstance(hold, Hold)
+        hold.release()
+    assert ["a", "b", "c"] * 2 == asked
 
 
 # Waiting
@@ -503,6 +538,26 @@ def test_those_let_in_during_an_outage_count_when_it_is_over(redis: Quiet) -> No
     stays.release()
     assert isinstance(entered(Refusal("full"), limit=1), Refused)
     assert (0, False) == inside()
+
+
+@pytest.mark.parametrize(
+    "asks", [admit, lambda *said: asyncio.run(aadmit(*said))], ids=["sync", "async"]
+)
+def test_those_let_in_during_an_outage_count_on_the_straight_way_too(
+    asks: Any, redis: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*said: Any) -> Any:
+        raise AssertionError("Redis was asked")
+
+    policy = policy_of(limit=1)
+    for way in ("take_for", "atake_for"):
+        monkeypatch.setattr(RequestSemaphore, way, ask)
+    redis.failed(redis.era, DOWN)
+    stays = asks([policy], request_of())
+    redis.probe_answered()
+    redis.succeeded(redis.era)
+    assert "full" == asks([policy], request_of()).refusal.reason
+    stays.release()
 
 
 @pytest.mark.parametrize(

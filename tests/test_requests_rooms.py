@@ -206,6 +206,22 @@ def avisits() -> None:
     asyncio.run(aview(REQUESTS.get("/")))
 
 
+def test_a_wait_that_is_interrupted_keeps_no_place_however_long_its_request_is_kept() -> None:
+    """As by those who report errors, with all that was there."""
+
+    def interrupted(seconds: float) -> bool:
+        raise Interrupted
+
+    mine, inside, patient = Rooms(), Someone(), Someone()
+    mine.enter(PLACE, inside)
+    turn = mine.ask(PLACE, patient, 1, 1, 20)
+    assert isinstance(turn, Turn)
+    turn._bell.wait = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        turn.do()
+    assert 0 == mine.waiting(PLACE)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("visit", [visits, avisits], ids=["sync", "async"])
 @pytest.mark.parametrize("down", [False, True], ids=["redis", "no redis"])

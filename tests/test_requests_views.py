@@ -445,7 +445,8 @@ def test_on_full_raise_raises_where_the_project_can_catch_it() -> None:
     view = semaphore_required("one", limit=1, on_full="raise")(lambda request: HttpResponse())
     with one(), pytest.raises(NotAcquired) as raised:
         view(REQUESTS.get("/"))
-    assert "full" == raised.value.reason
+    assert ("full", "one") == (raised.value.reason, raised.value.lock_name)
+    assert "'one'" in str(raised.value)
 
 
 def test_a_refusal_sends_a_signal_and_logs_no_error(caplog) -> None:

@@ -143,7 +143,8 @@ async def astatus_of(name: str, key: str | None = None, *, using: str | None = N
     config = conf.current()
     alias = using or config.cache
     keys = keys_of(config.prefix(alias), name, key)
-    return _status(keys, await adrive(_look(keys), async_server_of(alias)))
+    reply = await adrive(_look(keys), async_server_of(alias))
+    return _status(keys, reply, configured().get(name))
 
 
 def _look(keys: Keys) -> plans.Plan:
