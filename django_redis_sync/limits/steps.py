@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, Protocol
@@ -78,15 +78,18 @@ class Call:
     request: Any
 
     def do(self) -> Any:
-        if iscoroutinefunction(self.function):
-            return async_to_sync(self.function)(self.request)
-        return self.function(self.request)
+        value = self.function(self.request)
+        return async_to_sync(_awaited)(value) if isawaitable(value) else value
 
     async def ado(self) -> Any:
         if iscoroutinefunction(self.function):
             return await self.function(self.request)
         value = await sync_to_async(self.function)(self.request)
         return await value if isawaitable(value) else value
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 class ForRequests(Protocol):
