@@ -45,6 +45,14 @@ async def test_each_act_is_recorded_with_who_and_why(io: Any) -> None:
     assert (lease.token[:8],) == cleared.ids and f"cleared 1: {lease.token[:8]}" == cleared.said
 
 
+def test_of_many_that_were_cleared_some_are_named_and_all_counted(raw: redis.Redis) -> None:
+    leases = [Semaphore("exports", 30).acquire() for _ in range(audit.MOST_IDS + 1)]
+    actions.clear(status_of("exports"), [lease.token for lease in leases if lease is not None])
+    (act,) = audit.acts()
+    assert (audit.MOST_IDS, audit.MOST_IDS + 1) == (len(act.ids), act.amount)
+    assert f"cleared {audit.MOST_IDS + 1}: {', '.join(act.ids)}, …" == act.said
+
+
 def test_what_had_ended_by_itself_is_no_act() -> None:
     lease = Lock("a").acquire()
     assert lease is not None

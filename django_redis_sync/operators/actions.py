@@ -83,7 +83,8 @@ def clear(
     ids = [one.id for one in cleared if one.done]
     if ids:
         said = {"by": by or person(), "reason": reason, "ids": ids[:MOST_IDS]}
-        record("clear", status.name, status.key, using, **said)
+        amount = len(ids) if len(ids) > MOST_IDS else None
+        record("clear", status.name, status.key, using, **said, amount=amount)
     return cleared
 
 

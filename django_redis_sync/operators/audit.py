@@ -35,7 +35,8 @@ MOST_TEXT, MOST_IDS = 200, 20
 @dataclass(frozen=True, slots=True)
 class Act:
     """An act. `what`: clear, pause, resume, resize or reset; `limit` of a resize; `ids` of those
-    that a clear took the lease or the place of; `by`: the operator; `reason`: in their words."""
+    that a clear took the lease or the place of, MOST_IDS at the most, and their `amount` where
+    these are not all; `by`: the operator; `reason`: in their words."""
 
     at: datetime
     what: str
@@ -45,6 +46,7 @@ class Act:
     reason: str = ""
     limit: int | None = None
     ids: tuple[str, ...] = ()
+    amount: int = 0
 
     @property
     def display(self) -> str:
@@ -61,8 +63,9 @@ class Act:
         }
         if self.what != "clear":
             return words.get(self.what, self.what)
-        shown = ", ".join(self.ids)
-        return ngettext("cleared %d", "cleared %d", len(self.ids)) % len(self.ids) + f": {shown}"
+        amount = self.amount or len(self.ids)
+        shown = ", ".join(self.ids if amount == len(self.ids) else [*self.ids, "…"])
+        return ngettext("cleared %d", "cleared %d", amount) % amount + f": {shown}"
 
 
 def audit_key(prefix: str) -> str:
