@@ -131,7 +131,7 @@ def test_a_view_is_matched_once_however_many_entries_there_are(given, monkeypatc
     assert {id(found[0])} == set(map(id, found))
 
 
-def test_a_urlconf_of_the_requests_own_is_another_endpoint(given) -> None:
+def test_a_view_of_a_requests_own_urlconf_is_limited_by_its_name(given) -> None:
     given(ENDPOINTS={"free": {"limit": 1}})
     request = request_of("free")
     request.urlconf = ["unhashable"]

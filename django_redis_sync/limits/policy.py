@@ -235,25 +235,22 @@ def endpoints() -> Endpoints:
     return Endpoints(conf.current().endpoints)
 
 
-_found: dict[tuple[Any, str], Endpoint] = {}
-_NOWHERE = "<no view>"
+_found: dict[str | None, Endpoint] = {}
 
 
 def endpoint_of(request: HttpRequest) -> Endpoint:
     """The settings' policies of this request's view: a look-up, once the view was met."""
     match = request.resolver_match
-    where = getattr(request, "urlconf", None), _NOWHERE if match is None else match.view_name
-    try:
-        return _found[where]
-    except KeyError:
-        entry = None if match is None else endpoints().find(match.view_name)
-        return _found.setdefault(where, Endpoint(entry))
-    except TypeError:  # a urlconf that can't be hashed
-        return Endpoint(None if match is None else endpoints().find(match.view_name))
+    name = None if match is None else match.view_name
+    found = _found.get(name)
+    if found is None:
+        entry = None if name is None else endpoints().find(name)
+        found = _found.setdefault(name, Endpoint(entry))
+    return found
 
 
 def _forget(*, setting: str, **_: Any) -> None:
-    if setting in (conf.SETTING, "ROOT_URLCONF", "CACHES"):
+    if setting in (conf.SETTING, "CACHES"):
         endpoints.cache_clear()
         _found.clear()
 
