@@ -4,16 +4,18 @@ import ast
 import inspect
 import re
 import socket
+import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from django.core.checks import run_checks
 from django.db import connections, transaction
 from django.http import HttpResponse
 from django.test import override_settings
-from django.urls import clear_url_caches, path
+from django.urls import clear_url_caches, include, path, resolve
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
@@ -132,7 +134,7 @@ def test_an_entry_that_cannot_be_a_policy(given, sync) -> None:
     assert f"REDIS_SYNC[{setting!r}][{name!r}]" in messages()[0].msg
 
 
-def test_a_view_that_the_urls_do_not_name_is_known_by_its_own_name(settings) -> None:
+def test_a_view_that_the_urls_do_not_name_is_known_by_its_own_name(settings, monkeypatch) -> None:
     class Callable:
         def __call__(self, request):
             return HttpResponse()
@@ -144,9 +146,19 @@ def test_a_view_that_the_urls_do_not_name_is_known_by_its_own_name(settings) -> 
     settings.ROOT_URLCONF = tuple(path(f"{n}/", view) for n, view in enumerate(views))
     here = [f"{__name__}.{name}" for name in ("Based", "Callable")]
     assert [f"{urls.views.__name__}.plain", *here] == [route.name for route in routes.routes()]
-    for none in (None, "no.such.module"):
+    monkeypatch.setitem(sys.modules, "without_patterns", ModuleType("without_patterns"))
+    for none in (None, "no.such.module", "without_patterns"):
         settings.ROOT_URLCONF = none
         assert [] == routes.routes()
+
+
+def test_a_view_is_known_by_all_of_its_namespaces(settings) -> None:
+    inner = path("c/", urls.views.plain, name="view")
+    for space in ("inner", "outer"):
+        inner = path(f"{space}/", include(([inner], space)))
+    settings.ROOT_URLCONF = (inner,)
+    assert ["outer:inner:view"] == [route.name for route in routes.routes()]
+    assert "outer:inner:view" == resolve("/outer/inner/c/").view_name
 
 
 @pytest.mark.parametrize("pattern", ["fre", "reports:nope", "other:*", "views.free"])
@@ -328,6 +340,16 @@ def test_a_view_whose_limit_is_given_somewhere(given, limited_view, sync) -> Non
     given(**sync)
     with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
         assert [] == found()
+
+
+def test_a_view_whose_limit_is_named_by_its_request_is_left_alone(given, settings) -> None:
+    class Tenant(SemaphoreRequiredMixin, View):
+        def get_semaphore_name(self):
+            return self.kwargs["tenant"]
+
+    given()
+    settings.ROOT_URLCONF = (path("", Tenant.as_view()),)
+    assert [] == found()
 
 
 @pytest.mark.parametrize("key", ["ip", "user", None, lambda request: "x"])

@@ -89,8 +89,11 @@ def test_only_configured_names_are_shown_unless_others_are_asked_for() -> None:
         assert not any("invoice" in line or "nightly" in line for line in scrape())
         assert not any("api:x" in line for line in scrape())
         found = scrape(names=["night*"])
+        several = scrape(names=["invoice:*", "night*"])
     assert found['redis_sync_in_use{name="nightly"}'] == 1
     assert not any("invoice" in line for line in found)
+    assert several['redis_sync_in_use{name="nightly"}'] == 1
+    assert several['redis_sync_in_use{name="invoice:1"}'] == 1
     assert found["redis_sync_names"] == 3
 
 

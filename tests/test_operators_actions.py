@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from django_redis_sync.operators.names import family, grouped, names_in_use
 from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of, marks_key
 from tests.behaviour.both import both, eventually
+from tests.support import statuses as make
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
@@ -235,6 +237,25 @@ def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixtu
     assert [(r.sync_event, r.sync_name) for r in records] == [("pause", "p"), ("cleared", "q")]
     assert records[1].sync_id == lease.token[:8] and records[1].sync_done is True
     assert lease.token not in caplog.text
+    actions.resize("q", None, 7)
+    assert ("resize", 7) == (caplog.records[-1].sync_event, caplog.records[-1].sync_value)
+
+
+def test_it_is_known_since_when_a_name_is_paused() -> None:
+    for key in (None, "7"):
+        actions.pause("p", key)
+        shown = status_of("p", key)
+        assert shown.paused_since is not None
+        assert abs(shown.at - shown.paused_since) < timedelta(minutes=1)
+
+
+def test_the_log_says_who_was_cleared(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "django_redis_sync")
+    label = {"host": "web1", "pid": 7, "user": "42", "request": "r-1"}
+    actions.clear(make.status("q", holders=(make.holder(label=label, token="t" * 22),)), ["t" * 22])
+    (record,) = caplog.records
+    assert label == {said: getattr(record, f"sync_{said}") for said in label}
+    assert record.sync_done is False
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from redis import AuthenticationError
 
 from django_redis_sync.limits import outage
 from django_redis_sync.limits.outage import Breaker
@@ -50,6 +51,15 @@ def test_while_it_is_down_none_may_ask_and_it_is_told_once(down: Quiet) -> None:
     assert [None] * 3 == [down.ask() for _ in range(3)]
     down.failed(0, DOWN)  # of one that had asked before
     assert (True, [True]) == (down.down, down.told)
+
+
+def test_each_outage_says_what_it_is(redis: Quiet, caplog: pytest.LogCaptureFixture) -> None:
+    """That it turns us away is no less told of a second time within minutes."""
+    for _ in range(2):
+        redis.failed(redis.era, AuthenticationError("WRONGPASS invalid username-password pair"))
+        redis.succeeded(redis.era)
+    said = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert [True] * 2 == ["turns us away, for our user or password" in one for one in said]
 
 
 def test_after_an_answered_probe_a_single_request_tries(down: Quiet) -> None:

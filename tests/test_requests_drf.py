@@ -79,6 +79,7 @@ def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings) -> N
     assert 503 == refused.status_code
     assert "application/json" == refused["Content-Type"]
     assert (False, "full") == (refused.json()["ok"], refused.json()["code"])
+    assert ("list" if view in ("set", "on-list") else None) == refused.json()["action"]
     assert 1 <= int(refused["Retry-After"]) <= 3
     assert "text/html; charset=utf-8" == page["Content-Type"]  # of its own browsable pages
     assert b"HTTP 503" in page.content

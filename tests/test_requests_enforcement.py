@@ -15,7 +15,7 @@ from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
 from django.views import View
 
-from django_redis_sync import SemaphoreRequiredMixin
+from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.engine import labels
 from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.limits import enforcement, identity
@@ -40,6 +40,7 @@ from django_redis_sync.middleware import (
     _is_of_admin,
     _sees_the_view,
     is_atomic,
+    policies_of,
 )
 from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import acquire_rejected
@@ -98,7 +99,7 @@ def test_each_option_of_a_policy_reaches_its_semaphore(option: str) -> None:
         wait = round(ask.give_up_at - enforcement.clock(), 1) if ask.wait else 0.0
         said = {"fair": ask.fair, "max_waiters": ask.max_waiters, "enforce": not ask.shadow}
         assert terms.renew, "a request's permit is renewed"
-        assert ask.budget == enforcement.ATTEMPT, "on_outage decides soon"
+        assert ask.budget == enforcement.ATTEMPT < 1, "on_outage decides soon"
         return {**times, **said, "blocking_timeout": wait}
 
     others = {**OPTIONS, "blocking_timeout": 4.0, "max_waiters": 5, "enforce": False}
@@ -171,7 +172,8 @@ def test_a_network_is_as_large_as_the_policy_says() -> None:
 
 @pytest.mark.parametrize("zone", ["", "%eth0", "%1"])
 def test_a_zone_is_no_part_of_an_address(zone: str) -> None:
-    assert identity.network("fe80::") == identity.network(f"fe80::1{zone}")
+    for address in ("fe80::", "fe80::1"):
+        assert "fe80::" == identity.network(f"{address}{zone}")
 
 
 def test_who_is_anonymous_is_told_by_address() -> None:
@@ -227,6 +229,38 @@ def test_receivers_of_a_refusal_get_all_there_is_to_say() -> None:
     assert ("full", 3) == (refusal.reason, refusal.waiting)
     assert (policy, request, True) == (said["policy"], said["request"], said["enforced"])
     assert identity.of_value("k") == said["key"]
+
+
+WAYS = pytest.mark.parametrize(
+    "asks", [admit, lambda *said: asyncio.run(aadmit(*said))], ids=["sync", "async"]
+)
+
+
+@WAYS
+def test_a_receiver_that_fails_stops_no_refusal(asks: Any) -> None:
+    def receiver(**said: Any) -> None:
+        raise KeyError("the receiver's own")
+
+    acquire_rejected.connect(receiver)
+    try:
+        with Semaphore("exports", 1):
+            assert isinstance(asks([policy_of(limit=1)], request_of()), Refused)
+    finally:
+        acquire_rejected.disconnect(receiver)
+
+
+@WAYS
+def test_a_plain_function_may_give_what_is_to_be_awaited(asks: Any) -> None:
+    async def later(value: Any) -> Any:
+        return value
+
+    def says(value: Any) -> Any:
+        return lambda request: later(value)
+
+    assert not asks([policy_of(when=says(False))], request_of())
+    hold = asks([policy_of(key=says("k"), limit=says(3))], request_of())
+    assert {identity.of_value("k")} == {place.key for place in hold.note}
+    hold.release()
 
 
 @pytest.mark.parametrize(("enforce", "word"), [(True, "refused"), (False, "would have refused")])
@@ -349,6 +383,25 @@ def test_what_would_cut_a_stream_off_is_let_go_of_with_its_last_part(
     assert hold._hang_up is print  # a thread's connection is this response's until it is sent
     monkeypatch.setattr(Hold, "_asgi", True)
     assert ["part"] == [*hold._watched(["part"])] and hold._hang_up is None
+
+
+@pytest.mark.parametrize(("most", "lead"), [(3600.0, 0.5), (2.0, 0.2)])
+def test_a_stream_ends_a_moment_before_its_lease_does(most: float, lead: float) -> None:
+    made = run(enter([policy_of(max_hold=most)], request_of()))
+    lease = made._permits[0].lease
+    lease.ends_stream(made)
+    assert pytest.approx(most - lead) == lease._hang_up_at - lease._state.grant.began
+    made.release()
+
+
+def test_a_permit_that_is_lost_is_told_by_the_path_of_its_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = run(enter([policy_of()], RequestFactory().get("/reports/")))
+    made._permits[0].lease.say_lost("it expired")
+    said = "a request to /reports/ goes on, and its permit of 'exports' is lost: it expired"
+    assert [said] == [one.getMessage() for one in caplog.records]
+    made.release()
 
 
 def test_a_response_that_is_whole_goes_without_it(hold: Hold) -> None:
@@ -540,9 +593,7 @@ def test_those_let_in_during_an_outage_count_when_it_is_over(redis: Quiet) -> No
     assert (0, False) == inside()
 
 
-@pytest.mark.parametrize(
-    "asks", [admit, lambda *said: asyncio.run(aadmit(*said))], ids=["sync", "async"]
-)
+@WAYS
 def test_those_let_in_during_an_outage_count_on_the_straight_way_too(
     asks: Any, redis: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,6 +625,16 @@ def test_those_let_in_during_an_outage_count_on_the_straight_way_too(
 )
 def test_some_policies_need_the_views_own_request(options: Any, sees: bool) -> None:
     assert sees == _sees_the_view(policy_of(**options))
+
+
+def test_a_limit_of_the_same_name_in_another_cache_is_another_limit(settings: Any) -> None:
+    elsewhere = {"name": "exports", "limit": 1, "using": "elsewhere"}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": elsewhere}}
+    request = request_of()
+    request.resolver_match = SimpleNamespace(view_name="x")
+    for using, taken in (("elsewhere", []), ("default", ["elsewhere"])):
+        view = semaphore_required("exports", limit=1, using=using)(lambda request: HttpResponse())
+        assert taken == [policy.using for policy in policies_of(request, view, (), {})]
 
 
 def test_pages_of_the_admin_are_known() -> None:

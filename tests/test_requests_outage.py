@@ -19,7 +19,7 @@ from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.limits.outage import Breaker, breaker
 from django_redis_sync.limits.rooms import rooms
 from django_redis_sync.protocol.plans import Refusal
-from django_redis_sync.signals import outage_changed
+from django_redis_sync.signals import acquire_rejected, outage_changed
 from tests.request_site import gate
 from tests.request_site.server import Site
 
@@ -113,7 +113,17 @@ def test_local_lets_wait_in_order_and_no_more_than_may(no_server, asgi: bool) ->
     for number in (1, 2):
         visits.append(Visit(**options))
         assert becomes(lambda number=number: rooms().waiting(place) == number)
-    assert not enters(**options)
+    refused: list[tuple[str, int]] = []
+
+    def note(refusal, **said) -> None:
+        refused.append((refusal.reason, refusal.waiting))
+
+    acquire_rejected.connect(note)
+    try:
+        assert not enters(**options)
+    finally:
+        acquire_rejected.disconnect(note)
+    assert [("full", 2)] == refused  # by which Retry-After goes
     for earlier, later in zip(visits, [*visits[1:], None], strict=True):
         assert 200 == earlier.end()
         if later is not None:

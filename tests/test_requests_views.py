@@ -182,7 +182,9 @@ def test_a_view_with_the_mixin_may_say_its_options_by_attributes_and_methods() -
         assert 200 == view(REQUESTS.get("/?limit=2"), tenant=1).status_code
         assert 200 == view(REQUESTS.get("/"), tenant=2).status_code
         assert 200 == view(REQUESTS.post("/"), tenant=1).status_code
-        open_for_two = Tenant.as_view(semaphore_limit=2, semaphore_status=500)
+        open_for_two = Tenant.as_view(
+            semaphore_limit=2, semaphore_status=500, semaphore_methods={"GET"}
+        )
         assert 200 == open_for_two(REQUESTS.get("/"), tenant=1).status_code
         with Semaphore("tenant-1", 3, blocking=False):
             assert 500 == open_for_two(REQUESTS.get("/"), tenant=1).status_code
@@ -383,8 +385,8 @@ def test_a_project_can_give_its_own_template(settings, tmp_path) -> None:
     (folder / "503.html").write_text("busy: {{ status }}, {{ retry_after }}")
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
     with one():
-        shown = get("/limited/", headers={"accept": "text/html"}).content.decode()
-        assert shown.startswith("busy: 503, ")
+        refused = get("/limited/", headers={"accept": "text/html"})
+    assert f"busy: 503, {refused['Retry-After']}" == refused.content.decode()
 
 
 PATHS = ["limited", "alimited", "adispatch", "mixed", "amixed", "reports/aexport"]
@@ -491,6 +493,11 @@ def test_methods_say_which_requests_are_limited() -> None:
         assert 503 == posts(REQUESTS.post("/")).status_code
 
 
+class PlainAsync(View):
+    async def get(self, request):
+        return HttpResponse()
+
+
 class AnswersItself(Limited):
     def options(self, request):
         return HttpResponse("made at length")
@@ -511,6 +518,7 @@ LIMIT = semaphore_required("one", limit=1)
         (Limited.as_view(), 200),
         (method_decorator(LIMIT, name="dispatch")(type("V", (Plain,), {})).as_view(), 200),
         (LIMIT(Plain.as_view()), 200),
+        (LIMIT(PlainAsync.as_view()), 200),
         (AnswersItself.as_view(), 503),
         (LIMIT(DispatchesAtLength.as_view()), 503),
     ],
@@ -522,6 +530,7 @@ def test_options_is_free_only_where_the_framework_answers_it(
         with_middleware(ENDPOINTS={"preflight": {"name": "one", "limit": 1}})
     with override_settings(ROOT_URLCONF=(route("x/", view, name="preflight"),)), one():
         assert status == Client().options("/x/").status_code
+        assert status == async_to_sync(AsyncClient().options)("/x/").status_code
         assert 503 == Client().get("/x/").status_code
         assert 503 == Client().head("/x/").status_code
 

@@ -92,6 +92,12 @@ def test_names_of_one_template_are_one_group_and_the_site_sums_up_all() -> None:
     eventually(lambda: sums("invoice:{pk}").history.total.released == 5)
     eventually(lambda: sums(SITE).history.total.released == 7)
     eventually(lambda: {"invoice:{pk}", "api"} == set(groups()))
+    assert 1 == len(groups(most=1))
+
+
+def test_of_very_many_groups_each_is_told(raw: redis.Redis, monkeypatch: Any) -> None:
+    monkeypatch.setattr("django_redis_sync.operators.sums._BATCH", 2)
+    assert [*"abcde"] == [one.name for one in sums_of("abcde")]
 
 
 def test_a_lease_counts_where_it_is_held_and_once() -> None:

@@ -90,7 +90,8 @@ class OnDispatch(Open):
 def in_an_envelope(error, context):
     """What a project sets as EXCEPTION_HANDLER."""
     response = exception_handler(error, context)
-    response.data = {"ok": False, "error": response.data["detail"], "code": error.get_codes()}
+    said = {"error": response.data["detail"], "code": error.get_codes()}
+    response.data = {"ok": False, "action": getattr(context["view"], "action", None), **said}
     return response
 
 
