@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib import messages
 from django.http import QueryDict
 from django.template.loader import render_to_string
 
@@ -222,18 +223,36 @@ def test_those_chosen_are_released_and_those_shown_are_cleared() -> None:
     assert (["a", "b"], 1) == ([one.holder.id for one in cleared.holders], cleared.gone)
 
 
+@pytest.mark.parametrize(("done", "level"), [(True, messages.SUCCESS), (False, messages.WARNING)])
+def test_that_nobody_was_there_any_more_is_no_success(
+    done: bool, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [SimpleNamespace(id="a", done=done), SimpleNamespace(id="b", done=False)]
+    monkeypatch.setattr(acting.actions, "clear", lambda status, tokens, **author: answers)
+    mine = make.status(holders=(holder("a"), holder("b")))
+    said = acting._evict(mine, [*mine.holders], acting.Author(by="ada", reason=""))
+    assert level == said[0]
+    assert done == ("Released 1 holder of exports: a." == said[1])
+
+
 # Errors
 
 
-def test_machines_are_told_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_told_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(own: Any, request: Any) -> Any:
         raise views.Broken("Error at redis://me:s3cret@h:1/0", "mend it")
 
-    fail.__name__ = "data_list"
+    shown: list[Any] = []
+    monkeypatch.setattr(views, "_render", lambda *args, **said: shown.append(args[3]["broken"]))
     own = SimpleNamespace(has_view_permission=lambda request: True)
-    reply = views.page("GET")(fail)(own, SimpleNamespace(method="GET"))  # type: ignore[arg-type]
+    request: Any = SimpleNamespace(method="GET")
+    for name in ("data_list", "list_page"):
+        fail.__name__ = name
+        shown.append(views.page("GET")(fail)(own, request))  # type: ignore[arg-type]
+    reply, broken, _ = shown
     assert 503 == reply.status_code
-    assert b"***@h:1/0" in reply.content and b"s3cret" not in reply.content  # type: ignore[attr-defined]
+    for said in (reply.content.decode(), broken.said):
+        assert "***@h:1/0" in said and "s3cret" not in said
 
 
 def test_acts_are_posts() -> None:

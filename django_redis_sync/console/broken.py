@@ -13,6 +13,7 @@ from .. import conf
 from ..engine.commands import forget
 from ..engine.server import server_of
 from ..exceptions import SyncError
+from ..operators.words import without_secrets
 
 
 class Broken(Exception):
@@ -20,7 +21,7 @@ class Broken(Exception):
 
     def __init__(self, said: str, remedy: str) -> None:
         super().__init__(said)
-        self.said, self.remedy = said, remedy
+        self.said, self.remedy = without_secrets(said), remedy
 
 
 @contextmanager

@@ -32,7 +32,6 @@ from ..models import Name
 from ..operators import audit, doctor
 from ..operators.listing import FIGURES
 from ..operators.status import MOST_ROWS, Status
-from ..operators.words import without_secrets
 from . import acting, pages
 from .broken import Broken, asking
 
@@ -70,7 +69,7 @@ def page(*methods: str) -> Callable[[View[P]], View[P]]:
                 return view(own, request, *args, **kwargs)
             except Broken as broken:
                 if view.__name__.startswith("data"):
-                    said = {"error": without_secrets(broken.said), "remedy": broken.remedy}
+                    said = {"error": broken.said, "remedy": broken.remedy}
                     return JsonResponse(said, status=503)
                 template = "_broken" if view.__name__.startswith("live") else "broken"
                 context = {"broken": broken, "title": _("Locks and semaphores")}

@@ -53,11 +53,11 @@ PLANTS = [
         (CONSOLE_FIGURES + "test_a_page_of_a_name_says_how_many_are_not_shown_and_means",),
     ),
     Plant(
-        "broken JSON shows passwords",
-        "console/views.py",
-        '"error": without_secrets(broken.said)',
-        '"error": broken.said',
-        (CONSOLE_FIGURES + "test_machines_are_told_no_password",),
+        "broken pages show passwords",
+        "console/broken.py",
+        "without_secrets(said), remedy",
+        "said, remedy",
+        (CONSOLE_FIGURES + "test_nobody_is_told_a_password",),
     ),
     Plant(
         "sorting twice sorts alike",
