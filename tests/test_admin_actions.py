@@ -244,6 +244,14 @@ def test_every_action_leaves_an_entry_in_the_log(manager: Client, lease: Lease) 
     assert f'href="{PAGE}change/"' in manager.get("/admin/").content.decode()
 
 
+def test_a_long_name_is_logged_too(manager: Client) -> None:
+    """As much of it as a column of Django's log takes."""
+    name, key = "x" * 150, "y" * 150
+    with Semaphore(name, 1, key=key):
+        manager.post(f"/admin/django_redis_sync/name/{name}@{key}/act/pause/", {"confirm": "yes"})
+    assert f"{name}@{key}"[:200] == LogEntry.objects.get().object_repr
+
+
 def test_a_name_that_nobody_touched_has_an_empty_history(manager: Client, lease: Lease) -> None:
     shown = manager.get(f"{PAGE}history/").content.decode()
     assert "Nobody did anything to it so far." in shown
@@ -307,6 +315,8 @@ def test_the_button_says_what_will_happen(manager: Client, lease: Lease) -> None
     with Semaphore("exports", 2, key="7"):
         eventually(lambda: listed("exports@7"))
         assert "Pause exports: 1 key" == button("pause")
+        key = manager.post(f"{PAGE[:-1]}@7/act/pause/").content.decode()
+    assert "Pause exports@7: 1 holds, 0 wait" in key and "of its 1 key too" not in key
 
 
 def test_the_reason_and_whoever_acts_are_on_record(manager: Client, lease: Lease) -> None:

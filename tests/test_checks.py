@@ -93,8 +93,9 @@ def test_settings_that_cannot_be_read(given, sync) -> None:
 
 
 def test_an_alias_that_is_missing(given) -> None:
-    given(CACHE="unknown", SEMAPHORES={"x": {"limit": 1, "using": "another"}})
-    assert ["E002", "E002"] == found()
+    another = {"limit": 1, "using": "another"}
+    given(CACHE="unknown", SEMAPHORES={"x": another}, ENDPOINTS={"free": {**another, "using": "a"}})
+    assert ["E002"] * 3 == found()
 
 
 def test_an_alias_that_is_not_of_django_redis(given, settings) -> None:
@@ -123,6 +124,7 @@ def test_an_alias_that_is_sharded(given, settings) -> None:
         {"SEMAPHORES": {"free": {"limit": -1}}},
         {"SEMAPHORES": {"free": {"limit": "3"}}},
         {"SEMAPHORES": {"": {"limit": 1}}},
+        {"SEMAPHORES": {"free": {"blocking_timeout": -1}}},
         {"SEMAPHORES": {"free": 3}},
     ],
 )
@@ -165,6 +167,11 @@ def test_a_view_is_known_by_all_of_its_namespaces(settings) -> None:
 def test_an_endpoint_that_no_view_has(given, pattern) -> None:
     given(ENDPOINTS={pattern: {"limit": 1}, "free": {"limit": 1}, "reports:*": {"limit": 1}})
     assert ["W006"] == found()
+
+
+def test_a_middleware_that_is_not_there_is_left_to_django(given) -> None:
+    given("no.such.Middleware", ENDPOINTS={"free": {"limit": 1}})
+    assert ["W007"] == found()
 
 
 def test_endpoints_without_the_middleware(given) -> None:
@@ -254,8 +261,14 @@ def test_a_view_of_django_rest_framework_limited_by_user_from_outside(given) -> 
     assert ["W010"] == found()
 
 
-def test_a_cache_that_shares_its_url(given, settings) -> None:
-    settings.CACHES = {**settings.CACHES, "pages": {**settings.CACHES["default"]}}
+@pytest.mark.parametrize(
+    "written",
+    [str, lambda url: [url, "redis://127.0.0.1:1"], lambda url: f"{url},redis://127.0.0.1:1"],
+    ids=["alone", "in a list", "in a text"],
+)
+def test_a_cache_that_shares_its_url(given, settings, written) -> None:
+    own = settings.CACHES["default"]
+    settings.CACHES = {**settings.CACHES, "pages": {**own, "LOCATION": written(own["LOCATION"])}}
     given(REQUESTS={"trusted_proxies": 1})
     assert [] == found()
     assert ["W011"] == found(deploy=True)

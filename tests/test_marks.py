@@ -48,6 +48,14 @@ async def tries(io: Any, key: str, limit: int = 1, name: str = "api") -> bool:
 
 
 @both
+async def test_marks_that_cannot_be_read_hide_no_name(io: Any, raw: redis.Redis) -> None:
+    raw.set(marks_key(PREFIX), "another program's")
+    semaphore = Semaphore("api", 2, key="7")
+    async with io.entered(semaphore):
+        assert 1 == (await io.do(semaphore, "status")).in_use
+
+
+@both
 async def test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind(
     io: Any, raw: redis.Redis
 ) -> None:

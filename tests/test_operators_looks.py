@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
@@ -12,6 +13,7 @@ import pytest
 from django.core.management import call_command
 from redis import exceptions as errors
 
+from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.operators import doctor
 from django_redis_sync.operators.doctor import (
     Finding,
@@ -65,6 +67,27 @@ def test_a_look_that_fails_is_a_finding_under_the_looks_own_id(looks: Any, ids: 
     assert ids == [finding.id for finding in examining._looked(dict.fromkeys(looks, refused), None)]
 
 
+def test_a_silent_node_is_a_finding_as_long_as_another_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    down = {"a"}
+
+    def look(one: Node) -> Iterator[Finding]:
+        if one.name in down:
+            raise Failure(errors.ConnectionError("gone"), 0.0, "unavailable")
+        yield Finding("latency", "ok", "soon", "")
+
+    nodes = [Node(name, Answers(), lambda key: True) for name in "ab"]  # type: ignore[arg-type]
+    monkeypatch.setattr(servers, "nodes_of", lambda alias: nodes)
+    monkeypatch.setattr(servers, "LOOKS", {"latency": look})
+    monkeypatch.setattr(neighbours, "LOOKS", {})
+    said = {finding.id: finding.nodes for finding in doctor.examine()}
+    assert {"node": ("a",), "latency": ("b",)} == said
+    down.add("b")
+    with pytest.raises(Unavailable):
+        doctor.examine()
+
+
 # Each node
 
 
@@ -90,7 +113,9 @@ def test_the_median_of_some_round_trips_tells_how_slow_a_server_is(
         return "PONG"
 
     monkeypatch.setattr(servers, "clock", lambda: now[0])
-    assert said == level(servers._latency(node(PING=ping)))
+    (found,) = servers._latency(node(PING=ping))
+    assert said == level(iter([found]))
+    assert f"Round trip: {statistics.median(spent) * 1000:.1f} ms" == found.title
 
 
 @pytest.mark.parametrize(
@@ -207,6 +232,21 @@ def test_the_marks_of_a_policy_are_said_once_and_not_of_each_key(judged: Any) ->
     assert {"marks": "Paused or resized: exports, imports."} == said
 
 
+def test_of_very_many_names_the_marked_ones_are_looked_at_first(
+    judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "MOST_NAMES", 1)
+    judged(*map(status, "abc"))
+    asked: list[Any] = []
+    monkeypatch.setattr(neighbours, "marked", lambda using: [("z", None)])
+    monkeypatch.setattr(neighbours, "newest_keys", lambda names, using: {n: ["1"] for n in names})
+    monkeypatch.setattr(
+        neighbours, "readable", lambda pairs, using: asked.extend(pairs) or ([], [])
+    )
+    list(neighbours._names("default"))
+    assert [("z", None), ("a", None)] == asked
+
+
 def test_callers_that_disagreed_within_a_day_are_said(judged: Any) -> None:
     day = timedelta(days=1)
     said = judged(
@@ -229,6 +269,8 @@ def test_of_many_names_some_are_said() -> None:
 
 def test_a_command_without_a_name_is_given_no_rule() -> None:
     assert "" == permissions._rule("ERR unknown command 'ZADD'", "ZADD", "p")
+    for said in ("No permissions to access a key", "access one of the keys used as arguments"):
+        assert "~p:*" == permissions._rule(said, "ZADD", "p")
     assert "&p:*" == permissions._rule("can't access one of the channels", "PUBLISH", "p")
     assert "~p:*" == permissions._rule("no access to one of the keys", "ZADD", "p")
     assert "+zadd" == permissions._rule("can't run this command", "ZADD", "p")
