@@ -345,6 +345,38 @@ def test_a_node_that_says_where_the_slots_are_is_no_suspect_any_more() -> None:
     assert [False, True, True] == [topology.suspect(one) for one in (A, B, C)]
 
 
+def test_a_node_that_knows_of_no_slots_is_not_believed() -> None:
+    said = {A: [], B: slots(A, B, C), C: []}
+    topology = Topology(SEEDS, lambda address: said[address])
+    assert OWNER == topology.of(KEY)
+    said[B] = []
+    with pytest.raises(Failure) as caught:
+        topology.look()
+    assert "busy" == caught.value.why
+    assert OWNER == topology.of(KEY)
+
+
+def test_what_moved_counts_until_the_nodes_are_asked_anew() -> None:
+    topology = Topology(SEEDS, lambda address: slots(A, B, C))
+    topology.look()
+    redirection = moved(OTHER).cause
+    assert isinstance(redirection, errors.MovedError)
+    assert OTHER == topology.moved(redirection) == topology.of(KEY)
+    topology.look()
+    assert OWNER == topology.of(KEY)
+
+
+def test_of_a_slot_that_nobody_has_any_node_is_asked() -> None:
+    row = [0, 0, [B.host, B.port, "id"]]
+    topology = Topology(SEEDS, lambda address: [row])
+    assert B == topology.of(KEY)
+
+
+def test_an_address_is_of_redis_where_it_does_not_say() -> None:
+    topology = Topology(["redis://", "redis://h", "rediss://u:p@h:1/0"], lambda address: [])
+    assert [("localhost", 6379), ("h", 6379), ("h", 1)] == topology.addresses
+
+
 def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -491,9 +523,18 @@ def test_a_script_that_met_a_half_moved_slot_may_have_run() -> None:
     assert other is routing.partly(other)
 
 
+NON_LOCAL = errors.ResponseError("Script attempted to access a non local key")
+
+
+def test_one_that_met_a_half_moved_slot_is_asked_again(nodes: Nodes, reply: Any) -> None:
+    nodes.answers["run", OWNER] = Failure(NON_LOCAL, 1.0, "final")
+    with pytest.raises(Failure) as caught:
+        reply(step())
+    assert "unanswered" == caught.value.why
+
+
 def test_each_of_several_that_met_a_half_moved_slot_may_have_run(nodes: Nodes) -> None:
-    said = errors.ResponseError("Script attempted to access a non local key")
-    nodes.answers["run", OWNER] = Failure(said, 1.0, "final")
+    nodes.answers["run", OWNER] = Failure(NON_LOCAL, 1.0, "final")
     answers = ClusterServer("cluster").many([step(), step()])
     assert ["unanswered"] * 2 == [one.why for one in answers if isinstance(one, Failure)]
 

@@ -211,6 +211,32 @@ def test_a_majority_that_does_not_answer_is_a_failure_and_is_undone_later(five: 
     assert five["d"].told("release") and five["e"].told("release")
 
 
+def test_a_failure_says_that_a_step_may_have_run_where_any_server_leaves_it_open(
+    five: Five,
+) -> None:
+    late = Failure(errors.TimeoutError("late"), 0.0, "unanswered")
+    for alias, said_there in zip("abcd", (GONE, GONE, late, GONE), strict=True):
+        five[alias].says = lambda step, said_there=said_there: said_there
+    (failure,) = run(five, ask())
+    assert ("unanswered", True) == (failure.why, "failed with: late" in str(failure.cause))
+
+
+def test_a_step_that_a_server_was_cancelled_on_may_have_run() -> None:
+    async def main() -> None:
+        votes, cancelled = voting.Votes({}, {}), asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        voting._count(cancelled, "a", votes)
+        assert "unanswered" == votes.failures["a"].why
+
+    asyncio.run(main())
+
+
+def test_of_an_ask_that_was_refused_nothing_is_remembered(five: Five) -> None:
+    five.ok("30302")
+    assert "no" == run(five, ask())[0][0]
+    assert {} == held._known
+
+
 def test_a_grant_after_the_vote_is_renewed_and_released_too(five: Five) -> None:
     five["e"].says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
 

@@ -79,6 +79,37 @@ def test_the_status_of_a_child_is_its_own() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (Semaphore("a", 3), "Semaphore('a', 3)"),
+        (Semaphore("a"), "Semaphore('a')"),
+        (Lock("a"), "Lock('a')"),
+        (RLock("a"), "RLock('a')"),
+        (ReadWriteLock("a"), "ReadWriteLock('a')"),
+        (ReadWriteLock("a").read, "ReadWriteLock('a').read"),
+        (ReadWriteLock("a").write, "ReadWriteLock('a').write"),
+    ],
+    ids=repr,
+)
+def test_an_object_is_shown_as_it_is_written(made: Any, shown: str) -> None:
+    assert shown == repr(made)
+
+
+def test_the_newest_lease_is_extended_by_so_much_or_to_so_much() -> None:
+    lock = Lock("a", timeout=100)
+    with lock as lease:
+        assert lock.extend(50) and 140 < lease.remaining <= 150
+        assert lock.extend(5, replace_ttl=True) and 1 < lease.remaining <= 5
+
+    async def main() -> None:
+        async with lock as lease:
+            assert await lock.aextend(50) and 140 < lease.remaining <= 150
+            assert await lock.aextend(5, replace_ttl=True) and 1 < lease.remaining <= 5
+
+    asyncio.run(main())
+
+
 def test_a_lock_that_is_full_says_so_by_name_and_reason() -> None:
     with Lock("a"):
         with pytest.raises(NotAcquired) as caught, Lock("a", blocking=False):

@@ -271,7 +271,7 @@ class Semaphore(Asking):
 
     def _quorum(self, name: str, using: Any, limit: int | None, timeout: float | None) -> Quorum:
         """The quorum of several aliases. ImproperlyConfigured if a majority would not be safe."""
-        if self._kind != "p" or limit != 1:
+        if limit != 1:
             raise ImproperlyConfigured(
                 f"{name!r} can't have several servers in using, only a Lock can: by majorities of "
                 "three servers, 3 holders would share a limit of 2, and readers pass a writer."
