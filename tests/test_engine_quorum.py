@@ -13,7 +13,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
-from django_redis_sync import Lock, Semaphore
+from django_redis_sync import Lease, Lock, Semaphore
 from django_redis_sync.engine.quorum import (
     Quorum,
     async_server,
@@ -28,6 +28,7 @@ from django_redis_sync.engine.quorum.async_server import AsyncQuorumServer
 from django_redis_sync.engine.quorum.members import deducted, stretched
 from django_redis_sync.engine.quorum.server import QuorumServer
 from django_redis_sync.engine.quorum.steps import undo
+from django_redis_sync.locks.lease_state import LeaseState, Terms
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
@@ -430,6 +431,16 @@ def test_what_a_quorum_cannot_keep_is_refused(options: Any) -> None:
         Lock("x", using=["a", "b", "c"], **options)
     with pytest.raises(ImproperlyConfigured):
         Semaphore("x", 2, using=["a", "b", "c"])
+
+
+def test_a_lease_of_several_servers_is_handed_to_nobody() -> None:
+    lease = object.__new__(Lease)
+    terms = Terms(KEYS, Quorum("abc"), 30.0, True, math.inf, 0.0)
+    lease._state = LeaseState(terms, GRANT, 0, 0.0)
+    with pytest.raises(NotImplementedError, match="several servers"):
+        lease.detach()
+    with pytest.raises(NotImplementedError, match="several servers"):
+        asyncio.run(lease.adetach())
 
 
 def test_an_acquisition_is_remembered_until_it_is_over_for_long(

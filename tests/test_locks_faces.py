@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,11 +32,13 @@ from django_redis_sync.locks import abandoned, counting, transactions
 from django_redis_sync.locks import acquire_all as acquiring
 from django_redis_sync.locks import lease as lease_module
 from django_redis_sync.locks.lease_state import LeaseState, Lost, Terms
+from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Grant, Refusal
+from django_redis_sync.protocol.plans import Answer, Grant, Refusal
 from django_redis_sync.protocol.scripts import said
 from django_redis_sync.signals import lease_lost
 from django_redis_sync.testing import without_redis
+from tests.behaviour.both import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +185,22 @@ def test_that_a_lease_is_lost_is_told_and_logged_once_and_why(
     assert [("ERROR", said)] == [(record.levelname, record.message) for record in caplog.records]
 
 
+def test_a_holder_is_told_as_soon_as_a_renewal_says_that_it_is_lost() -> None:
+    lost: list[Lease] = []
+    lease = Lock("a", on_lost=lost.append).acquire()
+    assert lease
+    step = plans.renewing(lease.terms.keys, lease._state.grant, 30.0, 1, 1.0)
+    lease.tended(step, Answer(["lost"], 0.0, 0.0))
+    assert not lease.held
+    eventually(lambda: lost == [lease])
+    assert repr(lease) == f"<Lease 'a' {lease.token[:8]} the server has it no more>"
+
+
+def test_a_lease_says_when_it_was_granted_by_the_servers_clock() -> None:
+    with Lock("a") as lease:
+        assert lease.acquired_at == datetime.fromtimestamp(lease.fence / 1e6, tz=timezone.utc)
+
+
 def test_a_loop_that_would_wait_for_itself_is_refused_unless_it_insists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -225,6 +244,8 @@ def test_a_fork_that_leaves_its_parents_block_gives_nothing_back() -> None:
         assert lease
         left(lease)
         assert Lock("a").locked()
+        with pytest.raises(LeaseLost, match=f"held by process {lease._state.pid}, not by this"):
+            lease.release()
         lease._state.pid -= 1
         lease.release()
 
@@ -249,6 +270,14 @@ def test_the_time_to_wait_is_that_of_all_together(monkeypatch: pytest.MonkeyPatc
     assert [("a", None, 1.0, 1), ("b", None, 0.25, 1), ("c", None, 0.0, 1)] == asked
     assert ["b", "a", "c"] == [lease.name for lease in leases]
     group.release()
+
+
+def test_children_of_a_name_are_several() -> None:
+    one, other = (Semaphore("a", 1, key=key) for key in "xy")
+    with acquire_all([one, other]) as leases:
+        assert ["a@x", "a@y"] == [lease.name for lease in leases]
+    with pytest.raises(ValueError, match="each name once"):
+        acquire_all([one, Semaphore("a", 1, key="x")])
 
 
 def test_all_or_nothing_passes_on_what_each_is_asked_for() -> None:
@@ -486,7 +515,7 @@ def test_a_lease_that_is_lost_is_owned_no_more_whatever_the_server_says() -> Non
     lease = Lock("a").acquire()
     assert lease and lease.owned()
     lease._state.lose("it could not be renewed")
-    assert lease.locked() and not lease.owned()
+    assert lease.locked() and not lease.owned() and not asyncio.run(lease.aowned())
 
 
 def test_a_renewal_is_watched_before_it_is_sent_and_after(monkeypatch: pytest.MonkeyPatch) -> None:

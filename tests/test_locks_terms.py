@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, synchronized
 from django_redis_sync.engine import labels
@@ -63,6 +64,14 @@ def test_each_option_of_semaphores_counts_by_itself(
     named = {option: NAMED[option]}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": named}}
     assert {**others, **named} == in_force(Semaphore("exports", limit), now)
+
+
+def test_a_wrong_option_of_semaphores_is_said_by_its_place(settings: Any) -> None:
+    named = {"exports": {"limit": 2, "timeout": -1}}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
+    place = r"REDIS_SYNC\['SEMAPHORES'\]\['exports'\]: timeout must be above 0"
+    with pytest.raises(ImproperlyConfigured, match=place):
+        asked(Semaphore("exports"))
 
 
 def test_the_call_rules_over_the_object(now: list[float]) -> None:
