@@ -223,6 +223,34 @@ def test_what_could_not_be_written_is_added_to_the_next(
     assert not tally.unwritten
 
 
+@pytest.mark.parametrize("failure", [GONE, FINAL], ids=["outage", "for good"])
+def test_a_share_that_could_not_be_written_is_said_anew(
+    failure: Failure, tally: Books, server: Any, now: list[float]
+) -> None:
+    tally.now = [Share(named("exports", "7"), 1, 0)]
+    server.fails = failure
+    with pytest.raises(Failure):
+        tally.tend(server, now[0])
+    server.fails = None
+    server.steps.clear()
+    tally.tend(server, now[0])
+    assert [1, 0] == json.loads(by_group(server)["exports"]["entry"])[:2]
+
+
+def test_of_refusals_that_cannot_be_written_the_busiest_keys_are_kept(
+    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tallies, "MOST_KEYS", 2)
+    server.fails = GONE
+    for n in range(100):
+        tally.happens("n", of=named("exports", f"k{n}"))
+    tally.happens("n", of=named("exports", "k70"))
+    with pytest.raises(Failure):
+        tally.tend(server, now[0])
+    for one in tally._unwritten.values():
+        assert 20 == len(one.refused) and 2 == max(one.refused.values())
+
+
 def test_of_several_writes_one_may_fail(
     tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +471,19 @@ def test_names_are_written_in_groups_but_at_once_when_the_process_ends(
     assert now[0] < names.due  # nothing is fresh
     names.add(named("c").keys)
     assert now[0] == names.due
+
+
+def test_no_more_names_are_noted_than_may(
+    server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nameses, "MOST_NOTED", 3)
+    names = Names(list)
+    for n in range(9):
+        names.add(named(f"n{n}").keys)
+    assert (3, 3) == (len(names.noted), len(names.fresh))
+    server.fails = GONE
+    names.tend(server, now[0])
+    assert 3 == len(names.fresh)
 
 
 def test_very_many_names_are_written_a_thousand_at_a_time(server: Any, now: list[float]) -> None:

@@ -14,6 +14,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from django_redis_sync.engine import pools
 from django_redis_sync.engine.pools import FRESH, AtHand, Borrowed, Exhausted, Own, Waiting
+from django_redis_sync.engine.server import Server
 from django_redis_sync.protocol.plans import Failure
 
 
@@ -373,6 +374,15 @@ def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
         waiting.pop("wake", 0.1)
     assert ({}, False) == (waiting._inside, line.is_open)
     assert [line] != use(own)
+
+
+def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:
+    mine, pool = Server("default"), Pool()
+    mine._own[pool] = own = Own(pool)
+    lines = use(own, 2)
+    mine.let_go()
+    assert [False, False] == [line.is_open for line in lines]
+    assert not {*lines} & {*use(own, 2)}
 
 
 def test_those_who_died_while_they_waited_leave_their_places() -> None:

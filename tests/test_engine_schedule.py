@@ -94,3 +94,12 @@ def test_it_says_what_a_plain_list_would() -> None:
                 schedule.drop(token)
                 del plain[token]
         assert min(plain.values(), default=math.inf) == schedule.earliest()
+
+
+def test_what_was_cleared_is_due_no_more() -> None:
+    schedule = Schedule()
+    schedule.put("seen", 1.0, 1.0)
+    assert 1.0 == schedule.earliest()
+    schedule.put("fresh", 2.0, 2.0)
+    schedule.clear()
+    assert (0, math.inf, []) == (len(schedule), schedule.earliest(), taken(schedule, 9.0))

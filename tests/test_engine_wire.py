@@ -407,6 +407,13 @@ def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
     assert words == caplog.messages
 
 
+def test_a_keeper_looks_again_when_receivers_wait_for_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeping.courier, "look_after", lambda now: 7.0)
+    assert 7.0 == Keeper("default")._turn()
+
+
 def test_a_mistake_of_our_own_in_a_renewal_fails_it_and_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -99,7 +99,7 @@ def test_a_name_is_made_of_the_argument_and_not_of_another_of_its_name(view) -> 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"timeout": -1}, {"blocking_timeout": "1"}])
 def test_wrong_options_are_refused_where_they_are_written(options: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=[*options][0]):
+    with pytest.raises((TypeError, ValueError), match=next(iter(options))):
         synchronized("nightly:{pk}", **options)
 
 
