@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_sync import Lock, Semaphore
+from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.management import runner, watchdog
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
@@ -332,6 +333,60 @@ def test_without_room_for_a_pipe_the_permit_is_given_back(monkeypatch: pytest.Mo
         patch.setattr(os, "pipe", full)
         assert runner.CANNOT_RUN == runner._Job(["sh"], said).under(lease)
     assert "sh: Too many open files" == said.getvalue() and lease.ended
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(FileNotFoundError(), 127), (PermissionError(), 126), (OSError(), 126)]
+)
+def test_a_command_begins_with_the_signals_of_a_shell(
+    error: OSError, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is blocked, none is anybody's else."""
+    done: list[Any] = []
+
+    def fails(*words: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watchdog, "prctl", lambda *words: None)
+        patch.setattr(signal, "signal", lambda *words: done.append(words))
+        patch.setattr(signal, "pthread_sigmask", lambda *words: done.append(words))
+        patch.setattr(os, "execvp", fails)
+        patch.setattr(os, "_exit", sys.exit)
+        with pytest.raises(SystemExit) as ends:
+            watchdog.become(["backup"], os.getppid())
+    assert code == ends.value.code
+    assert (signal.SIG_SETMASK, []) in done
+    asked = {getattr(signal, name) for name in watchdog.PASSED}
+    assert asked <= {number for number, handler in done if handler is signal.SIG_DFL}
+
+
+def test_a_signal_that_came_while_it_was_started_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = SimpleNamespace(pid=7, wait=lambda: None)
+    monkeypatch.setattr(runner.subprocess, "Popen", lambda words, **said: child)
+    sent: list[int] = []
+    job = runner._Job(["backup"], None)
+    monkeypatch.setattr(job, "_send", sent.append)
+    job._starting = True
+    job._received(signal.SIGTERM, None)
+    assert [] == sent
+    job._start(SimpleNamespace(name="job", fence=9))  # type: ignore[arg-type]
+    os.close(job._lifeline)
+    assert [signal.SIGTERM] == sent
+
+
+@pytest.mark.parametrize("quietly", [False, True])
+def test_a_permit_that_could_not_be_given_back_is_said_unless_its_loss_was(quietly: bool) -> None:
+    def release() -> None:
+        raise Unavailable("Error at redis://:s3cret@h: gone")
+
+    said = io.StringIO()
+    lease: Any = SimpleNamespace(release=release)
+    runner._Job(["backup"], said)._give_back(lease, quietly)
+    told = "The permit could not be given back: Error at redis://***@h: gone"
+    assert ("" if quietly else told) == said.getvalue()
 
 
 def test_where_descendants_cannot_be_told_the_process_group_is_signalled(

@@ -420,6 +420,7 @@ def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
         else:
             screen.process.send_signal(signal.SIGTERM)
         assert screen.wait() == 0
+    assert "every 100 ms" in screen.seen
     assert screen.seen.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert screen.seen.replace("^C", "").endswith("\x1b[?25h\x1b[?1049l")
     # Never blank in between: lines are overwritten and then cleared to their right.

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.contrib import messages
+from django.core.paginator import Paginator
 from django.http import QueryDict
 from django.template.loader import render_to_string
 
 from django_redis_sync.console import acting, charts, pages, views
 from django_redis_sync.console.charts import Bar, Step
 from django_redis_sync.console.pages import Listing, Wanted
+from django_redis_sync.models import Name
 from django_redis_sync.operators.doctor import Finding
 from django_redis_sync.operators.history import Counters
+from django_redis_sync.operators.sums import Quantiles
 from tests.support import statuses as make
 from tests.support.statuses import ago, forever, group, history, holder, waiter
 
@@ -86,6 +91,10 @@ def test_a_page_of_a_name_says_how_many_are_not_shown_and_means() -> None:
         60,
         None,
     )
+    sums: Any = SimpleNamespace(waited=Quantiles(0.5, 2.0), held=Quantiles(None, None))
+    assert ("", "") == (found.p_wait, found.p_hold)
+    known = replace(found, sums=sums)
+    assert ("500 ms, 2.0 s", "") == (known.p_wait, known.p_hold)
     assert (8, 5, "3.0 s", "5.0 s") == (
         found.more_holders,
         found.more_waiters,
@@ -277,6 +286,58 @@ def test_html_in_what_a_process_says_of_itself_is_text() -> None:
     assert all(
         f"&lt;img src=x&gt;{field}" in shown for field in ("label", "user", "host", "1", "t")
     )
+
+
+def text_of(template: str, **context: Any) -> str:
+    shown = render_to_string(f"admin/django_redis_sync/{template}.html", context)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown))
+
+
+def test_a_page_of_a_name_tells_its_oddities() -> None:
+    one = make.status(
+        holders=(holder("aaa"), holder("bbb", state="kept"), holder("ccc", state="handed")),
+        waiters=(waiter("www", permits=2), waiter("xxx", 2, alive=False, permits=0)),
+        clash=(4, ago(60)),
+        callers_limit=3,
+        holding=4,
+        waiting=7,
+    )
+    past = history("exports", None, Counters(waited=2, rejected=3, timed_out=4, granted=9))
+    waits = [pages.WaiterRow(each, pages.Who.of(each), "5 s") for each in one.waiters]
+    chart = charts.chart(charts.steps(past.rows), 3)
+    rows = tuple(pages.holder_row(one, each) for each in one.holders)
+    detail = pages.Detail(one, rows, tuple(waits), past, chart, 60, None)
+    said = text_of("_name", status=one, detail=detail)
+    assert "Callers disagree on the limit: 3 now, 4 before" in said
+    parts = re.split(r"\b(aaa|bbb|ccc|www|xxx)\b", said)
+    told = dict(zip(parts[1::2], parts[2::2], strict=True))
+    for words, id in (
+        ("released, kept for a while", "bbb"),
+        ("just handed over", "ccc"),
+        ("not heard of lately", "xxx"),
+    ):
+        assert [id] == [each for each in told if words in told[each]]
+    assert "5 s 2 " in told["www"] and "5 s all " in told["xxx"]
+    assert "and 1 more" in told["ccc"] and "and 5 more" in told["xxx"]
+    drawn = render_to_string("admin/django_redis_sync/_chart.html", {"chart": chart, "past": past})
+    assert 'aria-label="Waited: 2, rejected: 3, timed out: 4"' in drawn
+
+
+def test_a_finding_is_shown_with_its_remedy() -> None:
+    found = [Finding("acl", "error", "may not", "Refused: ZADD.", "Allow it.", ("a:1",))]
+    said = text_of("_finding_list", findings=found)
+    assert "may not acl On a:1. Refused: ZADD. Remedy: Allow it." in said
+
+
+def test_a_line_of_the_list_tells_what_was_reclaimed() -> None:
+    one = make.status(holders=(holder(),))
+    past = {("exports", None): history("exports", None, Counters(reclaimed=5, rejected=2, lost=9))}
+    rows = (pages._row(group(one, keys=0), past),)
+    page = Paginator(range(1), 1).page(1)
+    shown = text_of(
+        "_table", listing=Listing(rows, page, 1, None, Wanted()), links={}, opts=Name._meta
+    )
+    assert " 1 / 3 0 0 ms 2 5 " in shown
 
 
 def test_a_sparkline_runs_from_edge_to_edge() -> None:

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from django.core.management.color import no_style
 
-from django_redis_sync.management import display, naming, runner, terminal, watchdog
+from django_redis_sync.exceptions import Unavailable
+from django_redis_sync.management import display, looking, naming, runner, terminal, watchdog
+from django_redis_sync.management.commands.locks import _chosen
 from django_redis_sync.management.display import Seen
 from django_redis_sync.management.runner import NOT_ACQUIRED, Order
 from django_redis_sync.operators.history import Counters, History
@@ -65,11 +68,15 @@ def test_a_larger_limit_is_advised() -> None:
     assert "A limit of 9 would have been enough; it is 3 now." in said
 
 
+WHO = {"host": "web1", "pid": 7, "label": "export", "user": "42", "request": "r-1"}
+WHO["thread"] = "Thread-1"
+
+
 def test_holders_and_waiters_are_told_with_their_oddities() -> None:
     said = page(
         make.status(
             holders=(
-                holder("aaa", held=65, ends_in=12.0, permits=2),
+                holder("aaa", held=65, ends_in=12.0, permits=2, label=WHO),
                 holder("bbb", ends_in=5.0, state="handed"),
                 holder("ccc", ends_in=5.0, state="kept"),
                 forever("ddd"),
@@ -77,7 +84,7 @@ def test_holders_and_waiters_are_told_with_their_oddities() -> None:
             ),
             waiters=(waiter("www", 1, waits=7.0), waiter("xxx", 2, alive=False)),
             holding=9,
-            waiting=2,
+            waiting=5,
         )
     )
     lines = {line[:3]: line for line in said.splitlines() if line[:3].isalpha()}
@@ -85,7 +92,8 @@ def test_holders_and_waiters_are_told_with_their_oddities() -> None:
     assert "5.0 s*" in lines["bbb"] and "* Just handed over" in said
     assert "released, kept by min_hold" in lines["ccc"] and "*" not in lines["ccc"]
     assert "permanent" in lines["ddd"] and "all" in lines["eee"]
-    assert "… and 4 more" in said and 1 == said.count("more")
+    assert ["… and 4 more", "… and 3 more"] == [s for s in said.splitlines() if "more" in s]
+    assert "web1:7" in lines["aaa"] and "export, user 42, request r-1, Thread-1" in lines["aaa"]
     silent = [line for line in said.splitlines() if "xxx" in line or "www" in line]
     assert ["(silent)" in line for line in silent] == [False, True]
     assert "7.0 s" in silent[0]
@@ -186,6 +194,53 @@ def test_a_child_may_be_typed_as_a_table_shows_it(monkeypatch: pytest.MonkeyPatc
     assert [("exports", "42")] == naming.find("exports@42", None, None)
     assert [("a@b", None)] == naming.find("a@b", None, None)
     assert [("exports@43", None)] == naming.find("exports@43", None, None)
+
+
+@pytest.mark.parametrize(
+    ("cause", "remedy"),
+    [
+        (redis.ConnectionError("refused"), "Is the server running"),
+        (redis.ResponseError("NOPERM"), "See locks doctor."),
+        (redis.OutOfMemoryError("not allowed"), "raise maxmemory"),
+        (redis.ResponseError("OOM command not allowed"), "raise maxmemory"),
+    ],
+    ids=repr,
+)
+def test_what_is_said_to_help_goes_by_what_redis_said(cause: Exception, remedy: str) -> None:
+    error = Unavailable(f"Redis: {cause}")
+    error.__cause__ = cause
+    said = naming.unavailable(error)
+    assert said.startswith(f"Redis: {cause}. ") and remedy in said
+
+
+def test_keys_of_a_policy_for_which_most_wait_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = make.status(paused_since=make.AT)
+    keys = [
+        make.status(key="busy", in_use=3),
+        make.status(key="queue", in_use=1, waiting=2),
+        make.status(key="idle"),
+    ]
+    groups = [SimpleNamespace(children=(one,)) for one in keys]
+    selection = SimpleNamespace(read=lambda *rows: (groups, []), past={}, found=3, compared=None)
+    asked: list[Any] = []
+
+    def histories_of(some: Any, *, using: Any) -> Any:
+        asked.append(using)
+        return [history("exports", None, Counters(granted=2))]
+
+    monkeypatch.setattr(looking, "status_of", lambda name, using: own)
+    monkeypatch.setattr(looking, "Recent", lambda name, using: keys)
+    monkeypatch.setattr(looking, "Selection", lambda order, policy, using: selection)
+    monkeypatch.setattr(looking, "histories_of", histories_of)
+    seen = looking._policy("exports", "", 10, "other")
+    assert ["queue", "busy", "idle"] == [one.key for one in seen.groups[0].children]
+    assert (["other"], 2) == (asked, seen.past["exports", None].total.granted)
+
+
+def test_a_waiter_may_be_cleared_by_its_id_and_is_not_unless_it_is_named() -> None:
+    one = make.status(holders=(holder("aaa"),), waiters=(waiter("www"),))
+    for id, found in ((None, ["aaa"]), ("www", ["www"]), ("aaa", ["aaa"]), ("zzz", [])):
+        assert found == [shown.id for _, shown in _chosen([one], id)]
 
 
 # Running a command

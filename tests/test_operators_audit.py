@@ -69,6 +69,7 @@ def test_the_command_records_who_runs_it(raw: redis.Redis) -> None:
     lines = locks("log").splitlines()
     assert ["WHEN", "NAME", "WHAT", "WHO", "WHY"] == lines[0].split()
     assert 3 == len(lines)
+    assert 2 == len(locks("log", "--top", "1").splitlines())
     (line,) = [line for line in lines if " a " in line]
     assert audit.person() in line and line.endswith("migration of the 報表")
     (one,) = json.loads(locks("log", "a", "--format", "json"))

@@ -535,6 +535,17 @@ def test_options_is_free_only_where_the_framework_answers_it(
         assert 503 == Client().head("/x/").status_code
 
 
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("view", [Plain, PlainAsync])
+def test_a_preflight_is_free_for_the_middleware_alone(view, asgi: bool, with_middleware) -> None:
+    with_middleware(ENDPOINTS={"preflight": {"name": "one", "limit": 1}})
+    client = AsyncClient() if asgi else Client()
+    asks = (client.options, client.get)
+    with override_settings(ROOT_URLCONF=(route("x/", view.as_view(), name="preflight"),)), one():
+        statuses = [(async_to_sync(ask) if asgi else ask)("/x/").status_code for ask in asks]
+    assert [200, 503] == statuses
+
+
 def test_when_says_which_requests_are_limited() -> None:
     view = semaphore_required("one", limit=1, when=lambda request: "big" in request.GET)(
         lambda request: HttpResponse()

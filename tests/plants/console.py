@@ -157,4 +157,18 @@ PLANTS = [
         '"--watch", type',
         ("test_command_act.py::test_what_is_not_said_to_an_action_is_as_it_was",),
     ),
+    Plant(
+        "a waiter is not cleared by its id",
+        "management/commands/locks.py",
+        "for one in s.everyone]",
+        "for one in s.holders]",
+        (DISPLAY + "test_a_waiter_may_be_cleared_by_its_id_and_is_not_unless_it_is_named",),
+    ),
+    Plant(
+        "a command begins with signals blocked",
+        "management/watchdog.py",
+        "    signal.pthread_sigmask(signal.SIG_SETMASK, [])\n",
+        "",
+        ("test_command_run.py::test_a_command_begins_with_the_signals_of_a_shell",),
+    ),
 ]

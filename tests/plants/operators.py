@@ -185,4 +185,32 @@ PLANTS = [
         "counts = count_keys(names)",
         (USING + "test_all_that_is_read_is_read_there",),
     ),
+    Plant(
+        "the async status of an unused name forgets the settings",
+        "operators/status.py",
+        "return _status(keys, reply, configured().get(name))",
+        "return _status(keys, reply)",
+        ("test_operators_status.py::test_async_code_is_told_what_sync_code_is",),
+    ),
+    Plant(
+        "of many that were cleared those named are counted",
+        "operators/audit.py",
+        "amount = self.amount or len(self.ids)",
+        "amount = len(self.ids)",
+        ("test_operators_audit.py::test_of_many_that_were_cleared_some_are_named_and_all_counted",),
+    ),
+    Plant(
+        "paused since 1970",
+        "operators/actions.py",
+        'since = int(command(alias, "TIME")[0]) * 1000',
+        'since = int(command(alias, "TIME")[0])',
+        ("test_operators_actions.py::test_it_is_known_since_when_a_name_is_paused",),
+    ),
+    Plant(
+        "a silent node silences the others",
+        "operators/doctor/examining.py",
+        'all(said[0].id == "node" for',
+        'any(said[0].id == "node" for',
+        (LOOKS + "test_a_silent_node_is_a_finding_as_long_as_another_answers",),
+    ),
 ]
