@@ -204,6 +204,35 @@ def test_a_loop_that_ends_lets_what_it_is_closing_come_to_its_end() -> None:
     asyncio.run(main())
 
 
+def test_a_loop_that_ends_lets_what_its_generators_hold_be_given_back() -> None:
+    happened: list[str] = []
+
+    class Resident:
+        plans, retired = 0, False
+
+        async def aclose(self) -> None:
+            happened.append("closed")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        made, mine = loops.OnLoop(loop), Resident()
+        made.residents["a"] = mine
+
+        def give_back() -> None:
+            mine.plans = 1
+            loop.call_later(0.02, given_back)
+
+        def given_back() -> None:
+            mine.plans = 0
+            happened.append("given back")
+
+        loop.call_soon(give_back)
+        await made.aclose()
+
+    asyncio.run(main())
+    assert ["given back", "closed"] == happened[:2]
+
+
 def outcome(of: asyncio.Future[Any]) -> Any:
     return "cancelled" if of.cancelled() else of.exception() or of.result()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -125,6 +126,14 @@ def test_an_error_that_is_shown_in_a_list_says_what_it_says(kind: Any) -> None:
     assert f"[{kind.__name__}('no more')]" == str([kind("no more")])
 
 
+def test_an_error_says_its_message_alone_and_keeps_the_rest_on_its_way_elsewhere() -> None:
+    for error in (NotAcquired("no more", "full", "a"), LeaseLost("no more", "a")):
+        other = pickle.loads(pickle.dumps(error))
+        assert "no more" == str(error) == str(other)
+        assert "a" == error.lock_name == other.lock_name
+        assert getattr(error, "reason", "") == getattr(other, "reason", "")
+
+
 @pytest.mark.parametrize("kind", [Lock, RLock])
 def test_whoever_releases_nothing_is_told_of_which_lock(kind: Any) -> None:
     with pytest.raises(NotAcquired) as caught:
@@ -147,6 +156,35 @@ def test_a_writer_that_became_a_reader_is_handed_on_as_a_reader() -> None:
     with pytest.raises(TypeError, match="only a writer's"):
         adopted.downgrade()
     adopted.release()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_writer_that_could_not_become_a_reader_is_the_writer_still(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise Unavailable("down")
+
+    async def adowngrade(lock: ReadWriteLock) -> None:
+        with monkeypatch.context() as patch:
+            lease = await lock.write.aacquire()
+            patch.setattr(lease_module.drivers, "adrive", fail)
+            with pytest.raises(Unavailable):
+                await lock.adowngrade()
+            assert lease is lock.write.newest(keep=True)
+
+    def downgrade(lock: ReadWriteLock) -> None:
+        with monkeypatch.context() as patch:
+            lease = lock.write.acquire()
+            patch.setattr(lease_module.drivers, "drive", fail)
+            with pytest.raises(Unavailable):
+                lock.downgrade()
+            assert lease is lock.write.newest(keep=True)
+
+    if mode == "sync":
+        downgrade(ReadWriteLock("rows"))
+    else:
+        asyncio.run(adowngrade(ReadWriteLock("rows")))
 
 
 def test_an_adopted_lease_tells_its_new_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +232,17 @@ def test_a_holder_is_told_as_soon_as_a_renewal_says_that_it_is_lost() -> None:
     assert not lease.held
     eventually(lambda: lost == [lease])
     assert repr(lease) == f"<Lease 'a' {lease.token[:8]} the server has it no more>"
+
+
+def test_the_collector_is_sent_for_a_lease_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, now = list[Any](), lease_module.clock()
+    monkeypatch.setattr(abandoned, "collected", lambda loop: asked.append(loop) or True)
+    with Lock("a", renew=True) as lease:
+        lease._loop = ended = weakref.ref(threading.current_thread())  # type: ignore[assignment]
+        for nth in (1, 2):
+            step = plans.renewing(lease.terms.keys, lease._state.grant, 30.0, nth, 1.0)
+            lease.tended(step, Answer(["ok", "30000"], now, now))
+    assert [ended] == asked
 
 
 def test_a_lease_says_when_it_was_granted_by_the_servers_clock() -> None:
@@ -547,6 +596,8 @@ def test_a_lease_that_is_detached_is_renewed_as_one_that_leaves(
     with Lock("a") as first, Lock("b") as second:
         first.detach(3)
         asyncio.run(second.adetach(3))
+        # Else it would be said of them that they were dropped.
+        assert not {first.token, second.token} & {*keeper("default")._kept}
     assert [(3, True)] * 2 == asked
 
 

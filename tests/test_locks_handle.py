@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 from typing import Any
 
@@ -44,6 +46,17 @@ def test_the_terms_and_the_grant_arrive_as_they_were(said: Any) -> None:
     adoption = Adoption(handle.write(terms, GRANT, 9), told)
     assert (terms, GRANT, 9) == (adoption.terms, adoption.grant, adoption.known)
     assert isinstance(adoption.grant.token, Token)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 2), (1, 7), (2, None), (3, "a b"), (3, "a" * 65), (4, "x"), (5, "3"), (6, -1), (11, "9")],
+)
+def test_a_handle_with_something_wrong_in_it_is_none(place: int, value: Any) -> None:
+    values = json.loads(base64.urlsafe_b64decode(handle.write(terms_of(), GRANT, 9)))
+    values[place] = value
+    with pytest.raises(ValueError, match="not the handle of a lease"):
+        Adoption(base64.urlsafe_b64encode(json.dumps(values).encode()).decode(), told)
 
 
 def adopted(terms: Terms, reply: list[Any]) -> tuple[Terms, Grant, int, Run]:

@@ -53,6 +53,26 @@ async def test_it_can_be_taken_again_and_is_given_back_once(io, view) -> None:
 
 
 @both
+async def test_it_is_owned_while_the_server_says_so(io, view) -> None:
+    lock = RLock("owned")
+    assert not await io.do(lock, "owned")
+    await io.do(lock, "acquire")
+    assert await io.do(lock, "owned")
+    view("owned").clear()
+    assert not await io.do(lock, "owned")
+
+
+@both
+async def test_what_was_given_back_is_remembered_no_more(io, view) -> None:
+    lock = RLock("remembered")
+    for _ in range(2):
+        await io.do(lock, "acquire")
+    for _ in range(2):
+        await io.do(lock, "release")
+    assert {} == lock._held.mine().leases
+
+
+@both
 async def test_it_is_the_same_through_any_object_of_the_name(io, view) -> None:
     one, other = RLock("objects"), RLock("objects")
     async with io.entered(one) as outer:

@@ -232,6 +232,15 @@ def test_more_permits_than_the_limit_are_refused_at_once(x: Name) -> None:
     assert {} == x.ttls()
 
 
+def test_a_release_hands_on_what_is_over_too(x: Name) -> None:
+    x.hold("a", limit=2)
+    fence = x.hold("b", limit=2)
+    x.wait("c", "d", limit=2)
+    x.expire("a")
+    assert "ok" == x.release("b", fence)
+    assert (["c", "d"], []) == (sorted(x.holders()), x.queue())
+
+
 def test_a_shadow_is_told_why_it_would_have_been_refused(x: Name) -> None:
     assert 3 == len(x.ask("a", "shadow"))
     assert ["full"] == x.ask("b", "shadow")[3:]

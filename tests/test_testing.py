@@ -212,6 +212,15 @@ def test_limits_disabled_changes_nothing_else(clean_redis, settings) -> None:
         assert "mine:{a}:leases" == lease.terms.keys.leases
 
 
+def test_a_permit_stays_taken_from_the_grant_on_and_not_from_the_release(no_redis) -> None:
+    with Lock("short", min_hold=0.01):
+        time.sleep(0.03)
+    assert not Lock("short").locked()
+    with Lock("long", min_hold=100):
+        pass
+    assert Lock("long").locked()
+
+
 # As decorators
 
 
