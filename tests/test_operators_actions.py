@@ -88,6 +88,12 @@ def test_a_cleared_waiter_does_not_come_back(elsewhere: Any) -> None:
     assert caught.value.reason == "cleared"
 
 
+def test_who_is_named_twice_is_cleared_once() -> None:
+    lease = Semaphore("s", 2).acquire()
+    (cleared,) = actions.clear(status_of("s"), [lease.token, lease.token, lease.token[:8]])
+    assert cleared.done
+
+
 def test_clear_refuses_whom_the_status_does_not_show() -> None:
     with Lock("a") as lease, pytest.raises(ValueError, match="shows no holder"):
         actions.clear(status_of("b"), [lease.token])
@@ -242,8 +248,8 @@ def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixtu
 
 
 def test_it_is_known_since_when_a_name_is_paused() -> None:
-    for key in (None, "7"):
-        actions.pause("p", key)
+    actions.pause("p")
+    for key in (None, "7"):  # its own mark, and that of its policy
         shown = status_of("p", key)
         assert shown.paused_since is not None
         assert abs(shown.at - shown.paused_since) < timedelta(minutes=1)

@@ -66,18 +66,18 @@ def clear(
     """
     shown = {one.token: one for one in status.everyone}
     by_id = {one.id: one for one in shown.values()}
-    chosen = []
-    for token in dict.fromkeys(tokens):
+    chosen: dict[str, Holder | Waiter] = {}
+    for token in tokens:
         one = shown.get(token) or by_id.get(token)
         if one is None:
             raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
-        chosen.append(one)
+        chosen[one.token] = one
     keys = _keys(status.name, status.key, using)
     steps = [
-        Run("clear", keys.declared, (one.token, keys.mark, keys.keep), ATTEMPT) for one in chosen
+        Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in chosen
     ]
     cleared = []
-    for one, reply in zip(chosen, _run(steps, using), strict=True):
+    for one, reply in zip(chosen.values(), _run(steps, using), strict=True):
         cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
         _log("cleared", status.display, id=one.id, done=reply[0] == "ok", **_who(one))
     ids = [one.id for one in cleared if one.done]

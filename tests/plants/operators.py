@@ -27,8 +27,8 @@ PLANTS = [
     Plant(
         "a clear ignores using",
         "operators/actions.py",
-        "for one, reply in zip(chosen, _run(steps, using), strict=True):",
-        "for one, reply in zip(chosen, _run(steps, None), strict=True):",
+        "for one, reply in zip(chosen.values(), _run(steps, using), strict=True):",
+        "for one, reply in zip(chosen.values(), _run(steps, None), strict=True):",
         (USING + "test_each_act_takes_effect_and_is_recorded_there_alone",),
     ),
     Plant(
