@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import redis
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
-from django.test import Client, RequestFactory, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path, reverse
 
 from devtools.servers import free_port
@@ -281,6 +282,7 @@ def test_a_policys_page_lists_its_keys_and_a_keys_page_no_others(
     pages = [f"{LIST}{quoted('tenants', key)}/change/" for key in (None, "1")]
     shown = [viewer.get(page).content.decode() for page in pages]
     assert [True, False] == [f"{quoted('tenants', '2')}/change/" in page for page in shown]
+    assert f'<a href="{LIST}tenants/change/"><bdi>tenants</bdi></a>' in shown[1]  # the way up
 
 
 @pytest.mark.parametrize("unknown", ["nobody", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
@@ -368,22 +370,26 @@ def test_something_else_under_our_keys_is_said(viewer: Client, raw: object) -> N
 
 
 @pytest.mark.parametrize("where", ["/admin/", "/admin/login/", LIST, LIST + "live/"])
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 def test_a_misspelt_setting_leaves_the_admin_open_under_the_middleware(
-    viewer: Client, settings: Any, where: str
+    viewer: Client, settings: Any, where: str, asgi: bool
 ) -> None:
     """Where it is told; whatever else is limited fails, as it would with any wrong settings."""
     limits = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, limits]
     settings.REDIS_SYNC = {"TIMOUT": 3}
-    response = viewer.get(where)
+    client = AsyncClient() if asgi else viewer
+    client.cookies = viewer.cookies
+    get = async_to_sync(client.get) if asgi else client.get
+    response = get(where)
     if where.startswith(LIST):
         assert 503 == response.status_code
         assert "TIMOUT" in response.content.decode()
     else:
         assert response.status_code in (200, 302)
     with pytest.raises(ImproperlyConfigured, match="TIMOUT"):
-        viewer.get("/plain/")
+        get("/plain/")
 
 
 def test_the_last_hour_stands_above_the_rows(viewer: Client, held: Callable[..., None]) -> None:

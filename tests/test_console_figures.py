@@ -216,6 +216,12 @@ def test_acts_that_take_something_back_are_harmless() -> None:
     assert {"pause": False, "resume": True, "resize": False, "reset": True} == harmless
 
 
+def test_what_was_typed_is_what_is_confirmed() -> None:
+    deed = acting.prepare("resize", make.status(), form(limit=" 5 "))
+    assert (("limit", "5"),) == deed.fields
+    assert deed.title == "Set the limit of exports to 5?"
+
+
 @pytest.mark.parametrize("given", ["0", "-1", "", "x", "1.5", str(2**31)])
 def test_a_limit_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="whole number"):

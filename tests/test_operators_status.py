@@ -19,7 +19,7 @@ from django_redis_sync.engine import keeper, names
 from django_redis_sync.engine.server import Server, server_of
 from django_redis_sync.operators import history
 from django_redis_sync.operators.history import Counters, histories, histories_of, suggest
-from django_redis_sync.operators.names import grouped, names_in_use
+from django_redis_sync.operators.names import grouped, groups_of, names_in_use
 from django_redis_sync.operators.status import (
     Holder,
     Status,
@@ -200,6 +200,14 @@ def test_async_code_is_told_what_sync_code_is(settings: Any) -> None:
         for name, key in (("exports", None), ("exports", "7"), ("held", None)):
             told_async = asyncio.run(astatus_of(name, key))
             assert told(status_of(name, key)) == told(told_async)
+
+
+def test_a_policy_whose_plain_name_is_used_counts_that_too(raw: redis.Redis) -> None:
+    with Semaphore("api", 5), Semaphore("api", 5, key="1"):
+        eventually(lambda: listed("api", "api@1"))
+        ((api,), _) = groups_of(["api"], 10)
+    assert api.own is not None
+    assert (2, ["1"]) == (api.in_use, [one.key for one in api.children])
 
 
 def test_children_are_grouped_under_their_policy_with_sums(raw: redis.Redis) -> None:
