@@ -209,7 +209,7 @@ def test_one_is_no_plural(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> 
             "status", "api", "--sort", "name", "--top", "1"
         )
     stream = StringIO()
-    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: os.terminal_size((80, 3)))
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda **_: os.terminal_size((80, 3)))
     terminal.Screen(stream).draw(["1", "2", "3"])
     assert "more line" not in stream.getvalue()
     terminal.Screen(stream).draw(["1", "2", "3", "4"])

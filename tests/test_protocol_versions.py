@@ -7,6 +7,7 @@ they write anything, and new ones at a format that they do not know.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,10 @@ class Storm:
     """Workers of both versions on one name, one script after another, as a server runs them.
 
     What they believe is compared with nothing but the limit: `most` is the highest number of
-    permits that were believed in at once.
+    permits that were believed in at once. `pace`: milliseconds between two steps of this storm.
     """
+
+    pace = 2.0
 
     def __init__(self, names: list[Name], limit: int, seed: int) -> None:
         self.names, self.limit, self.chance = names, limit, random.Random(seed)
@@ -189,9 +192,8 @@ class Storm:
 
     def _ask(self, token: str, how: str) -> None:
         before = self.names[0].now()
-        reply = self.worker().ask(
-            token, how, lease=self.chance.choice([2, 5, 20]), limit=self.limit
-        )
+        lease = int(self.chance.choice([1, 2.5, 10]) * self.pace)
+        reply = self.worker().ask(token, how, lease=lease, limit=self.limit)
         if reply[0] == "ok":
             self.granted += 1
             self.held[token] = reply[1], before + int(reply[2])
@@ -224,7 +226,13 @@ class Storm:
             fence, _ = self.held.pop(token)  # believed in only when the answer came
             self.count += 1
             how = self.chance.choice(["set", "adopt"])
-            said = {"fence": fence, "how": how, "ms": 20, "nth": self.count, "known": self.count}
+            said = {
+                "fence": fence,
+                "how": how,
+                "ms": int(10 * self.pace),
+                "nth": self.count,
+                "known": self.count,
+            }
             reply = self.worker().run("renew", token, **said)
             if reply[0] == "ok":
                 self.held[token] = fence, before + int(reply[1])
@@ -242,8 +250,11 @@ def storm(raw: redis.Redis) -> Iterator[Any]:
             for n in range(10)
         ]
         for _ in range(400):
+            start = time.monotonic()
             for one in storms:
                 one.step()
+            # On a busy machine leases last longer, or no two of them would meet.
+            Storm.pace = max(2.0, 1000 * (time.monotonic() - start))
         return storms
 
     return run
