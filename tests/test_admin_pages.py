@@ -265,9 +265,16 @@ def quoted(name: str, key: str | None = None) -> str:
 )
 def test_every_name_has_a_page_of_its_own(viewer: Client, name: str, key: str | None) -> None:
     with Semaphore(name, 2, key=key):
-        url = reverse("admin:django_redis_sync_name_change", args=[quoted(name, key)])
+        url, live, data = (
+            reverse(f"admin:django_redis_sync_name_{page}", args=[quoted(name, key)])
+            for page in ("change", "live_name", "data_name")
+        )
         response = viewer.get(url)
+        assert 200 == viewer.get(live).status_code
+        (told,) = viewer.get(data).json()["names"]
 
+    assert not {".", ".."} & {*url.split("/")}  # a browser would go up there
+    assert (name, key) == (told["name"], told["key"])
     assert response.status_code == 200
     assert response.context["status"].name == name
     assert response.context["status"].key == key

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,8 @@ from django.core.management.color import no_style
 
 from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.management import display, looking, naming, runner, terminal, watchdog
-from django_redis_sync.management.commands.locks import _chosen
+from django_redis_sync.management.commands import locks
+from django_redis_sync.management.commands.locks import Command, _chosen
 from django_redis_sync.management.display import Seen
 from django_redis_sync.management.runner import NOT_ACQUIRED, Order
 from django_redis_sync.operators.history import Counters, History
@@ -211,6 +215,31 @@ def test_what_is_said_to_help_goes_by_what_redis_said(cause: Exception, remedy: 
     error.__cause__ = cause
     said = naming.unavailable(error)
     assert said.startswith(f"Redis: {cause}. ") and remedy in said
+
+
+def test_watching_goes_on_while_redis_is_down_and_says_what_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[Any] = []
+
+    @contextmanager
+    def screen(stream: Any) -> Iterator[Any]:
+        yield SimpleNamespace(draw=drawn.append)
+
+    def lines(width: int | None) -> list[str]:
+        raise Unavailable("Redis: refused")
+
+    def sleep(seconds: float) -> None:
+        if len(drawn) == 2:
+            raise KeyboardInterrupt
+
+    command = Command(stdout=StringIO())
+    monkeypatch.setattr(terminal, "screen", screen)
+    monkeypatch.setattr(locks, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(command, "_width", lambda: 80)
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(lines, 1.0, "table")
+    assert [True] * 2 == ["Is the server running" in shown[-1] for shown in drawn]
 
 
 def test_keys_of_a_policy_for_which_most_wait_come_first(monkeypatch: pytest.MonkeyPatch) -> None:

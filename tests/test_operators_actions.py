@@ -255,6 +255,12 @@ def test_it_is_known_since_when_a_name_is_paused() -> None:
         assert abs(shown.at - shown.paused_since) < timedelta(minutes=1)
 
 
+def test_a_mark_of_no_time_that_can_be_is_shown(raw: redis.Redis) -> None:
+    raw.hset(MARKS, "p:p", 10**17)
+    shown = status_of("p", "7").paused_since
+    assert shown is not None and 9999 == shown.year
+
+
 def test_the_log_says_who_was_cleared(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "django_redis_sync")
     label = {"host": "web1", "pid": 7, "user": "42", "request": "r-1"}

@@ -19,7 +19,7 @@ from django_redis_sync.engine import keeper, names
 from django_redis_sync.engine.server import Server, server_of
 from django_redis_sync.operators import history
 from django_redis_sync.operators.history import Counters, histories, histories_of, suggest
-from django_redis_sync.operators.names import grouped, groups_of, names_in_use
+from django_redis_sync.operators.names import Recent, grouped, groups_of, names_in_use
 from django_redis_sync.operators.status import (
     Holder,
     Status,
@@ -53,6 +53,18 @@ def test_a_name_is_listed_as_soon_as_it_is_used(raw: redis.Redis) -> None:
 def test_the_most_recent_name_comes_first(raw: redis.Redis) -> None:
     raw.zadd(REGISTRY, {"old": 1000, "newer": 3000, "new": 2000})
     assert names_in_use() == [("newer", None), ("new", None), ("old", None)]
+
+
+def test_any_part_of_the_list_is_as_in_the_whole(raw: redis.Redis, settings: Any) -> None:
+    """Those of the settings come first, those of the registry follow."""
+    raw.zadd(REGISTRY, {f"n{i}": i + 1 for i in range(6)})
+    named = {f"of-the-settings-{i}": {"limit": 1} for i in range(3)}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
+    found = Recent()
+    assert [*named, *(f"n{i}" for i in reversed(range(6)))] == found[:]
+    for length in range(1, 9):
+        parts = [found[start : start + length] for start in range(0, len(found), length)]
+        assert found[:] == [name for part in parts for name in part]
 
 
 def test_a_child_is_told_from_a_plain_name_with_an_at_sign(raw: redis.Redis) -> None:

@@ -171,4 +171,18 @@ PLANTS = [
         "",
         ("test_command_run.py::test_a_command_begins_with_the_signals_of_a_shell",),
     ),
+    Plant(
+        "live pages of names that are quoted are not found",
+        "admin.py",
+        'kwargs["object_id"] = unquote(kwargs["object_id"])',
+        "pass",
+        ("test_admin_pages.py::test_every_name_has_a_page_of_its_own",),
+    ),
+    Plant(
+        "a name of dots leads elsewhere",
+        "models.py",
+        "return cls(id=_DOTS.get(quoted, quoted))",
+        "return cls(id=quoted)",
+        ("test_admin_pages.py::test_every_name_has_a_page_of_its_own",),
+    ),
 ]
