@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -386,6 +387,26 @@ def test_a_connection_that_could_not_be_had_sent_nothing() -> None:
     run(main())
 
 
+def test_a_connection_that_came_late_because_the_loop_was_busy_is_made_again() -> None:
+    class Slow(Line):
+        tries = 0
+
+        async def get_connection(self) -> Line:
+            self.tries += 1
+            if self.tries == 1:
+                time.sleep(0.2)
+                await asyncio.sleep(0.01)  # now it is known how late it is
+                raise errors.TimeoutError("Timeout connecting to server")
+            return await super().get_connection()
+
+    async def main() -> None:
+        line = Slow()
+        assert ["ok", "first"] == (await Batcher(line).submit(step("first"))).reply
+        assert 2 == line.tries
+
+    run(main())
+
+
 def test_a_socket_timeout_of_the_project_that_is_shorter_rules() -> None:
     async def main() -> None:
         line = Line()
@@ -508,6 +529,17 @@ def test_patience_that_ended_while_nothing_waited_ends_the_next_wait() -> None:
         with pytest.raises(asyncio.TimeoutError), patience:
             await loop.create_future()
         assert [] == errors_of_the_loop
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no task knows how often it was cancelled")
+def test_patience_leaves_no_cancellation_to_the_task() -> None:
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError), Patience(0.01):
+            await asyncio.sleep(PATIENCE)
+        task = asyncio.current_task()
+        assert task is not None and 0 == task.cancelling()  # type: ignore[attr-defined]
 
     run(main())
 

@@ -538,6 +538,7 @@ def test_marks_are_read_before_the_first_ask_and_each_second_while_a_policy_is_u
     marks = marks_of()
     server.reply = ["p:exports", "17"]
     assert marks.needed(policy)
+    assert now[0] + markses.EVERY == marks.due
     marks.tend(server, now[0])
     assert ("17 0", now[0] + markses.EVERY) == (policy.mark, marks.due)
     assert not marks.needed(policy)

@@ -589,6 +589,15 @@ def looked() -> ClusterServer:
     return server
 
 
+def test_renewals_go_over_a_lane_for_each_node(nodes: Nodes) -> None:
+    server = looked()
+    assert OWNER == server.place(step())
+    redirection = moved(OTHER).cause
+    assert isinstance(redirection, errors.MovedError)
+    server.topology.moved(redirection)
+    assert OTHER == server.place(step())
+
+
 def test_several_commands_go_to_each_node_at_once_and_come_back_in_their_order(
     nodes: Nodes,
 ) -> None:

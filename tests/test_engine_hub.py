@@ -160,6 +160,18 @@ def test_a_hub_that_hears_nothing_is_not_waited_for_longer_than_was_said() -> No
     run(main())
 
 
+def test_a_hub_that_was_closed_listens_again_when_somebody_waits_again() -> None:
+    async def main() -> None:
+        radio = Radio()
+        hub = Hub(radio, "p")
+        for tuned in (1, 2):
+            await hub.ready(PATIENCE)
+            assert tuned == radio.tuned
+            await hub.aclose()
+
+    run(main())
+
+
 # Rooms
 
 

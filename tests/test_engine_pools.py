@@ -376,6 +376,17 @@ def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
     assert [line] != use(own)
 
 
+@pytest.mark.parametrize(
+    ("said", "patience"), [(2.0, 2.0), (60.0, pools.ATTEMPT), (None, pools.ATTEMPT)]
+)
+def test_an_answer_may_take_as_long_as_the_project_says_but_not_longer_than_ours(
+    said: float | None, patience: float
+) -> None:
+    pool = Pool()
+    pool.connection_kwargs = {"socket_timeout": said}
+    assert patience == Own(pool).patience
+
+
 def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:
     mine, pool = Server("default"), Pool()
     mine._own[pool] = own = Own(pool)

@@ -297,6 +297,22 @@ def test_a_server_that_did_not_answer_the_ask_is_told_to_undo_what_it_may_have(
     assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["bury"])) for one in hows]
 
 
+def test_whoever_is_a_moment_later_than_the_majority_is_heard(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voting, "LATE", 20.0)
+
+    def says_soon(step: Run) -> Any:
+        if step.verb == "acquire":
+            return REPLIES["acquire"]
+        asyncio.get_running_loop().call_later(0.01, five["e"].answer, ["ok"])
+        return None
+
+    five["e"].says = says_soon
+    assert ["ok"] == run(five, ask(), RELEASE)[1]
+    assert [] == five.later["e"].steps
+
+
 def test_a_release_without_a_majority_is_a_failure_and_asked_again_only_where_it_failed(
     five: Five,
 ) -> None:

@@ -16,6 +16,7 @@ from django_redis_sync.protocol.keys import (
     keys_of,
     quote,
     split,
+    touched,
     unquote,
 )
 from tests.support.packed import all_keys
@@ -158,3 +159,10 @@ def test_an_odd_name_is_good(name: str) -> None:
 
     assert name == keys.display
     assert (name, None) == split(keys.quoted)
+
+
+def test_a_script_works_on_all_keys_of_a_name_whichever_it_declares() -> None:
+    keys = keys_of("p", "x")
+    every = (keys.leases, keys.queue, keys.waiters, keys.info, keys.wake, keys.stats)
+    assert every == touched(keys.declared)
+    assert ("p:marks",) == touched(("p:marks",))

@@ -550,9 +550,10 @@ def test_permits_that_came_at_the_last_moment_are_kept(desk: Desk) -> None:
 
 def test_giving_up_after_a_lost_reply_buries(desk: Desk) -> None:
     """Rule 6."""
-    hand = desk.acquire(give_up_at=101).fail("unanswered", 100.5)
+    hand = desk.acquire(give_up_at=101, attempt=5.0).fail("unanswered", 100.5)
     hand.answer("wait", str(S1), 1000, 0, sent=100.5).element(None, 101)
     assert ("giveup", 1) == (hand.said["how"], hand.said["bury"])
+    assert plans.UNDO_BUDGET == hand.step.timeout  # its time to wait is over already
     hand.answer("gone", sent=101)
     if not hand.ended:
         # It may bury once more: that does no harm.

@@ -5,6 +5,7 @@ import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
@@ -20,10 +21,13 @@ from django_redis_sync import (
     ReadWriteLock,
     RLock,
     Semaphore,
+    memory,
     semaphore_required,
 )
 from django_redis_sync.engine.keeper import keeper
-from django_redis_sync.memory import _VERBS
+from django_redis_sync.memory import _VERBS, MemoryServer
+from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.plans import Run
 from django_redis_sync.protocol.scripts import ASIDE, VERBS
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 from tests.request_site import gate  # noqa: F401 - the site's views import it
@@ -219,6 +223,22 @@ def test_a_permit_stays_taken_from_the_grant_on_and_not_from_the_release(no_redi
     with Lock("long", min_hold=100):
         pass
     assert Lock("long").locked()
+
+
+def test_who_looks_again_within_two_seconds_keeps_its_place(monkeypatch) -> None:
+    server, keys, now = MemoryServer(), keys_of("p", "x"), [1000.0]
+    monkeypatch.setattr(memory, "time", SimpleNamespace(time=lambda: now[0]))
+
+    def ask(token: str, how: str) -> list[str]:
+        words = ("60000", how, "p 1", "1 1 - ", 0)
+        return server.run(Run("acquire", keys.declared, (token, *words), 1.0)).reply
+
+    for token in "abc":
+        ask(token, "wait")
+    now[0] += 0.99 * memory.PATIENCE
+    assert [["wait", "1"], ["wait", "0"]] == [ask(token, "again")[::3] for token in "cb"]
+    now[0] += 1.01 * memory.PATIENCE
+    assert ["gone"] == ask("b", "again")
 
 
 # As decorators
