@@ -232,6 +232,20 @@ def test_a_step_that_a_server_was_cancelled_on_may_have_run() -> None:
     asyncio.run(main())
 
 
+def test_a_pause_on_any_server_is_the_reason_that_is_told(five: Five) -> None:
+    five.ok()
+    says(five, "acquire", ["no", "paused", 0], "c")
+    assert ["no", "paused"] == run(five, ask())[0][:2]
+
+
+def test_a_majority_that_refuses_a_step_is_an_error_of_the_servers(five: Five) -> None:
+    refused = Failure(errors.ResponseError("NOPERM no right"), 0.0, "final")
+    for alias in "abc":
+        five[alias].says = lambda step: refused
+    (failure,) = run(five, ask())
+    assert ("final", errors.ResponseError) == (failure.why, type(failure.cause))
+
+
 def test_of_an_ask_that_was_refused_nothing_is_remembered(five: Five) -> None:
     five.ok("30302")
     assert "no" == run(five, ask())[0][0]

@@ -407,6 +407,15 @@ def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
     assert words == caplog.messages
 
 
+def test_a_keeper_knows_of_no_lease_that_is_gone_and_lets_go_of_all() -> None:
+    mine, keys, let_go = Keeper("default"), keys_of("p", "x"), list[int]()
+    mine._kept["t"] = (lambda: None), keys  # type: ignore[assignment]
+    assert [] == mine.newest(keys, 9)
+    mine.errands = SimpleNamespace(let_go=lambda: let_go.append(1))  # type: ignore[assignment]
+    mine.let_go()
+    assert ({}, [1]) == (mine._kept, let_go)
+
+
 def test_a_keeper_looks_again_when_receivers_wait_for_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
