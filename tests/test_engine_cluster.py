@@ -345,6 +345,33 @@ def test_a_node_that_says_where_the_slots_are_is_no_suspect_any_more() -> None:
     assert [False, True, True] == [topology.suspect(one) for one in (A, B, C)]
 
 
+def test_whoever_waited_for_another_to_ask_does_not_ask_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, asked = [1000.0], list[Address]()
+    monkeypatch.setattr(topologies, "clock", lambda: now[0])
+
+    def says(address: Address) -> Any:
+        asked.append(address)
+        return slots(A, B, C)
+
+    class Asked:
+        """In the place of the lock: another thread had it, and asked."""
+
+        def __enter__(self) -> None:
+            now[0] += 1
+            topology._looked = now[0]
+            now[0] += 1
+
+        def __exit__(self, *_: Any) -> None: ...
+
+    topology = Topology(SEEDS, says)
+    topology.look()
+    topology._looking = Asked()  # type: ignore[assignment]
+    topology.look()
+    assert [A] == asked
+
+
 def test_a_node_that_knows_of_no_slots_is_not_believed() -> None:
     said = {A: [], B: slots(A, B, C), C: []}
     topology = Topology(SEEDS, lambda address: said[address])

@@ -246,6 +246,16 @@ def test_a_majority_that_refuses_a_step_is_an_error_of_the_servers(five: Five) -
     assert ("final", errors.ResponseError) == (failure.why, type(failure.cause))
 
 
+def test_each_try_is_remembered_for_as_long_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(held, "clock", lambda: now[0])
+    one = held.Held("t")
+    for _ in range(2):
+        now[0] += 200
+        one.again()
+        assert now[0] + held.FORGET == one.until
+
+
 def test_of_an_ask_that_was_refused_nothing_is_remembered(five: Five) -> None:
     five.ok("30302")
     assert "no" == run(five, ask())[0][0]
