@@ -57,18 +57,23 @@ class Name:
         for token in tokens:
             assert "wait" == self.ask(token, **said)[0]
 
-    def wait_long(self, *tokens: str) -> None:
-        """As wait; none of so many is silent before the last is there."""
+    def take_part(self, *tokens: str, **said: Any) -> None:
+        """Each asks, and is told the same; so many that they had better do it together."""
         script = scripts.script("acquire")
         self.raw.script_load(script.source)
+        with self.raw.pipeline(transaction=False) as all_of_them:
+            for token in tokens:
+                one = call("acquire", self.keys, token, **said)
+                all_of_them.evalsha(script.sha, len(one.keys), *one.keys, *map(str, one.argv))
+            assert 1 == len({words(reply)[0] for reply in all_of_them.execute()})
+
+    def wait_long(self, *tokens: str) -> None:
+        """As wait; none of so many is silent before the last is there."""
         for start in range(0, len(tokens), 100):
             some = tokens[start : start + 100]
-            with self.raw.pipeline(transaction=False) as all_of_them:
-                for token in some:
-                    one = call("acquire", self.keys, token, how="wait")
-                    all_of_them.evalsha(script.sha, len(one.keys), *one.keys, *map(str, one.argv))
-                assert {b"wait"} == {words(reply)[0] for reply in all_of_them.execute()}
-            self.raw.zadd(self.keys.waiters, dict.fromkeys(some, self.now() + 600_000))
+            self.take_part(*some, how="wait")
+            late = dict.fromkeys(some, self.now() + 600_000)
+            assert len(some) == self.raw.zadd(self.keys.waiters, late, xx=True, ch=True)
 
     def release(self, token: str, fence: str, **said: Any) -> str:
         return self.run("release", token, fence=fence, how="release", **said)[0]
@@ -157,8 +162,10 @@ class Name:
 
     def expire(self, *tokens: str) -> None:
         """Their leases have ended, and nobody noticed yet."""
-        for token in tokens:
-            self.move(token, self.now() - 1 - self.end(token))
+        if len(tokens) == 1:
+            return self.move(*tokens, self.now() - 1 - self.end(*tokens))
+        over = dict.fromkeys(tokens, self.now() - 1)
+        assert len(over) == self.raw.zadd(self.keys.leases, over, xx=True, ch=True)
 
     def silence(self, *tokens: str) -> None:
         """Their deadlines as waiters or winners have passed."""
@@ -1346,8 +1353,8 @@ def test_a_head_of_the_future_is_not_passed_either(x: Name) -> None:
 def test_hundreds_of_leases_that_are_over_take_no_permits(x: Name) -> None:
     """No rejection while a permit is free and nobody waits."""
     tokens = [f"t{n}" for n in range(450)]
-    for token in tokens:
-        x.ask(token, "try", kind="w", limit=1000, lease=60_000)
+    x.take_part(*tokens, how="try", kind="w", limit=1000, lease=3_600_000)
+    assert len(tokens) == len(x.holders())
     x.expire(*tokens)
 
     assert "ok" == x.ask("writer", "try", kind="w", permits=0, limit=1000)[0]
@@ -1358,8 +1365,8 @@ def test_thousands_of_leases_that_are_over_are_removed_script_by_script(x: Name)
     """What is left over is no reason to refuse: it says so, and is asked again at once."""
     many = C["BOUND"] * C["ROUNDS"] + 500
     tokens = [f"t{n}" for n in range(many)]
-    for token in tokens:
-        x.ask(token, "try", kind="w", limit=10_000, lease=3_600_000)
+    x.take_part(*tokens, how="try", kind="w", limit=10_000, lease=3_600_000)
+    assert len(tokens) == len(x.holders())
     x.expire(*tokens)
 
     writer = {"kind": "w", "permits": 0, "limit": 10_000}

@@ -97,6 +97,30 @@ def counted(client: redis.Redis) -> Iterator[Counted]:
     seen.seconds = time.monotonic() - start
 
 
+class Pulse:
+    """`most`: seconds by which a thread of this process woke too late, at the worst."""
+
+    def __init__(self) -> None:
+        self.most = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        expected = time.monotonic()
+        while not self._over.is_set():
+            self.most = max(self.most, time.monotonic() - expected)
+            expected = time.monotonic() + 0.01
+            time.sleep(0.01)
+
+
 @contextlib.contextmanager
 def sent() -> Iterator[Counted]:
     """What this thread and its event loop send during the block, to whatever server: nothing of
