@@ -159,7 +159,7 @@ def test_a_writer_that_became_a_reader_is_handed_on_as_a_reader() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_writer_that_could_not_become_a_reader_is_the_writer_still(
+def test_a_writer_that_could_not_become_a_reader_is_the_writer_still_and_may_ask_again(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> Any:
@@ -172,6 +172,10 @@ def test_a_writer_that_could_not_become_a_reader_is_the_writer_still(
             with pytest.raises(Unavailable):
                 await lock.adowngrade()
             assert lease is lock.write.newest(keep=True)
+        assert lease is await lock.adowngrade()
+        assert lease is lock.read.newest(keep=True)
+        with pytest.raises(TypeError, match="only a writer's"):
+            await lease.adowngrade()
 
     def downgrade(lock: ReadWriteLock) -> None:
         with monkeypatch.context() as patch:
@@ -180,6 +184,10 @@ def test_a_writer_that_could_not_become_a_reader_is_the_writer_still(
             with pytest.raises(Unavailable):
                 lock.downgrade()
             assert lease is lock.write.newest(keep=True)
+        assert lease is lock.downgrade()
+        assert lease is lock.read.newest(keep=True)
+        with pytest.raises(TypeError, match="only a writer's"):
+            lease.downgrade()
 
     if mode == "sync":
         downgrade(ReadWriteLock("rows"))

@@ -186,7 +186,10 @@ class Lease:
         return bool((await drivers.adrive(plan, self._aserver()))[7])
 
     def downgrade(self) -> None:
-        """A writer's lease becomes a reader's: other readers get in. LeaseLost if it is over."""
+        """A writer's lease becomes a reader's: other readers get in. LeaseLost if it is over.
+
+        After Unavailable it may be asked for again.
+        """
         self._check_may_wait("downgrade")
         self._shared(drivers.drive(self._state.sharing(clock()), self._server()))
 
@@ -338,7 +341,7 @@ class Lease:
         self.keeper.moved(self, self.token)
 
     def _shared(self, done: bool) -> None:
-        self._lose_if(None if done else Lost("the server has it no more"))
+        self._lose_if(self._state.shared(done))
 
     def _end(self) -> None:
         """Nothing renews it from here on. Raises when there is nothing to give back."""

@@ -88,6 +88,7 @@ class LeaseState:
         "_courses",
         "_renewals",
         "_untold",
+        "_writes",
         "closed",
         "due",
         "grant",
@@ -101,6 +102,7 @@ class LeaseState:
         self.terms, self.grant, self.pid = terms, grant, os.getpid()
         self.permits, self._renewals = grant.permits, renewals
         self.over = self.closed = ""
+        self._writes = self.permits == 0
         until = grant.until
         # As _look has it, for a lease that nobody has renewed.
         ends_so = not terms.renew and grant.ends <= until
@@ -278,11 +280,16 @@ class LeaseState:
     def sharing(self, now: float) -> plans.Plan:
         """Makes a reader's lease of a writer's."""
         self.check_ours()
-        if self.permits != 0:
+        if not self._writes:
             raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
         # Readers may get in before the answer comes, or without one.
         self.permits = 1
         return plans.share(self.terms.keys, self.grant, self.terms.attempt, now)
+
+    def shared(self, done: bool) -> Lost | None:
+        """The server's answer to that. Without one it may be asked again."""
+        self._writes = False
+        return None if done else Lost("the server has it no more")
 
     def confirming(self, now: float) -> plans.Plan:
         """Asks the server whether it still has it."""
