@@ -578,6 +578,21 @@ def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:
     assert [False, 2] == asyncio.run(main())
 
 
+def test_a_message_that_was_heard_by_both_ears_is_heard_when_it_comes_again(nodes: Nodes) -> None:
+    async def main() -> list[Any]:
+        hub = async_servers.ClusterHub(None, "p")  # type: ignore[arg-type]
+        woken = []
+        for _ in range(2):
+            waiter = hub.wait("t", 60, "x")
+            for _ in range(2):
+                hub._deliver(b"t 1 2 3")
+            await asyncio.sleep(0)
+            woken.append(waiter.done())
+        return woken
+
+    assert [True, True] == asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("words", "key"),
     [
@@ -585,6 +600,7 @@ def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:
         (("TIME",), None),
         (("time",), None),
         (("CONFIG", "GET", "save"), None),
+        (("config", "get", "save"), None),
         (("CLUSTER", "SLOTS"), None),
         (("RANDOMKEY",), None),
         (("DISCARD",), None),

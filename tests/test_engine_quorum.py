@@ -277,6 +277,29 @@ def test_a_grant_after_the_vote_is_renewed_and_released_too(five: Five) -> None:
     assert ("t", "99") == five["e"].told("renew")[0][:2] == five["e"].told("release")[0][:2]
 
 
+def test_a_majority_that_grants_to_somebody_who_gave_up_meanwhile_takes_it_back(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voting, "PATIENCE", 30.0)
+    for member in five.values():
+        member.says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
+
+    async def main() -> Any:
+        server = AsyncQuorumServer(Quorum(five))
+        asked = asyncio.ensure_future(server.run(ask()._replace(timeout=30.0)))
+        await asyncio.sleep(0)
+        await server.run(plans.undoing(KEYS, "t"))
+        before = [len(member.told("release")) for member in five.values()]
+        for alias in "abc":
+            five[alias].answer(["ok", "7", "30302"])
+        return (await asked).reply[0], before
+
+    assert ("no", [1] * 5) == asyncio.run(main())
+    for alias in "abc":
+        assert [("t", "0", 7, "undo")] * 2 == [argv[:4] for argv in five[alias].told("release")]
+    assert {} == held._known
+
+
 RENEW = plans.renewing(KEYS, GRANT, 30.0, 1, 1.0)
 RELEASE = plans.releasing(KEYS, GRANT, 0, 1.0)
 
@@ -304,6 +327,57 @@ def test_a_lease_is_lost_when_no_majority_can_have_it_and_not_before(five: Five)
     held._known.clear()
     assert ["lost"] == run(five, ask(), RENEW)[1]
     assert five["e"].told("release"), "what is left of it is given back"
+
+
+def test_what_was_given_back_or_is_lost_is_remembered_no_longer(five: Five) -> None:
+    assert "ok" == run(five, ask(), RELEASE)[1][0]
+    assert {} == held._known
+    says(five, "renew", ["lost"], *five)
+    assert "lost" == run(five, ask(), RENEW)[1][0]
+    assert {} == held._known
+
+
+def test_what_was_renewed_is_remembered_for_as_long_as_it_was_renewed(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(five, "renew", ["ok", "1000000"], *five)
+    began, quorum = held.clock(), Quorum(five)
+    assert "ok" == run(five, ask(), RENEW)[1][0]
+    monkeypatch.setattr(held, "MOST_KNOWN", 0)
+    known = []
+    for later in (900.0, 1100.0):
+        monkeypatch.setattr(held, "clock", lambda later=later: began + later)
+        held.remember(quorum, f"another {later}")
+        known.append(held.held_of(quorum, "t") is not None)
+    assert [True, False] == known
+
+
+def test_what_an_operator_does_is_done_by_a_majority_or_failed(five: Five) -> None:
+    operate = Run("operate", KEYS.declared, ("", "pause", "", "-", 7), 1.0)
+    says(five, "operate", GONE, "a", "b")
+    assert [["ok"]] == run(five, operate)
+    says(five, "operate", GONE, "c")
+    (failed,) = run(five, operate)
+    assert isinstance(failed, Failure) and "2 of 5 servers" in str(failed)
+
+
+def test_a_loop_that_ends_waits_for_the_vote_under_way(five: Five) -> None:
+    for member in five.values():
+        member.says = lambda step: None
+
+    async def main() -> Answer:
+        server = AsyncQuorumServer(Quorum(five))
+        done = server.perform(ask())
+        closing = asyncio.ensure_future(server.aclose())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for member in five.values():
+            member.answer(["ok", "7", "30302"])
+        await closing
+        assert done.done()
+        return done.result()
+
+    assert "ok" == asyncio.run(main()).reply[0]
 
 
 def test_a_release_that_a_server_missed_is_told_to_it_later(five: Five) -> None:

@@ -8,6 +8,7 @@ import gc
 import logging
 import math
 import os
+import queue
 import random
 import sys
 import threading
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +137,26 @@ def test_nothing_is_left_undone_when_it_comes_while_the_thread_ends(
         if number % 3:
             time.sleep(0.0005)
     eventually(lambda: len(desk.done) == 2000, 10)
+
+
+def test_what_comes_in_a_threads_last_moment_is_done_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+
+    class Unheard(Bell):
+        """Work comes when the first wait is over, and just before the thread says that it ends."""
+
+        def wait(self, seconds: float) -> bool:
+            if desk.done != ["first"]:
+                return super().wait(seconds)
+            desk.put("last")
+            return False
+
+    monkeypatch.setattr(desk.worker, "_bell", Unheard())
+    desk.put("first")
+    eventually(lambda: desk.done == ["first", "last"])
+    assert 2 == len(set(desk.by))
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
@@ -409,6 +430,46 @@ def test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts
     assert mine is not None
     mine.stop()
     mine.loop.close()
+
+
+def test_an_interrupted_step_on_the_quorums_loop_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, cancelled = threading.Event(), threading.Event()
+
+    class Interrupting(queue.SimpleQueue[Any]):
+        def get(self, *_: Any, **__: Any) -> Any:
+            began.wait(20)
+            raise Interrupted
+
+    async def lasting() -> None:
+        try:
+            began.set()
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    monkeypatch.setattr(loop, "queue", SimpleNamespace(SimpleQueue=Interrupting))
+    with pytest.raises(Interrupted):
+        loop.on_our_loop(lasting())
+    assert cancelled.wait(20)
+
+
+def test_a_fork_has_a_quorums_loop_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def running() -> Any:
+        return asyncio.get_running_loop()
+
+    parents = loop.on_our_loop(running())
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_loop", loop._loop)  # put back afterwards
+        patched.setattr(loop._loop, "pid", -1)
+        assert parents is not loop.on_our_loop(running())
+        mine = loop._loop
+        assert mine is not None
+        mine.stop()
+        mine.loop.close()
+    assert parents is loop.on_our_loop(running())
 
 
 # A thread that waits, interrupted
