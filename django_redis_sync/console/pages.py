@@ -34,8 +34,6 @@ PER_PAGE = 50
 MOST_CHILDREN = 5
 #: Keys that were searched for, of all policies together.
 MOST_KEYED = 20
-#: Minutes that the counters and sparklines of the list speak of.
-HOUR = 60
 #: Rows read where an action must find a holder that some page showed.
 ALL_ROWS = 100_000
 
@@ -60,7 +58,7 @@ class Row:
     """A line of the list: a name, a policy with its children's sums, or a child.
 
     `group`: what is in use, waits, is paused, as `locks status` has it; `hour`: the events of the
-    last HOUR minutes, None where they are too many to sum up; `more`, after the last child shown:
+    last hour, None where they are too many to sum up; `more`, after the last child shown:
     those of its `policy` that are not.
     """
 
@@ -144,7 +142,7 @@ def _keyed(query: str) -> Iterable[Row]:
     policy, at, key = query.partition("@")
     pairs = keys_like(possible_keys(key if at and policy else query))[:MOST_KEYED]
     found, _ = readable(pairs)
-    past = {(one.name, one.key): one for one in histories_of(found, minutes=HOUR)}
+    past = {(one.name, one.key): one for one in histories_of(found)}
     return [_row(Group.alone(one), past) for one in found if not at or one.name == policy]
 
 
@@ -159,7 +157,7 @@ def data(wanted: Wanted) -> dict[str, Any]:
 def data_of(status: Status, wanted: Wanted) -> dict[str, Any]:
     """A name for machines; a page of its keys stands under `keys` when it is a policy."""
     own = Group(status.name, status, ())
-    past = {(one.name, one.key): one for one in histories_of([status], minutes=HOUR)}
+    past = {(one.name, one.key): one for one in histories_of([status])}
     found = as_json([own], past, [], 1)
     if status.key is None and Recent(status.name):
         found["keys"] = data(wanted)
@@ -168,9 +166,7 @@ def data_of(status: Status, wanted: Wanted) -> dict[str, Any]:
 
 def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unread]]:
     alike = possible_keys(wanted.query) if wanted.query and wanted.policy is not None else ()
-    selection = Selection(
-        wanted.order, query=wanted.query, alike=alike, policy=wanted.policy, minutes=HOUR
-    )
+    selection = Selection(wanted.order, query=wanted.query, alike=alike, policy=wanted.policy)
     page: Page[Any] = Paginator(range(selection.readable), PER_PAGE).get_page(wanted.page)
     groups, unread = selection.read(max(0, page.start_index() - 1), page.end_index())
     return selection, page, groups, unread

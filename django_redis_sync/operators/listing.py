@@ -96,10 +96,9 @@ class Selection:
         query: str = "",
         alike: Sequence[str] = (),
         policy: str | None = None,
-        minutes: int = 60,
         using: str | None = None,
     ) -> None:
-        self._policy, self._minutes, self._using = policy, minutes, using
+        self._policy, self._using = policy, using
         recent = Recent(policy, using=using)
         field = order.lstrip("-")
         if field not in ("name", "recent", *FIGURES):
@@ -161,5 +160,5 @@ class Selection:
 
     def _remember(self, groups: Sequence[Group]) -> None:
         wanted = [s for group in groups for s in group.all if (s.name, s.key) not in self.past]
-        for one in histories_of(wanted, minutes=self._minutes, using=self._using):
+        for one in histories_of(wanted, using=self._using):
             self.past[one.name, one.key] = one
