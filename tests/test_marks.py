@@ -109,6 +109,28 @@ def test_waiters_of_a_policy_come_in_when_it_grows() -> None:
         waiting.result(5).release()
 
 
+@pytest.mark.parametrize("mark", ["pause", "pause of others", "resize"])
+def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The clerk's next look would let them in too.
+    monkeypatch.setattr(marks.Marks, "tend", lambda book, *_: setattr(book, "due", math.inf))
+    with ThreadPoolExecutor(1) as threads:
+        lease = Semaphore("api", 1, key="k").acquire()
+        assert lease is not None
+        waiting = threads.submit(Semaphore("api", 1, key="k").acquire)
+        eventually(lambda: status_of("api", "k").waiting == 1)
+        if mark == "resize":
+            actions.resize("api", None, 2)
+        else:
+            actions.pause("api")
+            lease.release()
+            assert status_of("api", "k").waiting == 1
+            actions.resume("api", "k" if mark == "pause of others" else None)
+        assert status_of("api", "k").waiting == 0  # before it asks again
+        waiting.result(5).release()
+
+
 @pytest.mark.parametrize("mark", ["pause", "resize"])
 def test_a_mark_is_in_force_in_other_processes_and_taken_back_there(
     clean_redis: None, mark: str

@@ -251,6 +251,13 @@ def test_what_a_server_says_of_a_name_is_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize("record", ["h", "h 5 30000 many 3 - {}"])
+def test_a_holder_whose_record_cannot_be_read_has_a_permit(record: str) -> None:
+    said = reply(used="1", holding=1, holders=["t", "1030000", record])
+    (found,) = status._status(keys_of("p", "x"), said).holders
+    assert ("held", 1, 30.0) == (found.state, found.permits, found.ends_in)
+
+
 @pytest.mark.parametrize(
     "said",
     [{"fence": "1"}, {"holding": 1}, {"waiting": 1}, {"paused": "9"}, {"limit": "4"}],
