@@ -271,6 +271,23 @@ def test_an_error_of_the_server_is_of_one_step() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("reply", [["ok"], errors.ResponseError("WRONGTYPE"), OSError("cut")])
+def test_whatever_is_answered_to_a_cancelled_step_is_nobodys(reply: Any) -> None:
+    async def main() -> None:
+        line = Line(lambda c: reply if token_of(c) == "cancelled" else ["ok"])
+        batcher = Batcher(line)
+        cancelled, other = batcher.submit(step("cancelled")), batcher.submit(step("other"))
+        cancelled.cancel()
+        if isinstance(reply, OSError):
+            with pytest.raises(Failure, match="cut"):
+                await other
+        else:
+            assert ["ok"] == (await other).reply
+        assert ["ok"] == (await batcher.submit(step("next"))).reply
+
+    run(main())
+
+
 class Read(Line):
     """What comes together is read at once, by hiredis, as redis-py's connections do."""
 

@@ -304,6 +304,17 @@ def test_groups_are_listed_by_their_last_event_and_the_old_ones_go(
     ] == server.commands
 
 
+def test_each_prefix_has_a_list_of_its_own_groups(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    for prefix, name in (("p", "exports"), ("q", "imports")):
+        keys = keys_of(prefix, name, "7", 360)
+        tally.happens("g", of=SimpleNamespace(keys=keys, template=""))
+    tally.tend(server, now[0])
+    listed = {words[1]: words[3:] for words in server.commands if words[0] == "ZADD"}
+    assert {"p:groups": ("exports",), "q:groups": ("imports",)} == listed
+
+
 # The clerk
 
 
@@ -681,6 +692,20 @@ def test_nothing_is_done_later_on_an_alias_that_is_gone(
     assert ["on 'default' nothing is finished later: no such cache"] == caplog.messages
 
 
+def test_what_failed_before_is_not_kept_for_an_alias_that_is_gone(
+    errands: Errands, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(alias: str) -> Any:
+        raise ImproperlyConfigured("no such cache")
+
+    server.fails = GONE
+    errands.send(errand("a"))
+    errands._turn()
+    monkeypatch.setattr(errandses, "server_of", gone)
+    errands.send(errand("b"))
+    assert (math.inf, False) == (errands._turn(), errands.busy)
+
+
 def test_a_mistake_of_our_own_is_tried_again_too(
     errands: Errands,
     server: Any,
@@ -721,3 +746,9 @@ def test_the_clerk_waits_for_no_answer_for_long(
     names.tend(server, now[0])
     assert {1.0} == {*server.timeouts}
     assert {1.0} == {step.timeout for step in server.steps}
+
+
+def test_no_answer_to_an_errand_is_waited_for_for_long(errands: Errands, server: Any) -> None:
+    errands.send(errand("a"))
+    errands._turn()
+    assert [1.0] == [step.timeout for step in server.steps]

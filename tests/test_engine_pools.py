@@ -416,6 +416,13 @@ def test_a_fork_waits_for_no_lock_of_a_pool_that_another_thread_had(
         assert all(lock.acquire(timeout=0) for lock in (pool._lock, pool._fork_lock))
 
 
+def test_a_fork_has_all_places_for_those_who_wait() -> None:
+    waiting = Waiting(Own(Pool()))
+    waiting._inside.update(dict.fromkeys(range(-pools.MOST_WAITING, 0)))
+    waiting._pid = -1  # made by the parent
+    assert b"OK" == waiting.pop("wake", 0.1)
+
+
 def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "MOST_WAITING", 1)
     waiting = Waiting(Own(Pool()))

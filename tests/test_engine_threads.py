@@ -185,6 +185,20 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_work(
     eventually(lambda: desk.done == list(range(6)))
 
 
+def test_that_a_thread_cannot_start_is_said_again_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(threads, "clock", lambda: now[0])
+    worker = Worker("redis-sync-test", lambda: math.inf, lambda: math.inf)
+    with NoThreads(monkeypatch):
+        for _ in range(3):
+            worker.rouse()
+            worker.rouse()
+            now[0] += threads._SAID_EVERY
+    assert 3 == len(caplog.messages)
+
+
 def test_what_is_due_later_is_not_looked_at_before() -> None:
     looks: list[float] = []
     due = threads.clock() + 0.3
