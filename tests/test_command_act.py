@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command, load_command_class
 
 from django_redis_sync import Lock, Semaphore
+from django_redis_sync.management import looking
 from django_redis_sync.operators.names import family, names_in_use
-from django_redis_sync.operators.status import Status, status_of, statuses
+from django_redis_sync.operators.status import MOST_ROWS, Status, status_of, statuses
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -57,6 +59,24 @@ def test_clear_shows_whom_and_asks_first(answer: Any) -> None:
     assert lease.token[:8] in said and lease.token not in said
     assert said.endswith("Cleared 1.\n")
     assert held("a") == 0
+
+
+def test_all_that_hold_are_cleared_however_many_rows_a_status_has() -> None:
+    semaphore = Semaphore("s", MOST_ROWS + 9)
+    leases = [semaphore.acquire(blocking=False) for _ in range(MOST_ROWS + 1)]
+    assert all(leases)
+    assert locks("clear", "s", "--noinput").endswith(f"Cleared {MOST_ROWS + 1}.\n")
+    assert held("s") == 0
+
+
+def test_no_error_of_the_command_has_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(*_: Any) -> Any:
+        raise ImproperlyConfigured("redis://me:s3cret@h:1/0 can't be used")
+
+    monkeypatch.setattr(looking, "at", at)
+    with pytest.raises(CommandError) as caught:
+        locks("status")
+    assert "redis://***@h:1/0 can't be used" == str(caught.value)
 
 
 def test_dry_run_only_shows() -> None:

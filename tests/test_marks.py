@@ -69,6 +69,15 @@ async def test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind(
 
 
 @both
+async def test_a_child_is_shown_as_its_policy_is_by_a_process_that_never_asked_for_one(
+    io: Any, raw: redis.Redis
+) -> None:
+    raw.hset(marks_key(PREFIX), mapping={"p:said-elsewhere": raw.time()[0] * 1000})
+    for name, paused in (("said-elsewhere", True), ("api", False)):
+        assert paused == (await io.do(Semaphore(name, 1, key="k"), "status")).paused
+
+
+@both
 async def test_a_resized_policy_has_its_limit_for_every_key(io: Any, raw: redis.Redis) -> None:
     actions.resize("api", None, 2)
     semaphore = Semaphore("api", 1, key="fresh")

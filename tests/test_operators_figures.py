@@ -251,6 +251,20 @@ def test_what_a_server_says_of_a_name_is_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize("fence", ["1000000001", "9000000000", "0"])
+def test_nobody_holds_since_a_time_to_come_or_since_1970(fence: str) -> None:
+    said = reply(used="1", holding=1, holders=["t", "1030000", f"h {fence} 30000 1 3 - {{}}"])
+    found = status._status(keys_of("p", "x"), said)
+    assert found.at == found.holders[0].since
+
+
+def test_a_read_write_lock_has_no_limit_but_an_operators() -> None:
+    plain, locked = (status._status(keys_of("p", "x"), reply(seen=f"{kind} 3")) for kind in "pw")
+    assert ((3, 3), (None, None)) == tuple((s.limit, s.callers_limit) for s in (plain, locked))
+    marked = status._status(keys_of("p", "x"), reply(seen="w 3", limit="4"))
+    assert (4, None, 4) == (marked.limit, marked.callers_limit, marked.override)
+
+
 @pytest.mark.parametrize("record", ["h", "h 5 30000 many 3 - {}"])
 def test_a_holder_whose_record_cannot_be_read_has_a_permit(record: str) -> None:
     said = reply(used="1", holding=1, holders=["t", "1030000", record])

@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.engine import tally
+from django_redis_sync.engine.names import policy_key
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.metrics import SyncCollector
 from django_redis_sync.operators import actions, audit, names
@@ -209,3 +210,43 @@ def test_a_registry_of_several_chunks_is_read_whole(
         recent = names.Recent()
         assert (newest, newest[0], newest[-1]) == ([*recent], recent[0], recent[many - 1])
         assert newest[1:3] == recent[1:3]
+
+
+def test_a_name_that_was_used_while_the_registry_was_read_is_found(
+    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "CHUNK", 2)
+    registry, command = f"{settings.PREFIX}:names", names.command
+    raw.zadd(registry, {f"n{n}": n for n in range(1, 6)})
+
+    def used_meanwhile(alias: str, *words: Any) -> Any:
+        found = command(alias, *words)
+        if words[:3] == ("ZREVRANGE", registry, 2):  # n3 and n2; n1 is not read yet
+            raw.zadd(registry, {"n1": 9})
+        return found
+
+    monkeypatch.setattr(names, "command", used_meanwhile)
+    assert {f"n{n}" for n in range(1, 6)} == {name for name, _ in names_in_use()}
+
+
+def test_what_can_be_no_name_hides_no_others(raw: redis.Redis, settings: Any) -> None:
+    raw.zadd(f"{settings.PREFIX}:names", {"a": 1, "": 2, "b\x07": 3, "c" * 9999: 4, "d": 5})
+    assert ["d", "a"] == [name for name, _ in names_in_use()] == [*names.newest(9)]
+    assert ["d", "a"] == [group.name for group in Selection("recent").read(0, 9)[0]]
+
+
+def test_policies_share_the_keys_that_are_read(raw: redis.Redis, settings: Any) -> None:
+    policies = [f"p{n}" for n in range(3)]
+    for policy in policies:
+        keys = {str(n): n for n in range(9)}
+        raw.zadd(f"{settings.PREFIX}:names", {f"{policy}@": 1})
+        raw.zadd(policy_key(settings.PREFIX, policy), keys)
+    found, _ = names.groups_of([*policies, "plain"], 6)
+    assert [2, 2, 2, 0] == [len(group.children) for group in found]
+    assert [9, 9, 9, 0] == [group.keys for group in found]
+
+
+def test_a_key_that_was_taken_out_of_its_policys_mark_is_known() -> None:
+    actions.pause("api")
+    actions.resume("api", "7")
+    assert [True, False] == [is_known("api", key) for key in ("7", "8")]
