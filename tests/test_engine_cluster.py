@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from redis import exceptions as errors
 from redis.crc import key_slot
 
+from django_redis_sync.engine import loops
 from django_redis_sync.engine.cluster import async_server as async_servers
 from django_redis_sync.engine.cluster import factory as factories
 from django_redis_sync.engine.cluster import routing
@@ -370,6 +372,10 @@ def test_whoever_waited_for_another_to_ask_does_not_ask_again(
     topology._looking = Asked()  # type: ignore[assignment]
     topology.look()
     assert [A] == asked
+
+
+def test_before_any_node_was_asked_each_of_the_seeds_may_have_slots() -> None:
+    assert [A, B, C] == Topology(SEEDS, lambda address: []).primaries
 
 
 def test_a_node_that_knows_of_no_slots_is_not_believed() -> None:
@@ -809,6 +815,54 @@ def test_the_end_of_a_loop_ends_all_nodes(of_loop: dict[Address, OfLoop]) -> Non
     assert [["closed", "closed", "dropped", "cut"]] * 2 == [one.ended for one in of_loop.values()]
 
 
+def test_the_end_of_a_loop_waits_for_steps_whose_node_is_looked_for(
+    of_loop: dict[Address, OfLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "END", 20.0)
+
+    async def main() -> None:
+        server, go = AsyncClusterServer("default"), threading.Event()
+        look = server.topology.look
+        monkeypatch.setattr(server.topology, "look", lambda: (go.wait(20), look()))
+        done = server.perform(step())
+        closing = asyncio.ensure_future(server.aclose())
+        await a_little()
+        go.set()
+        while OWNER not in of_loop or not of_loop[OWNER].sent:
+            await asyncio.sleep(0.001)
+        of_loop[OWNER].sent[0].set_result(Answer(["ok"], 0.0, 0.0))
+        await closing
+        assert done.done() and ["ok"] == done.result().reply
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_on_a_loop_that_was_closed_no_step_is_left(
+    of_loop: dict[Address, OfLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+
+    async def looking_for_ever() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(1)
+
+    async def main() -> tuple[AsyncClusterServer, Any]:
+        server = AsyncClusterServer("default")
+        monkeypatch.setattr(server, "looked", looking_for_ever)
+        done = server.perform(step())
+        await a_little()
+        return server, done
+
+    loop = asyncio.new_event_loop()
+    server, _done = loop.run_until_complete(main())
+    loop.close()
+    assert [] == ended
+    server.drop()
+    assert [1] == ended
+
+
 def test_who_waits_to_hear_is_told_at_once_when_no_node_says_where_the_slots_are(
     of_loop: dict[Address, OfLoop], nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -841,7 +895,9 @@ def test_two_nodes_are_listened_to_until_the_end(
     monkeypatch.setattr(async_servers.Hub, "_read", listen)
 
     async def body(server: AsyncClusterServer) -> None:
-        for close in (server.hub.aclose, lambda: asyncio.sleep(0, server.hub.drop())):
+        closes = [server.hub.aclose, lambda: asyncio.sleep(0, server.hub.drop())]
+        closes += [server.aclose, lambda: asyncio.sleep(0, server.drop())]
+        for close in closes:
             heard.clear()
             await asyncio.wait_for(server.hub.ready(30.0), 20.0)
             await a_little()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -204,6 +205,29 @@ def test_a_loop_that_ends_lets_what_it_is_closing_come_to_its_end() -> None:
     asyncio.run(main())
 
 
+def test_what_was_closed_on_a_loop_that_goes_on_is_freed() -> None:
+    class Resident:
+        plans, retired = 0, False
+
+        async def aclose(self) -> None: ...
+
+    async def main() -> None:
+        made, idle, used = loops.OnLoop(asyncio.get_running_loop()), Resident(), Resident()
+        used.plans = 1
+        made.retire([idle, used])
+        freed = [weakref.ref(idle), weakref.ref(used)]
+        del idle
+        await a_little()
+        assert [True, False] == [ref() is None for ref in freed]
+        used.plans = 0
+        made.left(used)
+        del used
+        await a_little()
+        assert [True, True] == [ref() is None for ref in freed]
+
+    asyncio.run(main())
+
+
 def test_a_loop_that_ends_lets_what_its_generators_hold_be_given_back() -> None:
     happened: list[str] = []
 
@@ -249,8 +273,11 @@ def test_the_outcome_of_an_errand_is_that_of_its_future() -> None:
     async def cut_off() -> None:
         raise asyncio.CancelledError
 
+    complaints: list[Any] = []
+
     async def main() -> list[Any]:
         errands, loop = loops.Errands(), asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
         given = [loop.create_future() for _ in range(4)]
         given[3].set_result("before")
         for body, done in zip((well, badly, cut_off, badly), given, strict=True):
@@ -261,6 +288,7 @@ def test_the_outcome_of_an_errand_is_that_of_its_future() -> None:
         return [outcome(one) for one in given]
 
     assert ["well", odd, "cancelled", "before"] == asyncio.run(main())
+    assert [] == complaints
 
 
 # A first step without a plan

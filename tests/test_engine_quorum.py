@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
 from django_redis_sync import Lease, Lock, Semaphore
+from django_redis_sync.engine import loops
 from django_redis_sync.engine.quorum import (
     Quorum,
     async_server,
@@ -361,7 +362,10 @@ def test_what_an_operator_does_is_done_by_a_majority_or_failed(five: Five) -> No
     assert isinstance(failed, Failure) and "2 of 5 servers" in str(failed)
 
 
-def test_a_loop_that_ends_waits_for_the_vote_under_way(five: Five) -> None:
+def test_a_loop_that_ends_waits_for_the_vote_under_way(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "END", 20.0)
     for member in five.values():
         member.says = lambda step: None
 
@@ -378,6 +382,38 @@ def test_a_loop_that_ends_waits_for_the_vote_under_way(five: Five) -> None:
         return done.result()
 
     assert "ok" == asyncio.run(main()).reply[0]
+
+
+def test_on_a_loop_that_was_closed_no_vote_is_left(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Run] = []
+
+    async def voting_for_ever(step: Run) -> Answer:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(step)
+
+    async def main() -> tuple[AsyncQuorumServer, Any]:
+        server = AsyncQuorumServer(Quorum(five))
+        monkeypatch.setattr(server, "run", voting_for_ever)
+        done = server.perform(ask())
+        await asyncio.sleep(0)
+        return server, done
+
+    loop = asyncio.new_event_loop()
+    server, _done = loop.run_until_complete(main())
+    loop.close()
+    assert [] == ended
+    server.drop()
+    assert [ask()] == ended
+
+
+def test_no_server_has_longer_for_a_step_than_a_vote_may_last(five: Five) -> None:
+    run(five, ask()._replace(timeout=9.0), ask(token="u")._replace(timeout=0.5))
+    timeouts = [[step.timeout for step in member.asked] for member in five.values()]
+    assert [[voting.PATIENCE, 0.5]] * 5 == timeouts
 
 
 def test_a_release_that_a_server_missed_is_told_to_it_later(five: Five) -> None:

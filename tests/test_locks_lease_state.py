@@ -43,6 +43,27 @@ def test_it_is_looked_at_after_a_third_of_its_time_and_renewed_for_all_of_it() -
     assert 139.999 == pytest.approx(state.until)
 
 
+@pytest.mark.parametrize(("timeout", "pause"), [(60.0, 1.0), (5.0, 0.5)])
+def test_a_renewal_that_failed_is_tried_again_soon(timeout: float, pause: float) -> None:
+    state = state_of(timeout)
+    step = state.tend(state.due)
+    assert isinstance(step, Run)
+    failed = Failure(errors.ConnectionError("refused"), state.due, "unreachable")
+    at = state.due
+    assert state.tended(step, failed, at) is None
+    assert at + pause == pytest.approx(state.due)
+
+
+def test_a_lease_may_be_renewed_without_end() -> None:
+    state = state_of(30)
+    plan = state.renewal(math.inf, 100.0)
+    assert ("set", "inf") == plan.send(None).argv[2:4]  # type: ignore[arg-type,union-attr]
+    with pytest.raises(StopIteration):
+        plan.send(Answer(["ok", "inf"], 100.0, 100.0))
+    state.renewed(100.0)
+    assert (math.inf, None) == (state.until, state.tend(1e6))
+
+
 def test_of_two_renewals_under_way_the_keeper_asks_for_the_longer() -> None:
     state = state_of(30)
     for seconds in (90.0, 10.0):

@@ -571,6 +571,17 @@ def test_giving_up_is_asked_again_when_its_reply_is_lost(desk: Desk) -> None:
     assert believes_until(104.5, given)
 
 
+def test_giving_up_rides_out_a_short_outage(desk: Desk) -> None:
+    hand = desk.waiting(give_up_at=101).element(None, 101)
+    for _ in range(3):
+        hand.fail("unreachable", 101.1)
+        if isinstance(hand.step, Sleep):
+            hand.slept(101.2)
+        assert "giveup" == hand.said["how"]
+    assert "timeout" == hand.answer("gone", sent=101.3).result.reason
+    assert [] == desk.left
+
+
 def test_giving_up_that_gets_no_answer_is_undone_later(desk: Desk) -> None:
     hand, now = desk.waiting(give_up_at=101).element(None, 101), 101.0
     with pytest.raises(Failure):

@@ -629,4 +629,34 @@ PLANTS = [
         "return None if fence is None else with_fence(step, fence)",
         (QUORUM + "test_a_server_that_did_not_answer_the_ask_is_told_to_undo_what_it_may_have",),
     ),
+    Plant(
+        "what comes in a thread's last moment waits for the next",
+        "engine/threads.py",
+        "        if self._earliest() < math.inf:  # it came while this thread was ending\n"
+        "            self.rouse()\n",
+        "",
+        (THREADS + "test_what_comes_in_a_threads_last_moment_is_done_by_another",),
+    ),
+    Plant(
+        "an interrupted step of a quorum goes on",
+        "engine/quorum/loop.py",
+        "            self.loop.call_soon_threadsafe(lambda: begun[0].cancel())\n",
+        "",
+        (THREADS + "test_an_interrupted_step_on_the_quorums_loop_is_cancelled",),
+    ),
+    Plant(
+        "an error that nobody waits for ends a batch",
+        "engine/batching.py",
+        "                if not done.done():\n"
+        "                    done.set_exception(Failure(reply,",
+        "                if True:\n                    done.set_exception(Failure(reply,",
+        (BATCHING + "test_whatever_is_answered_to_a_cancelled_step_is_nobodys",),
+    ),
+    Plant(
+        "a loop that ends leaves a Cluster's nodes listened to",
+        "engine/cluster/async_server.py",
+        "        await self.hub.aclose()\n        await self._errands.aclose()\n",
+        "        await self._errands.aclose()\n",
+        (CLUSTER + "test_two_nodes_are_listened_to_until_the_end",),
+    ),
 ]
