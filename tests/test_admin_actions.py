@@ -300,6 +300,18 @@ def test_a_limit_that_was_typed_is_kept_when_redis_goes_away(manager: Client) ->
     assert '<input type="hidden" name="limit" value="17">' in shown
 
 
+def test_all_that_were_chosen_are_kept_when_redis_goes_away(manager: Client) -> None:
+    down = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": f"redis://127.0.0.1:{free_port()}",
+    }
+    with override_settings(CACHES={"default": down}):
+        response = manager.post(f"{PAGE}act/release/", {"holder": ["one", "two"]})
+    shown = response.content.decode()
+    kept = re.findall(r'<input type="hidden" name="holder" value="(\w+)">', shown)
+    assert (503, ["one", "two"]) == (response.status_code, kept)
+
+
 @pytest.mark.usefixtures("fresh_keeper")
 def test_the_button_says_what_will_happen(manager: Client, lease: Lease) -> None:
     def button(verb: str, **fields: object) -> str:

@@ -359,11 +359,17 @@ def test_what_the_doctor_found_is_told_by_what_is_wrong(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("hours", "asked", "minutes", "longest"),
-    [(6, "all", 360, 6), (6, "", 60, 6), (1, "all", 60, 0), (0, "", 60, 0)],
+    ("hours", "asked", "key", "minutes", "longest"),
+    [
+        (6, "all", None, 360, 6),
+        (6, "", None, 60, 6),
+        (1, "all", None, 60, 0),
+        (0, "", None, 60, 0),
+        (6, "all", "7", 60, 0),
+    ],
 )
 def test_a_page_shows_an_hour_or_all_that_is_kept(
-    hours: int, asked: str, minutes: int, longest: int, settings: Any,
+    hours: int, asked: str, key: str | None, minutes: int, longest: int, settings: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}
@@ -371,12 +377,32 @@ def test_a_page_shows_an_hour_or_all_that_is_kept(
 
     def detail(status: Any, minutes: int, wanted: Any) -> Any:
         given.append(minutes)
-        return SimpleNamespace(listing=None)
+        return SimpleNamespace(listing="keys")
 
     monkeypatch.setattr(views.pages, "detail", detail)
-    monkeypatch.setattr(views, "_found", lambda object_id, rows: make.status())
+    monkeypatch.setattr(views, "_found", lambda object_id, rows: make.status(key=key))
+    monkeypatch.setattr(views, "_links", lambda listing, kept: (listing, kept))
     monkeypatch.setattr(views, "_live", lambda *_: {})
     monkeypatch.setattr(views, "_url", lambda own, name, *args: name)
     request: Any = SimpleNamespace(GET=QueryDict(f"history={asked}"))
     context = views._name_context(None, request, "exports")  # type: ignore[arg-type]
     assert ([minutes], longest) == (given, context["longest"])
+    assert ("keys", {"history": "all"} if minutes > 60 else {}) == context["links"]
+
+
+def test_a_search_is_for_what_stands_between_spaces() -> None:
+    request: Any = SimpleNamespace(GET=QueryDict("q=+a+b+&o=use&p=3"))
+    assert Wanted("a b", "use", "3", "api") == views._wanted(request, "api")
+
+
+def test_a_chart_of_sums_has_no_limit_which_is_each_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = history("exports", None, Counters(peak=7), Counters(), suggested_limit=9)
+    sums = SimpleNamespace(history=past)
+    monkeypatch.setattr(pages, "Recent", lambda name: ["7"])
+    monkeypatch.setattr(pages, "histories_of", lambda some, minutes: [past])
+    monkeypatch.setattr(pages, "sums_of", lambda some, minutes: [sums])
+    monkeypatch.setattr(pages, "listing", lambda wanted: SimpleNamespace(found=1))
+    for counted, line, suggested in (({"exports": sums}, False, None), ({}, True, 9)):
+        monkeypatch.setattr(pages, "counted", lambda names, counted=counted: counted)
+        found = pages.detail(make.status(), 2, Wanted())
+        assert (line, suggested) == (found.chart.limit_y is not None, found.past.suggested_limit)

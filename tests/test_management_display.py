@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 from django.core.management.color import no_style
+from django.utils import timezone
 
 from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.management import display, looking, naming, runner, terminal, watchdog
@@ -19,7 +20,10 @@ from django_redis_sync.management.commands import locks
 from django_redis_sync.management.commands.locks import Command, _chosen
 from django_redis_sync.management.display import Seen
 from django_redis_sync.management.runner import NOT_ACQUIRED, Order
+from django_redis_sync.operators.audit import Act
+from django_redis_sync.operators.doctor import Finding
 from django_redis_sync.operators.history import Counters, History
+from django_redis_sync.operators.status import Unread
 from django_redis_sync.operators.sums import Quantiles
 from django_redis_sync.protocol.plans import Refusal
 from tests.support import statuses as make
@@ -250,8 +254,13 @@ def test_keys_of_a_policy_for_which_most_wait_come_first(monkeypatch: pytest.Mon
         make.status(key="idle"),
     ]
     groups = [SimpleNamespace(children=(one,)) for one in keys]
-    selection = SimpleNamespace(read=lambda *rows: (groups, []), past={}, found=3, compared=None)
-    asked: list[Any] = []
+    asked, read = list[Any](), list[Any]()
+
+    def rows(*some: int) -> Any:
+        read.append(some)
+        return groups, []
+
+    selection = SimpleNamespace(read=rows, past={}, found=3, compared=None)
 
     def histories_of(some: Any, *, using: Any) -> Any:
         asked.append(using)
@@ -264,6 +273,59 @@ def test_keys_of_a_policy_for_which_most_wait_come_first(monkeypatch: pytest.Mon
     seen = looking._policy("exports", "", 10, "other")
     assert ["queue", "busy", "idle"] == [one.key for one in seen.groups[0].children]
     assert (["other"], 2) == (asked, seen.past["exports", None].total.granted)
+    ordered = looking._policy("exports", "name", 10, "other")
+    assert ["busy", "queue", "idle"] == [one.key for one in ordered.groups[0].children]
+    assert [(0, looking.MOST_SUMMED), (0, 10)] == read
+    own = make.status(fence=0)
+    assert looking._policy("exports", "", 10, "other").groups[0].own is None  # never used itself
+
+
+def test_a_page_of_some_of_the_keys_says_of_how_many() -> None:
+    some = [make.status(key=key) for key in "78"]
+    assert "2 of 9 are shown: see --top and --sort." in page(*some, keys=9)
+    assert "are shown" not in page(*some, keys=2)
+
+
+def test_names_that_cannot_be_read_are_named_up_to_five() -> None:
+    some = [Unread(f"n{n}", None, Unavailable("gone")) for n in range(6)]
+    assert "5 names can't be read: n0, n1, n2, n3, n4. gone" == display.unread(some[:5])
+    assert "6 names can't be read: n0, n1, n2, n3, n4, …. gone" == display.unread(some)
+
+
+def test_a_finding_is_told_with_its_place_and_its_remedy() -> None:
+    found = Finding("slow", "warning", "Slow", "d", "r", ("h:1", "h:2"))
+    said = display.findings([found], None, STYLE)
+    assert "h:2" in found.where
+    assert ["warning: Slow [slow]", f"    {found.where}", "    d", "    r"] == said[:4]
+
+
+def test_acts_are_told_in_the_time_of_the_site() -> None:
+    with timezone.override("Asia/Tokyo"):
+        (_, row) = display.acts([Act(make.AT, "pause", "exports", None, "ann")], None, STYLE)
+    assert row.split() == ["2026-01-31", "21:00:00", "exports", "paused", "ann"]
+
+
+# The terminal
+
+
+def test_what_a_terminal_cannot_show_is_escaped() -> None:
+    for encoding, said in (("ascii", "\\xe9\\u2192x"), ("latin-1", "é\\u2192x"), ("utf-8", "é→x")):
+        assert said == terminal.encodable("é→x", SimpleNamespace(encoding=encoding))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"), [("e\u0301", 1), ("a\u20dd", 1), ("漢A", 3), ("Ａ", 2)]
+)
+def test_a_text_takes_the_columns_of_what_is_seen(text: str, columns: int) -> None:
+    assert columns == terminal.wide(text)
+
+
+def test_after_the_screen_sigterm_is_what_it_was() -> None:
+    before, out = signal.getsignal(signal.SIGTERM), StringIO()
+    with pytest.raises(KeyboardInterrupt), terminal.screen(out):
+        signal.raise_signal(signal.SIGTERM)
+    assert before == signal.getsignal(signal.SIGTERM)
+    assert out.getvalue().endswith("\x1b[?25h\x1b[?1049l")
 
 
 def test_a_waiter_may_be_cleared_by_its_id_and_is_not_unless_it_is_named() -> None:

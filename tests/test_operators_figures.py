@@ -484,3 +484,22 @@ def test_a_list_is_in_the_order_asked_for(
     monkeypatch.setattr(listing.Selection, "_remember", lambda *_: None)
     selection = listing.Selection(order)
     assert (names.split(), 3) == (selection.read(0, 9)[0], selection.found)
+
+
+def test_of_a_search_only_what_was_sought_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Latest([f"Job{n}" for n in range(listing.MOST_COMPARED + 1)] + ["other"])
+    monkeypatch.setattr(listing, "Recent", lambda *_, **__: some)
+    monkeypatch.setattr(listing, "heaviest", lambda policy, using: ["other", "Job100"])
+    monkeypatch.setattr(listing, "groups_of", lambda units, *_, **__: ([*map(alone, units)], []))
+    selection = listing.Selection("use", query="jOB")
+    monkeypatch.setattr(listing.Selection, "_remember", lambda *_: None)
+    shown = [one.name for one in selection.read(0, 999)[0]]
+    assert (listing.MOST_COMPARED, "Job100", False) == (len(shown), shown[0], "other" in shown)
+    assert (listing.MOST_COMPARED + 1, listing.MOST_COMPARED) == (
+        selection.found,
+        selection.compared,
+    )
+
+
+def alone(name: str) -> Any:
+    return group(make.status(name))
