@@ -20,6 +20,7 @@ from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.management import runner, watchdog
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
+from django_redis_sync.protocol.plans import Refusal
 from tests.behaviour.both import eventually
 from tests.support import nursery
 
@@ -321,6 +322,30 @@ def test_the_permit_is_as_the_options_say(said: Any, asked: Any, settings: Any) 
 )
 def test_whether_there_is_anything_to_run_is_found_out_before(program: str, kind: type) -> None:
     assert isinstance(runner._missing(program), kind)
+
+
+@pytest.mark.parametrize(
+    ("reason", "skips"),
+    [
+        ("full", True),
+        ("timeout", True),
+        ("waiters", True),
+        ("paused", True),
+        ("cleared", False),
+        ("kind", False),
+        ("large", False),
+    ],
+)
+def test_what_is_taken_or_paused_is_skipped_and_what_is_wrong_is_said(
+    reason: str, skips: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = SimpleNamespace(take=lambda: Refusal(reason, "3"))
+    monkeypatch.setattr(runner, "_semaphore", lambda order, command: refused)
+    for skip in (True, False):
+        said = io.StringIO()
+        code = runner.run(order(skip=skip), ["sh"], said)
+        quietly = skip and skips
+        assert (0 if quietly else runner.NOT_ACQUIRED, quietly) == (code, not said.getvalue())
 
 
 def test_without_room_for_a_pipe_the_permit_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -587,6 +587,17 @@ def test_a_key_that_was_taken_out_of_a_mark_is_out_of_that_one_only(
     assert ["17 5", "0 5", "17 0", "-"] == found
 
 
+def test_marks_that_changed_together_are_known_together(
+    policy: Any, server: Any, now: list[float]
+) -> None:
+    both = keys_of("p", "exports", "7"), keys_of("p", "imports", "7")
+    server.reply = ["p:exports", "17", "l:imports", "5"]
+    marks_of(both).tend(server, now[0])
+    assert ["17 0", "0 5"] == [keys.mark for keys in both]
+    poked = {step.keys[0] for step in server.steps if step.verb == "operate"}
+    assert {keys.leases for keys in both} == poked
+
+
 def test_waiters_look_at_what_changed_and_others_do_not(
     policy: Any, server: Any, now: list[float]
 ) -> None:
