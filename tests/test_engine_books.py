@@ -466,6 +466,19 @@ def test_a_name_in_use_is_written_again_each_minute(server: Any, now: list[float
     assert {named("a").keys.leases} == names.noted
 
 
+def test_a_list_of_names_is_trimmed_and_kept_once_a_minute(server: Any, now: list[float]) -> None:
+    names, counts = Names(list), []
+    for name in "abc":
+        names.add(named(name).keys)
+        now[0] = max(now[0], names.due)
+        names.tend(server, now[0])
+        words = [command[0] for command in server.commands]
+        counts.append((words.count("ZREMRANGEBYSCORE"), words.count("PEXPIRE")))
+        if name == "b":
+            now[0] += nameses.NOTED_EVERY
+    assert [(1, 1), (1, 1), (2, 2)] == counts
+
+
 def test_names_are_written_in_groups_but_at_once_when_the_process_ends(
     server: Any, now: list[float]
 ) -> None:
