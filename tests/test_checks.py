@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import math
 import re
 import socket
 import sys
@@ -65,7 +66,11 @@ def messages(deploy: bool = False) -> list:
 def test_a_sound_project_is_left_alone(given) -> None:
     given(
         REQUESTS={"trusted_proxies": 1},
-        SEMAPHORES={"exports": {"limit": 3}, "lock": {"timeout": 60}},
+        SEMAPHORES={
+            "exports": {"limit": 3},
+            "lock": {"timeout": 60},
+            "patient": {"blocking_timeout": math.inf},
+        },
         ENDPOINTS={"reports:export": "exports", "free": {"limit": 1, "key": "user"}},
     )
     assert [] == found(deploy=True)

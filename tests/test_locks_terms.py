@@ -178,8 +178,9 @@ def test_a_prefix_that_caches_alone_say_counts_from_the_next_ask_on(settings: An
         cache = {**settings.CACHES["default"], "KEY_PREFIX": own}
         settings.CACHES = {**settings.CACHES, "default": cache}
         assert f"{prefix}:{{nightly}}:leases" == asked(lock)[0].keys.leases
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": "mine"}
-    assert "mine:{nightly}:leases" == asked(lock)[0].keys.leases
+    for given in ("mine", ""):
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": given}
+        assert f"{given}:{{nightly}}:leases" == asked(lock)[0].keys.leases
 
 
 @pytest.mark.parametrize(

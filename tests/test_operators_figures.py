@@ -486,6 +486,15 @@ def test_a_list_is_in_the_order_asked_for(
     assert (names.split(), 3) == (selection.read(0, 9)[0], selection.found)
 
 
+def test_short_lists_are_by_name_and_long_ones_by_the_time_of_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing, "MOST_BY_NAME", 3)
+    for most, order in ((3, "name"), (4, "recent")):
+        monkeypatch.setattr(listing, "Recent", lambda *_, most=most, **__: Latest("n" * most))
+        assert [order] * 2 == [listing.Selection(given).order for given in ("", "-nonsense")]
+
+
 def test_of_a_search_only_what_was_sought_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     some = Latest([f"Job{n}" for n in range(listing.MOST_COMPARED + 1)] + ["other"])
     monkeypatch.setattr(listing, "Recent", lambda *_, **__: some)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from redis import AuthenticationError
 from django_redis_sync.limits import outage
 from django_redis_sync.limits.outage import Breaker
 from django_redis_sync.limits.rooms import rooms
+from django_redis_sync.protocol.plans import Failure
 
 DOWN = ConnectionError("refused")
 
@@ -154,6 +156,26 @@ def test_a_probe_that_fails_is_no_answer(monkeypatch: pytest.MonkeyPatch, down: 
     monkeypatch.setattr(down, "retire", lambda: setattr(down, "_era", down._era + 1))
     down._probe()
     assert [] == answers
+
+
+def test_what_does_not_end_by_itself_is_said_again_as_time_goes_by(
+    monkeypatch: pytest.MonkeyPatch, redis: Quiet, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, wrong = [0.0], AuthenticationError("WRONGPASS invalid username-password pair")
+
+    def command(*_: Any, **__: Any) -> None:
+        raise Failure(wrong if now[0] < 900 else DOWN, now[0], "final")
+
+    monkeypatch.setattr(outage, "clock", lambda: now[0])
+    monkeypatch.setattr(outage, "server_of", lambda alias: SimpleNamespace(command=command))
+    redis.failed(redis.era, wrong)
+    said = []
+    for after in (1, 299, 301, 302, 900):
+        now[0] = after
+        caplog.clear()
+        assert not redis._is_there()
+        said.append(len(caplog.records))
+    assert [0, 0, 1, 0, 0] == said
 
 
 def test_settings_that_changed_end_all_probing(settings: Any) -> None:

@@ -398,10 +398,15 @@ def test_a_permit_that_is_lost_is_told_by_the_path_of_its_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = run(enter([policy_of()], RequestFactory().get("/reports/")))
-    made._permits[0].lease.say_lost("it expired")
-    said = "a request to /reports/ goes on, and its permit of 'exports' is lost: it expired"
-    assert [said] == [one.getMessage() for one in caplog.records]
+    also = asyncio.run(aadmit([policy_of()], RequestFactory().get("/other/")))
+    for hold in (made, also):
+        hold._permits[0].lease.say_lost("it expired")
+    said = "a request to {} goes on, and its permit of 'exports' is lost: it expired"
+    assert [said.format("/reports/"), said.format("/other/")] == [
+        one.getMessage() for one in caplog.records
+    ]
     made.release()
+    also.release()
 
 
 def test_a_response_that_is_whole_goes_without_it(hold: Hold) -> None:
@@ -457,6 +462,7 @@ def test_a_stream_that_breaks_gives_back_its_permit(hold: Hold) -> None:
         with pytest.raises(ConnectionResetError):
             async for part in response:
                 assert (b"part", 1) == (part, rooms().inside(PLACE))
+        assert 0 == rooms().inside(PLACE)  # while there is a response
 
     asyncio.run(main())
     assert 0 == rooms().inside(PLACE)
@@ -561,6 +567,18 @@ def test_while_it_is_down_the_limit_is_that_of_this_process(redis: Quiet) -> Non
     assert ("full", 503) == (second.refusal.reason, second.status)
     first.release()
     assert isinstance(entered(AssertionError("Redis was asked"), limit=1), Hold)
+
+
+def test_who_is_refused_in_an_outage_is_told_of_those_who_wait(redis: Quiet) -> None:
+    redis.failed(redis.era, DOWN)
+    first = entered(AssertionError("Redis was asked"), limit=1)
+    waits = Hold(request_of())
+    turn = enforcement.rooms().ask(HERE, waits, 1, 9, 1.0)
+    assert turn not in (True, False)
+    refused = entered(AssertionError("Redis was asked"), limit=1)
+    assert ("full", 1) == (refused.refusal.reason, refused.refusal.waiting)
+    enforcement.rooms().leave(HERE, waits)
+    first.release()
 
 
 @pytest.mark.parametrize("answer", [Refusal("full"), DOWN, KeyboardInterrupt()], ids=repr)

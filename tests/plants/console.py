@@ -185,4 +185,18 @@ PLANTS = [
         "return cls(id=quoted)",
         ("test_admin_pages.py::test_every_name_has_a_page_of_its_own",),
     ),
+    Plant(
+        "of very many holders some are cleared",
+        "management/commands/locks.py",
+        "statuses(names, using=using, rows=MOST_CLEARED)",
+        "statuses(names, using=using)",
+        ("test_command_act.py::test_all_that_hold_are_cleared_however_many_rows_a_status_has",),
+    ),
+    Plant(
+        "of those chosen one is kept when Redis goes away",
+        "console/views.py",
+        "for name, some in request.POST.lists() for value in some)",
+        "for name, value in request.POST.items())",
+        ("test_admin_actions.py::test_all_that_were_chosen_are_kept_when_redis_goes_away",),
+    ),
 ]

@@ -213,4 +213,21 @@ PLANTS = [
         'any(said[0].id == "node" for',
         (LOOKS + "test_a_silent_node_is_a_finding_as_long_as_another_answers",),
     ),
+    Plant(
+        "waiters of the process that says it wait for the clerk",
+        "operators/actions.py",
+        "    keeper(alias).clerk.marks.poke(server_of(alias))\n",
+        "",
+        (
+            "test_marks.py::test_waiters_of_the_process_that_says_it_are_in_when_it_is_said[pause]",
+            "test_marks.py::test_waiters_of_the_process_that_says_it_are_in_when_it_is_said[resize]",
+        ),
+    ),
+    Plant(
+        "a name that moves while the registry is read is missed",
+        "operators/names.py",
+        "    if start > CHUNK:\n",
+        "    if False:\n",
+        (USING + "test_a_name_that_was_used_while_the_registry_was_read_is_found",),
+    ),
 ]
