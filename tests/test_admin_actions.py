@@ -332,7 +332,7 @@ def test_the_button_says_what_will_happen(manager: Client, lease: Lease) -> None
 
 
 def test_the_reason_and_whoever_acts_are_on_record(manager: Client, lease: Lease) -> None:
-    act(manager, "pause", reason="the disk is full <b>")
+    act(manager, "pause", reason=" the disk is full <b>\n")
     actions.resume("exports", by="cron", reason="it is not")
     by_page, by_code = reversed(audit.acts("exports"))
     assert ("pause", "view_locks-manage_locks", "the disk is full <b>") == (

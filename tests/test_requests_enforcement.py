@@ -273,6 +273,14 @@ def test_the_log_says_which_path_was_refused_by_what_and_why(
     assert [f"{word} /reports/: 'exports' is full"] == [r.getMessage() for r in caplog.records]
 
 
+def test_a_request_may_be_given_by_its_name() -> None:
+    @semaphore_required("exports", limit=1)
+    def view(request: Any) -> HttpResponse:
+        return HttpResponse(f"{Semaphore('exports', 1).status().in_use} in")
+
+    assert b"1 in" == view(request=request_of()).content
+
+
 # Several policies
 
 
