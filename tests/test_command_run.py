@@ -73,10 +73,11 @@ def taken(name: str) -> bool:
 
 
 def test_it_gives_the_commands_output_and_exit_code(run: Run) -> None:
-    script = 'echo "$REDIS_SYNC_NAME $REDIS_SYNC_FENCE $@"; exit 7'
-    code, out, err = ended(run("job", "--", "sh", "-c", script, "sh", "-v", "--limit", "--", "3"))
-    name, fence, *arguments = out.split()
-    assert (code, name, err) == (7, "job", "")
+    script = 'echo "$OF_OURS $REDIS_SYNC_NAME $REDIS_SYNC_FENCE $@"; exit 7'
+    words = ("job", "--", "sh", "-c", script, "sh", "-v", "--limit", "--", "3")
+    code, out, err = ended(run(*words, OF_OURS="kept"))
+    own, name, fence, *arguments = out.split()
+    assert (code, own, name, err) == (7, "kept", "job", "")
     assert int(fence) > 10**15
     assert arguments == ["-v", "--limit", "--", "3"]
     assert not taken("job")
