@@ -142,12 +142,25 @@ class AtHand:
     def _fetch(self, within: float) -> tuple[Any, float]:
         began = clock()
         try:
-            return self.pool.get_connection(), _left(within, began)
+            return self._connected(), _left(within, began)
         except errors.ConnectionError as error:
             # Exhausted: a holder has to be able to give its lease back.
             if not is_exhausted(error):
                 raise
         return self._lend_own(within)
+
+    def _connected(self) -> Any:
+        try:
+            return self.pool.get_connection()
+        except REDIS_ERRORS:
+            raise
+        except BaseException as error:
+            # A signal's exception leaves a connection that is half set up, perhaps in another
+            # database, and the pool lends it to the next.
+            self.pool.disconnect(inuse_connections=False)
+            if not isinstance(error, AttributeError):
+                raise
+        return self.pool.get_connection()  # such a one had been left before
 
     def _lend_own(self, within: float) -> tuple[Any, float]:
         connection, left = self._own.lend(within)

@@ -11,7 +11,7 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -532,3 +532,57 @@ async def test_a_killed_server_loses_leases_and_fences_grow(io, private, alias) 
     await io.do(again, "release")
     gc.collect()
     assert math.isfinite(again.fence)
+
+
+# Connections that a signal leaves half set up
+
+
+class Limit(BaseException):
+    """As a signal's handler raises it."""
+
+
+def unready(connection: Any) -> None:
+    """Nothing was done but connecting."""
+
+
+def unselected(connection: Any) -> None:
+    """It can speak, and to the wrong database."""
+    connection._parser.on_connect(connection)
+
+
+@pytest.mark.parametrize("done", [unready, unselected])
+def test_a_connection_that_a_signal_left_half_set_up_is_not_used(
+    private: RedisServer, alias: Any, done: Any
+) -> None:
+    url = f"{private.url.removesuffix('/0')}/3"
+    using = alias(url, CONNECTION_POOL_KWARGS={"redis_connect_func": interrupted_once(done)})
+    with pytest.raises(Limit):
+        Lock("a", using=using).acquire(False)
+    with Lock("a", using=using), redis.Redis.from_url(url) as client:
+        assert ["db3"] == list(client.info("keyspace"))
+
+
+def test_one_that_was_left_by_other_code_is_not_used_either(
+    private: RedisServer, alias: Any
+) -> None:
+    using = alias(
+        private.url, CONNECTION_POOL_KWARGS={"redis_connect_func": interrupted_once(unready)}
+    )
+    with pytest.raises(Limit):
+        caches[using].get("a")
+    with Lock("a", using=using):
+        pass
+
+
+def interrupted_once(done: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Sets connections up, and the first of them by `done` alone."""
+    left = [True]
+
+    def connected(connection: Any) -> None:
+        if left:
+            left.clear()
+            done(connection)
+            raise Limit
+        connection.on_connect()
+
+    return connected

@@ -38,7 +38,7 @@ class Impatient(Lock):
 
 
 class Patient(Lock):
-    _attempt = 1.5
+    _attempt = 0.6  # seconds; the budget of an acquisition is twice that
 
 
 def names_of(count: int) -> list[str]:
@@ -172,13 +172,18 @@ def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
     server._launch(binary)  # and not wait until it is ready
     watch = Watch()
     eventually(lambda: "LOADING" in answer_of(server), 10)
-    asked = Watch()
-    with pytest.raises(Unavailable) as caught:
-        # By an alias of its own: on a connection from before the crash it may well have run.
-        Patient("x", using=alias(server.url)).acquire(False)
-    spent = asked.seconds
-    assert spent < 5
-    assert not caught.value.maybe_executed
+    for _ in range(3):
+        asked = Watch()
+        with pytest.raises(Unavailable) as caught:
+            # By an alias of its own: on a connection from before the crash it may well have run.
+            Patient("x", using=alias(server.url)).acquire(False)
+        spent = asked.seconds
+        assert spent < 5
+        if "loading" in str(caught.value):
+            break
+        # The last try of some had less time left than the next block took, and got no answer.
+        assert "Timeout" in str(caught.value) and caught.value.maybe_executed
+    assert "loading" in str(caught.value) and not caught.value.maybe_executed
     lease = retried(Lock("x", using=using, blocking=False).acquire)
     again = watch.seconds
     assert lease and retried(held.owned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .plant import Plant
 
 TOLD, BUDGETS = "behaviour/test_told.py::", "behaviour/test_budgets.py::"
+FAULTS = "behaviour/test_faults.py::"
 KEEPER, THREADS = "test_engine_keeper.py::", "test_engine_threads.py::"
 BATCHING = "test_engine_batching.py::"
 BOOKS = "test_engine_books.py::"
@@ -383,6 +384,13 @@ PLANTS = [
         "        return self._fetch(within)",
         "        return connection, within",
         (POOLS + "test_one_that_is_no_longer_fresh_goes_back_with_all_others_and_another_comes",),
+    ),
+    Plant(
+        "a connection that an interrupted one left in the pool is lent to the next",
+        "engine/pools.py",
+        "            self.pool.disconnect(inuse_connections=False)\n",
+        "",
+        (FAULTS + "test_a_connection_that_a_signal_left_half_set_up_is_not_used",),
     ),
     Plant(
         "a quorum of two",
