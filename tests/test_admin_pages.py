@@ -296,6 +296,13 @@ def test_a_policys_page_lists_its_keys_and_a_keys_page_no_others(
 def test_a_name_that_is_not_ours_is_not_found(viewer: Client, unknown: str) -> None:
     assert viewer.get(f"{LIST}{unknown}/change/").status_code == 404
     assert viewer.get(f"{LIST}{unknown}/live/").status_code == 404
+    assert viewer.get(f"{LIST}{unknown}/data/").status_code == 404
+
+
+@pytest.mark.parametrize("unknown", ["%7Bx%7D:leases", "a%00b", "x" * 500])
+def test_what_can_be_no_name_has_no_history(viewer: Client, unknown: str) -> None:
+    response = viewer.get(f"{LIST}{unknown}/history/")
+    assert (302, "/admin/") == (response.status_code, response["Location"])  # as of any model
 
 
 def test_a_site_of_ones_own_keeps_its_own_addresses(held: Callable[..., None]) -> None:

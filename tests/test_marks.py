@@ -118,26 +118,33 @@ def test_waiters_of_a_policy_come_in_when_it_grows() -> None:
         waiting.result(5).release()
 
 
+@pytest.mark.parametrize("using", [None, "second"])
 @pytest.mark.parametrize("mark", ["pause", "pause of others", "resize"])
 def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
-    mark: str, monkeypatch: pytest.MonkeyPatch
+    mark: str, using: str | None, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
+    second = {**settings.CACHES["default"], "KEY_PREFIX": "second"}
+    settings.CACHES = {**settings.CACHES, "second": second}
     # The clerk's next look would let them in too.
     monkeypatch.setattr(marks.Marks, "tend", lambda book, *_: setattr(book, "due", math.inf))
+
+    def waiting() -> int:
+        return status_of("api", "k", using=using).waiting
+
     with ThreadPoolExecutor(1) as threads:
-        lease = Semaphore("api", 1, key="k").acquire()
+        lease = Semaphore("api", 1, key="k", using=using).acquire()
         assert lease is not None
-        waiting = threads.submit(Semaphore("api", 1, key="k").acquire)
-        eventually(lambda: status_of("api", "k").waiting == 1)
+        waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire)
+        eventually(lambda: waiting() == 1)
         if mark == "resize":
-            actions.resize("api", None, 2)
+            actions.resize("api", None, 2, using)
         else:
-            actions.pause("api")
+            actions.pause("api", using=using)
             lease.release()
-            assert status_of("api", "k").waiting == 1
-            actions.resume("api", "k" if mark == "pause of others" else None)
-        assert status_of("api", "k").waiting == 0  # before it asks again
-        waiting.result(5).release()
+            assert waiting() == 1
+            actions.resume("api", "k" if mark == "pause of others" else None, using)
+        assert waiting() == 0  # before it asks again
+        waiter.result(5).release()
 
 
 @pytest.mark.parametrize("mark", ["pause", "resize"])

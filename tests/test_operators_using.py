@@ -11,17 +11,25 @@ import redis
 from django.core.management import CommandError, call_command
 
 from devtools.servers import RedisServer
-from django_redis_sync import Lock, ReadWriteLock, Semaphore
+from django_redis_sync import Lock, ReadWriteLock, Semaphore, conf
 from django_redis_sync.engine import tally
+from django_redis_sync.engine.commands import pipelined
 from django_redis_sync.engine.names import policy_key
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.metrics import SyncCollector
 from django_redis_sync.operators import actions, audit, names
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.listing import Selection, heaviest, keys_like
-from django_redis_sync.operators.names import count_names, is_known, marked, names_in_use
+from django_redis_sync.operators.names import (
+    count_names,
+    is_known,
+    marked,
+    marked_key,
+    names_in_use,
+)
 from django_redis_sync.operators.status import Status, status_of, statuses
 from django_redis_sync.operators.sums import groups, sums_of
+from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -134,6 +142,55 @@ def test_the_command_acts_and_reads_there(second: None, raw: redis.Redis, settin
     with pytest.raises(CommandError, match="Nothing is known of nightly"):
         command("status", "nightly")
     assert untouched(raw, settings)
+
+
+@pytest.fixture
+def alone(second: None, settings: Any) -> None:
+    """Of the two aliases only the second one has a server that answers."""
+    dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "default": dead}
+
+
+def test_nothing_that_is_read_there_asks_the_first_alias(alone: None) -> None:
+    with Semaphore("exports", 3, key="7", **OTHER), Lock("nightly", **OTHER):
+        eventually(lambda: listed("exports@7", "nightly", **OTHER))
+        for order in ("name", "recent", "waiting", "refused", "-oldest", "-name"):
+            for more in ({}, {"query": "e"}, {"policy": "exports"}):
+                found, unread = Selection(order, **more, **OTHER).read(0, 9)
+                assert found and not unread
+        for words in (
+            ["status", "exports"],
+            ["status", "exports", "--key", "7", "--format", "json"],
+            ["status", "--sort", "refused", "--top", "1"],
+            ["status", "--format", "json"],
+            ["clear", "*", "--pattern", "--dry-run", "--no-input"],
+        ):
+            assert command(*words, **OTHER)
+        with pytest.raises(CommandError, match="exports"):
+            command("status", "export", **OTHER)  # says what is near
+        command("doctor", **OTHER)
+
+
+def test_nothing_that_is_done_there_asks_the_first_alias(alone: None) -> None:
+    lease = Semaphore("exports", 3, key="7", **OTHER).acquire()
+    assert lease
+    eventually(lambda: listed("exports@7", **OTHER))
+    for child in ([], ["--key", "7"]):
+        for act in (["pause"], ["resume"], ["resize"], ["resize", "--reset"]):
+            limit = ["4"] if act == ["resize"] else []
+            command(act[0], "exports", *limit, *act[1:], *child, **OTHER)
+    assert 8 == len(audit.acts("exports", **OTHER))
+    assert "Cleared 1." in command("clear", "exports", "--no-input", **OTHER)
+    assert "cleared 1" in command("log", "exports", "--key", "7", **OTHER)
+
+
+def test_marks_of_version_0_1_are_taken_back_there(second: None) -> None:
+    registry = marked_key(prefix := conf.current().prefix("other"))
+    pipelined("other", [("ZADD", registry, 1, "api")])
+    pipelined("other", [("HSET", keys_of(prefix, "api").info, "#paused", 10**12)])
+    assert there("api").paused and [("api", None)] == names_in_use(**OTHER)
+    actions.resume("api", **OTHER)
+    assert not there("api").paused and [0] == pipelined("other", [("ZCARD", registry)])
 
 
 # The record

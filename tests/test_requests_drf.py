@@ -2,9 +2,10 @@
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.db import connections
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
+from rest_framework.request import Request
 
 from django_redis_sync import Semaphore, semaphore_required
 from django_redis_sync.limits.decorator import marks_of
@@ -50,6 +51,21 @@ def test_with_atomic_requests_the_user_is_still_the_one_that_the_framework_found
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     (key,) = Client(headers={"X-User": "ann"}).get(path).json()["keys"]
     assert key == str(ann.pk) if path == "/token/" else key.startswith("ip-")
+
+
+def test_an_async_handlers_user_is_the_one_that_the_framework_found(ann) -> None:
+    @semaphore_required("mine", limit=1, key="user")
+    async def handler(request):
+        return drf.held(request)
+
+    async def nobody():
+        return AnonymousUser()
+
+    inner = AsyncRequestFactory().get("/")
+    inner.auser = nobody  # of AuthenticationMiddleware, for Django's own views
+    request = Request(inner)
+    request.user = ann
+    assert {"keys": [str(ann.pk)], "user": ann.pk} == async_to_sync(handler)(request).data
 
 
 def test_a_preflight_that_the_framework_answers_is_free() -> None:
