@@ -638,6 +638,11 @@ def looked() -> ClusterServer:
     return server
 
 
+def test_a_node_has_little_time_to_say_where_the_slots_are(nodes: Nodes) -> None:
+    looked()
+    assert [(("CLUSTER", "SLOTS"), topologies.LOOK)] == nodes.commands
+
+
 def test_renewals_go_over_a_lane_for_each_node(nodes: Nodes) -> None:
     server = looked()
     assert OWNER == server.place(step())

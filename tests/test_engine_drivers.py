@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from django_redis_sync.engine import drivers, loops
+from django_redis_sync.engine.server import AsyncServer
 from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.protocol.plans import Answer, Failure, Plan, Run
+from tests.test_engine_batching import run
 
-PATIENCE = 20.0
 WORK, UNDO = (Run(verb, (), (), 1.0) for verb in ("work", "undo"))
 
 
@@ -73,10 +73,6 @@ def undone_when_cancelled(told: list[Any]) -> Plan:
 async def a_little() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-def run(body: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(body, PATIENCE))
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -203,6 +199,28 @@ def test_a_loop_that_ends_lets_what_it_is_closing_come_to_its_end() -> None:
         assert ["closed"] == closed
 
     asyncio.run(main())
+
+
+def test_what_is_used_once_more_while_its_loop_ends_is_closed_once_more() -> None:
+    closed: list[str] = []
+
+    class Resident(AsyncServer):
+        def __init__(self) -> None: ...
+
+        async def aclose(self) -> None:
+            closed.append("closed")
+
+    async def main() -> None:
+        made = loops.on_loop(asyncio.get_running_loop())
+        made.residents["a"] = mine = Resident()
+        await made.aclose()
+        assert ["closed"] == closed
+        mine.plans += 1
+        mine.left()
+        await a_little()
+        assert ["closed"] * 2 == closed
+
+    run(main())
 
 
 def test_what_was_closed_on_a_loop_that_goes_on_is_freed() -> None:

@@ -289,13 +289,15 @@ def test_what_was_read_along_with_a_message_is_heard_at_once(words: Any) -> None
 
 
 def test_a_hub_subscribes_anew_when_an_error_was_read_along_with_a_message(
-    pauses: list[int],
+    pauses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hubs, "PULSE", 1e6)  # no sign of life is due
+
     async def main() -> None:
         radio = Radio()
         hub = Hub(radio, "p")
         await hub.ready(PATIENCE)
-        waiting = hub.wait("a", 60, "x")
+        waiting = hub.wait("a", 1e6, "x")
         radio.connection = Parsed(errors.ConnectionError("cut"))
         radio.say("b 2")
         assert (await asyncio.wait_for(waiting, PATIENCE)).reply is None
@@ -305,12 +307,16 @@ def test_a_hub_subscribes_anew_when_an_error_was_read_along_with_a_message(
     run(main())
 
 
-def test_all_ask_again_when_a_subscription_was_read_along_with_a_message() -> None:
+def test_all_ask_again_when_a_subscription_was_read_along_with_a_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hubs, "PULSE", 1e6)
+
     async def main() -> None:
         radio = Radio()
         hub = Hub(radio, "p")
         await hub.ready(PATIENCE)
-        waiting = hub.wait("a", 60, "x")
+        waiting = hub.wait("a", 1e6, "x")
         radio.connection = Parsed([b"subscribe", b"p", 1])
         radio.say("b 2")
         assert (await asyncio.wait_for(waiting, PATIENCE)).reply is None

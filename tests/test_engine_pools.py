@@ -167,6 +167,7 @@ def test_an_exhausted_pool_keeps_nobody_from_a_release() -> None:
     for connection in lent:
         hand.release(connection)
     assert lent[:2] == pool.back  # the others are ours
+    assert not hand._lent, "what was given back is not kept in mind"
 
 
 # Borrowed

@@ -554,6 +554,17 @@ def test_a_wait_lasts_as_long_as_it_says_for_no_server_wakes_it(in_sync_code: Qu
     assert answer.reply is None and answer.received - answer.sent >= 0.05
 
 
+def test_in_async_code_a_wait_and_a_pause_last_as_long_as_they_say(five: Five) -> None:
+    async def main() -> None:
+        server, loop = AsyncQuorumServer(Quorum(five)), asyncio.get_running_loop()
+        for step in (plans.Wait(KEYS, "t", 0.05), plans.Sleep(0.05)):
+            began = loop.time()
+            assert (await server.perform(step)).reply is None
+            assert loop.time() - began >= 0.05 - 0.001
+
+    asyncio.run(main())
+
+
 # Which servers
 
 

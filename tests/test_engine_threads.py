@@ -437,8 +437,9 @@ def test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts
         return 1
 
     monkeypatch.setattr(loop, "_loop", None)
-    with NoThreads(monkeypatch), pytest.raises(Failure):
+    with NoThreads(monkeypatch), pytest.raises(Failure) as caught:
         loop.on_our_loop(nothing())
+    assert "unreachable" == caught.value.why  # nothing was sent
     assert loop.on_our_loop(nothing()) == 1
     mine = loop._loop
     assert mine is not None

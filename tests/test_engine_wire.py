@@ -235,7 +235,7 @@ def test_a_loop_that_was_just_closed_has_the_retired_cut_too() -> None:
 
 def test_the_async_client_is_the_projects_own_where_the_settings_name_one(settings: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.own_client"}
-    assert "the client of default" == clients.async_client("default")
+    assert "the client of other" == clients.async_client("other")
 
 
 def own_client(alias: str) -> str:

@@ -14,7 +14,7 @@ from django_redis_sync.exceptions import LeaseLost
 from django_redis_sync.locks import handle
 from django_redis_sync.locks.handle import Adoption
 from django_redis_sync.locks.lease_state import LeaseState, Terms
-from django_redis_sync.protocol.keys import Token, keys_of
+from django_redis_sync.protocol.keys import MOST_BYTES, Token, keys_of
 from django_redis_sync.protocol.plans import Answer, Grant, Run
 
 GRANT = Grant(Token("ab" * 16), 1790000000000000, 3, 0.0, 0.0, 0.0, unanswered=True)
@@ -46,6 +46,12 @@ def test_the_terms_and_the_grant_arrive_as_they_were(said: Any) -> None:
     adoption = Adoption(handle.write(terms, GRANT, 9), told)
     assert (terms, GRANT, 9) == (adoption.terms, adoption.grant, adoption.known)
     assert isinstance(adoption.grant.token, Token)
+
+
+def test_a_lease_of_the_longest_name_has_a_handle() -> None:
+    long, config = "%" * MOST_BYTES, conf.current()
+    terms = terms_of()._replace(keys=keys_of(config.prefix("default"), long, long, config.keep("")))
+    assert terms == Adoption(handle.write(terms, GRANT, 9), told).terms
 
 
 @pytest.mark.parametrize(

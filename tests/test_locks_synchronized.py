@@ -194,6 +194,14 @@ def test_two_calls_never_meet_by_accident(template: str, one: Any, other: Any) -
         work(*one, then=one)
 
 
+def test_separators_that_begin_alike_in_bytes_are_told_apart() -> None:
+    @synchronized("{a}→{b}←{c}", blocking=False)
+    def work(a: str, b: str, c: str, then: Any = None) -> Any:
+        return work(*then) if then else "ran"
+
+    assert "ran" == work("→", "b", "c", then=("←", "b", "c"))
+
+
 @pytest.mark.parametrize("template", ["{a}{b}", "{a}x{b}", "x:{a}%{b}"])
 def test_arguments_that_could_run_together_are_refused(template: str) -> None:
     with pytest.raises(ValueError, match="put a ':' between"):

@@ -17,7 +17,15 @@ from django.db import connection, connections, transaction
 from django.http import HttpResponse
 from django.test import Client, RequestFactory, TestCase
 
-from django_redis_sync import Lease, LeaseLost, Lock, RLock, acquire_all, synchronized
+from django_redis_sync import (
+    Lease,
+    LeaseLost,
+    Lock,
+    RLock,
+    Semaphore,
+    acquire_all,
+    synchronized,
+)
 from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.locks import transactions
 from django_redis_sync.locks.transactions import TransactionRace, locked_atomic, release_when_over
@@ -437,6 +445,9 @@ def test_a_transaction_that_would_wait_for_itself_is_told() -> None:
         assert ours.acquire(blocking=False) is None  # who does not wait has an answer
         with Lock("another", release_on_commit=True):
             pass
+        for _ in range(2):  # of several permits the next is free
+            with Semaphore("seats", 2, release_on_commit=True):
+                pass
     with ours:
         pass
 
