@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -17,6 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
+from django_redis_sync import Unavailable
 
 #: Seconds for what has to happen at all. Nothing waits so long unless it is broken.
 PATIENCE = 30.0
@@ -103,6 +106,18 @@ class Async:
 
     async def result(self, started: asyncio.Task[Any]) -> Any:
         return await asyncio.wait_for(started, PATIENCE)
+
+
+async def refused(io: Any, words: str, thing: Any, method: str, *args: Any) -> Unavailable:
+    """Unavailable, in such words. What is asked again until its time is over has less and less left
+    for an answer: one that only a machine's haste kept from coming is asked for anew."""
+    for _ in range(10):
+        with pytest.raises(Unavailable) as caught:
+            await io.do(thing, method, *args)
+        if re.search(words, str(caught.value)):
+            return caught.value
+        assert "Timeout" in str(caught.value) and caught.value.maybe_executed
+    return pytest.fail(f"said ten times: {caught.value}")
 
 
 async def until(io: Any, met: Callable[[], Any], seconds: float = PATIENCE) -> Any:

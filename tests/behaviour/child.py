@@ -97,7 +97,7 @@ def storm(name: str, limit: int, processes: int, threads: int, enough: int) -> N
 
         def thread(mine: int) -> None:
             chance = random.Random(number * 1000 + mine)
-            sem = Semaphore(name, limit, timeout=2, renew=True)
+            sem = Semaphore(name, limit, timeout=6, renew=True)
             while sum(cycles) < enough:
                 patience = chance.choice([None, None, None, 0, 0.05, 1])
                 lease = sem.acquire(blocking_timeout=patience)
@@ -188,7 +188,7 @@ def fork_holding(name: str) -> None:
     """Forks while it holds. The child tries all it can, and then outlives its parent's lease."""
     from django_redis_sync import LeaseLost, Lock, Semaphore
 
-    lock = Lock(name, timeout=1, renew=True)
+    lock = Lock(name, timeout=3, renew=True)
     sem = Semaphore(f"{name}-more", 2)
     own = sem.acquire()
     with lock as lease:
@@ -204,9 +204,9 @@ def fork_holding(name: str) -> None:
                 else:
                     say("WORKED", word)
             say("held", lease.held, own.held)
-            with Semaphore(f"{name}-more", 2, timeout=1, renew=True, blocking=False) as mine:
+            with Semaphore(f"{name}-more", 2, timeout=3, renew=True, blocking=False) as mine:
                 say("mine", mine.held)
-                time.sleep(1.5)
+                time.sleep(4)
                 say("mine", mine.held)
         # Both leave the block: only the parent may give it back.
         else:

@@ -305,7 +305,7 @@ def test_a_loop_that_ends_closes_its_connections(raw) -> None:
         eventually(lambda: ("closing", None) in names_in_use())
     before = connected()
     asyncio.run(main())
-    eventually(lambda: connected() <= before, 5)
+    eventually(lambda: connected() <= before)
 
 
 @pytest.mark.parametrize(

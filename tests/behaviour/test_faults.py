@@ -24,13 +24,15 @@ from django_redis_sync.engine import hub, keeper, pools, wire
 from django_redis_sync.exceptions import ForeignValue
 from tests.support.journal import journalling
 
-from .both import both, eventually, until
+from .both import both, eventually, refused, until
 from .child import Child
 from .proxy import Proxy, proxied
-from .watching import View
+from .watching import Pulse, View
 
 #: Seconds that one answer may take here; the budget of an acquisition is twice that.
-ATTEMPT = 0.4
+ATTEMPT = 0.8
+#: Seconds after which no lease of half a minute is over by itself.
+SOONER = 20
 
 
 class Impatient(Lock):
@@ -119,7 +121,7 @@ async def test_no_reply_at_all_is_unavailable_and_leaves_no_ghost(io, bench) -> 
         await io.do(bench.lock(), "acquire", False)
     assert time.monotonic() - start < 10 * ATTEMPT
     assert Unavailable is type(caught.value) and caught.value.maybe_executed
-    await until(io, lambda: bench.view().empty, 10)
+    await until(io, lambda: bench.view().empty, SOONER)
 
 
 @both
@@ -130,10 +132,10 @@ async def test_a_request_that_arrives_after_its_undo_takes_nothing(io, bench) ->
         await io.do(bench.lock(), "acquire", False)
     assert caught.value.maybe_executed
     # The undo is done by the keeper; then the late ones come through.
-    await until(io, lambda: any("undo" in entry.argv for entry in bench.journal), 10)
+    await until(io, lambda: any("undo" in entry.argv for entry in bench.journal))
     before = len(list(bench.journal))
     bench.proxy.let_go()
-    await until(io, lambda: len(list(bench.journal)) > before, 10)
+    await until(io, lambda: len(list(bench.journal)) > before)
     assert ("dead",) in [entry.reply for entry in bench.journal]
     assert bench.view().empty
 
@@ -172,7 +174,7 @@ async def test_a_server_that_hangs_takes_no_more_than_the_budget(io, bench) -> N
     finally:
         bench.server.resume()
     # What could not be said then is said later.
-    await until(io, lambda: bench.view().empty and bench.view("held").empty, 10)
+    await until(io, lambda: bench.view().empty and bench.view("held").empty, SOONER)
 
 
 @both
@@ -282,12 +284,12 @@ async def test_a_cleared_cache_is_learnt_of_and_fences_go_on(io, bench, settings
     from django.core.cache import caches
 
     lost: list[Any] = []
-    lock = bench.lock(timeout=1, renew=True, on_lost=lost.append)
+    lock = bench.lock(timeout=3, renew=True, on_lost=lost.append)
     lease = await io.do(lock, "acquire")
     bench.journal.note("wiped")
     caches[bench.alias].clear()
     bench.client.flushdb()
-    await until(io, lambda: lost and not lease.held, 10)
+    await until(io, lambda: lost and not lease.held)
     with pytest.raises(LeaseLost):
         await io.do(lock, "release")
     again = await io.do(lock, "acquire")
@@ -385,13 +387,13 @@ def _is_old(client: redis.Redis) -> bool:
 @both
 async def test_the_clients_wall_clock_has_no_say(io, raw, monkeypatch) -> None:
     real = time.time
-    lock = Lock("clock", timeout=1, renew=True)
+    lock = Lock("clock", timeout=10, renew=True)
     for hour in (3600, -3600):
         monkeypatch.setattr(time, "time", lambda hour=hour: real() + hour)
         async with io.entered(lock) as lease:
             assert abs(lease.acquired_at.timestamp() - real()) < 60
             assert await io.do(Lock("clock", blocking=False), "acquire") is None
-            assert 0 < lease.remaining <= 1
+            assert 0 < lease.remaining <= 10
     assert View(raw, "clock").empty
 
 
@@ -400,15 +402,15 @@ async def test_the_clients_wall_clock_has_no_say(io, raw, monkeypatch) -> None:
 
 def test_a_killed_holders_permit_is_back_within_its_lease(raw) -> None:
     view = View(raw, "killed")
-    with Child("hold", "killed", 1, "renew") as holder:
+    with Child("hold", "killed", 3, "renew") as holder:
         fence = int(holder.line()[1])
-        time.sleep(1.2)  # it is alive, and renews
+        time.sleep(4)  # it is alive, and renews
         assert Lock("killed", blocking=False).acquire() is None
     assert view.holding == 1
     start = time.monotonic()
     lease = Lock("killed").acquire(blocking_timeout=20)
     assert lease and lease.fence > fence
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 3 + 4
     lease.release()
 
 
@@ -416,16 +418,16 @@ def test_a_killed_holders_permit_is_back_within_its_lease(raw) -> None:
 async def test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_away(
     io, bench
 ) -> None:
-    lost_at: list[float] = []
-    lock = bench.lock(timeout=1, renew=True, on_lost=lambda _: lost_at.append(time.monotonic()))
+    left: list[float] = []
+    lock = bench.lock(timeout=3, renew=True, on_lost=lambda _: left.append(bench.view().ends_in))
     lease = await io.do(lock, "acquire")
     bench.proxy.harm("refuse", "", times=10_000)
-    await until(io, lambda: lost_at, 10)
+    with Pulse() as pulse:
+        await until(io, lambda: left)
     assert not lease.held
-    # By then the server had it still, or this could not have been answered in time.
-    gone = time.monotonic()
-    await until(io, lambda: bench.view().holding == 0, 10)
-    assert lost_at[0] <= gone + 0.5
+    # The server had it still, but for what threads woke too late.
+    assert left[0] > -3 * pulse.most
+    await until(io, lambda: bench.view().holding == 0)
     bench.proxy._harms.clear()
     with pytest.raises(LeaseLost):
         await io.do(lease, "release")
@@ -444,8 +446,8 @@ def test_a_keeper_that_died_is_replaced(raw) -> None:
     worker._turn = die
     worker.rouse()
     eventually(lambda: not worker.runs)
-    second = Lock("second", timeout=0.8, renew=True).acquire()
-    time.sleep(1.2)
+    second = Lock("second", timeout=3, renew=True).acquire()
+    time.sleep(4)
     assert first.held and second.held and second.owned()
     first.release()
     second.release()
@@ -508,8 +510,7 @@ async def test_a_full_memory_refuses_to_take_and_still_releases(io, private, ali
     lease = await io.do(lock, "acquire")
     with redis.Redis.from_url(private.url) as client:
         client.config_set("maxmemory", 1)
-        with pytest.raises(Unavailable, match="memory"):
-            await io.do(Impatient("y", using=name), "acquire")
+        await refused(io, "memory", Impatient("y", using=name), "acquire")
         await io.do(lease, "release")
         assert View(client, "x").empty and View(client, "y").empty
         client.config_set("maxmemory", 0)
@@ -520,13 +521,13 @@ async def test_a_full_memory_refuses_to_take_and_still_releases(io, private, ali
 async def test_a_killed_server_loses_leases_and_fences_grow(io, private, alias) -> None:
     name = alias(private.url)
     lost: list[Any] = []
-    lock = Impatient("x", using=name, timeout=1, renew=True, on_lost=lost.append)
+    lock = Impatient("x", using=name, timeout=3, renew=True, on_lost=lost.append)
     lease = await io.do(lock, "acquire")
     private.kill()
     with pytest.raises(Unavailable):
         await io.do(Impatient("y", using=name), "acquire")
     private.restart()
-    await until(io, lambda: lost, 10)
+    await until(io, lambda: lost)
     again = await io.do(lock, "acquire", blocking_timeout=10)
     assert again.fence > lease.fence and not lease.held
     await io.do(again, "release")

@@ -73,7 +73,7 @@ def test_row_27_the_servers_clock_jumps_ahead(shifted: Shifted, figure: Figure) 
         assert old.fence + JUMP * 1e6 <= new.fence  # it says when the grant happened
         assert not old.owned()
         new.release()
-    eventually(lambda: told, 15)
+    eventually(lambda: told)
     assert not first.held
     for old in (first, hard):
         with pytest.raises(LeaseLost):
@@ -85,8 +85,8 @@ def test_row_27_the_servers_clock_jumps_ahead(shifted: Shifted, figure: Figure) 
 def test_row_28_the_servers_clock_jumps_back(shifted: Shifted, figure: Figure) -> None:
     """A lease of a holder that is gone ends no later than a whole lease after the jump, although
     its end lies a minute ahead now. Waiters and live holders go on."""
-    gone = Lock("gone", using=shifted.alias, timeout=2).acquire()
-    live = Lock("live", using=shifted.alias, timeout=2, renew=True).acquire()
+    gone = Lock("gone", using=shifted.alias, timeout=4).acquire()
+    live = Lock("live", using=shifted.alias, timeout=4, renew=True).acquire()
     assert gone and live
     late: list[Lease | None] = []
     early: list[Lease | None] = []
@@ -124,7 +124,7 @@ def test_row_28_permits_are_never_given_twice_when_the_clock_goes_to_and_fro(
     shifted: Shifted,
 ) -> None:
     """Judged by the journal: no more than the limit, and fences grow, whatever the clock does."""
-    stop = threading.Event()
+    stop, released = threading.Event(), list[int]()
 
     def work() -> None:
         while not stop.is_set():
@@ -133,6 +133,7 @@ def test_row_28_permits_are_never_given_twice_when_the_clock_goes_to_and_fro(
                 time.sleep(0.002)
                 with contextlib.suppress(LeaseLost):  # when the clock jumped ahead meanwhile
                     lease.release()
+                    released.append(lease.fence)
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
@@ -140,10 +141,10 @@ def test_row_28_permits_are_never_given_twice_when_the_clock_goes_to_and_fro(
     for seconds in (-1, 0, -30, -29, -60, 0):
         time.sleep(0.25)
         shifted.clock.shift(seconds)
-    time.sleep(0.25)
+    eventually(lambda: len(released) > 20)
     stop.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     history = shifted.journal.check()
     assert history.summary()["released"] > 20

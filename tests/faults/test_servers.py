@@ -22,7 +22,7 @@ from django_redis_sync.operators import doctor
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
-from tests.behaviour.both import eventually
+from tests.behaviour.both import Sync, eventually, refused
 from tests.behaviour.watching import View, counted
 from tests.support.workload import call, words
 
@@ -65,7 +65,7 @@ def test_row_05_a_kill_without_a_file_loses_leases_and_no_fence(
     again = watch.seconds
     for before, after in zip(old, new, strict=True):
         assert before and after and after.fence > before.fence
-    eventually(lambda: len(told) == count, 15)
+    eventually(lambda: len(told) == count)
     assert not any(lease.held for lease in old if lease)
     figure(recover=again, lost=count, said=f"the last holder knew after {watch.seconds:.1f} s")
     for lease in new:
@@ -107,7 +107,7 @@ def test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost(
     using, count = alias(server.url), 20
     # Some were held and given back before, so that fences lie in the file in plenty.
     for name in names_of(count):
-        with Lock(name, using=using):
+        with Lock(name, using=using, timeout=3):
             pass
     old = [Lock(name, using=using, timeout=60).acquire() for name in names_of(count)]
     assert all(old)
@@ -129,7 +129,8 @@ def test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost(
         else:
             with pytest.raises(LeaseLost):
                 lease.release()
-        after = Lock(lease.name, using=using, blocking=False).acquire()
+        # The end of the file may be that of what was given back before: then that ends by itself.
+        after = Lock(lease.name, using=using).acquire(blocking_timeout=20)
         assert after and after.fence > lease.fence
         after.release()
     figure(recover=again, lost=lost)
@@ -151,7 +152,7 @@ def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
 ) -> None:
     """Its data, written as a snapshot, is read as slowly as a large one would be."""
     # A server answers between blocks of 2 MB of the file: several times within an attempt.
-    keys, size, delay = 500, 200_000, 8_000  # bytes and µs each
+    keys, size, delay = 1000, 100_000, 8_000  # bytes and µs each
     server: RedisServer = new_server(config={"appendonly": True, "auto-aof-rewrite-percentage": 0})
     using = alias(server.url)
     held = Lock("held", using=using, timeout=60).acquire()
@@ -171,19 +172,23 @@ def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
     assert binary is not None
     server._launch(binary)  # and not wait until it is ready
     watch = Watch()
-    eventually(lambda: "LOADING" in answer_of(server), 10)
-    for _ in range(3):
+    eventually(lambda: "LOADING" in answer_of(server))
+    told: list[Unavailable] = []
+    while True:
         asked = Watch()
-        with pytest.raises(Unavailable) as caught:
+        try:
             # By an alias of its own: on a connection from before the crash it may well have run.
-            Patient("x", using=alias(server.url)).acquire(False)
+            with Patient("x", using=alias(server.url), blocking=False):
+                break  # it is loaded
+        except Unavailable as error:
+            told.append(error)
         spent = asked.seconds
         assert spent < 5
-        if "loading" in str(caught.value):
+        if not told[-1].maybe_executed:
             break
-        # The last try of some had less time left than the next block took, and got no answer.
-        assert "Timeout" in str(caught.value) and caught.value.maybe_executed
-    assert "loading" in str(caught.value) and not caught.value.maybe_executed
+        # One of its tries had less time left than the next block took, and got no answer.
+    assert [] == [one for one in told if not (one.maybe_executed or "loading" in str(one))]
+    assert [one for one in told if "loading" in str(one)]
     lease = retried(Lock("x", using=using, blocking=False).acquire)
     again = watch.seconds
     assert lease and retried(held.owned)
@@ -211,6 +216,10 @@ def answer_of(server: RedisServer) -> str:
 # How it is set up
 
 
+def refused_at_once(words: str, lock: Lock, blocking: bool) -> None:
+    Sync().run(refused(Sync(), words, lock, "acquire", blocking))
+
+
 def test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free(
     private: RedisServer, admin: redis.Redis, figure: Figure, settings: Any
 ) -> None:
@@ -218,13 +227,16 @@ def test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free(
     keys, limit, crowd = keys_of(settings.PREFIX, "herd"), 5, 500
     script = scripts.script("acquire").source
 
-    def ask(number: int, **said: Any) -> Any:
+    def ask(client: Any, number: int, **said: Any) -> Any:
         one = call("acquire", keys, f"{number:032x}", lease=60_000, limit=limit, **said)
-        return words(admin.eval(script, len(one.keys), *one.keys, *one.argv))
+        return client.eval(script, len(one.keys), *one.keys, *one.argv)
 
-    fence = ask(0, permits=limit, how="try")[1]
-    for number in range(1, crowd + 1):
-        assert b"wait" == ask(number, how="wait")[0]
+    fence = words(ask(admin, 0, permits=limit, how="try"))[1]
+    # Together: none of them asks again, and who does not is passed over after some seconds.
+    with admin.pipeline(transaction=False) as pipeline:
+        for number in range(1, crowd + 1):
+            ask(pipeline, number, how="wait")
+        assert {b"wait"} == {words(said)[0] for said in pipeline.execute()}
     one = call("release", keys, f"{0:032x}", fence=fence, how="release")
     source = scripts.script("release").source
     with counted(admin) as seen:
@@ -241,8 +253,7 @@ def test_row_22_a_full_memory_refuses_to_take_and_still_releases(
     held = Semaphore("held", 3, using=using).acquire(permits=2)
     assert held
     admin.config_set("maxmemory", 1)
-    with pytest.raises(Unavailable, match="memory"):
-        Impatient("x", using=using).acquire(False)
+    refused_at_once("memory", Impatient("x", using=using), False)
     held.release()
     assert look("held").empty and look("x").empty
     admin.config_set("maxmemory", 0)
@@ -255,7 +266,7 @@ def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
     private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
 ) -> None:
     using, lost, got = alias(private.url), [], []
-    options: dict[str, Any] = {"using": using, "timeout": 1, "renew": True}
+    options: dict[str, Any] = {"using": using, "timeout": 4, "renew": True}
 
     def wait(name: str) -> None:
         lease = Lock(name, **options).acquire()
@@ -264,7 +275,7 @@ def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
     async def wait_too() -> None:
         lease = await Lock("async", **options).aacquire()
         got.append(("async", time.monotonic(), lease))
-        await asyncio.sleep(1.5)  # its keeper renews meanwhile
+        await asyncio.sleep(5)  # its keeper renews meanwhile
         assert lease and await lease.aowned()
         await lease.arelease()
 
@@ -281,25 +292,24 @@ def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
         thread.start()
     eventually(lambda: all(look(name).waiting == 1 for name in ("sync", "async")))
     admin.config_set("maxmemory", 1)
-    time.sleep(2.5)  # each lease was renewed twice, and each waiter asked again
+    time.sleep(5)  # each lease was renewed twice, and each waiter asked again
     assert [] == lost and all(lease and lease.owned() for lease in held.values())
     for name in ("x", "sync"):
-        with pytest.raises(Unavailable, match="memory"):
-            Impatient(name, using=using).acquire(name == "sync")
+        refused_at_once("memory", Impatient(name, using=using), name == "sync")
     watch = Watch()
     for name in ("sync", "async", "timed"):
         held[name].release()  # type: ignore[union-attr]
-    eventually(lambda: len(got) == 2, 3)
+    eventually(lambda: len(got) == 2)
     figure(recover=watch.seconds, lost=0)
-    threads[1].join(10)
+    threads[1].join(30)
     ((_, _, lease),) = [one for one in got if one[0] == "sync"]
     lease.extend(30)
-    handle = held["kept"].detach(timeout=5)  # type: ignore[union-attr]
+    handle = held["kept"].detach(timeout=50)  # type: ignore[union-attr]
     adopted = Lease.from_handle(handle)
-    adopted.renew(9)
+    adopted.renew(90)
     adopted.release()
     lease.release()
-    threads[0].join(10)
+    threads[0].join(30)
     assert all(look(name).empty for name in (*names, "x"))
 
 
@@ -333,6 +343,7 @@ def crowd(url: str, many: int) -> Iterator[subprocess.Popen[bytes]]:
             child.kill()
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("many", "promised"), [(1_000, 3), (10_000, 6)], ids=str)
 def test_row_45_the_waiters_of_a_killed_process_are_passed_over_together(
     private: RedisServer, alias: Alias, look: Any, figure: Figure, many: int, promised: int
@@ -356,7 +367,7 @@ def test_row_45_the_waiters_of_a_killed_process_are_passed_over_together(
     assert held
     held.release()
     eventually(lambda: bool(got), 60)
-    thread.join(5)
+    thread.join(30)
     took = got[0] - killed
     figure(recover=took, said=f"{many:,} waiters")
     assert took < 2 * promised
@@ -369,7 +380,7 @@ def test_row_45_the_waiters_of_a_live_process_keep_their_places(
     """Most ask seldom: the one that asks for all of them does."""
     held = Lock("x", using=alias(private.url)).acquire()
     with crowd(private.url, 500):
-        eventually(lambda: look("x").waiting == 500, 30)
+        eventually(lambda: look("x").waiting == 500, 60)
         queue = look("x").keys.queue
         places = admin.zrange(queue, 0, -1, withscores=True)
         for _ in range(8):
@@ -377,7 +388,7 @@ def test_row_45_the_waiters_of_a_live_process_keep_their_places(
             assert places == admin.zrange(queue, 0, -1, withscores=True)
         assert held
         held.release()
-        eventually(lambda: look("x").empty, 30)
+        eventually(lambda: look("x").empty, 60)
 
 
 def test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict(
@@ -419,7 +430,7 @@ def test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pendin
     assert not held.held and 1 == look("held").holding  # given up here, there still pending
     admin.config_set("min-replicas-to-write", 0)
     watch = Watch()
-    eventually(lambda: look("held").empty, 10)
+    eventually(lambda: look("held").empty, 20)  # not by itself, after 30
     figure(recover=watch.seconds, lost=0)
     with Lock("x", using=using):
         assert look("x").holding == 1
@@ -455,7 +466,7 @@ def test_row_03_nothing_that_asks_takes_longer_than_its_budget(
     assert slowest < 5
     # What the server had been sent is done now, and undone by the keeper: whoever waits gets in.
     watch = Watch()
-    lease = retried(Lock("x", using=using, blocking_timeout=10).acquire, 10)
+    lease = retried(Lock("x", using=using, blocking_timeout=20).acquire, 20)
     again = watch.seconds
     assert lease
     lease.release()
@@ -483,7 +494,7 @@ def test_row_24_a_cleared_cache_is_learnt_of(
         after = Lock(lease.name, using=using, blocking=False).acquire() if lease else None
         assert lease and after and after.fence > lease.fence
         after.release()
-    eventually(lambda: len(told) == count, 15)
+    eventually(lambda: len(told) == count)
     assert not any(lease.held for lease in old if lease)
     figure(recover=max(told), lost=count)
 

@@ -125,13 +125,13 @@ def test_nobody_writes_lines_into_the_log(raw: redis.Redis, caplog: Any) -> None
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ValueError):
         Lock(HOSTILE)
-    lock = Lock("said", timeout=1, renew=True, label=HOSTILE)
+    lock = Lock("said", timeout=3, renew=True, label=HOSTILE)
     lease = lock.acquire()
     assert lease
     shown = status_of("said")
     assert HOSTILE[:5] in str(shown.holders[0].label["label"])
     actions.clear(shown, [shown.holders[0].id])
-    eventually(lambda: not lease.held, 10)
+    eventually(lambda: not lease.held)
     ours = [r for r in caplog.records if r.name.startswith("django_redis_sync")]
     assert ours
     for record in ours:

@@ -17,13 +17,21 @@ class Crowd:
     """Works for the length of the `with` block; every worker waits for as long as it takes.
 
     Invariants looked at in this process, with its own clock: `over` counts the moments at which
-    more leases of a name were believed in than its limit.
+    more leases of a name were believed in than its limit. `lease`: their seconds, long where none
+    may be lost.
     """
 
     def __init__(
-        self, alias: str, names: Sequence[str], limit: int, *, threads: int = 4, tasks: int = 8
+        self,
+        alias: str | Sequence[str],
+        names: Sequence[str],
+        limit: int,
+        *,
+        threads: int = 4,
+        tasks: int = 8,
+        lease: float = 3,
     ) -> None:
-        self.alias, self.names, self.limit = alias, names, limit
+        self.alias, self.names, self.limit, self.lease = alias, names, limit, lease
         self.grants: dict[str, list[float]] = defaultdict(list)
         self.errors: Counter[str] = Counter()
         self.said: list[str] = []
@@ -58,7 +66,7 @@ class Crowd:
         return False
 
     def _semaphore(self, name: str) -> Semaphore:
-        return Semaphore(name, self.limit, using=self.alias, timeout=3, renew=True)
+        return Semaphore(name, self.limit, using=self.alias, timeout=self.lease, renew=True)
 
     def _got(self, name: str, lease: Any) -> None:
         with self._lock:
