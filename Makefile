@@ -10,6 +10,8 @@ WORKERS ?= $(if $(REDIS_URL),,-n 8 --dist worksteal)
 
 # What is read again by each worker is compiled once, whatever the environment says of bytecode.
 test deep: export PYTHONDONTWRITEBYTECODE :=
+# Hypothesis imports trio in each worker where that is installed.
+test deep: export HYPOTHESIS_NO_PLUGINS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test deep soak plants bench exam lint docs messages matrix server clean

@@ -93,10 +93,9 @@ def clean_redis(redis_url: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def raw(redis_url: str, clean_redis: None) -> Iterator[redis.Redis]:
+def raw(redis_url: str, clean_redis: None) -> redis.Redis:
     """A plain client of the server, clean at the start, that answers in bytes."""
-    with redis.Redis.from_url(redis_url, decode_responses=False) as client:
-        yield client
+    return _client(redis_url)
 
 
 @pytest.fixture
@@ -125,8 +124,13 @@ def clean(url: str) -> None:
     if FOREIGN:
         _delete_our_keys(url)
     else:
-        with redis.Redis.from_url(url) as client:
-            client.flushdb()
+        _client(url).flushdb()
+
+
+@functools.cache
+def _client(url: str) -> redis.Redis:
+    """One for all tests: redis-py looks up its own version on disk for each that is made."""
+    return redis.Redis.from_url(url)
 
 
 def _delete_our_keys(url: str) -> None:

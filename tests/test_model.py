@@ -32,9 +32,11 @@ def constants_of(case: cases.Case) -> dict[str, int]:
 
 
 def worlds() -> Iterator[Any]:
-    """Those with many states are for `make deep`; their shorter ones are always explored."""
+    """Those with many states are for `make deep`; their shorter ones are always explored, but for
+    the largest."""
     for case in cases.CASES:
-        yield pytest.param(case, marks=[pytest.mark.deep] * bool(case.short), id=case.setting.name)
+        deep = [pytest.mark.deep] * bool(case.short or case.large)
+        yield pytest.param(case, marks=deep, id=case.setting.name)
         if case.short:
             yield pytest.param(case.shorter, id=case.shorter.setting.name)
 
