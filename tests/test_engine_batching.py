@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -38,7 +39,7 @@ class Line:
         self.broken, self.lent = 0, 0
         self._answer = answer or (lambda command: ["ok", token_of(command)])
         self._replies: asyncio.Queue[Any] = asyncio.Queue()
-        self.silent = False
+        self.silent, self.timeouts = False, set[float]()
 
     async def get_connection(self) -> Line:
         self.lent += 1
@@ -64,6 +65,7 @@ class Line:
             self._replies.put_nowait(self._answer(self._unanswered.pop(0)))
 
     async def read_response(self, timeout: float = 0.0) -> Any:
+        self.timeouts.add(timeout)
         reply = await self._replies.get()
         if isinstance(reply, Exception):
             raise reply
@@ -508,6 +510,12 @@ def test_patience_ends_when_its_time_is_over(seconds: float) -> None:
     assert seconds <= run(waited(seconds)) < seconds + 5
 
 
+def test_no_timer_of_redis_pys_ends_a_wait_for_a_reply() -> None:
+    line = Line()
+    outcomes(line, 3)
+    assert {math.inf} == line.timeouts
+
+
 def test_time_in_which_the_loop_was_blocked_does_not_count() -> None:
     async def main() -> float:
         waiting = asyncio.ensure_future(waited(0.3))
@@ -600,6 +608,7 @@ class Radio:
         self.said.put_nowait({"type": "subscribe"})
 
     async def get_message(self, timeout: float | None = 0.0) -> Any:
+        assert timeout is None, "asked again and again"
         message = await self.said.get()
         if isinstance(message, Exception):
             raise message

@@ -203,16 +203,17 @@ def test_a_holder_that_shortens_its_lease_is_looked_at_in_time(
     assert lease.told_at < 1004
 
 
+@pytest.mark.parametrize("method", ["tend", "tended"])
 def test_a_lease_that_fails_stops_no_other(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(monkeypatch)
     broken, sound = world.take(3.0), world.take(3.0)
 
-    def fail(now: float) -> None:
+    def fail(*_: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(broken, "tend", fail)
+    monkeypatch.setattr(broken, method, fail)
     world.run(10)
     assert sound.renewals >= 9
     assert ["the keeper of 'simulated' met an error and goes on"] == caplog.messages

@@ -369,6 +369,14 @@ def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyP
     assert ("our own", 1.0) == line.lent
 
 
+def test_of_several_commands_an_error_stands_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = errors.ResponseError("WRONGTYPE")
+    monkeypatch.setattr(server, "Borrowed", Borrowing([0.0], b"1", refused, [b"x", [b"y"]]))
+    mine = server.Server("default")
+    monkeypatch.setattr(mine, "own", lambda: None)
+    assert ["1", refused, ["x", ["y"]]] == mine.commands([("GET", key) for key in "abc"])
+
+
 def test_a_waiter_without_a_connection_asks_again_after_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -685,6 +685,20 @@ def test_a_message_is_published_when_there_is_a_channel(x: Name) -> None:
     assert b"b " + x.wake("b")[0] == message["data"]
 
 
+@pytest.mark.parametrize("frees", ["release", "clear", "operate"])
+def test_the_limit_of_a_name_itself_comes_before_its_policys(x: Name, frees: str) -> None:
+    said = {"limit": 9, "mark": "0 1"}
+    x.operate("resize", 2)
+    fence = x.hold("a", **said)
+    x.hold("b", **said)
+    x.wait("c", **said)
+    if frees == "operate":
+        x.move("a", x.now() - 1 - x.end("a"))
+    asked = {"release": {"fence": fence, "how": "release"}, "operate": {"how": "poke"}}
+    x.run(frees, "" if frees == "operate" else "a", mark="0 1", **asked.get(frees, {}))
+    assert ["b", "c"] == sorted(x.holders())
+
+
 def test_the_claim_deadline_is_no_later_than_the_lease(x: Name) -> None:
     """Rule 2."""
     for token, lease in (("short", 500), ("long", 60_000)):
@@ -1116,6 +1130,18 @@ def test_no_more_wait_than_are_let(x: Name) -> None:
     x.hold("a")
     assert ["wait", "wait", "no"] == [x.ask(t, max_waiters=2)[0] for t in "bcd"]
     assert ["no", "full", 2] == x.ask("e", max_waiters=0)[:3]
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["held", "paused"])
+def test_the_dead_take_no_place_of_those_who_may_wait(x: Name, paused: bool) -> None:
+    if paused:
+        x.operate("pause")
+    else:
+        x.hold("a")
+    x.wait("b", max_waiters=1)
+    x.silence("b")
+    assert "wait" == x.ask("c", max_waiters=1)[0]
+    assert ["c"] == x.queue()
 
 
 # Rule 25: counting

@@ -667,4 +667,30 @@ PLANTS = [
         "        await self._errands.aclose()\n",
         (CLUSTER + "test_two_nodes_are_listened_to_until_the_end",),
     ),
+    Plant(
+        "patience that ended while nothing waited never ends",
+        "engine/loops.py",
+        "        if self._over:  # while nothing waited\n",
+        "        if False:\n",
+        (
+            "test_engine_batching.py::test_patience_that_ended_while_nothing_waited_ends_the_next_wait",
+        ),
+    ),
+    Plant(
+        "a hub that subscribed anew tells its starter only",
+        "engine/hub.py",
+        "                            self._subscribed(tried)\n",
+        "                            tried.set()\n",
+        ("test_engine_batching.py::test_all_ask_again_after_the_hub_subscribed_anew",),
+    ),
+    Plant(
+        "what is used once more while its loop ends stays open",
+        "engine/loops.py",
+        "            one.retired = True\n            while",
+        "            while",
+        (
+            "test_engine_drivers.py::"
+            "test_what_is_used_once_more_while_its_loop_ends_is_closed_once_more",
+        ),
+    ),
 ]

@@ -203,4 +203,11 @@ PLANTS = [
         "        await super().aundo(lease, *error)",
         ("test_locks_rlock.py::test_several_at_once_leave_an_outer_level_alone",),
     ),
+    Plant(
+        "of several permits a transaction takes one",
+        "locks/semaphore.py",
+        "if self.release_on_commit and ask.wait and ask.limit == 1:",
+        "if self.release_on_commit and ask.wait:",
+        (TRANSACTIONS + "test_a_transaction_that_would_wait_for_itself_is_told",),
+    ),
 ]

@@ -121,4 +121,14 @@ PLANTS = [
         "'r'",
         (STATISTICS + "test_who_gave_up_waiting_is_counted_as_that",),
     ),
+    Plant(
+        "a policy's limit comes before a name's own",
+        "protocol/lua/functions/heed.lua",
+        "name.override = name.override or tonumber(limit)",
+        "name.override = tonumber(limit)",
+        (
+            "test_protocol_scripts.py::"
+            "test_the_limit_of_a_name_itself_comes_before_its_policys[release]",
+        ),
+    ),
 ]
