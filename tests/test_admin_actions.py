@@ -148,6 +148,15 @@ def test_a_holder_is_released_and_learns_of_it(manager: Client, lease: Lease) ->
     other.release()
 
 
+def test_all_that_were_chosen_are_released(manager: Client, lease: Lease) -> None:
+    others = [Semaphore("exports", 4).acquire() for _ in range(2)]
+    status = status_of("exports")
+    chosen = [pages.reference(status, one.token) for one in (lease, others[0]) if one]
+
+    assert act(manager, "release", holder=chosen).startswith("Released 2 holders")
+    assert [others[1].token] == [holder.token for holder in status_of("exports").holders]
+
+
 def test_a_newcomer_is_left_alone(manager: Client, lease: Lease) -> None:
     (reference,) = references(manager)
     lease.release()

@@ -1,6 +1,7 @@
 """The admin's pages: what they show, and that they stay up."""
 
 import math
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -303,6 +304,8 @@ def test_a_name_that_is_not_ours_is_not_found(viewer: Client, unknown: str) -> N
 def test_what_can_be_no_name_has_no_history(viewer: Client, unknown: str) -> None:
     response = viewer.get(f"{LIST}{unknown}/history/")
     assert (302, "/admin/") == (response.status_code, response["Location"])  # as of any model
+    name = urllib.parse.unquote(unknown)
+    assert name == str(Name(id=name))
 
 
 def test_a_site_of_ones_own_keeps_its_own_addresses(held: Callable[..., None]) -> None:

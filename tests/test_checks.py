@@ -417,6 +417,7 @@ def test_every_id_is_in_the_documentation() -> None:
         ({"SEMAPHORES": {"x": {"limit": 2, "status": 2}}}, "from 400 to", "status: HTTP status of"),
         ({"ENDPOINTS": {"free": {"limit": 2, "max_hold": -1}}}, "above 0", "max_hold: Seconds"),
         ({"ENDPOINTS": {"free": {"key": "ip"}}}, "limit of 'free' is missing", "such as {'limit'"),
+        ({"ENDPOINTS": {"free": {"key": "ip"}}}, r"\['SEMAPHORES'\]\['free'\]\['limit'\]", ""),
         ({"ENDPOINTS": {"free": {"limit": 2, "key": "no.such"}}}, "No module", "What an entry"),
         (
             {"ENDPOINTS": {"free": 3}},

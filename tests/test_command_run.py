@@ -415,6 +415,13 @@ def test_a_permit_that_could_not_be_given_back_is_said_unless_its_loss_was(quiet
     assert ("" if quietly else told) == said.getvalue()
 
 
+def test_without_proc_nobodys_descendants_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "Path", lambda _: tmp_path)
+    assert watchdog.descendants() is None
+
+
 def test_where_descendants_cannot_be_told_the_process_group_is_signalled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

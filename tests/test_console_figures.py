@@ -346,6 +346,16 @@ def test_a_line_of_the_list_tells_what_was_reclaimed() -> None:
     assert " 1 / 3 0 0 ms 2 5 " in shown
 
 
+def test_a_drawing_says_the_most_of_the_hour_it_draws() -> None:
+    one = make.status(in_use=1, holding=1)
+    past = {("exports", None): history("exports", None, Counters(), Counters(granted=2, peak=2))}
+    rows = (pages._row(group(one, keys=0), past),)
+    listing = Listing(rows, Paginator(range(1), 1).page(1), 1, None, Wanted())
+    context = {"listing": listing, "links": {}, "opts": Name._meta}
+    shown = render_to_string("admin/django_redis_sync/_table.html", context)
+    assert 'aria-label="At most 2 at a time in the last hour"' in shown
+
+
 def test_a_sparkline_runs_from_edge_to_edge() -> None:
     assert "0,22 60,12 120,2" == charts.sparkline([0, 1, 2], 2)
     assert "0,12 120,22" == charts.sparkline([2, 0], 4)

@@ -121,6 +121,26 @@ def test_a_key_that_is_none_is_named_with_what_was_meant(given, said: str) -> No
         conf.current()
 
 
+@pytest.mark.parametrize("option", SETTINGS)
+def test_each_setting_refuses_what_is_of_no_use_to_it(option: str) -> None:
+    given, said = {option.upper(): object()}, rf"\b{option.upper()}\b"
+    with override_settings(REDIS_SYNC=given), pytest.raises(ImproperlyConfigured, match=said):
+        conf.current()
+
+
+@pytest.mark.parametrize("option", REQUESTS)
+def test_each_option_of_requests_refuses_what_is_of_no_use_to_it(option: str, requests) -> None:
+    requests(**{option: object()})
+    with pytest.raises(ImproperlyConfigured, match=rf"\b{option}\b"):
+        conf.current()
+
+
+@pytest.mark.parametrize("option", ENTRY)
+def test_each_option_of_a_policy_refuses_what_is_of_no_use_to_it(option: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=rf"\b{option}\b"):
+        parse("x", {"limit": 1, option: object()})
+
+
 @pytest.mark.parametrize(
     ("entry", "said"),
     [

@@ -13,8 +13,8 @@ import redis
 from django.conf import settings
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore, Unavailable
-from django_redis_sync.exceptions import WrongKind
-from django_redis_sync.operators import actions
+from django_redis_sync.exceptions import ForeignValue, WrongKind
+from django_redis_sync.operators import actions, audit
 from django_redis_sync.operators.names import family, grouped, names_in_use
 from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of, marks_key
@@ -284,3 +284,26 @@ def test_redis_down_is_unavailable(settings: Any, act: Callable[[], Any]) -> Non
     settings.CACHES = {**settings.CACHES, "dead": cache}
     with pytest.raises(Unavailable):
         act()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda shown: actions.pause("exports"),
+        lambda shown: actions.resume("exports"),
+        lambda shown: actions.resize("exports", None, 3),
+        lambda shown: actions.reset("exports"),
+        lambda shown: actions.clear(shown, [shown.holders[0].token]),
+    ],
+    ids=["pause", "resume", "resize", "reset", "clear"],
+)
+def test_an_act_that_the_server_refuses_was_not_done(
+    raw: redis.Redis, act: Callable[[Any], Any]
+) -> None:
+    assert Semaphore("exports", 3, timeout=60, renew=False).acquire()
+    shown, keys = status_of("exports"), keys_of(settings.PREFIX, "exports")
+    raw.delete(keys.leases, keys.info)
+    raw.mset(dict.fromkeys((keys.leases, keys.info), "another program's"))
+    with pytest.raises(ForeignValue):
+        act(shown)
+    assert [] == audit.acts("exports")

@@ -16,9 +16,16 @@ from devtools.servers import RedisServer, find_server
 from devtools.topologies import Cluster
 from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.operators import actions, doctor
-from django_redis_sync.operators.doctor import Finding, findings, permissions, servers
+from django_redis_sync.operators.doctor import (
+    Finding,
+    findings,
+    neighbours,
+    permissions,
+    servers,
+)
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import names_in_use
+from django_redis_sync.protocol.plans import Failure
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -401,6 +408,21 @@ def test_redis_down_is_unavailable(settings: Any) -> None:
     settings.CACHES = {**settings.CACHES, "private": cache}
     with pytest.raises(Unavailable):
         examine()
+
+
+@pytest.mark.parametrize(
+    "error", [Failure(ConnectionError("gone"), 0.0, "lost"), Unavailable("gone")]
+)
+def test_redis_that_goes_away_meanwhile_is_unavailable(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def goes_away(alias: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(servers, "LOOKS", {})
+    monkeypatch.setattr(neighbours, "LOOKS", {"names": goes_away})
+    with pytest.raises(Unavailable, match="gone"):
+        doctor.examine()
 
 
 def test_each_command_that_is_needed_can_be_tried() -> None:

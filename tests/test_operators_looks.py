@@ -261,6 +261,24 @@ def test_permanent_holders_are_said(judged: Any) -> None:
     assert ["permanent"] == [*said] and "Of a." in said["permanent"]
 
 
+def test_a_finding_about_names_is_titled_by_what_was_found(judged: Any) -> None:
+    day = timedelta(days=1)
+    judged(status("a", clash=(3, AT), holders=(forever(),), paused_since=AT))
+    bad = {one.id: one.title for one in neighbours._names("default")}
+    judged(status("a", clash=(3, AT - 2 * day)))
+    fine = {one.id: one.title for one in neighbours._names("default")}
+    assert {
+        "limits": "Callers disagree on the limit",
+        "permanent": "There are permanent holders",
+        "marks": "An operator's marks are in force",
+    } == bad
+    assert {
+        "limits": "All callers of a name agree on its limit",
+        "permanent": "There are no permanent holders",
+        "marks": "Nothing is paused or resized",
+    } == fine
+
+
 def test_of_many_names_some_are_said() -> None:
     names = [f"n{i}" for i in range(7)]
     assert "n0, n1, n2, n3, n4" == neighbours._listed(names[:5])

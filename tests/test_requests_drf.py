@@ -9,6 +9,7 @@ from rest_framework.request import Request
 
 from django_redis_sync import Semaphore, semaphore_required
 from django_redis_sync.limits.decorator import marks_of
+from django_redis_sync.operators import actions
 from tests.request_site import drf
 
 pytestmark = [
@@ -92,6 +93,10 @@ def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings) -> N
     with Semaphore("one", 1):
         refused = get(f"/{view}/")
         page = get(f"/{view}/", headers={"accept": "text/html"})
+    actions.pause("one")
+    paused = get(f"/{view}/")
+    actions.resume("one")
+    assert (503, "paused") == (paused.status_code, paused.json()["code"])
     assert 503 == refused.status_code
     assert "application/json" == refused["Content-Type"]
     assert (False, "full") == (refused.json()["ok"], refused.json()["code"])

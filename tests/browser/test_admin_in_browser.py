@@ -220,6 +220,9 @@ def test_switched_off_the_page_stays_as_it_is(viewer: Visitor) -> None:
         assert "late" not in viewer.text("#sync-live")
         viewer.click("#sync-live-on")
         viewer.wait_for(lambda: "late" in viewer.text("#sync-live"))
+    viewer.browser.delete_all_cookies()  # who is logged out asks no more
+    viewer.wait_for(lambda: viewer.text("#sync-live-state"))
+    assert not viewer.all("#sync-live-on")[0].is_selected()
 
 
 def test_a_hidden_tab_asks_nothing(viewer: Visitor) -> None:
