@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -26,6 +27,9 @@ hypothesis_settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell's `make test &` starts us without: what we start would not hear Ctrl-C either.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # pytest-django has read the settings by now, but no cache is connected before the first use.
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)

@@ -167,6 +167,7 @@ def test_a_newcomer_is_left_alone(manager: Client, lease: Lease) -> None:
         "It had ended by itself: nothing was done."
     )
     assert act(manager, "clear", shown=[reference]) == "It had ended by itself: nothing was done."
+    assert 302 == manager.post(f"{PAGE}act/release/", {"holder": reference}).status_code
     assert newcomer.owned()
     newcomer.release()
 

@@ -89,6 +89,13 @@ def test_the_index_shows_the_entry_to_those_who_may_see(viewer: Client) -> None:
     assert "Locks and semaphores" not in staff().get("/admin/").content.decode()
 
 
+def test_a_history_page_says_what_a_subclass_adds_to_it(viewer: Client, rf: RequestFactory) -> None:
+    request = rf.get("/")
+    request.user = User(is_superuser=True, is_active=True)
+    shown: Any = NameAdmin(Name, admin.site).history_view(request, "exports", {"motto": "x"})
+    assert ("x", []) == (shown.context_data["motto"], [*shown.context_data["acts"]])
+
+
 def test_who_may_manage_may_see() -> None:
     assert staff("manage_locks").get(LIST).status_code == 200
 

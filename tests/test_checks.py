@@ -343,6 +343,24 @@ def test_a_view_whose_limit_is_missing_or_impossible(given, limited_view) -> Non
         assert message.hint
 
 
+def test_a_mistake_of_many_views_is_told_once_with_some_of_them(given) -> None:
+    given()
+    wrong = semaphore_required("nowhere")(view)
+    for many, said in ((2, "v0, v1"), (7, "v0, v1, v2, v3, v4")):
+        urls = tuple(path(f"{n}/", wrong, name=f"v{n}") for n in range(many))
+        with override_settings(ROOT_URLCONF=urls):
+            (message,) = messages()
+            assert message.msg.endswith(f"It limits {said}.")
+
+
+def test_each_of_the_limits_of_a_view_is_checked(given) -> None:
+    given()
+    both = semaphore_required("nowhere")(semaphore_required("no place")(view))
+    with override_settings(ROOT_URLCONF=(path("x/", both, name="shop"),)):
+        said = {re.findall("limit of '(.*?)' is missing", one.msg)[0] for one in messages()}
+        assert {"nowhere", "no place"} == said
+
+
 @pytest.mark.parametrize(
     ("limited_view", "sync"),
     [

@@ -17,6 +17,9 @@ from django_redis_sync.defaults import ENTRY, NAMED, REQUESTS, SEMAPHORE, SETTIN
 from django_redis_sync.limits.policy import parse
 
 PACKAGE = Path(conf.__file__).parent
+TABLES = {
+    "settings": SETTINGS, "requests": REQUESTS, "entry": ENTRY, "named": NAMED, "code": SEMAPHORE
+}  # fmt: skip
 
 #: A value of each option that differs from its default.
 OTHER = {
@@ -133,6 +136,33 @@ def test_each_option_of_requests_refuses_what_is_of_no_use_to_it(option: str, re
     requests(**{option: object()})
     with pytest.raises(ImproperlyConfigured, match=rf"\b{option}\b"):
         conf.current()
+
+
+#: Of each option that has bounds, the nearest value that is out of them.
+BEYOND = {
+    **dict.fromkeys(("timeout", "max_hold", "limit"), 0),
+    **dict.fromkeys(("min_hold", "blocking_timeout"), -0.001),
+    **dict.fromkeys(("max_waiters", "trusted_proxies"), -1),
+    **dict.fromkeys(("max_waiting_threads", "max_waiting_tasks"), -1),
+    "status": 399,
+    "ipv6_prefix": 129,
+    "on_outage": "shut",
+    "on_full": "wait",
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "option"),
+    [
+        pytest.param(table, option, id=f"{name}-{option}")
+        for name, table in TABLES.items()
+        for option in table
+        if option in BEYOND
+    ],
+)
+def test_each_option_has_its_bounds_wherever_it_is_said(table, option: str) -> None:
+    with pytest.raises(ValueError, match=rf"\b{option}\b"):
+        table[option].checked(BEYOND[option])
 
 
 @pytest.mark.parametrize("option", ENTRY)

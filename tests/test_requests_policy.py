@@ -210,8 +210,14 @@ def test_a_digest_outlives_a_change_of_the_secret_key(settings) -> None:
 
 def test_requests_without_an_address_are_told_once(caplog) -> None:
     identity._warn_of_no_address.cache_clear()
-    for _ in range(3):
-        identity.of_address(request_of(REMOTE_ADDR=""), 0)
+    nowhere = request_of()
+    del nowhere.META["REMOTE_ADDR"]
+    keys = [
+        identity.of_address(request, proxies)
+        for request in (request_of(REMOTE_ADDR=""), request_of(REMOTE_ADDR=None), nowhere)
+        for proxies in (0, 1)
+    ]
+    assert 1 == len(set(keys))
     (record,) = caplog.records
     assert "Unix socket" in record.getMessage()
     assert "trusted_proxies" in record.getMessage()
