@@ -269,6 +269,27 @@ def test_a_lost_connection_fails_its_batch_and_not_the_next() -> None:
     run(main())
 
 
+def test_a_mistake_of_our_own_leaves_nobody_waiting_and_no_reply_for_the_next() -> None:
+    class Odd(Line):
+        async def read_response(self, timeout: float = 0.0) -> Any:
+            if "odd" in tokens(self.sent[-1]):
+                raise RuntimeError("odd")
+            return await super().read_response(timeout)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        line = Odd()
+        batcher = Batcher(line)
+        with pytest.raises(Failure) as caught:
+            await batcher.submit(step("odd"))
+        assert "unanswered" == caught.value.why
+        assert ["ok", "even"] == (await batcher.submit(step("even"))).reply
+        await batcher.aclose()
+        assert (1, 0) == (line.broken, line.lent)
+
+    run(main())
+
+
 def test_an_error_of_the_server_is_of_one_step() -> None:
     async def main() -> None:
         line = Line(lambda c: errors.ResponseError("WRONGTYPE") if token_of(c) == "bad" else ["ok"])

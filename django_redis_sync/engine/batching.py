@@ -85,6 +85,10 @@ class Batcher:
             while self._queue:
                 await self._fly()
                 await self._hang_up()
+        except Exception:
+            # Nobody reads what may still come of it: the next command would take it for its own.
+            await self._hang_up(broken=True)
+            raise
         finally:
             # No await from here to the end of the task: the next step starts another flusher.
             self._flusher = None
