@@ -466,6 +466,18 @@ def test_a_name_in_use_is_written_again_each_minute(server: Any, now: list[float
     assert {named("a").keys.leases} == names.noted
 
 
+def test_lists_that_never_come_again_are_not_kept_in_mind_for_ever(
+    server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nameses, "MOST_NOTED", 3)
+    names = Names(list)
+    for n in range(10):
+        now[0] += 100
+        names.add(keys_of("p", f"exports {n}", "7"))
+        names.tend(server, now[0])
+    assert len(names._trim_at) <= 3 + 1
+
+
 def test_a_list_of_names_is_trimmed_and_kept_once_a_minute(server: Any, now: list[float]) -> None:
     names, counts = Names(list), []
     for name in "abc":

@@ -280,6 +280,16 @@ def test_asking_stands_before_each_command(monkeypatch: pytest.MonkeyPatch) -> N
     assert (["ok"], [b"ASKING", b"EVALSHA", b"ASKING", b"EVAL"]) == (reply, words)
 
 
+def test_a_node_that_is_asking_is_sent_a_script_that_it_does_not_know(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(SyncStandIn, "asking", lambda self, words, _: said.append(words) or ["ok"])
+    nodes.answers["run", OWNER] = ask(OTHER)
+    ClusterServer("cluster").run(step())
+    assert [["EVALSHA", "EVAL"]] == [[words[0] for words in some] for some in said]
+
+
 @pytest.mark.parametrize("said, meant", [(3, 3), (None, None), (b"two words", "two words")])
 def test_asking_takes_replies_as_they_are(
     monkeypatch: pytest.MonkeyPatch, said: Any, meant: Any

@@ -397,6 +397,15 @@ def test_receivers_take_no_more_threads_than_they_may() -> None:
     eventually(lambda: ran)
 
 
+def test_a_thread_that_no_receiver_came_to_for_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(couriers, "LINGER", 0.01)
+    courier, ran = Courier(), list[int]()
+    for _ in range(2):
+        courier.send(lambda: ran.append(1))
+        eventually(lambda: not courier._threads and not courier._idle)
+    assert [1, 1] == ran
+
+
 def test_receivers_that_got_no_thread_run_when_one_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from django_redis_sync.exceptions import ForeignValue, Unavailable
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Failure, Run, Wait
+from tests.behaviour.both import eventually
 
 # Errors
 
@@ -214,6 +216,32 @@ def test_a_retired_server_is_closed_when_its_last_plan_has_ended(settings: Any) 
     asyncio.run(main())
 
 
+def test_on_a_loop_that_sleeps_in_another_thread_what_is_retired_is_closed(settings: Any) -> None:
+    loop, idle = asyncio.new_event_loop(), Resident()
+
+    async def begin() -> None:
+        looping.on_loop(loop).residents["idle"] = idle
+
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(begin(), loop).result(20)
+    time.sleep(0.05)  # it has nothing to do
+    settings.CACHES = {**settings.CACHES}
+    eventually(lambda: idle.closed)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(20)
+    loop.close()
+
+
+def test_who_waits_on_a_loop_waits_for_a_name_among_others_of_it() -> None:
+    waited: list[Any] = []
+    mine, keys = Resident(), keys_of("p", "x")
+    mine.hub = SimpleNamespace(wait=lambda *said: waited.append(said))  # type: ignore[assignment]
+    for token in "ab":
+        mine.perform(Wait(keys, token, 60.0))
+    assert [("a", 60.0, keys.leases), ("b", 60.0, keys.leases)] == waited
+
+
 def test_a_loop_that_was_just_closed_has_the_retired_cut_too() -> None:
     cut: list[str] = []
 
@@ -367,14 +395,6 @@ def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyP
     assert isinstance(failed, Failure) and "final" == failed.why
     assert (100.0, 100.0) == (first.sent, last.sent)  # type: ignore[union-attr]
     assert ("our own", 1.0) == line.lent
-
-
-def test_of_several_commands_an_error_stands_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = errors.ResponseError("WRONGTYPE")
-    monkeypatch.setattr(server, "Borrowed", Borrowing([0.0], b"1", refused, [b"x", [b"y"]]))
-    mine = server.Server("default")
-    monkeypatch.setattr(mine, "own", lambda: None)
-    assert ["1", refused, ["x", ["y"]]] == mine.commands([("GET", key) for key in "abc"])
 
 
 def test_a_waiter_without_a_connection_asks_again_after_a_moment(

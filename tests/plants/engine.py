@@ -681,16 +681,13 @@ PLANTS = [
         "engine/hub.py",
         "                            self._subscribed(tried)\n",
         "                            tried.set()\n",
-        ("test_engine_batching.py::test_all_ask_again_after_the_hub_subscribed_anew",),
+        (BATCHING + "test_all_ask_again_after_the_hub_subscribed_anew",),
     ),
     Plant(
         "what is used once more while its loop ends stays open",
         "engine/loops.py",
         "            one.retired = True\n            while",
         "            while",
-        (
-            "test_engine_drivers.py::"
-            "test_what_is_used_once_more_while_its_loop_ends_is_closed_once_more",
-        ),
+        (DRIVERS + "test_what_is_used_once_more_while_its_loop_ends_is_closed_once_more",),
     ),
 ]
