@@ -184,8 +184,8 @@ async def test_row_table_and_page_locks(io, view) -> None:
 
 @both
 async def test_a_lock_must_not_end_under_its_worker(io, view) -> None:
-    async with io.entered(Lock("worker", timeout=0.4, renew=True)) as lease:
-        await io.sleep(1.0)
+    async with io.entered(Lock("worker", timeout=3, renew=True)) as lease:
+        await io.sleep(4)
         assert lease.held and await io.do(lease, "owned")
 
 
@@ -289,7 +289,7 @@ async def test_fair_semaphore_whatever_the_clients_clocks_say(io, view, monkeypa
 
 @both
 async def test_refresh_never_revives_an_expired_lease(io, view) -> None:
-    sem = Semaphore("refresh", 2, timeout=1)
+    sem = Semaphore("refresh", 2, timeout=3)
     lease, other = await io.do(sem, "acquire"), await io.do(sem, "acquire")
     while other.held:
         await io.sleep(0.1)

@@ -25,7 +25,7 @@ from tests.behaviour.both import eventually
 from tests.support import nursery
 
 ROOT = Path(__file__).resolve().parent.parent
-LEASE = 1.0
+LEASE = 3.0
 
 Run = Callable[..., nursery.Process]
 
@@ -63,7 +63,7 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
         process.communicate()
 
 
-def ended(process: nursery.Process, seconds: float = 20) -> tuple[int, str, str]:
+def ended(process: nursery.Process, seconds: float = 60) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
 
@@ -166,14 +166,15 @@ def clear(name: str) -> None:
 
 
 def test_a_command_that_ignores_sigterm_is_killed(
-    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any, tmp_path: Path
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": LEASE}
     monkeypatch.setattr(runner, "PATIENCE", 0.5)
-    threading.Timer(0.5, clear, ["job"]).start()
+    ready = tmp_path / "ready"
+    threading.Thread(target=lambda: eventually(ready.exists) and clear("job")).start()
     order = runner.Order("job", None, None, False, None, None)
     before = signal.getsignal(signal.SIGTERM)
-    script = "trap 'echo no' TERM; while :; do sleep 0.05; done"
+    script = f"trap 'echo no' TERM; : > {ready}; while :; do sleep 0.05; done"
     assert runner.run(order, ["sh", "-c", script], io.StringIO()) == 76
     assert capfd.readouterr().out == "no\n"
     assert signal.getsignal(signal.SIGTERM) is before

@@ -402,7 +402,7 @@ class Terminal:
         except OSError:
             pass
         os.close(self._master)
-        return self.process.wait(5)
+        return self.process.wait(30)
 
 
 @pytest.mark.parametrize("ends", ["ctrl-c", "sigterm"])

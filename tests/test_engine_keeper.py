@@ -304,10 +304,10 @@ def test_a_holder_that_checks_its_lease_has_the_keeper_started(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with NoThreads(monkeypatch):
-        lease = Lock("x", timeout=1.5, renew=True).acquire()
+        lease = Lock("x", timeout=3, renew=True).acquire()
     assert lease
     lease.check()
-    time.sleep(2.5)
+    time.sleep(4)
     assert lease.held and lease.owned()
     lease.release()
 
@@ -316,10 +316,10 @@ def test_a_holder_that_checks_its_lease_has_the_keeper_started(
 def test_without_a_thread_of_its_own_a_renewal_is_sent_by_the_one_that_watches(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = Lock("x", timeout=1.5, renew=True).acquire()  # the keeper's thread is there
+    lease = Lock("x", timeout=3, renew=True).acquire()  # the keeper's thread is there
     assert lease
     with NoThreads(monkeypatch) as none:
-        time.sleep(2.5)
+        time.sleep(4)
         assert none.tried
         assert lease.held and lease.owned()
     lease.release()
@@ -358,11 +358,11 @@ SQUEEZED = """if True:
     except RuntimeError:
         print("no threads", flush=True)
     told = []
-    first = Lock("first", timeout=1.5, renew=True, on_lost=told.append).acquire()
+    first = Lock("first", timeout=3, renew=True, on_lost=told.append).acquire()
     print("held", first.held, flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    second = Lock("second", timeout=1.5, renew=True, on_lost=told.append).acquire()
-    time.sleep(2.5)
+    second = Lock("second", timeout=3, renew=True, on_lost=told.append).acquire()
+    time.sleep(4)
     print("kept", first.held, second.held, first.owned(), second.owned(), told, flush=True)
 """
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_redis_sync import Lock, Semaphore
+from django_redis_sync import LeaseLost, Lock, Semaphore
 from django_redis_sync.engine import courier as couriers
 from django_redis_sync.engine import threads
 from django_redis_sync.engine.courier import Courier
@@ -512,11 +512,12 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
     package = Path(threads.__file__).parents[1].as_posix()
 
     def contend() -> None:
-        held = Lock("x", timeout=0.1, renew=False).acquire(blocking_timeout=3)
-        assert held
+        held = Lock("x", timeout=0.1, renew=False).acquire(blocking_timeout=15)
+        assert held is not None
         lock = Lock("x", timeout=1, renew=True)
-        assert lock.acquire(blocking_timeout=3)
-        lock.release()
+        assert lock.acquire(blocking_timeout=15) is not None
+        with contextlib.suppress(LeaseLost):  # so short a lease may be, on a busy machine
+            lock.release()
 
     # Every line is thousands of runs: a sample of them, drawn anew in each run of the tests.
     chance = random.Random()
@@ -557,7 +558,7 @@ STORM = """if True:
     import django
     django.setup()
     from django_redis_sync import Lock, Semaphore
-    from django_redis_sync.exceptions import SyncError
+    from django_redis_sync.exceptions import LeaseLost, SyncError
 
     class Limit(BaseException):
         pass
@@ -579,6 +580,8 @@ STORM = """if True:
                 if lease:
                     time.sleep(0.001)
                     lease.release()
+            except LeaseLost:  # so short a lease may be, on a busy machine
+                pass
             except SyncError as error:
                 late.append(repr(error))
             took = time.monotonic() - began
@@ -589,8 +592,8 @@ STORM = """if True:
     for thread in others:
         thread.start()
     hits = rounds = 0
-    end = time.monotonic() + 3
-    while time.monotonic() < end:
+    enough, end = time.monotonic() + 3, time.monotonic() + 40
+    while time.monotonic() < (enough if hits > 20 < rounds else end):
         rounds += 1
         try:
             try:
@@ -602,12 +605,14 @@ STORM = """if True:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Limit:
             hits += 1
+        except LeaseLost:
+            pass
         except SyncError as error:
             late.append(repr(error))
     signal.setitimer(signal.ITIMER_REAL, 0)
     done.set()
     for thread in others:
-        thread.join(15)
+        thread.join(30)
     hung = sum(thread.is_alive() for thread in others)
     print(rounds > 20, hits > 20, hung, late, flush=True)
 """
@@ -618,7 +623,7 @@ def test_a_storm_of_signals_leaves_nobody_hanging(raw: Any) -> None:
     said = done.stdout.split("\n")[0]
     assert ("True True 0 []", 0) == (said, done.returncode), done.stderr
     # What was granted to an interrupted caller is nobody's, and back within its lease.
-    assert Lock("y").acquire(blocking_timeout=5)
+    assert Lock("y").acquire(blocking_timeout=20)
     lease = Semaphore("storm", 2).acquire(blocking_timeout=10)
     assert lease
     lease.release()

@@ -69,8 +69,8 @@ def test_what_the_tasks_of_a_closed_loop_hold_is_renewed_no_more(
     loop.run_until_complete(main())
     loop.close()
     del loop
-    eventually(lambda: alive(made) == 0, 5)
-    eventually(lambda: all(View(raw, f"x{n}").empty for n in range(5)), 5)
+    eventually(lambda: alive(made) == 0)
+    eventually(lambda: all(View(raw, f"x{n}").empty for n in range(5)))
 
 
 def test_what_somebody_refers_to_is_kept_when_its_loop_has_ended(

@@ -107,7 +107,7 @@ def test_a_release_hands_nothing_over_while_the_policy_is_paused() -> None:
         time.sleep(0.3)
         assert not waiting.done()
         actions.resume("api")
-        waiting.result(5).release()
+        waiting.result(30).release()
 
 
 def test_waiters_of_a_policy_come_in_when_it_grows() -> None:
@@ -115,7 +115,7 @@ def test_waiters_of_a_policy_come_in_when_it_grows() -> None:
         waiting = threads.submit(Semaphore("api", 1, key="k").acquire)
         eventually(lambda: status_of("api", "k").waiting == 1)
         actions.resize("api", None, 2)
-        waiting.result(5).release()
+        waiting.result(30).release()
 
 
 @pytest.mark.parametrize("using", [None, "second"])
@@ -144,7 +144,7 @@ def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
             assert waiting() == 1
             actions.resume("api", "k" if mark == "pause of others" else None, using)
         assert waiting() == 0  # before it asks again
-        waiter.result(5).release()
+        waiter.result(30).release()
 
 
 @pytest.mark.parametrize("mark", ["pause", "resize"])

@@ -84,7 +84,7 @@ def test_a_cleared_waiter_does_not_come_back(elsewhere: Any) -> None:
         status = eventually(lambda: (s := status_of("a")).waiting and s)
         actions.clear(status, [status.waiters[0].id])
         with pytest.raises(NotAcquired) as caught:
-            waiting.result(10)
+            waiting.result(30)
     assert caught.value.reason == "cleared"
 
 
@@ -195,7 +195,9 @@ def test_resize_gives_what_came_free_to_the_waiters(elsewhere: Any) -> None:
         waiting = elsewhere.submit(Lock("r").acquire)
         eventually(lambda: status_of("r").waiting)
         actions.resize("r", None, 2)
-        waiting.result(1).release()
+        given = status_of("r")
+        assert (2, 0) == (given.holding, given.waiting)  # before it asks again
+        waiting.result(30).release()
 
 
 def test_resizing_a_policy_reaches_its_children() -> None:
@@ -204,7 +206,7 @@ def test_resizing_a_policy_reaches_its_children() -> None:
         actions.resize("api", None, 2)
         assert tries("api", 1, key="42")
         tries("api", 1, key="new")
-        eventually(lambda: status_of("api", "new").override == 2, 2)
+        eventually(lambda: status_of("api", "new").override == 2)
         actions.reset("api")
         assert status_of("api", "new").override is None
 

@@ -225,9 +225,9 @@ def test_a_release_outside_a_transaction_is_made_at_once() -> None:
 @in_transactions
 def test_a_lease_that_waits_for_a_commit_is_kept_alive() -> None:
     with transaction.atomic():
-        release_when_over(Lock("stock", timeout=2, renew=True).take())
+        release_when_over(Lock("stock", timeout=3, renew=True).take())
         gc.collect()
-        time.sleep(3)
+        time.sleep(4)
         assert lock().locked()
     assert not lock().locked()
 

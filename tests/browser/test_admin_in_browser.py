@@ -123,7 +123,7 @@ def test_a_manager_releases_one_stuck_holder_and_the_next_waiter_gets_in(manager
     assert "weekly_report" not in manager.text("#content")
     manager.click("#confirm")
 
-    assert waiting.got.wait(5)
+    assert waiting.got.wait(30)
     assert "Released 1 holder of exports" in manager.text(".messagelist")
     manager.wait_for(lambda: "shop.tasks.next" in manager.text("#sync-live"))
     with pytest.raises(LeaseLost):
@@ -145,7 +145,7 @@ def test_a_manager_pauses_and_resumes(manager: Visitor) -> None:
         queue_of("exports", 1)
 
         confirmed(manager, "#act-resume")
-        assert waiting.got.wait(5)
+        assert waiting.got.wait(30)
         waiting.end()
     assert manager.complaints() == []
 
@@ -160,7 +160,7 @@ def test_a_manager_resizes_and_resets(manager: Visitor) -> None:
         box.send_keys("2")
         confirmed(manager, "#act-resize")
 
-        assert waiting.got.wait(5)
+        assert waiting.got.wait(30)
         assert status_of("report").override == 2
         assert "resized" in manager.text("#now-title + .sync-now")
         waiting.end()
