@@ -554,7 +554,8 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
 
 
 STORM = """if True:
-    import itertools, random, signal, sys, threading, time
+    import faulthandler, itertools, random, signal, sys, threading, time
+    faulthandler.enable()
     import django
     django.setup()
     from django_redis_sync import Lock, Semaphore
