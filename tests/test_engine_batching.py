@@ -131,6 +131,25 @@ def test_what_is_submitted_together_leaves_together_and_in_order() -> None:
     run(main())
 
 
+def test_an_answer_counts_from_before_its_batch_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Line):
+        async def send_packed_command(self, packed: list[bytes]) -> None:
+            now[0] += 1
+            await super().send_packed_command(packed)
+
+        async def read_response(self, timeout: float = 0.0) -> Any:
+            now[0] += 1
+            return await super().read_response(timeout)
+
+    now = [100.0]
+    monkeypatch.setattr(batching, "clock", lambda: now[0])
+
+    async def main() -> Answer:
+        return await Batcher(Slow()).submit(step("a"))
+
+    assert Answer(["ok", "a"], 100.0, 102.0) == run(main())
+
+
 def test_what_comes_while_a_batch_is_in_flight_leaves_in_the_next() -> None:
     async def main() -> None:
         line = Line()

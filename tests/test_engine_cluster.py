@@ -283,11 +283,18 @@ def test_asking_stands_before_each_command(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_node_that_is_asking_is_sent_a_script_that_it_does_not_know(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[Any] = []
-    monkeypatch.setattr(SyncStandIn, "asking", lambda self, words, _: said.append(words) or ["ok"])
+    now, said = [100.0], list[Any]()
+
+    def asking(self: SyncStandIn, words: Any, timeout: float) -> Any:
+        said.extend(one[0] for one in words)
+        now[0] += 1
+        return ["ok"]
+
+    monkeypatch.setattr(SyncStandIn, "asking", asking)
+    monkeypatch.setattr(servers, "clock", lambda: now[0])
     nodes.answers["run", OWNER] = ask(OTHER)
-    ClusterServer("cluster").run(step())
-    assert [["EVALSHA", "EVAL"]] == [[words[0] for words in some] for some in said]
+    assert Answer(["ok"], 100.0, 101.0) == ClusterServer("cluster").run(step())
+    assert ["EVALSHA", "EVAL"] == said
 
 
 @pytest.mark.parametrize("said, meant", [(3, 3), (None, None), (b"two words", "two words")])
@@ -479,13 +486,17 @@ class Pipeline:
 
 
 def test_asking_stands_before_each_command_in_async_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Pipeline):
+        async def execute(self, raise_on_error: bool) -> Any:
+            now[0] += 1
+            return await super().execute(raise_on_error)
+
+    now = [100.0]
+    monkeypatch.setattr(async_servers, "clock", lambda: now[0])
     monkeypatch.setattr(async_servers, "Batcher", lambda client: None)
-    client = Pipeline(errors.NoScriptError("none"), [b"ok"])
-
-    async def main() -> Any:
-        return (await async_servers.AsyncNode(client).asking(step())).reply
-
-    assert ["ok"] == asyncio.run(main())
+    client = Slow(errors.NoScriptError("none"), [b"ok"])
+    answer = asyncio.run(async_servers.AsyncNode(client).asking(step()))
+    assert Answer(["ok"], 101.0, 102.0) == answer
     assert [["ASKING", "EVALSHA"], ["ASKING", "EVAL"]] == client.executed
 
 

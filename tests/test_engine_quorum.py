@@ -168,6 +168,21 @@ def test_belief_ends_with_the_first_of_the_longest_lived_majority(five: Five) ->
     assert ("t", "30302") == five["a"].told("acquire")[0][:2]
 
 
+def test_an_answer_counts_from_before_any_server_was_asked(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def says(step: Run) -> Any:
+        now[0] += 1
+        return REPLIES[step.verb]
+
+    now = [100.0]
+    monkeypatch.setattr(async_server, "clock", lambda: now[0])
+    for member in five.values():
+        member.says = says
+    answer = asyncio.run(AsyncQuorumServer(Quorum(five)).run(ask()))
+    assert ("ok", 100.0, 105.0) == (answer.reply[0], answer.sent, answer.received)
+
+
 def test_a_minority_gives_back_what_it_granted_and_nothing_else(five: Five) -> None:
     five.ok("30302", "30302")
     (refused,) = run(five, ask())

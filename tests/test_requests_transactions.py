@@ -85,6 +85,14 @@ def test_a_connection_that_is_opened_later_is_known(anew) -> None:
 
 
 @in_transactions
+def test_a_connection_that_is_opened_again_is_known_once(anew) -> None:
+    for _ in range(3):
+        transactions._note(connection=connections["default"])
+    known = [ref() for ref in transactions._connected._all()]
+    assert known.count(connections["default"]) == 1
+
+
+@in_transactions
 def test_a_transaction_of_one_thread_is_none_of_another(anew) -> None:
     found = []
     with transaction.atomic():

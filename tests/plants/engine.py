@@ -690,4 +690,11 @@ PLANTS = [
         "            while",
         (DRIVERS + "test_what_is_used_once_more_while_its_loop_ends_is_closed_once_more",),
     ),
+    Plant(
+        "belief in an answer of a slot that moves counts from when it came (async)",
+        "engine/cluster/async_server.py",
+        "return Answer(answered(reply), sent, clock())",
+        "return Answer(answered(reply), clock(), clock())",
+        (CLUSTER + "test_asking_stands_before_each_command_in_async_code",),
+    ),
 ]
