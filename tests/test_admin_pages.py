@@ -158,6 +158,7 @@ def test_the_list_is_searched_sorted_and_paged(
 
     shown = shown_list(viewer, query="?q=-BET")
     assert "list-beta</bdi>" in shown and "list-alpha</bdi>" not in shown
+    assert 'name="q" value="-BET"' in shown  # to be searched again
     assert "No name holds" in shown_list(viewer, query=f"?q={EVIL}")
 
     monkeypatch.setattr(pages, "PER_PAGE", 2)

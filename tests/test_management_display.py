@@ -76,6 +76,16 @@ def test_a_larger_limit_is_advised() -> None:
     assert "A limit of 9 would have been enough; it is 3 now." in said
 
 
+def test_no_limit_is_advised_to_a_policy_by_what_its_keys_did_together() -> None:
+    past = history("exports", None, Counters(granted=1), suggested_limit=9)
+    none = Quantiles(None, None)
+    some: Any = SimpleNamespace(
+        history=past, waited=none, held=none, in_use=0, waiting=0, refused_off=0
+    )
+    said = page(make.status(key="7"), keys=20, sums=some)
+    assert "granted 1" in said and "would have been enough" not in said
+
+
 WHO = {"host": "web1", "pid": 7, "label": "export", "user": "42", "request": "r-1"}
 WHO["thread"] = "Thread-1"
 

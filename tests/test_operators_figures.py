@@ -443,13 +443,19 @@ def test_holders_and_waiters_are_told_to_machines() -> None:
 
 def test_marks_and_counts_are_told_to_machines() -> None:
     one = make.status(key="7", paused_since=ago(60), override=9, clash=(4, ago(30)))
-    past = history("exports", "7", Counters(granted=2), Counters(granted=1), suggested_limit=5)
+    past = history(
+        "exports",
+        "7",
+        *(Counters(granted=2), Counters(granted=1)),
+        suggested_limit=5,
+        ever=Counters(granted=9),
+    )
     said = export.status_json(one, past)
     assert ("exports@7", "2026-01-31T11:59:00+00:00", 9) == tuple(
         said[part] for part in ("display", "paused_since", "override")
     )
     assert {"limit": 4, "at": "2026-01-31T11:59:30+00:00"} == said["clash"]
-    assert (2, 3, 3, 5) == (
+    assert (2, 3, 9, 5) == (
         said["recent"]["minutes"],
         said["recent"]["granted"],
         said["ever"]["granted"],

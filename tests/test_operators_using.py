@@ -269,6 +269,23 @@ def test_a_registry_of_several_chunks_is_read_whole(
         assert newest[1:3] == recent[1:3]
 
 
+def test_a_part_of_the_names_is_as_long_as_was_asked(raw: redis.Redis, settings: Any) -> None:
+    """Those that the settings or a mark keep known come first, each once."""
+    ranks = {f"n{n}": n for n in range(4)}
+    raw.zadd(f"{settings.PREFIX}:names", ranks)
+    raw.zadd(policy_key(settings.PREFIX, "api"), ranks)
+    actions.pause("api", "vip")
+    entry = {"limit": 3}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"s1": entry, "s2": entry}}
+    for recent, first in ((names.Recent(), ["s1", "s2"]), (names.Recent("api"), ["vip"])):
+        whole = [*first, "n3", "n2", "n1", "n0"]
+        assert whole == [*recent]
+        parts = [(start, stop) for stop in range(7) for start in range(stop)]
+        assert [whole[start:stop] for start, stop in parts] == [
+            recent[start:stop] for start, stop in parts
+        ]
+
+
 def test_a_name_that_was_used_while_the_registry_was_read_is_found(
     raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -193,3 +194,17 @@ def test_a_fork_has_breakers_and_rooms_of_its_own(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(outage.os, "getpid", lambda: -1)
     assert mine is not outage.breaker("default")
     assert here is not rooms()
+
+
+def test_a_probe_does_not_wait_for_a_redis_that_hangs(
+    redis: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    def command(*words: str, timeout: float = math.inf) -> str:
+        given.append(timeout)
+        return "PONG"
+
+    monkeypatch.setattr(outage, "server_of", lambda alias: SimpleNamespace(command=command))
+    assert redis._is_there()
+    assert [outage.PROBE] == given

@@ -619,6 +619,16 @@ def test_those_let_in_during_an_outage_count_when_it_is_over(redis: Quiet) -> No
     assert (0, False) == inside()
 
 
+def test_in_shadow_mode_redis_alone_says_who_is_in_when_an_outage_is_over(redis: Quiet) -> None:
+    redis.failed(redis.era, DOWN)
+    stays = entered(None, limit=1, enforce=False)
+    redis.probe_answered()
+    with pytest.raises(AssertionError, match="Redis was asked"):
+        entered(AssertionError("Redis was asked"), limit=1, enforce=False)
+    stays.release()
+    assert (0, False) == inside()
+
+
 @WAYS
 def test_those_let_in_during_an_outage_count_on_the_straight_way_too(
     asks: Any, redis: Quiet, monkeypatch: pytest.MonkeyPatch

@@ -199,4 +199,11 @@ PLANTS = [
         "for name, value in request.POST.items())",
         ("test_admin_actions.py::test_all_that_were_chosen_are_kept_when_redis_goes_away",),
     ),
+    Plant(
+        "a drawing of the last hour says what is in use",
+        "templates/admin/django_redis_sync/_table.html",
+        "with peak=row.hour.peak %}",
+        "with peak=row.group.in_use %}",
+        (CONSOLE_FIGURES + "test_a_line_of_the_list_has_each_figure_in_its_place",),
+    ),
 ]

@@ -257,4 +257,11 @@ PLANTS = [
         "await aadmit(policies, request)",
         ("test_requests_views.py::test_a_preflight_is_free_for_the_middleware_alone",),
     ),
+    Plant(
+        "the user of an async handler is Django's, whoever the framework found",
+        "limits/steps.py",
+        "if isinstance(self.request, HttpRequest) and hasattr",
+        "if hasattr",
+        ("test_requests_drf.py::test_an_async_handlers_user_is_the_one_that_the_framework_found",),
+    ),
 ]

@@ -230,4 +230,18 @@ PLANTS = [
         "    if False:\n",
         (USING + "test_a_name_that_was_used_while_the_registry_was_read_is_found",),
     ),
+    Plant(
+        "a list of a second alias reads the first one's names",
+        "operators/listing.py",
+        "return groups_of(units, MOST_READ - len(units), using=self._using)",
+        "return groups_of(units, MOST_READ - len(units))",
+        (USING + "test_nothing_that_is_read_there_asks_the_first_alias",),
+    ),
+    Plant(
+        "an act that a server refuses is said to be done",
+        "operators/actions.py",
+        "            raise error_of(answer) from answer.cause\n        assert",
+        "            continue\n        assert",
+        ("test_operators_actions.py::test_an_act_that_the_server_refuses_was_not_done",),
+    ),
 ]

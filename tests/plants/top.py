@@ -94,4 +94,11 @@ PLANTS = [
         '{"ENABLED": False}',
         ("test_testing.py::test_limits_disabled_changes_nothing_else",),
     ),
+    Plant(
+        "a name may be held for no time at all",
+        "defaults.py",
+        'values.positive,\n        Option(None, "Seconds after',
+        'values.not_negative,\n        Option(None, "Seconds after',
+        ("test_defaults.py::test_each_option_has_its_bounds_wherever_it_is_said",),
+    ),
 ]
