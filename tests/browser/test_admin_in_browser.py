@@ -18,7 +18,7 @@ from django_redis_sync.operators.status import status_of
 
 from .conftest import Visitor, running_site
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 EVIL = "<img src=x onerror=document.title='owned'>"
 
