@@ -397,6 +397,17 @@ def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:
     assert not {*lines} & {*use(own, 2)}
 
 
+def test_what_is_lent_when_a_server_is_let_go_is_not_kept_when_it_comes_back() -> None:
+    mine, pool = Server("default"), Pool()
+    mine._own[pool] = own = Own(pool)
+    mine._at_hand.belong_to(pool, own)
+    lent, borrowed = own.lend(5.0)[0], mine._at_hand.lend(5.0)[0]
+    mine.let_go()
+    own.release(lent)
+    mine._at_hand.release(borrowed)
+    assert (False, [borrowed]) == (lent.is_open, pool.back)
+
+
 def test_those_who_died_while_they_waited_leave_their_places() -> None:
     waiting = Waiting(Own(Pool()))
     waiting._inside.update(dict.fromkeys(range(-pools.MOST_WAITING, 0)))

@@ -176,6 +176,11 @@ class AtHand:
         else:
             self.pool.release(connection)
 
+    def let_go(self) -> None:
+        """As give_back; those that are lent, too, when they come back."""
+        self._most = 0
+        self.give_back()
+
     def give_back(self) -> None:
         """All that are idle, to the pool."""
         with contextlib.suppress(IndexError):
@@ -227,6 +232,7 @@ class Own:
 
         self._make = make
         self._idle: list[tuple[Any, float]] = []
+        self._most = _MOST_IDLE
         self._pid = os.getpid()
 
     def lend(self, within: float) -> tuple[Any, float]:
@@ -257,13 +263,14 @@ class Own:
         now = clock()
         self._idle.append((connection, now))
         try:
-            while self._idle[0][1] < now - _IDLE_FOR or len(self._idle) > _MOST_IDLE:
+            while self._idle[0][1] < now - _IDLE_FOR or len(self._idle) > self._most:
                 self._idle.pop(0)[0].disconnect()
         except IndexError:
             pass  # other threads took them
 
     def let_go(self) -> None:
-        """Close all that are idle."""
+        """Close all that are idle; those that are lent, when they come back."""
+        self._most = 0
         with contextlib.suppress(IndexError):
             while True:
                 self._idle.pop()[0].disconnect()

@@ -126,7 +126,7 @@ class Server:
 
     def let_go(self) -> None:
         """Give back and close idle connections, when it will not be asked any more."""
-        self._at_hand.give_back()
+        self._at_hand.let_go()
         for own in list(self._own.values()):
             own.let_go()
 
