@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import sys
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -286,6 +288,33 @@ def test_a_lost_connection_fails_its_batch_and_not_the_next() -> None:
         assert 1 == line.broken
 
     run(main())
+
+
+@pytest.mark.parametrize("where", ["send_packed_command", "read_response"])
+def test_what_failed_is_freed_without_the_garbage_collector(where: str) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
+        try:
+            raise OSError("cut")
+        except OSError as error:
+            raise errors.ConnectionError("cut") from error
+
+    async def main() -> None:
+        line = Line()
+        setattr(line, where, fail)
+        batcher = Batcher(line)
+        waiting = batcher.submit(step("a"))
+        freed = weakref.ref(waiting)
+        await asyncio.wait([waiting])
+        assert isinstance(waiting.exception(), Failure)
+        del waiting
+        await batcher.aclose()
+        assert freed() is None
+
+    gc.disable()
+    try:
+        run(main())
+    finally:
+        gc.enable()
 
 
 def test_a_mistake_of_our_own_leaves_nobody_waiting_and_no_reply_for_the_next() -> None:
