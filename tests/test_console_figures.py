@@ -14,6 +14,7 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import QueryDict
 from django.template.loader import render_to_string
+from django.utils import translation
 
 from django_redis_sync.console import acting, charts, pages, views
 from django_redis_sync.console.charts import Bar, Step
@@ -329,6 +330,20 @@ def test_a_page_of_a_name_tells_its_oddities() -> None:
     assert "and 1 more" in told["ccc"] and "and 5 more" in told["xxx"]
     drawn = render_to_string("admin/django_redis_sync/_chart.html", {"chart": chart, "past": past})
     assert 'aria-label="Waited: 2, rejected: 3, timed out: 4"' in drawn
+    assert {
+        "use": "Permits in use, highest",
+        "limit": "Limit",
+        "wait": "Waited",
+        "reject": "Rejected or timed out",
+    } == dict(re.findall(r'sync-key-(\w+)">([^<]+)', drawn))
+
+
+@pytest.mark.parametrize(
+    ("language", "ours"), [("en", False), ("en-gb", False), ("zh-hans", False), ("ar", True)]
+)
+def test_texts_that_nobody_translated_are_marked_as_english(language: str, ours: bool) -> None:
+    with translation.override(language):
+        assert ours == views._in_english()
 
 
 # What stands where
