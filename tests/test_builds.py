@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "django_redis_sync"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite3*")
 
+pytestmark = pytest.mark.timeout(600)
+
 
 #: The time that builds of the tests say.
 EPOCH = "1700000000"
