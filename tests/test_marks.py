@@ -34,9 +34,15 @@ PREFIX = settings.PREFIX
 
 def lasting(raw: redis.Redis) -> set[str]:
     """The keys that never expire."""
-    # The clerk's list has its expiry a moment after its first row.
-    eventually(lambda: raw.ttl(names_key(PREFIX)) != -1)
-    return {key.decode() for key in raw.keys(f"{PREFIX}*") if raw.ttl(key) == -1}
+
+    def found() -> set[str]:
+        return {key.decode() for key in raw.keys(f"{PREFIX}*") if raw.ttl(key) == -1}
+
+    # The clerk's lists have their expiry a moment after their first row.
+    eventually(
+        lambda: not any(key == names_key(PREFIX) or key.endswith(":keys") for key in found())
+    )
+    return found()
 
 
 async def tries(io: Any, key: str, limit: int = 1, name: str = "api") -> bool:

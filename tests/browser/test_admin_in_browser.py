@@ -124,6 +124,7 @@ def test_a_manager_releases_one_stuck_holder_and_the_next_waiter_gets_in(manager
     manager.click("#confirm")
 
     assert waiting.got.wait(30)
+    manager.wait_for(lambda: manager.all(".messagelist"))
     assert "Released 1 holder of exports" in manager.text(".messagelist")
     manager.wait_for(lambda: "shop.tasks.next" in manager.text("#sync-live"))
     with pytest.raises(LeaseLost):
