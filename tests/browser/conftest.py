@@ -148,9 +148,13 @@ class Visitor:
         found.click()
 
     def wait_for(self, what: Callable[[], Any], seconds: float = 12) -> Any:
+        from selenium.common.exceptions import TimeoutException
         from selenium.webdriver.support.wait import WebDriverWait
 
-        return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: what())
+        try:
+            return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: what())
+        except TimeoutException:
+            return pytest.fail(f"not within {seconds} s; the page says:\n{self.text('body')}")
 
     def complaints(self) -> list[str]:
         """What the console said of the Content-Security-Policy, and errors of scripts."""

@@ -79,7 +79,7 @@ def show(visitor: Visitor, page: str) -> None:
         visitor.open(page)
         return
     visitor.open("looks-imports/change/")
-    assert visitor.wait_for(lambda: visitor.all("#act-pause")), visitor.text("body")
+    visitor.wait_for(lambda: visitor.all("#act-pause"))
     visitor.browser.execute_script("document.querySelector('#act-pause').click()")
     visitor.wait_for(lambda: visitor.all("#confirm"))
 
