@@ -789,6 +789,25 @@ def test_a_wrapped_script_fails_as_the_plain_one(raw: redis.Redis, redis_url: st
     assert b"foreign" == raw.get(keys.leases)
 
 
+def test_a_renewal_that_moves_nothing_is_noted(raw: redis.Redis, redis_url: str) -> None:
+    """Within a millisecond of the last, the end stays where it is; who adopted the lease does not."""
+    keys = keys_of(settings.PREFIX, "x")
+
+    def ask(client: redis.Redis, verb: str, **said: Any) -> Any:
+        one = call(verb, keys, "t", **said)
+        return client.eval(scripts.script(verb).source, len(one.keys), *one.keys, *one.argv)
+
+    with journalling(redis_url) as journal, raw.pipeline(transaction=False) as pipe:
+        fence = words(ask(raw, "acquire", how="try", lease=5000))[1]
+        for known in range(0, 400, 2):
+            for nth in (known + 1, known + 2):
+                ask(pipe, "renew", fence=fence, how="adopt", ms=5000, nth=nth, known=known)
+        replies = pipe.execute()
+        journal.check()
+
+    assert [b"adopted"] * 200 == replies[1::2]
+
+
 def test_the_journal_is_taken_off_again(raw: redis.Redis, redis_url: str) -> None:
     before = scripts.script("acquire").sha, dict(scripts.CONSTANTS), plans.CLAIM, dict(os.environ)
     with journalling(redis_url, constants={"CLAIM": 50}) as journal:

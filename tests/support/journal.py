@@ -46,14 +46,14 @@ local journal_base = string.sub(KEYS[1], 1, -7)
 local journal_wake = journal_base .. 'wake:'
 local journal_keys = {KEYS[1], journal_base .. 'queue', journal_base .. 'waiters',
   journal_base .. 'info'}
--- The short state: the fence, the end and the holder of the only lease. What is written there is
--- noted as if it were written to the keys of the name.
+-- The short state: the fence, the end, the holder and the record of the only lease. What is written
+-- there is noted as if it were written to the keys of the name.
 local journal_laid
 local function journal_short()
   local packed = journal_real.pcall('HGET', KEYS[1], '#')
   if type(packed) ~= 'string' then return nil end
-  local _, fence, _, ends, _, _, holder = struct.unpack('<Bdddsss', packed)
-  return fence, ends, holder
+  local _, fence, _, ends, _, _, holder, at = struct.unpack('<Bdddsss', packed)
+  return fence, ends, holder, string.sub(packed, at)
 end
 local function journal_card(key)
   local n = journal_real.pcall('ZCARD', key)
@@ -87,11 +87,12 @@ local function journal_note(reply, command, key, ...)
   end
   journal_writes[#journal_writes + 1] = note
 end
-local function journal_pack(was, who)
-  local fence, ends, holder = journal_short()
+local function journal_pack(was, who, said)
+  local fence, ends, holder, record = journal_short()
   local function whole(n) return string.format('%.0f', n) end
   if who and who ~= '' and who ~= holder then journal_note(1, 'ZREM', KEYS[1], who, 0) end
-  if holder ~= '' and (holder ~= who or ends ~= was) then
+  -- A renewal in the millisecond of the last may leave the end where it is.
+  if holder ~= '' and (holder ~= who or ends ~= was or record ~= said) then
     journal_note(1, 'ZADD', KEYS[1], whole(ends), holder)
     journal_note(1, 'HSET', journal_keys[4], '#fence', whole(fence), holder, 'h')
   end
@@ -108,9 +109,9 @@ local function journal_moves(command, key, score, member)
 end
 local function journal_run(how, command, key, ...)
   if command == 'HSET' and key == KEYS[1] then
-    local _, was, who = journal_short()
+    local _, was, who, said = journal_short()
     local reply = journal_real[how](command, key, ...)
-    if type(reply) ~= 'table' then journal_pack(was, who) end
+    if type(reply) ~= 'table' then journal_pack(was, who, said) end
     return reply
   end
   if journal_moves(command, key, ...) then
