@@ -57,6 +57,11 @@ def found(deploy: bool = False) -> list[str]:
     return sorted(message.id.removeprefix("redis_sync.") for message in messages(deploy))
 
 
+def told_of(pattern: str) -> set[str]:
+    """What the pattern finds in each message."""
+    return {found[1] for found in (re.search(pattern, one.msg) for one in messages()) if found}
+
+
 def messages(deploy: bool = False) -> list:
     told = run_checks(tags=["redis_sync"], include_deployment_checks=deploy)
     assert all(message.hint for message in told), "a message says what helps"
@@ -101,6 +106,7 @@ def test_an_alias_that_is_missing(given) -> None:
     another = {"limit": 1, "using": "another"}
     given(CACHE="unknown", SEMAPHORES={"x": another}, ENDPOINTS={"free": {**another, "using": "a"}})
     assert ["E002"] * 3 == found()
+    assert {"unknown", "another", "a"} == told_of(r"CACHES has no alias '(\w+)'")
 
 
 def test_an_alias_that_is_not_of_django_redis(given, settings) -> None:
@@ -108,6 +114,7 @@ def test_an_alias_that_is_not_of_django_redis(given, settings) -> None:
     settings.CACHES = {**settings.CACHES, "memory": {"BACKEND": backend}}
     given(CACHE="memory")
     assert ["E003"] == found()
+    assert {"memory"} == told_of(r"The cache '(\w+)' is a LocMemCache: .*django_redis")
 
 
 def test_an_alias_that_is_sharded(given, settings) -> None:
@@ -117,6 +124,7 @@ def test_an_alias_that_is_sharded(given, settings) -> None:
     settings.CACHES = {**settings.CACHES, "shards": shards}
     given(CACHE="shards")
     assert ["E004"] == found()
+    assert {"shards"} == told_of(r"The cache '(\w+)' is sharded .*ShardClient")
 
 
 @pytest.mark.parametrize(

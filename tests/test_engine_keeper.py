@@ -179,6 +179,19 @@ def test_while_nothing_answers_all_are_told_before_their_end(
     assert all(2.8 <= lease.told_at - 1000 <= 2.9 for lease in leases)
 
 
+def test_a_renewal_that_failed_is_sent_again_when_its_lease_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.answers = False
+    lease = world.take(3.0)
+    world.run(1.99)
+    assert [1] * 4 == world.batches  # by a third of it, and each tenth after that
+    world.answers = True
+    world.run(0.5)
+    assert (1, math.inf) == (lease.renewals, lease.told_at)
+
+
 def test_a_renewal_on_its_way_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     sent: list[int] = []

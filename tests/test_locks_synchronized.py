@@ -180,13 +180,14 @@ PAIRS = [
     ("{a} to {b}", ("1 to 2", "3"), ("1", "2 to 3")),
     ("{a}/{b}", ("1%2F2", "3"), ("1/2", "3")),
     ("{a}→{b}", ("1→2", "3"), ("1", "2→3")),
+    ("{a}:{b}/{c}", ("1", "2/3", "4"), ("1", "2", "3/4")),
 ]
 
 
 @pytest.mark.parametrize(("template", "one", "other"), PAIRS)
 def test_two_calls_never_meet_by_accident(template: str, one: Any, other: Any) -> None:
     @synchronized(template, blocking=False)
-    def work(a: str, b: str, then: Any = None) -> Any:
+    def work(a: str, b: str, c: str = "", then: Any = None) -> Any:
         return work(*then) if then else "ran"
 
     assert "ran" == work(*one, then=other)
@@ -202,7 +203,7 @@ def test_separators_that_begin_alike_in_bytes_are_told_apart() -> None:
     assert "ran" == work("→", "b", "c", then=("←", "b", "c"))
 
 
-@pytest.mark.parametrize("template", ["{a}{b}", "{a}x{b}", "x:{a}%{b}"])
+@pytest.mark.parametrize("template", ["{a}{b}", "{a}x{b}", "x:{a}%{b}", "{a}:{b}{c}"])
 def test_arguments_that_could_run_together_are_refused(template: str) -> None:
     with pytest.raises(ValueError, match="put a ':' between"):
         synchronized(template)

@@ -84,6 +84,15 @@ async def test_a_child_is_shown_as_its_policy_is_by_a_process_that_never_asked_f
 
 
 @both
+async def test_a_process_heeds_from_its_first_ask_on_what_was_said_before(
+    io: Any, raw: redis.Redis
+) -> None:
+    raw.hset(marks_key(PREFIX), mapping={"p:said-elsewhere": raw.time()[0] * 1000})
+    assert not await tries(io, "k", name="said-elsewhere")
+    assert await tries(io, "k")
+
+
+@both
 async def test_a_resized_policy_has_its_limit_for_every_key(io: Any, raw: redis.Redis) -> None:
     actions.resize("api", None, 2)
     semaphore = Semaphore("api", 1, key="fresh")

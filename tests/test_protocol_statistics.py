@@ -158,6 +158,16 @@ def test_a_peak_is_that_of_all_permits_and_never_sinks(keys: Keys) -> None:
     assert 7 == history().total.peak
 
 
+def test_a_peak_outlives_the_other_keys_of_an_idle_name(raw: redis.Redis, keys: Keys) -> None:
+    semaphore = Semaphore("x", 9)
+    lease = semaphore.acquire(permits=7)
+    assert lease
+    lease.release()
+    raw.delete(keys.leases, keys.info)  # as when they expired
+    take()
+    assert 7 == history().total.peak
+
+
 def test_permits_that_min_hold_keeps_are_not_reclaimed(x: Name) -> None:
     fence = x.hold("a", keep=KEEP)
     assert "ok" == x.release("a", fence, hold=60_000, keep=KEEP)

@@ -297,8 +297,7 @@ def test_a_permit_that_is_given_back_before_commit_is_warned_of_while_debugging(
         answer()
 
 
-def release(kind: type[Lock]) -> None:
-    stock = kind("stock")
+def release(stock: Lock) -> None:
     stock.acquire()
     stock.release()
 
@@ -308,17 +307,28 @@ def leave(block: AbstractContextManager[Any]) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    "give_back",
-    [
-        lambda: release(Lock),
-        lambda: release(RLock),
-        lambda: leave(Lock("stock")),
-        lambda: leave(RLock("stock")),
-        lambda: leave(acquire_all([Lock("stock")])),
-        lambda: synchronized("stock")(lambda: None)(),
-    ],
-)
+#: Each takes "stock", and gives it back.
+WAYS = {
+    "release": lambda **options: release(Lock("stock", **options)),
+    "RLock.release": lambda **options: release(RLock("stock", **options)),
+    "block": lambda **options: leave(Lock("stock", **options)),
+    "block of RLock": lambda **options: leave(RLock("stock", **options)),
+    "acquire_all": lambda **options: leave(acquire_all([Lock("stock", **options)])),
+    "synchronized": lambda **options: synchronized("stock", **options)(lambda: None)(),
+}
+
+
+@pytest.mark.parametrize("give_back", WAYS.values(), ids=WAYS)
+@in_transactions
+def test_in_each_way_a_lease_is_given_back_after_the_commit(committed, give_back) -> None:
+    with transaction.atomic():
+        give_back(release_on_commit=True)
+        assert lock().locked()
+    assert [True] == committed
+    assert not lock().locked()
+
+
+@pytest.mark.parametrize("give_back", WAYS.values(), ids=WAYS)
 @in_transactions
 def test_the_warning_is_at_the_line_of_the_project_that_gives_it_back(settings, give_back) -> None:
     settings.DEBUG = True

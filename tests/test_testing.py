@@ -141,7 +141,7 @@ def respond(request):
 def seen(name: str, key, **options):
     """Settings with one view, limited so."""
     view = semaphore_required(name, limit=2, key=key, **options)(respond)
-    return override_settings(ROOT_URLCONF=(path("x/", view, name="shop"),))
+    return override_settings(ROOT_URLCONF=(path("x/", view, name="shop"), path("free/", respond)))
 
 
 @pytest.mark.parametrize("key", ["ip", "user", by_tenant, f"{__name__}.by_tenant", None])
@@ -187,11 +187,12 @@ def test_filled_fails_when_the_view_would_use_another_child(key, given, clean_re
     ("asked", "said"),
     [
         ({"name": "other"}, "'other', but by kept"),
+        ({"path": "/free/"}, "/free/ is not limited by 'kept', but by nothing"),
         ({"method": "POST"}, "does not limit POST"),
     ],
 )
 def test_filled_fails_for_a_request_that_nothing_limits(asked, said, clean_redis) -> None:
-    request = RequestFactory().generic(asked.get("method", "GET"), "/x/")
+    request = RequestFactory().generic(asked.get("method", "GET"), asked.get("path", "/x/"))
     with seen("kept", "ip", methods=["GET"]), pytest.raises(AssertionError, match=said):
         filled(asked.get("name", "kept"), request=request).__enter__()
 
