@@ -790,7 +790,7 @@ def test_a_wrapped_script_fails_as_the_plain_one(raw: redis.Redis, redis_url: st
 
 
 def test_a_renewal_that_moves_nothing_is_noted(raw: redis.Redis, redis_url: str) -> None:
-    """Within a millisecond of the last, the end stays where it is; who adopted the lease does not."""
+    """Within a millisecond of the last, the end stays; who adopted the lease does not."""
     keys = keys_of(settings.PREFIX, "x")
 
     def ask(client: redis.Redis, verb: str, **said: Any) -> Any:
