@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -197,6 +198,8 @@ class Worker:
         class Alarm(Exception):
             pass
 
+        _pack_numbers_as_text()
+
         def ring(*_: Any) -> None:
             raise Alarm
 
@@ -306,6 +309,19 @@ def nursery(entry: Entry, path: str) -> None:
                 for pid in children:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
+
+
+def _pack_numbers_as_text() -> None:
+    """hiredis reads through a null pointer where a handler raises while it packs a number, and the
+    process ends; no lock is to blame for that."""
+    with contextlib.suppress(ImportError):
+        hiredis = importlib.import_module("hiredis")
+        pack = hiredis.pack_command
+
+        def of_text(words: tuple[Any, ...]) -> bytes:
+            return pack(tuple(repr(one) if type(one) in (int, float) else one for one in words))
+
+        hiredis.pack_command = of_text
 
 
 _child = 0
