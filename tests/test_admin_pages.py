@@ -4,6 +4,7 @@ import math
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -289,6 +290,72 @@ def test_every_name_has_a_page_of_its_own(viewer: Client, name: str, key: str | 
     assert response.context["status"].key == key
 
 
+class Whole(HTMLParser):
+    """A page: the ids on it, those that its attributes name, and where its links lead."""
+
+    NAMING = ("for", "form", "aria-labelledby", "aria-describedby", "aria-controls")
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.ids, self.named, self.links = list[str](), set[str](), set[str]()
+        self.feed(content.decode())
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        given = dict(attrs)
+        self.ids += [given["id"]] if "id" in given else []
+        self.named.update(one for name in self.NAMING for one in given.get(name, "").split())
+        self.links.update([given["href"]] if tag == "a" else [])
+
+
+SITE = """{% extends "admin/base.html" %}
+{% block extrastyle %}<link id="host-style">{% endblock %}
+{% block extrahead %}<meta id="host-head">{% endblock %}
+{% block bodyclass %}host-class{% endblock %}
+{% block footer %}<p id="host-footer"></p>{% endblock %}"""
+
+
+@pytest.fixture
+def of_the_host(settings: Any) -> None:
+    """A project's own frame around the pages of the admin."""
+    (engine,) = settings.TEMPLATES
+    loaders = [
+        ("django.template.loaders.locmem.Loader", {"admin/base_site.html": SITE}),
+        "django.template.loaders.app_directories.Loader",
+    ]
+    cached = [("django.template.loaders.cached.Loader", loaders)]
+    options = {**engine.get("OPTIONS", {}), "loaders": cached}
+    settings.TEMPLATES = [{**engine, "APP_DIRS": False, "OPTIONS": options}]
+
+
+@pytest.mark.usefixtures("of_the_host")
+def test_each_page_stands_in_the_hosts_frame_and_leads_where_there_is_something(
+    held: Callable[..., None],
+) -> None:
+    name, key, manager = "whole_2F/1?#", "k_40/2", staff("view_locks", "manage_locks")
+    held(name, 2)
+    held(name, 2, key=key)
+    eventually(lambda: listed(Name.of(name, key).id))
+    plain, child = (f"{LIST}{quoted(name, each)}/" for each in (None, key))
+    manager.post(f"{child}act/pause/", {"confirm": "yes", "reason": "a"})
+    shown = [LIST, *(one + end for one in (plain, child) for end in ("change/", "history/"))]
+    answers = {url: manager.get(url) for url in shown}
+    answers[f"{child}act/resume/"] = manager.post(f"{child}act/resume/")
+    with override_settings(CACHES=cache(f"redis://127.0.0.1:{free_port()}/0")):
+        answers["down"] = manager.get(LIST)
+    assert [*[200] * 6, 503] == [answer.status_code for answer in answers.values()]
+    links = set[str]()
+    for url, answer in answers.items():
+        found = Whole(answer.content)
+        links |= {link for link in found.links if link.startswith(LIST) and "?" not in link}
+        assert (url, sorted({*found.ids})) == (url, sorted(found.ids))
+        assert (url, set()) == (url, found.named - {*found.ids})
+        assert {"host-style", "host-head", "host-footer"} <= {*found.ids}, url
+        assert b"host-class" in answer.content, url
+        assert {"/admin/", *([] if url == LIST else [LIST])} <= found.links, url
+    assert {plain + "change/", child + "change/", child + "history/"} <= links
+    assert {} == {link: code for link in links if (code := manager.get(link).status_code) != 200}
+
+
 def test_a_policys_page_lists_its_keys_and_a_keys_page_no_others(
     viewer: Client, held: Callable[..., None]
 ) -> None:
@@ -453,6 +520,7 @@ def test_machines_read_what_the_pages_show(viewer: Client, held: Callable[..., N
     one = viewer.get(LIST + "data-solo/data/").json()
     assert (1, 2, 1) == tuple(one["names"][0][part] for part in ("in_use", "limit", "holding"))
     assert 1 == one["names"][0]["recent"]["granted"]
+    assert "keys" not in one
     keys = viewer.get(LIST + "data-api/data/").json()["keys"]
     assert ["data-api@2", "data-api@10"] == [name["display"] for name in keys["names"]]
 

@@ -349,6 +349,23 @@ def test_a_reader_that_leaves_early_is_no_error(busy: None) -> None:
     assert (done.stdout.split()[-1], done.stderr) == ("0", "")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "--sort", "age"), ("status", "--format", "yaml"), ("status", "--top", "0"),
+        ("status", "--watch", "soon"), ("status", "--watch", "-1"), ("log", "--format", "yaml"),
+        ("log", "--top", "some"), ("resize", "exports", "0"), ("resize", "exports", "many"),
+        ("run", "exports", "--limit", "0"), ("run", "exports", "--wait", "-1"),
+        ("run", "exports", "--wait", "nan"), ("run", "exports", "--min-hold", "1e9"),
+        ("clear",), ("pause",), ("resume",), ("run",), ("stat",), (),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_before_anything_is_done(words: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match="argument"):
+        call_command("locks", *words)
+
+
 def test_a_key_needs_a_name(raw: redis.Redis) -> None:
     with pytest.raises(CommandError) as caught:
         locks("status", "--key", "1")

@@ -473,7 +473,7 @@ def test_a_line_of_the_list_has_each_figure_in_its_place() -> None:
     listing = Listing(rows, Paginator(range(30), 10).page(2), 30, 20, Wanted(order="use"))
     sort = {field: {"url": f"?{field}", "aria": "none"} for field in ("name", *FIGURES)}
     links = {"sort": sort, "previous": "?p=1", "next": "?p=3", "recent": "?recent"}
-    found = Parts("_table", listing=listing, links=links, opts=Name._meta)
+    found = Parts("_list", listing=listing, links=links, opts=Name._meta)
     api, exports = found.cells["row-api"], found.cells["row-exports"]
     assert {
         "th": "exports", "In use": "1 / 3", "Waiting": "1", "Oldest holder": "1 min 5 s",
@@ -484,7 +484,11 @@ def test_a_line_of_the_list_has_each_figure_in_its_place() -> None:
         api["Waiting"],
         found.cells["more-api"]["td"],
     )
-    assert ["At most 2 at a time in the last hour", "Pages"] == found.said
+    assert [
+        "3 in use, 1 waiting.",
+        "At most 2 at a time in the last hour",
+        "Pages",
+    ] == found.said
     at = "/admin/django_redis_sync/name"
     assert {
         **{f"sort-{field}": f"?{field}" for field in sort},
@@ -494,6 +498,17 @@ def test_a_line_of_the_list_has_each_figure_in_its_place() -> None:
         "page-next": "?p=3",
         "sort-recent": "?recent",
     } == found.sent
+
+
+def test_nought_in_an_hour_is_told_from_an_hour_that_is_not_known() -> None:
+    known = pages._row(group(make.status(), keys=0), {("exports", None): history()})
+    rows = (known, replace(known, id="unknown", hour=None))
+    listing = Listing(rows, Paginator(range(2), 2).page(1), 2, None, Wanted())
+    cells = Parts("_table", listing=listing, links={}, opts=Name._meta).cells
+    counts = ("Rejected or timed out, last hour", "Reclaimed, last hour")
+    assert [["0", "0"], ["–", "–"]] == [
+        [cells[row][count] for count in counts] for row in ("row-exports", "row-unknown")
+    ]
 
 
 def test_a_finding_is_shown_with_its_remedy() -> None:

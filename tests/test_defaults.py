@@ -42,6 +42,10 @@ OTHER = {
     "using": "other",
     "limit": 9,
 }
+#: The options that code may not say anything of; others are true or false, or called.
+CHECKED = SEMAPHORE.keys() - {
+    "blocking", "renew", "fair", "on_lost", "thread_local", "raise_on_release_error", "sleep"
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -100,6 +104,12 @@ def test_code_has_from_the_settings_what_the_table_says(option: str, settings) -
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
     with pytest.raises(ImproperlyConfigured, match=option):
         Semaphore("x").acquire()
+
+
+@pytest.mark.parametrize("option", sorted(CHECKED))
+def test_each_option_in_code_refuses_what_is_of_no_use_to_it(option: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=rf"\b{option}\b"):
+        Semaphore("x", 1, **{option: object()})
 
 
 # What is said of a mistake

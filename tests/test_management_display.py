@@ -296,6 +296,24 @@ def test_a_page_of_some_of_the_keys_says_of_how_many() -> None:
     assert "are shown" not in page(*some, keys=2)
 
 
+def test_a_list_says_of_how_many_it_is_and_how_many_were_compared() -> None:
+    some = [group(make.status(name)) for name in "ab"]
+    told = {(one.name, None): history(one.name) for one in some}
+    for found, compared, said in (
+        (2, None, []),
+        (9, None, ["2 of 9 are shown: see --top and --sort."]),
+        (2, 7, ["Compared were 7: the busiest by the sums, and those used last."]),
+    ):
+        lines = display.overview(Seen(some, told, [], found, compared=compared), None, STYLE)
+        assert said == [line for line in lines if "shown" in line or "ompared" in line]
+
+
+def test_of_many_keys_those_in_use_are_told() -> None:
+    idle = [make.status(key=f"idle{n}") for n in range(display.MOST_DETAILED + 1)]
+    said = page(*idle, make.status(key="busy", holders=(holder(),)))
+    assert "exports@busy: 1 of 3 in use" in said and "idle" not in said
+
+
 def test_names_that_cannot_be_read_are_named_up_to_five() -> None:
     some = [Unread(f"n{n}", None, Unavailable("gone")) for n in range(6)]
     assert "5 names can't be read: n0, n1, n2, n3, n4. gone" == display.unread(some[:5])
@@ -328,6 +346,20 @@ def test_what_a_terminal_cannot_show_is_escaped() -> None:
 )
 def test_a_text_takes_the_columns_of_what_is_seen(text: str, columns: int) -> None:
     assert columns == terminal.wide(text)
+
+
+@pytest.mark.parametrize("lines", [3, 4, 5, 9])
+def test_a_screen_is_filled_and_what_is_left_out_is_counted(
+    lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: (50, 4))
+    drawn = StringIO()
+    terminal.Screen(drawn).draw([f"line{n}" for n in range(lines)])
+    shown = drawn.getvalue().replace("\x1b[", "\n").split("\n")
+    seen = [line for line in shown if "line" in line]
+    left = lines - sum("make the terminal" not in line for line in seen)
+    assert min(lines, 4) == len(seen)
+    assert [f"… {left} more line{'s' * (left > 1)}:" in seen[-1]] == [left > 0]
 
 
 def test_after_the_screen_sigterm_is_what_it_was() -> None:

@@ -25,7 +25,7 @@ from django_redis_sync.operators.doctor import (
 from django_redis_sync.operators.doctor.servers import Node
 from django_redis_sync.operators.status import Status
 from django_redis_sync.protocol.plans import Failure
-from tests.support.statuses import AT, forever, status
+from tests.support.statuses import AT, forever, holder, status
 
 
 class Answers:
@@ -257,8 +257,13 @@ def test_callers_that_disagreed_within_a_day_are_said(judged: Any) -> None:
 
 
 def test_permanent_holders_are_said(judged: Any) -> None:
-    said = judged(status("a", holders=(forever(),)), status("b"))
-    assert ["permanent"] == [*said] and "Of a." in said["permanent"]
+    said = judged(
+        status("a", holders=(holder(), forever())),
+        status("b"),
+        status("c", holders=(forever(), holder())),
+        status("d", holders=(holder(),)),
+    )
+    assert ["permanent"] == [*said] and "Of a, c." in said["permanent"]
 
 
 def test_a_finding_about_names_is_titled_by_what_was_found(judged: Any) -> None:

@@ -78,7 +78,7 @@ def test_a_preflight_that_the_framework_answers_is_free() -> None:
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.parametrize("view", ["open", "set", "mixed", "on-list", "on-dispatch"])
-def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings) -> None:
+def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings, caplog) -> None:
     middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, middleware]
     limited = {"name": "one", "limit": 1}
@@ -104,6 +104,7 @@ def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings) -> N
     assert 1 <= int(refused["Retry-After"]) <= 3
     assert "text/html; charset=utf-8" == page["Content-Type"]  # of its own browsable pages
     assert b"HTTP 503" in page.content
+    assert [] == [one.name for one in caplog.records if one.name == "django.request"]
 
 
 def test_without_a_name_the_semaphore_of_a_function_is_named_after_it() -> None:

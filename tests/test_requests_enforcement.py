@@ -17,7 +17,7 @@ from django.views import View
 
 from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.engine import labels
-from django_redis_sync.exceptions import Unavailable
+from django_redis_sync.exceptions import LeaseLost, Unavailable
 from django_redis_sync.limits import enforcement, identity
 from django_redis_sync.limits.enforcement import (
     Counted,
@@ -84,6 +84,18 @@ def test_a_policy_with_one_semaphore_looks_it_up_once(
     ]
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 7}
     assert 1 == asks(one)  # changed settings may say another cache
+
+
+def test_of_very_many_policies_the_semaphores_are_not_all_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(enforcement, "_MOST_SEMAPHORES", 5)
+    kept: list[dict[Any, Any]] = [{}, {}]
+    for name, empty in zip(("_semaphores", "_only"), kept, strict=True):
+        monkeypatch.setattr(enforcement, name, empty)
+    for n in range(20):
+        enforcement._semaphore(policy_of(), Place("default", f"n{n}", None), 3)
+    assert [True, True] == [0 < len(one) <= 5 for one in kept]
 
 
 OPTIONS = {"max_hold": 77.0, "min_hold": 7.0, "timeout": 17.0, "fair": False}
@@ -474,6 +486,45 @@ def test_a_stream_that_breaks_gives_back_its_permit(hold: Hold) -> None:
 
     asyncio.run(main())
     assert 0 == rooms().inside(PLACE)
+
+
+class Fails:
+    """In the place of a lease: it is given back in no way."""
+
+    name = "exports"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def release(self) -> None:
+        raise self.error
+
+    release_later = release
+
+    async def arelease(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("how", ["release", "arelease", "release_later"])
+@pytest.mark.parametrize(
+    ("error", "told", "down"),
+    [
+        (LeaseLost("gone"), [], False),
+        (Unavailable("down"), [], True),
+        (ValueError("odd"), ["releasing 'exports' failed"], False),
+    ],
+    ids=["lost", "unavailable", "odd"],
+)
+def test_a_permit_that_cannot_be_given_back_breaks_no_response_and_is_told(
+    how: str, error: Exception, told: list[str], down: bool, caplog: Any
+) -> None:
+    breaker: Any = Quiet()
+    permit = Permit(PLACE, Fails(error), breaker)  # type: ignore[arg-type]
+    done = getattr(permit, how)()
+    if done is not None:
+        asyncio.run(done)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert (told, down) == ([one for one in said if "releasing" in one], breaker.down)
 
 
 @pytest.mark.parametrize("down", [False, True])

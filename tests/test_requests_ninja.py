@@ -17,7 +17,7 @@ pytestmark = [
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.parametrize("view", ["within", "awithin", "outside", "aoutside"])
 @pytest.mark.parametrize("accept", ["*/*", "text/html"])
-def test_a_view_of_ninja_answers_as_its_api_does(view, asgi, accept, settings) -> None:
+def test_a_view_of_ninja_answers_as_its_api_does(view, asgi, accept, settings, caplog) -> None:
     middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, middleware]
     limited = {"name": "one", "limit": 1}
@@ -31,3 +31,4 @@ def test_a_view_of_ninja_answers_as_its_api_does(view, asgi, accept, settings) -
     assert {"ok", "error"} == refused.json().keys()
     assert 1 <= int(refused["Retry-After"]) <= 3
     assert "no-store" == refused["Cache-Control"]
+    assert [] == [one.name for one in caplog.records if one.name == "django.request"]

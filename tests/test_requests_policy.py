@@ -208,6 +208,19 @@ def test_a_digest_outlives_a_change_of_the_secret_key(settings) -> None:
     assert {new, identity.digest("ip", "a", "newest")} <= set(identity.possible_keys("a"))
 
 
+def test_a_digest_is_that_of_every_version(settings) -> None:
+    """Processes of two versions count a client together, and an operator's marks go on."""
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "secret", []
+    assert "ip-6425c03138cd1d519405f734c4c29768" == identity.digest("ip", "10.0.0.1")
+    assert "key-162bbc9c4afc2c6ff091660a41d75bd8" == identity.of_value("a")
+
+
+@pytest.mark.parametrize("text", ["7", "k" * 101, "10.0.0.1", "2001:db8::1", "a b"])
+def test_what_is_typed_may_be_the_key_as_it_is(text: str) -> None:
+    """A key of code is no user's and no client's."""
+    assert text in identity.possible_keys(text)
+
+
 def test_requests_without_an_address_are_told_once(caplog) -> None:
     identity._warn_of_no_address.cache_clear()
     nowhere = request_of()
