@@ -44,8 +44,6 @@ def number(value: float) -> str:
 
 
 def _text(arg: Any) -> str:
-    if type(arg) is str:
-        return arg
     if type(arg) in (int, float):
         return number(arg)
     raise ScriptError("Lua redis lib command arguments must be strings or integers")
@@ -103,7 +101,7 @@ class Store:
 
     def call(self, *args: Any) -> Any:
         """The reply as Lua sees it, with a list for a table and False for nil."""
-        name, *rest = map(_text, args)
+        name, *rest = [arg if type(arg) is str else _text(arg) for arg in args]
         command = getattr(self, "_" + name.lower(), None)
         if command is None:
             raise ScriptError(f"the model's Redis has no {name}")
