@@ -330,7 +330,7 @@ def test_a_mistake_of_our_own_leaves_nobody_waiting_and_no_reply_for_the_next() 
         batcher = Batcher(line)
         with pytest.raises(Failure) as caught:
             await batcher.submit(step("odd"))
-        assert "unanswered" == caught.value.why
+        assert ("unanswered", "RuntimeError('odd')") == (caught.value.why, str(caught.value))
         assert ["ok", "even"] == (await batcher.submit(step("even"))).reply
         await batcher.aclose()
         assert (1, 0) == (line.broken, line.lent)

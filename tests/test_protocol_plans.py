@@ -304,6 +304,22 @@ def test_a_busy_server_is_asked_again(desk: Desk) -> None:
     assert not given.unanswered
 
 
+@pytest.mark.parametrize(("since", "said"), [(102.5, "busy"), (101.5, "unanswered")])
+def test_a_last_try_without_its_whole_time_hides_no_reason(
+    desk: Desk, since: float, said: str
+) -> None:
+    """Three seconds in all, and one for each try: what the last of those came to is said."""
+    hand = desk.acquire().fail("busy", since)
+    while hand.step.timeout == 1:
+        hand.fail("unanswered", since := since + 1)
+        if isinstance(hand.step, Sleep):
+            hand.slept(since)
+    with pytest.raises(Failure) as caught:
+        hand.fail("unanswered", 103)
+    assert (said, "unanswered") == (str(caught.value.cause), caught.value.why)
+    assert "undo" == named(desk.left[-1])["how"]
+
+
 # Refused
 
 

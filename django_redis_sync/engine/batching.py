@@ -85,9 +85,10 @@ class Batcher:
             while self._queue:
                 await self._fly()
                 await self._hang_up()
-        except Exception:
+        except Exception as error:
             # Nobody reads what may still come of it: the next command would take it for its own.
             await self._hang_up(broken=True)
+            self._abandon(repr(error))
             raise
         finally:
             # No await from here to the end of the task: the next step starts another flusher.
@@ -106,12 +107,12 @@ class Batcher:
             self._deliver(batch, replies, received)
             batch = ahead
 
-    def _abandon(self) -> None:
+    def _abandon(self, why: str = "the event loop is ending") -> None:
         """Nothing is left here, unless this task was ended."""
         orders, self._queue = self._queue, []
         for done in [*self._flying, *(order.done for order in orders)]:
             if not done.done():
-                ended = errors.ConnectionError("the event loop is ending")
+                ended = errors.ConnectionError(why)
                 done.set_exception(Failure(ended, clock(), "unanswered"))
         self._flying.clear()
 

@@ -212,20 +212,22 @@ def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Pl
 
     Only `patient` asks (with a place in the queue) wait for a server that can't be reached.
     """
-    tries = 0
+    tries, whole = 0, step.timeout
     while True:
         try:
             return (yield step)
         except Failure as failure:
             trail.unanswered |= failure.why == "unanswered"
+            if failure.why != "unanswered" or step.timeout == whole:
+                cause = failure.cause  # a shorter try that is not answered says nothing new
             # Unreachable and without a place in the queue, there is nothing to lose: fail fast.
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
             )
             delay = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
             if hopeless or failure.at + delay >= until:
-                if trail.unanswered and failure.why != "unanswered":  # an earlier try may have run
-                    raise Failure(failure.cause, failure.at, "unanswered") from failure
+                if trail.unanswered:  # this try or an earlier one may have run
+                    raise Failure(cause, failure.at, "unanswered") from failure
                 raise
             tries += 1
             if delay:
