@@ -28,6 +28,7 @@ from django.core.management.color import no_style
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.limits import identity
 from django_redis_sync.management import display, looking, terminal
+from django_redis_sync.management.commands.locks import Command
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.doctor import Finding
 from django_redis_sync.operators.names import names_in_use
@@ -364,6 +365,22 @@ def test_a_reader_that_leaves_early_is_no_error(busy: None) -> None:
 def test_what_cannot_be_meant_is_refused_before_anything_is_done(words: tuple[str, ...]) -> None:
     with pytest.raises(CommandError, match="argument"):
         call_command("locks", *words)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--settings", "x"), ("--pythonpath", "."), ("-v", "2"), ("--verbosity", "0"),
+        ("--traceback",), ("--no-color",), ("--force-color",), ("--using", "other"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_option_may_stand_behind_the_action_too(option: tuple[str, ...]) -> None:
+    parser = Command().create_parser("manage.py", "locks")
+    before, behind = (
+        vars(parser.parse_args(words)) for words in ([*option, "status"], ["status", *option])
+    )
+    assert before == behind != vars(parser.parse_args(["status"]))
 
 
 def test_a_key_needs_a_name(raw: redis.Redis) -> None:

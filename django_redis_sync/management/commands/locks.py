@@ -104,7 +104,8 @@ class Command(BaseCommand):
             found: CommandParser = actions.add_parser(name, help=text, description=text, **options)
             found.add_argument("--using", default=SUPPRESS, **using)
             # Django's own options may stand behind the action too.
-            for option in ("--settings", "--pythonpath", "-v", "--verbosity"):
+            found.add_argument("-v", "--verbosity", type=int, default=SUPPRESS, help=SUPPRESS)
+            for option in ("--settings", "--pythonpath"):
                 found.add_argument(option, default=SUPPRESS, help=SUPPRESS)
             for option in ("--traceback", "--no-color", "--force-color"):
                 found.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
