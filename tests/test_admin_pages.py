@@ -1,6 +1,7 @@
 """The admin's pages: what they show, and that they stay up."""
 
 import math
+import re
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path, reverse
+from django.utils import translation
 
 from devtools.servers import free_port
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
@@ -351,9 +353,28 @@ def test_each_page_stands_in_the_hosts_frame_and_leads_where_there_is_something(
         assert (url, set()) == (url, found.named - {*found.ids})
         assert {"host-style", "host-head", "host-footer"} <= {*found.ids}, url
         assert b"host-class" in answer.content, url
-        assert {"/admin/", *([] if url == LIST else [LIST])} <= found.links, url
+        crumb = f'&rsaquo; <a href="{LIST}">'
+        assert (url != LIST) == (crumb in answer.content.decode()), url
     assert {plain + "change/", child + "change/", child + "history/"} <= links
     assert {} == {link: code for link in links if (code := manager.get(link).status_code) != 200}
+
+
+@pytest.mark.parametrize(("language", "english"), [("ar", True), ("zh-hans", False)])
+def test_pages_that_nobody_translated_say_in_what_language_they_are(
+    language: str, english: bool, held: Callable[..., None]
+) -> None:
+    manager, page = staff("view_locks", "manage_locks"), f"{LIST}exports/"
+    held("exports", 3)
+    with override_settings(LANGUAGE_CODE=language), translation.override(language):
+        shown = [
+            manager.get(LIST),
+            manager.get(page + "change/"),
+            manager.post(page + "act/pause/"),
+        ]
+        with override_settings(CACHES=cache(f"redis://127.0.0.1:{free_port()}/0")):
+            shown.append(manager.get(LIST))
+    marked = re.compile(rb'<div id="content-main"[^>]* lang="en" dir="ltr"')
+    assert [english] * 4 == [bool(marked.search(answer.content)) for answer in shown]
 
 
 def test_a_policys_page_lists_its_keys_and_a_keys_page_no_others(

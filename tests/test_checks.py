@@ -287,12 +287,42 @@ def test_a_cache_that_shares_its_url(given, settings, written) -> None:
     assert ["W011"] == found(deploy=True)
 
 
+@semaphore_required("here")
+def without_a_limit(request): ...
+
+
+@semaphore_required("here", limit=1)
+def limited(request): ...
+
+
+@pytest.mark.parametrize(
+    ("check", "view", "middleware"),
+    [
+        ("E013", without_a_limit, MIDDLEWARE),
+        ("W008", limited, None),
+        ("W014", races, MIDDLEWARE),
+    ],
+)
+def test_views_that_something_is_wrong_with_are_named_up_to_five(
+    given, monkeypatch, check: str, view, middleware
+) -> None:
+    given(middleware)
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    for amount, named in ((1, 1), (5, 5), (7, 5)):
+        paths = tuple(path(f"{n}/", view, name=f"view{n}") for n in range(amount))
+        with override_settings(ROOT_URLCONF=paths):
+            (said,) = [one.msg for one in messages() if one.id == f"redis_sync.{check}"]
+        assert [f"view{n}" for n in range(named)] == re.findall(r"view\d", said)
+
+
 @pytest.mark.parametrize(("most", "small"), [(1, True), (3, True), (4, False), (None, False)])
 def test_a_pool_that_is_too_small(given, settings, most, small: bool) -> None:
     options = {"CONNECTION_POOL_KWARGS": {} if most is None else {"max_connections": most}}
     settings.CACHES = {"default": {**settings.CACHES["default"], "OPTIONS": options}}
     given()
     assert (["W012"] if small else []) == found()
+    said = [f"a pool of {most} connections" in one.msg for one in messages()]
+    assert [True] * small == said
     assert all("to 4 at the least" in message.hint for message in messages())
 
 
@@ -405,6 +435,7 @@ def test_limits_by_address_that_trust_no_proxy(given, key, proxies) -> None:
         assert [] == found()
         expected = ["W015"] if key in ("ip", "user") and not proxies else []
         assert expected == found(deploy=True)
+        assert all(one.msg.startswith("here: limited by address") for one in messages(deploy=True))
 
 
 # Ids

@@ -117,6 +117,12 @@ def test_holders_and_waiters_are_told_with_their_oddities() -> None:
     assert "7.0 s" in silent[0]
 
 
+@pytest.mark.parametrize(("more", "said"), [(0, []), (1, ["… and 1 more"] * 2)])
+def test_each_that_is_not_shown_is_counted(more: int, said: list[str]) -> None:
+    one = make.status(holders=(holder(),), waiters=(waiter(),), holding=1 + more, waiting=1 + more)
+    assert said == [line for line in page(one).splitlines() if "more" in line]
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -135,7 +141,7 @@ def test_the_headline_says_how_full_it_is(said: Any, words: str) -> None:
 
 
 def test_an_operators_marks_and_a_clash_are_said_with_the_remedy() -> None:
-    marks = {"paused_since": ago(120), "override": 9, "clash": (4, ago(60))}
+    marks = {"paused_since": ago(120), "override": 9, "limit": 9, "clash": (4, ago(60))}
     said = page(make.status(**marks))
     assert "Paused for 2 min 0 s: nobody new gets in. Undo: locks resume exports" in said
     assert "An operator set the limit to 9; callers say 3." in said

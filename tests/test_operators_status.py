@@ -17,6 +17,7 @@ from devtools.servers import RedisServer
 from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.engine import keeper, names
 from django_redis_sync.engine.server import Server, server_of
+from django_redis_sync.exceptions import ForeignValue
 from django_redis_sync.operators import history
 from django_redis_sync.operators.history import Counters, histories, histories_of, suggest
 from django_redis_sync.operators.names import Recent, grouped, groups_of, names_in_use
@@ -25,6 +26,7 @@ from django_redis_sync.operators.status import (
     Status,
     Waiter,
     astatus_of,
+    readable,
     status_of,
     statuses,
 )
@@ -247,6 +249,23 @@ def test_redis_down_is_unavailable_and_shows_no_password(settings: Any) -> None:
         with pytest.raises(Unavailable) as caught:
             ask()
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        status_of,
+        lambda name: asyncio.run(astatus_of(name)),
+        lambda name: statuses([("exports", None), (name, None)]),
+        lambda name: readable([(name, None)]),
+    ],
+    ids=["status_of", "astatus_of", "statuses", "readable"],
+)
+def test_whose_value_cannot_be_read_is_said(ask: Callable[..., Any], raw: redis.Redis) -> None:
+    for key in keeper_keys("spoiled").declared:
+        raw.set(key, "theirs")
+    with pytest.raises(ForeignValue, match=r"another program's value.*\{spoiled\}"):
+        ask("spoiled")
 
 
 # History

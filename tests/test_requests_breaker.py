@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import AuthenticationError
 
-from django_redis_sync.limits import outage
+from django_redis_sync.limits import holding, outage
 from django_redis_sync.limits.outage import Breaker
 from django_redis_sync.limits.rooms import rooms
 from django_redis_sync.protocol.plans import Failure
@@ -189,11 +189,13 @@ def test_settings_that_changed_end_all_probing(settings: Any) -> None:
 
 
 def test_a_fork_has_breakers_and_rooms_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, here = outage.breaker("default"), rooms()
-    assert (mine, here) == (outage.breaker("default"), rooms())
+    mine, here, reaper = outage.breaker("default"), rooms(), holding._reaper()
+    assert (mine, here, reaper) == (outage.breaker("default"), rooms(), holding._reaper())
+    monkeypatch.setattr(holding, "_reapers", {**holding._reapers})
     monkeypatch.setattr(outage.os, "getpid", lambda: -1)
     assert mine is not outage.breaker("default")
     assert here is not rooms()
+    assert reaper is not holding._reaper()
 
 
 def test_a_probe_does_not_wait_for_a_redis_that_hangs(

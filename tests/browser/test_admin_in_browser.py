@@ -98,6 +98,19 @@ def test_a_viewer_sees_the_list_change_without_a_reload(viewer: Visitor) -> None
     assert viewer.complaints() == []
 
 
+def test_a_screen_reader_is_not_told_of_every_change(viewer: Visitor) -> None:
+    viewer.open()
+    now = "Date.now = () => %d"
+    viewer.browser.execute_script(now % 10**12)
+    with Lock("first"):
+        viewer.wait_for(lambda: "1 in use" in viewer.text("#sync-live-said"))
+        with Lock("second"):
+            viewer.wait_for(lambda: "second" in viewer.text("#sync-live"))
+            assert "1 in use" in viewer.text("#sync-live-said")
+            viewer.browser.execute_script(now % (10**12 + 10_001))
+            viewer.wait_for(lambda: "2 in use" in viewer.text("#sync-live-said"))
+
+
 def test_a_viewer_has_no_buttons(viewer: Visitor) -> None:
     with Semaphore("exports", 2):
         viewer.open("exports/change/")
