@@ -346,8 +346,9 @@ def test_a_lease_is_lost_when_no_majority_can_have_it_and_not_before(five: Five)
 
 
 def test_what_was_given_back_or_is_lost_is_remembered_no_longer(five: Five) -> None:
-    assert "ok" == run(five, ask(), RELEASE)[1][0]
-    assert {} == held._known
+    for tries in ([ask()], [ask(), ask("again")]):  # the second has another token on the servers
+        assert "ok" == run(five, *tries, RELEASE)[-1][0]
+        assert {} == held._known
     says(five, "renew", ["lost"], *five)
     assert "lost" == run(five, ask(), RENEW)[1][0]
     assert {} == held._known
@@ -472,6 +473,16 @@ def test_a_release_without_a_majority_is_a_failure_and_asked_again_only_where_it
         member.asked.clear()
     assert [["ok"]] == run(five, RELEASE)
     assert [1, 1, 1, 0, 0] == [len(member.asked) for member in five.values()]
+
+
+@pytest.mark.parametrize(("over", "lost"), [("ab", False), ("abc", True)])
+def test_a_release_says_that_it_was_lost_when_no_majority_can_have_it_and_not_before(
+    five: Five, over: str, lost: bool
+) -> None:
+    says(five, "release", ["lost"], *over)
+    says(five, "release", GONE, *five.keys() - {*over})
+    reply = run(five, ask(), RELEASE)[1]
+    assert ["lost"] == reply if lost else isinstance(reply, Failure)
 
 
 def test_a_server_that_was_silent_is_not_waited_for_again(

@@ -1,6 +1,7 @@
 """What projects are given for their own tests."""
 
 import asyncio
+import re
 import threading
 import time
 import unittest
@@ -285,7 +286,9 @@ def test_whatever_would_run_outside_of_the_block_is_not_decorated() -> None:
         yield
 
     for decorated in (object, generated, agenerated):
-        with pytest.raises(TypeError, match="use it as a `with`"):
+        with pytest.raises(
+            TypeError, match=f"not {re.escape(repr(decorated))}: use it as a `with`"
+        ):
             limits_disabled()(decorated)
 
 

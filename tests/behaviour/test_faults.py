@@ -19,7 +19,15 @@ import redis
 from django.core.cache import caches
 
 from devtools.servers import HOST, RedisServer, free_port
-from django_redis_sync import LeaseLost, Lock, Semaphore, SyncError, Unavailable
+from django_redis_sync import (
+    Lease,
+    LeaseLost,
+    Lock,
+    ReadWriteLock,
+    Semaphore,
+    SyncError,
+    Unavailable,
+)
 from django_redis_sync.engine import hub, keeper, pools, wire
 from django_redis_sync.exceptions import ForeignValue
 from tests.support.journal import journalling
@@ -93,6 +101,34 @@ async def test_a_lost_reply_of_release_is_asked_for_again(io, bench) -> None:
     await io.do(lease, "release")
     assert bench.proxy.done == ["cut"]
     assert bench.view().empty
+
+
+@both
+async def test_a_lost_reply_costs_no_other_call_its_answer(io, bench) -> None:
+    await bench.warm(io)
+    lock, writers = bench.lock(), ReadWriteLock("rw", using=bench.alias).write
+    lease, writer = [await io.do(one, "acquire") for one in (lock, writers)]
+    calls = [
+        (lease, "owned", "renew", True),
+        (lease, "renew", "renew", None),
+        (lease, "extend", "renew", True, 60),
+        (lease, "reacquire", "renew", True),
+        (lease, "locked", "inspect", True),
+        (lock, "owned", "renew", True),
+        (lock, "locked", "inspect", True),
+        (writer, "downgrade", "release", None),
+    ]
+    for thing, call, verb, answer, *said in calls:
+        bench.proxy.harm("cut", verb)
+        assert answer == await io.do(thing, call, *said), call
+    bench.proxy.harm("cut", "renew")
+    handle = await io.do(lease, "detach")
+    bench.proxy.harm("cut", "renew")
+    adopted = await io.do(Lease, "from_handle", handle)
+    assert len(calls) + 2 == len(bench.proxy.done)
+    await io.do(adopted, "release")
+    await io.do(writer, "release")
+    assert bench.view().empty and bench.view("rw").empty
 
 
 @both

@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 from redis.exceptions import LockError, LockNotOwnedError
 
-from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, Semaphore
+from django_redis_sync import (
+    Lease,
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+)
 
 from .both import both, eventually, until
 from .watching import sent
@@ -83,6 +91,27 @@ async def test_who_waits_in_vain_leaves_the_queue(io, view) -> None:
     assert view("vain").waiting == 0
     await io.do(first, "release")
     assert await io.do(Lock("vain", blocking=False), "acquire")
+
+
+FACES: dict[str, Any] = {
+    "lock": Lock,
+    "rlock": RLock,
+    "semaphore": lambda name: Semaphore(name, 1),
+    "read": lambda name: ReadWriteLock(name).read,
+    "write": lambda name: ReadWriteLock(name).write,
+}
+
+
+@pytest.mark.parametrize(
+    "said", [{"blocking": False}, {"blocking_timeout": 0.02}], ids=["now", "soon"]
+)
+@pytest.mark.parametrize("face", FACES)
+@both
+async def test_through_every_face_a_call_says_how_long_it_waits(io, face: str, said: Any) -> None:
+    holder = FACES["write" if face == "read" else face]("x")
+    lease = await io.result(io.start(io.do(holder, "acquire")))
+    assert await io.result(io.start(io.do(FACES[face]("x"), "acquire", **said))) is None
+    await io.do(lease, "release")
 
 
 @both
