@@ -470,15 +470,21 @@ def test_the_next_orders_leave_before_the_answers_wake_any_task() -> None:
     run(main())
 
 
-def test_a_connection_that_could_not_be_had_sent_nothing() -> None:
-    class Shut(Line):
-        async def get_connection(self) -> Line:
-            raise errors.ConnectionError("refused")
+@pytest.mark.parametrize(
+    ("where", "why"), [("get_connection", "unreachable"), ("send_packed_command", "unanswered")]
+)
+def test_what_failed_on_its_way_may_have_run_and_without_a_connection_nothing_was_sent(
+    where: str, why: str
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise errors.ConnectionError("refused")
 
     async def main() -> None:
+        line = Line()
+        setattr(line, where, fail)
         with pytest.raises(Failure) as caught:
-            await Batcher(Shut()).submit(step("first"))
-        assert "unreachable" == caught.value.why
+            await Batcher(line).submit(step("first"))
+        assert why == caught.value.why
 
     run(main())
 

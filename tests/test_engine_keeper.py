@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import redis
 from django_redis_sync import Lock
 from django_redis_sync.engine import keeper as keeping
 from django_redis_sync.engine.keeper import BATCH, Keeper
+from django_redis_sync.engine.wire import ROUND
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from tests.behaviour.both import eventually
@@ -407,3 +410,14 @@ def test_a_keeper_whose_alias_is_gone_says_so_once_and_rests(
     time.sleep(0.5)
     assert lease and caplog.text.count("the keeper of 'gone' keeps nothing") == 1
     assert len(turns) < 5
+
+
+def test_the_end_of_a_process_waits_as_long_as_an_answer_may_take_for_all_of_its_own_keepers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[float] = []
+    keepers = [SimpleNamespace(pid=pid, last_words=told.append) for pid in (os.getpid(), -1)]
+    monkeypatch.setattr(keeping, "_keepers", dict(enumerate([*keepers, keepers[0]])))
+    monkeypatch.setattr(keeping, "clock", lambda: 1000.0)
+    keeping._last_words()
+    assert [1000.0 + ROUND] * 2 == told
