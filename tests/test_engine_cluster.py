@@ -935,6 +935,29 @@ def test_two_nodes_are_listened_to_until_the_end(
     on_a_loop(body)
 
 
+def test_what_listens_on_a_loop_that_was_closed_is_ended(
+    of_loop: dict[Address, OfLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listen(self: Any, tried: asyncio.Event) -> None:
+        tried.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(async_servers.Hub, "_read", listen)
+
+    async def main() -> AsyncClusterServer:
+        server = AsyncClusterServer("default")
+        await asyncio.wait_for(server.hub.ready(30.0), 20.0)
+        await a_little()
+        return server
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(main())
+    loop.close()
+    tasks = [server.hub._reader, *server.hub._ears]  # type: ignore[attr-defined]
+    server.drop()
+    assert [None] * 3 == [task.get_coro().cr_frame for task in tasks]
+
+
 def test_of_what_was_heard_once_only_so_much_is_kept(of_loop: dict[Address, OfLoop]) -> None:
     async def body(server: AsyncClusterServer) -> None:
         for n in range(10_010):

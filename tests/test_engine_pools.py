@@ -214,6 +214,32 @@ def test_a_failure_says_whether_anything_was_sent() -> None:
         assert why == caught.value.why
 
 
+def test_a_reply_is_waited_for_as_long_as_is_left_whatever_the_socket_waits() -> None:
+    told: list[float] = []
+
+    class Told(Line):
+        def read_response(self, timeout: float = 0.0) -> Any:
+            told.append(timeout)
+            return super().read_response()
+
+    class Older(Line):
+        def can_read(self, timeout: float = 0) -> bool:
+            told.append(timeout)
+            return self.noisy
+
+        def read_response(self) -> Any:
+            return b"OK"
+
+    older = Older()
+    older.connect()
+    older.noisy = True
+    assert [b"OK"] * 2 == [pools.read(line, 0.5) for line in (Told(), older)]
+    older.noisy = False
+    with pytest.raises(errors.TimeoutError, match=r"within 0\.5 s"):
+        pools.read(older, 0.5)
+    assert ([0.5] * 3, False) == (told, older.is_open)
+
+
 # Our own
 
 
