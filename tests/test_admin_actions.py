@@ -310,6 +310,29 @@ def test_a_limit_that_was_typed_is_kept_when_redis_goes_away(manager: Client) ->
     assert '<input type="hidden" name="limit" value="17">' in shown
 
 
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("pause", "Pause exports"),
+        ("resume", "Resume exports"),
+        ("reset", "Reset the limit of exports"),
+        ("release", "Release holders of exports"),
+        ("clear", "Release holders of exports"),
+    ],
+)
+def test_what_was_asked_for_is_said_when_redis_goes_away(
+    manager: Client, verb: str, said: str
+) -> None:
+    down = {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": f"redis://127.0.0.1:{free_port()}",
+    }
+    with override_settings(CACHES={"default": down}):
+        shown = manager.post(f"{PAGE}act/{verb}/").content.decode()
+    assert f"Nothing was done of what you asked for: {said}." in shown
+    assert f'value="Try again: {said}"' in shown
+
+
 def test_all_that_were_chosen_are_kept_when_redis_goes_away(manager: Client) -> None:
     down = {
         "BACKEND": "django_redis.cache.RedisCache",
