@@ -189,7 +189,8 @@ def test_a_middleware_that_is_not_there_is_left_to_django(given) -> None:
 
 def test_endpoints_without_the_middleware(given) -> None:
     given(None, ENDPOINTS={"free": {"limit": 1}})
-    assert ["W007"] == found()
+    (message,) = messages()
+    assert ("redis_sync.W007", True) == (message.id, f"'{MIDDLEWARE}'" in message.hint)
 
 
 def test_atomic_requests_without_the_middleware(given, settings, monkeypatch) -> None:

@@ -145,8 +145,17 @@ def test_links_keep_the_search_and_turn_the_order() -> None:
     assert "?history=all&q=a+b&o=waiting" == links["sort"]["waiting"]["url"]
     assert "descending" == links["sort"]["use"]["aria"]
     assert "none" == links["sort"]["waiting"]["aria"]
-    by_name = views._links(Listing((), page, 1, None, Wanted(order="name")), {})
-    assert "ascending" == by_name["sort"]["name"]["aria"]
+
+
+@pytest.mark.parametrize("field", ["name", *FIGURES])
+def test_a_list_that_is_sorted_by_a_column_is_turned_by_it_each_time(field: str) -> None:
+    page = pages.Paginator(range(1), 1).page(1)
+    first = "ascending" if field == "name" else "descending"
+    for order, other, aria in ((field, f"-{field}", first), (f"-{field}", field, None)):
+        sort = views._links(Listing((), page, 1, None, Wanted(order=order)), {})["sort"]
+        turned = "descending" if field == "name" else "ascending"
+        assert (f"?o={other}", aria or turned) == (sort[field]["url"], sort[field]["aria"])
+        assert {"none"} == {one["aria"] for name, one in sort.items() if name != field}
 
 
 # Drawings

@@ -15,6 +15,7 @@ from django.core.management.color import no_style
 from django.utils import timezone
 
 from django_redis_sync.exceptions import Unavailable
+from django_redis_sync.logs import printable
 from django_redis_sync.management import display, looking, naming, runner, terminal, watchdog
 from django_redis_sync.management.commands import locks
 from django_redis_sync.management.commands.locks import Command, _chosen
@@ -345,6 +346,14 @@ def test_acts_are_told_in_the_time_of_the_site() -> None:
 def test_what_a_terminal_cannot_show_is_escaped() -> None:
     for encoding, said in (("ascii", "\\xe9\\u2192x"), ("latin-1", "é\\u2192x"), ("utf-8", "é→x")):
         assert said == terminal.encodable("é→x", SimpleNamespace(encoding=encoding))
+
+
+@pytest.mark.parametrize("text", ["a b", "é→x", "汉字"])
+@pytest.mark.parametrize(
+    ("control", "escaped"), [("", ""), ("\x1b[2J", "\\x1b[2J"), ("\r\n", "\\r\\n")]
+)
+def test_what_would_steer_a_terminal_is_shown(text: str, control: str, escaped: str) -> None:
+    assert text + escaped + text == printable(text + control + text)
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,13 @@ def test_what_a_server_says_of_a_name_is_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize(("clash", "told"), [("", None), ("400000 p 4", (4, 600.0)), ("4", None)])
+def test_who_disagreed_on_the_limit_is_told_with_its_time(clash: str, told: Any) -> None:
+    found = status._status(keys_of("p", "x"), reply(clash=clash))
+    said = found.clash and (found.clash[0], (found.at - found.clash[1]).total_seconds())
+    assert told == said
+
+
 @pytest.mark.parametrize("fence", ["1000000001", "9000000000", "0"])
 def test_nobody_holds_since_a_time_to_come_or_since_1970(fence: str) -> None:
     said = reply(used="1", holding=1, holders=["t", "1030000", f"h {fence} 30000 1 3 - {{}}"])

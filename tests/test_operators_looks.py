@@ -67,6 +67,23 @@ def test_a_look_that_fails_is_a_finding_under_the_looks_own_id(looks: Any, ids: 
     assert ids == [finding.id for finding in examining._looked(dict.fromkeys(looks, refused), None)]
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["failure", "unavailable"])
+def test_a_server_that_turns_us_away_is_quoted(
+    wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = errors.AuthenticationError("WRONGPASS invalid username-password pair.")
+
+    def nodes_of(alias: str) -> Any:
+        if wrapped:
+            raise Unavailable("Redis: of no use") from said
+        raise Failure(said, 0.0, "unavailable")
+
+    monkeypatch.setattr(servers, "nodes_of", nodes_of)
+    (found,) = doctor.examine()
+    assert ("access", "error") == (found.id, found.level)
+    assert "What came was: WRONGPASS invalid username-password pair." == found.detail
+
+
 def test_a_silent_node_is_a_finding_as_long_as_another_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -44,6 +44,7 @@ from django_redis_sync.middleware import (
 )
 from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import acquire_rejected
+from tests.behaviour.both import eventually
 from tests.test_requests_breaker import Quiet
 
 
@@ -486,6 +487,47 @@ def test_a_stream_that_breaks_gives_back_its_permit(hold: Hold) -> None:
 
     asyncio.run(main())
     assert 0 == rooms().inside(PLACE)
+
+
+def with_awaitable(request: Any) -> Any:
+    async def fails() -> None:
+        raise asyncio.CancelledError
+
+    return fails()
+
+
+async def awaits(request: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+def interrupted(request: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("clean_redis")
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "at the door"])
+@pytest.mark.parametrize("view", [with_awaitable, awaits, interrupted])
+def test_a_permit_is_given_back_though_somebody_keeps_the_error(
+    view: Any, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a debugger or a reporter of errors does, and with it the frames that know the permit."""
+    limited = semaphore_required("exports", 3)(view)
+
+    async def visit() -> None:
+        asked = limited(request_of())
+        if asked is not None:
+            await asked
+
+    kept: list[BaseException] = []
+    for _ in range(2):  # the second goes the straight way
+        if kept and not inside:
+            monkeypatch.setattr(enforcement, "_let_in", lambda *_: interrupted(_))
+        try:
+            asyncio.run(visit())
+        except BaseException as error:
+            kept.append(error)
+        eventually(lambda: not Semaphore("exports", 3).status().in_use)
+    assert 2 == len(kept)
 
 
 class Fails:

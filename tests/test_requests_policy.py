@@ -241,6 +241,13 @@ def test_a_primary_key_is_plain(pk) -> None:
     assert str(pk) == identity.of_user(pk)
 
 
+def test_a_user_is_known_whatever_the_primary_key() -> None:
+    policy, request = parse("x", {"limit": 1, "key": "user"}), RequestFactory().get("/")
+    for pk, key in ((0, "0"), (7, "7"), (None, identity.digest("ip", "127.0.0.1"))):
+        request.user = SimpleNamespace(pk=pk)
+        assert key == run(key_of(policy, request, request))
+
+
 @pytest.mark.parametrize("pk", ["k" * 101, "a\nb", ""])
 def test_a_primary_key_that_cannot_stand_in_a_key_is_digested(pk) -> None:
     assert identity.of_user(pk).startswith("user-")

@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from django.test import RequestFactory
+from django.utils import translation
 
 from django_redis_sync.limits import refusal
 from django_redis_sync.limits.enforcement import Refused
@@ -52,6 +54,16 @@ def test_it_may_come_again_when_those_ahead_have_had_their_time(
 
 def test_the_callers_own_limit_counts_where_none_is_in_force(jitter: float) -> None:
     assert 2 * jitter <= retry_after(refused(limit=4, mean_hold=2.0, waiting=3)) < 2 * jitter + 1
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_a_page_says_in_what_language_it_is(language: str) -> None:
+    with translation.override(language):
+        said = said_of(refused(reason="paused")).message
+        page = refusal._page(RequestFactory().get("/"), said, 503, 7)
+        title = translation.gettext("Please try again")
+    assert f'<html lang="{language}">' in page
+    assert f"<title>{title}</title>" in page and f"<p>{said}</p>" in page
 
 
 @pytest.mark.parametrize(

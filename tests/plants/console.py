@@ -206,4 +206,21 @@ PLANTS = [
         "with peak=row.group.in_use %}",
         (CONSOLE_FIGURES + "test_a_line_of_the_list_has_each_figure_in_its_place",),
     ),
+    Plant(
+        "a table is labelled by what is not on the page",
+        "templates/admin/django_redis_sync/_name.html",
+        '<h2 id="keys-title">',
+        "<h2>",
+        (
+            "test_admin_pages.py::"
+            "test_each_page_stands_in_the_hosts_frame_and_leads_where_there_is_something",
+        ),
+    ),
+    Plant(
+        "a screen has a line too many",
+        "management/terminal.py",
+        "lines[: height - 1], text",
+        "lines[:height], text",
+        (DISPLAY + "test_a_screen_is_filled_and_what_is_left_out_is_counted",),
+    ),
 ]

@@ -264,4 +264,18 @@ PLANTS = [
         "if hasattr",
         ("test_requests_drf.py::test_an_async_handlers_user_is_the_one_that_the_framework_found",),
     ),
+    Plant(
+        "a permit lasts for as long as somebody keeps its view's error",
+        "limits/decorator.py",
+        "        response = await response\n    except BaseException:",
+        "        response = await response\n    except Exception:",
+        (ENFORCEMENT + "test_a_permit_is_given_back_though_somebody_keeps_the_error",),
+    ),
+    Plant(
+        "a version of its own counts clients apart",
+        "limits/identity.py",
+        '_SALT = "django_redis_sync.limits.identity"',
+        '_SALT = "django_redis_sync.identity"',
+        (POLICY + "test_a_digest_is_that_of_every_version",),
+    ),
 ]

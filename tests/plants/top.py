@@ -101,4 +101,11 @@ PLANTS = [
         'values.not_negative,\n        Option(None, "Seconds after',
         ("test_defaults.py::test_each_option_has_its_bounds_wherever_it_is_said",),
     ),
+    Plant(
+        "what steers a terminal is sent where all of it is ASCII",
+        "logs.py",
+        "if text.isascii() and text.isprintable():",
+        "if text.isascii():",
+        ("test_management_display.py::test_what_would_steer_a_terminal_is_shown",),
+    ),
 ]
