@@ -697,4 +697,20 @@ PLANTS = [
         "return Answer(answered(reply), clock(), clock())",
         (CLUSTER + "test_asking_stands_before_each_command_in_async_code",),
     ),
+    Plant(
+        "a lease is not told that its renewal failed",
+        "engine/keeper.py",
+        "        if lease is not None:\n"
+        "            self._guarded(lambda: lease.tended(step, answer), token)",
+        "        if lease is not None and not isinstance(answer, Failure):\n"
+        "            self._guarded(lambda: lease.tended(step, answer), token)",
+        (KEEPER + "test_a_renewal_that_failed_is_sent_again_when_its_lease_says",),
+    ),
+    Plant(
+        "a process lets keys in before it has read the marks",
+        "engine/marks.py",
+        "_read.get(policy.registry, ({}, -math.inf))",
+        "_read.get(policy.registry, ({}, clock()))",
+        ("test_marks.py::test_a_process_heeds_from_its_first_ask_on_what_was_said_before",),
+    ),
 ]

@@ -210,4 +210,18 @@ PLANTS = [
         "if self.release_on_commit and ask.wait:",
         (TRANSACTIONS + "test_a_transaction_that_would_wait_for_itself_is_told",),
     ),
+    Plant(
+        "a release by hand waits for no commit",
+        "locks/semaphore.py",
+        "        if not self._deferred(lease):\n            lease.release()",
+        "        self._deferred(lease)\n        lease.release()",
+        (TRANSACTIONS + "test_in_each_way_a_lease_is_given_back_after_the_commit",),
+    ),
+    Plant(
+        "whether it is owned is asked once",
+        "locks/lease_state.py",
+        "return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)",
+        "return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, 0.0)",
+        ("behaviour/test_faults.py::test_a_lost_reply_costs_no_other_call_its_answer",),
+    ),
 ]

@@ -131,4 +131,11 @@ PLANTS = [
             "test_the_limit_of_a_name_itself_comes_before_its_policys[release]",
         ),
     ),
+    Plant(
+        "a peak sinks when the other keys of its name expired",
+        "protocol/lua/functions/highest.lua",
+        "math.max(used, tonumber(redis.call('HGET', stats, this .. 'p') or 0))",
+        "used",
+        (STATISTICS + "test_a_peak_outlives_the_other_keys_of_an_idle_name",),
+    ),
 ]
