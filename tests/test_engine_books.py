@@ -304,6 +304,15 @@ def test_groups_are_listed_by_their_last_event_and_the_old_ones_go(
     ] == server.commands
 
 
+def test_sums_are_kept_as_long_as_the_history_of_their_names(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    for keep in (7, 360):
+        tally.happens("g", of=named("exports", "7", keep=keep))
+        tally.tend(server, now[0])
+        assert {keep} == {step["keep"] for step in server.taken()}
+
+
 def test_each_prefix_has_a_list_of_its_own_groups(
     tally: Books, server: Any, now: list[float]
 ) -> None:
@@ -400,6 +409,19 @@ def test_an_adopted_lease_is_in_the_sums_though_nothing_happens(clerk: Any, now:
     assert math.inf == clerk.tally.due
     clerk.adopted(named("a").keys)
     assert now[0] + tallies.EVERY == clerk.tally.due
+
+
+def test_whatever_is_to_be_written_has_the_clerk_come_in_time(clerk: Any, now: Any) -> None:
+    for act, book in (
+        (lambda: clerk.note(named("a").keys), "names"),
+        (lambda: clerk.count(named("a"), "n", 0), "tally"),
+        (lambda: clerk.adopted(named("a").keys), "tally"),
+    ):
+        clerk.forget()
+        clerk.expected.clear()
+        act()
+        assert [getattr(clerk, book).due] == clerk.expected
+        assert clerk.expected[0] < now[0] + 60
 
 
 def test_all_books_are_written_when_the_process_ends(clerk: Any, server: Any, now: Any) -> None:

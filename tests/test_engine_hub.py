@@ -31,6 +31,20 @@ def test_one_waiter_of_each_name_asks_again_for_all() -> None:
     asyncio.run(main())
 
 
+def test_a_waiter_is_asked_for_signs_of_life_for_as_long_as_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hubs, "PULSE", 0.02)
+
+    async def main() -> None:
+        hub = Hub(None, "p")
+        for _ in range(3):
+            answer = await asyncio.wait_for(hub.wait("a", 60, "x"), PATIENCE)
+            assert answer.reply is None
+
+    asyncio.run(main())
+
+
 def test_nobody_is_woken_while_some_waiter_of_the_name_asks_anyway() -> None:
     async def main() -> None:
         hub = Hub(None, "p")

@@ -9,14 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.test import override_settings
 from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
-from django_redis_sync import Lock
 from django_redis_sync.engine import pools
 from django_redis_sync.engine.pools import FRESH, AtHand, Borrowed, Exhausted, Own, Waiting
-from django_redis_sync.engine.server import Server, server_of
+from django_redis_sync.engine.server import Server
 from django_redis_sync.protocol.plans import Failure
 
 
@@ -423,18 +421,6 @@ def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:
     mine.let_go()
     assert [False, False] == [line.is_open for line in lines]
     assert not {*lines} & {*use(own, 2)}
-
-
-@pytest.mark.parametrize("setting", ["CACHES", "REDIS_SYNC"])
-def test_changed_settings_let_go_of_the_servers_of_before(
-    clean_redis: None, settings: Any, setting: str
-) -> None:
-    former = server_of("default")
-    with Lock("x"):
-        assert former._at_hand._most
-    with override_settings(**{setting: {**getattr(settings, setting)}}):
-        assert (0, []) == (former._at_hand._most, former._at_hand._idle)
-        assert server_of("default") is not former
 
 
 def test_what_is_lent_when_a_server_is_let_go_is_not_kept_when_it_comes_back() -> None:

@@ -614,8 +614,9 @@ def test_one_server_under_two_aliases_has_one_vote(settings: Any) -> None:
     "options", [{"timeout": math.inf}, {"fair": True}], ids=["permanent", "fair"]
 )
 def test_what_a_quorum_cannot_keep_is_refused(options: Any) -> None:
-    with pytest.raises(ImproperlyConfigured):
-        Lock("x", using=["a", "b", "c"], **options)
+    for several in (list("abc"), tuple("abc")):
+        with pytest.raises(ImproperlyConfigured):
+            Lock("x", using=several, **options)
     with pytest.raises(ImproperlyConfigured):
         Semaphore("x", 2, using=["a", "b", "c"])
 

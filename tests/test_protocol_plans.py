@@ -497,7 +497,7 @@ def test_a_pop_that_failed_is_asked_about(desk: Desk) -> None:
 
 def test_a_waiter_rides_out_an_outage_with_its_token(desk: Desk) -> None:
     hand, now = desk.waiting().element(None, 101), 101.0
-    while now < 101 + plans.RIDE_OUT - 2:
+    while now < 101 + 30 - 2:
         now += 0.1
         if isinstance(hand.step, Sleep):
             assert hand.step.seconds <= 1
@@ -525,7 +525,7 @@ def test_an_outage_that_lasts_is_a_failure_and_is_undone_later(desk: Desk) -> No
             else:
                 hand.fail("unreachable", now)
 
-    assert 101 + plans.RIDE_OUT - 2 < now <= 101 + plans.RIDE_OUT + 1
+    assert 101 + 30 - 2 < now <= 101 + plans.RIDE_OUT + 1
     assert [("t1", "undo", 1)] == desk.undone_later()
 
 

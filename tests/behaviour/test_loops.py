@@ -18,12 +18,10 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from django.conf import settings as django_settings
 from django.test import override_settings
 
 from django_redis_sync import Lease, Lock, Semaphore, Unavailable
 from django_redis_sync.engine.server import async_server_of
-from django_redis_sync.protocol.keys import keys_of
 
 from .both import PATIENCE, eventually
 from .watching import View
@@ -249,30 +247,6 @@ def test_what_was_under_way_on_a_closed_loop_is_undone(
     for number in range(5):
         mine = view(f"left-{number}")
         eventually(lambda mine=mine: mine.waiting == 0)
-
-
-# A loop after another
-
-
-def test_who_waits_is_told_on_the_channel_of_its_own_loop(raw: redis.Redis) -> None:
-    lock, told_on = Lock("anew", thread_local=False), set()
-
-    async def main() -> None:
-        holder = await lock.aacquire()
-        waiter = asyncio.ensure_future(lock.aacquire())
-        records: list[str] = []
-        while not records:
-            await asyncio.sleep(0.005)
-            values = raw.hvals(keys_of(django_settings.PREFIX, "anew").info)
-            records = [value.decode() for value in values if value.startswith(b"w ")]
-        told_on.add(channel := records[0].split(" ")[5])
-        assert [channel] == [each.decode() for each in raw.pubsub_channels()]
-        await holder.arelease()
-        await (await asyncio.wait_for(waiter, PATIENCE)).arelease()
-
-    for _ in range(2):
-        asyncio.run(main())
-    assert 2 == len(told_on)
 
 
 # Settings that change under a loop

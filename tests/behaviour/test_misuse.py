@@ -53,6 +53,9 @@ def test_a_name_that_cannot_be_shown_or_stored(nothing_sent, make, name, error) 
     with pytest.raises(error) as caught:
         make(name)
     assert error is type(caught.value)
+    if name is not None:  # else it has none
+        with pytest.raises(error):
+            Lock("x", key=name)
 
 
 GOOD_NAMES = [
