@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -817,6 +818,27 @@ def test_the_journal_is_taken_off_again(raw: redis.Redis, redis_url: str) -> Non
 
     assert before == after
     assert 0 == raw.exists(journal.key)
+
+
+def test_what_a_thread_composes_meanwhile_is_not_kept(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, began, goes_on = scripts.compose, threading.Event(), threading.Event()
+
+    def slowly(verb: str, *more: Any) -> str:
+        began.set()
+        goes_on.wait(10)
+        return before(verb, *more)
+
+    scripts.script.cache_clear()
+    monkeypatch.setattr(scripts, "compose", slowly)
+    other = threading.Thread(target=scripts.script, args=("clear",))
+    other.start()
+    assert began.wait(10)
+    threading.Timer(0.1, goes_on.set).start()
+    with journalling(redis_url) as journal:
+        other.join()
+        assert journal.key in scripts.script("clear").source
 
 
 def test_child_processes_write_the_same_journal(raw: redis.Redis, redis_url: str) -> None:

@@ -293,10 +293,12 @@ def install_from_env() -> None:
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
-    # `script` finds `compose` when it is called, and may have been imported by name elsewhere.
-    scripts.compose = compose
-    scripts.script.cache_clear()
-    scripts._composed.cache_clear()
+    # `script` finds `compose` when it is called, and may have been imported by name elsewhere. A
+    # thread that composes meanwhile would keep what it has begun.
+    with scripts._composing:
+        scripts.compose = compose
+        scripts.script.cache_clear()
+        scripts._composed.cache_clear()
     scripts.CONSTANTS = plans.CONSTANTS = constants
     plans.CLAIM = constants["CLAIM"] / 1000
 
