@@ -48,6 +48,15 @@ def test_the_terms_and_the_grant_arrive_as_they_were(said: Any) -> None:
     assert isinstance(adoption.grant.token, Token)
 
 
+@pytest.mark.parametrize(
+    ("most", "held", "left"),
+    [(3600.0, 600.0, 3000.0), (3600.0, 9e9, 0.001), (math.inf, 9.0, math.inf)],
+)
+def test_what_it_was_held_counts_for_its_new_owner(most: float, held: float, left: float) -> None:
+    text = handle.write(terms_of(max_hold=most), GRANT, 9, held)
+    assert left == Adoption(text, told).terms.max_hold
+
+
 def test_a_lease_of_the_longest_name_has_a_handle() -> None:
     long, config = "%" * MOST_BYTES, conf.current()
     terms = terms_of()._replace(keys=keys_of(config.prefix("default"), long, long, config.keep("")))

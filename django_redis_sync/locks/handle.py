@@ -18,10 +18,14 @@ from ..protocol.plans import Grant
 from .lease_state import Terms
 
 _MOST = 4096
+#: Seconds of `max_hold` that are left at the least: none at all is no option.
+_LEAST = 0.001
 
 
-def write(terms: Terms, grant: Grant, known: int) -> str:
-    """A handle. `known`: no renewal of its owner has a higher number."""
+def write(terms: Terms, grant: Grant, known: int, held: float = 0.0) -> str:
+    """A handle. `known`: no renewal of its owner has a higher number. `held`: seconds since its
+    grant, which count for its new owner, too."""
+    terms = terms._replace(max_hold=max(_LEAST, terms.max_hold - held))
     values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
     values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered, known]
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()

@@ -200,8 +200,9 @@ class Lease:
     def detach(self, timeout: float | None = None) -> str:
         """A handle, for another process to adopt. This side lets go: no renewal, no release.
 
-        The lease lives `timeout` seconds more (default: its own). The handle holds the token: keep
-        it as secret as a session key. NotImplementedError for a lease of several servers.
+        The lease lives `timeout` seconds more (default: its own); its `max_hold` is what is left of
+        it. The handle holds the token: keep it as secret as a session key. NotImplementedError
+        for a lease of several servers.
         """
         self._check_handle()
         self._renewed(drivers.drive(self._renewal(timeout, leaving=True), self._server()))
@@ -368,7 +369,7 @@ class Lease:
         state = self._state
         self.keeper.forget(self.token)
         grant = state.grant._replace(permits=state.permits)
-        return handles.write(state.terms, grant, state.detached())
+        return handles.write(state.terms, grant, state.detached(), clock() - grant.began)
 
     def _leaving(self) -> bool:
         """Whether leaving a `with` has to release: not in a forked child, not twice."""

@@ -24,6 +24,7 @@ from django_redis_sync import (
     RLock,
     Semaphore,
 )
+from django_redis_sync.locks.handle import Adoption
 
 from .both import both, eventually, until
 from .watching import sent
@@ -472,6 +473,18 @@ async def test_a_handle_moves_a_lease(io, view) -> None:
     assert adopted.held and await io.do(adopted, "owned")
     await io.do(adopted, "release")
     assert view("moving").empty and not lost
+
+
+@both
+async def test_a_handle_says_what_is_left_of_max_hold(io) -> None:
+    lease = await io.do(Lock("moving", max_hold=3600), "acquire")
+    await io.sleep(0.2)
+    handle = await io.do(lease, "detach")
+    adopted = await io.do(Lease, "from_handle", handle)
+    await io.sleep(0.2)
+    again = await io.do(adopted, "detach")
+    assert 3500 < Adoption(again, None).terms.max_hold < 3599.65
+    assert 3500 < Adoption(handle, None).terms.max_hold < 3599.85
 
 
 @both
