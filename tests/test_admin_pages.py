@@ -344,6 +344,7 @@ def test_each_page_stands_in_the_hosts_frame_and_leads_where_there_is_something(
     answers[f"{child}act/resume/"] = manager.post(f"{child}act/resume/")
     with override_settings(CACHES=cache(f"redis://127.0.0.1:{free_port()}/0")):
         answers["down"] = manager.get(LIST)
+    assert b'<table class="sync-table sync-log" id="acts"' in answers[f"{child}history/"].content
     assert [*[200] * 6, 503] == [answer.status_code for answer in answers.values()]
     links = set[str]()
     for url, answer in answers.items():

@@ -54,6 +54,17 @@ def test_a_row_tells_a_name() -> None:
     )
 
 
+def test_a_line_is_drawn_of_peaks_as_high_as_the_limit_allows() -> None:
+    counts = [Counters(granted=9, peak=peak) for peak in (0, 2, 4)]
+    past = {("exports", None): history("exports", None, *counts)}
+    for limit, spark in (
+        (4, "0,22 60,12 120,2"),
+        (8, "0,22 60,17 120,12"),
+        (None, "0,22 60,12 120,2"),
+    ):
+        assert spark == pages._row(group(make.status(limit=limit), keys=0), past).spark
+
+
 def test_a_policy_stands_above_the_keys_for_which_most_wait() -> None:
     some = [
         make.status(key="idle"),

@@ -263,6 +263,25 @@ def test_watching_goes_on_while_redis_is_down_and_says_what_helps(
     assert [True] * 2 == ["Is the server running" in shown[-1] for shown in drawn]
 
 
+@pytest.mark.parametrize("format", ["table", "json"])
+@pytest.mark.parametrize(("every", "rest"), [(0.0, 0.1), (0.5, 0.5)])
+def test_whoever_watches_all_the_time_leaves_redis_a_moment(
+    format: str, every: float, rest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(locks, "time", SimpleNamespace(sleep=sleep))
+    command = Command(stdout=StringIO())
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(lambda width: ["line"], every, format)
+    assert [rest] * 2 == slept
+
+
 def test_keys_of_a_policy_for_which_most_wait_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     own = make.status(paused_since=make.AT)
     keys = [
@@ -332,6 +351,13 @@ def test_a_finding_is_told_with_its_place_and_its_remedy() -> None:
     said = display.findings([found], None, STYLE)
     assert "h:2" in found.where
     assert ["warning: Slow [slow]", f"    {found.where}", "    d", "    r"] == said[:4]
+
+
+def test_findings_are_counted_by_what_they_come_to() -> None:
+    levels: Any = ("error", "warning", "warning", "ok", "ok", "ok")
+    some = [Finding("x", level, "t", "d") for level in levels]
+    assert "1 error, 2 warnings, 3 ok" == display.findings(some, None, STYLE)[-1]
+    assert "0 errors, 1 warning, 0 ok" == display.findings(some[1:2], None, STYLE)[-1]
 
 
 def test_acts_are_told_in_the_time_of_the_site() -> None:

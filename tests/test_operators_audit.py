@@ -13,8 +13,12 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from django_redis_sync import Lock, Semaphore
+from django_redis_sync.engine.names import names_key, policy_key
 from django_redis_sync.operators import actions, audit, status
+from django_redis_sync.operators.audit import audit_key
+from django_redis_sync.operators.doctor.permissions import rules
 from django_redis_sync.operators.status import status_of
+from django_redis_sync.protocol.keys import group_keys, groups_key, keys_of, marks_key, quote
 from tests.behaviour.both import both
 
 pytestmark = pytest.mark.usefixtures("raw")
@@ -82,6 +86,25 @@ def test_the_command_records_who_runs_it(raw: redis.Redis) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "what", "limit"),
+    [
+        (("clear", "a", "--no-input"), "clear", None),
+        (("pause", "a"), "pause", None),
+        (("resume", "a"), "resume", None),
+        (("resize", "a", "7"), "resize", 7),
+        (("resize", "a", "--reset"), "reset", None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_each_act_of_the_command_has_its_reason(words: Any, what: str, limit: Any) -> None:
+    with Semaphore("a", 2, raise_on_release_error=False):
+        locks(*words, "--reason", "migration")
+    (act,) = audit.acts("a")
+    assert (what, "migration", audit.person()) == (act.what, act.reason, act.by)
+    assert limit == act.limit
+
+
 def test_a_policy_s_acts_are_its_keys_too() -> None:
     with Semaphore("api", 2, key="7"), Semaphore("api", 2, key="8"):
         actions.pause("api", "7")
@@ -136,3 +159,12 @@ def test_people_are_named_where_no_user_is_known(
     monkeypatch.setattr(audit.getpass, "getuser", unknown)
     user, _, host = audit.person().partition("@")
     assert (True, socket.gethostname()) == (user.isdigit(), host)
+
+
+@pytest.mark.parametrize("prefix", ["shop", "a b", "a{b}", "a*[c]", "%:"])
+def test_all_that_is_kept_of_names_lies_under_what_the_least_acl_allows(prefix: str) -> None:
+    own = quote(prefix)
+    keys = [marks_key(prefix), names_key(prefix), policy_key(prefix, "x"), audit_key(prefix)]
+    keys += [*group_keys(own, "x"), groups_key(own), *keys_of(prefix, "x").declared]
+    assert [] == [key for key in keys if not key.startswith(f"{own}:")]
+    assert f"~{own}:* " in rules(prefix)

@@ -67,6 +67,19 @@ def test_a_look_that_fails_is_a_finding_under_the_looks_own_id(looks: Any, ids: 
     assert ids == [finding.id for finding in examining._looked(dict.fromkeys(looks, refused), None)]
 
 
+@pytest.mark.parametrize(("why", "told"), [("final", True), ("unavailable", False)])
+def test_what_is_refused_is_told_from_what_is_not_answered(why: Any, told: bool) -> None:
+    def refuse() -> Any:
+        raise Failure(errors.ResponseError("NOPERM or LOADING"), 0.0, why)
+
+    one = node(INFO=refuse)
+    if told:
+        assert ["info"] == [finding.id for finding in servers._by_info(one)]
+    else:
+        with pytest.raises(Failure):
+            list(servers._by_info(one))
+
+
 @pytest.mark.parametrize("wrapped", [False, True], ids=["failure", "unavailable"])
 def test_a_server_that_turns_us_away_is_quoted(
     wrapped: bool, monkeypatch: pytest.MonkeyPatch
@@ -279,8 +292,9 @@ def test_permanent_holders_are_said(judged: Any) -> None:
         status("b"),
         status("c", holders=(forever(), holder())),
         status("d", holders=(holder(),)),
+        status("e", "7", holders=(forever(),)),
     )
-    assert ["permanent"] == [*said] and "Of a, c." in said["permanent"]
+    assert ["permanent"] == [*said] and "Of a, c, e@7." in said["permanent"]
 
 
 def test_a_finding_about_names_is_titled_by_what_was_found(judged: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -406,6 +407,29 @@ def test_what_would_cut_a_stream_off_is_let_go_of_with_its_last_part(
     assert ["part"] == [*hold._watched(["part"])] and hold._hang_up is None
 
 
+@pytest.mark.parametrize("of_a_file", [False, True])
+@pytest.mark.parametrize("asgi", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_stream_can_be_ended_but_where_the_server_sends_a_file_by_itself(
+    of_a_file: bool, asgi: bool, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    made = Hold(request_of(**({"gunicorn.socket": ours} if known else {})))
+    monkeypatch.setattr(Hold, "_asgi", asgi)
+    response: Any = SimpleNamespace(is_async=False, _iterator=iter(()))
+    if of_a_file:
+        response.file_to_stream = None
+    with ours, theirs:
+        made._watch(response)
+        assert made.hang_up() == (known or asgi or not of_a_file)
+        theirs.setblocking(False)
+        if known:
+            assert b"" == theirs.recv(1)
+        else:
+            with pytest.raises(BlockingIOError):
+                theirs.recv(1)
+
+
 @pytest.mark.parametrize(("most", "lead"), [(3600.0, 0.5), (2.0, 0.2)])
 def test_a_stream_ends_a_moment_before_its_lease_does(most: float, lead: float) -> None:
     made = run(enter([policy_of(max_hold=most)], request_of()))
@@ -594,6 +618,23 @@ class Limited(SemaphoreRequiredMixin, View):
 def test_a_function_of_the_mixin_is_a_policys_callable_and_no_method() -> None:
     assert Limited.__dict__["semaphore_key"] is Limited().get_semaphore_key()  # type: ignore[attr-defined]
     assert 3 == Limited().get_semaphore_limit()  # type: ignore[attr-defined]
+
+
+class Keeps:
+    """A base of a project's own that is told something by its subclasses."""
+
+    kept = 0
+
+    def __init_subclass__(cls, kept: int = 0, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.kept = kept
+
+
+def test_the_mixin_takes_nothing_from_other_bases() -> None:
+    class Both(SemaphoreRequiredMixin, Keeps, View, kept=7):
+        semaphore_limit = 3
+
+    assert 7 == Both.kept
 
 
 # Outages

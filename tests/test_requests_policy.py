@@ -258,7 +258,8 @@ def test_what_a_callable_returns_is_digested_and_has_to_be_text() -> None:
     assert identity.of_value("a") != identity.of_value("b")
     assert identity.digest("key", "a") == identity.of_value("a")
     for value in (None, True, 1.5, b"x"):
-        with pytest.raises(TypeError, match="must return a str"):
+        said = f"must return a str, not {type(value).__name__}$"  # and not what it is
+        with pytest.raises(TypeError, match=said):
             identity.of_value(value)
 
 

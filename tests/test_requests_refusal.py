@@ -6,13 +6,16 @@ import random
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.http import HttpResponse
 from django.test import RequestFactory
 from django.utils import translation
 
+from django_redis_sync.exceptions import NotAcquired
 from django_redis_sync.limits import refusal
 from django_redis_sync.limits.enforcement import Refused
 from django_redis_sync.limits.policy import parse
-from django_redis_sync.limits.refusal import JITTER, LATEST, retry_after, said_of
+from django_redis_sync.limits.refusal import JITTER, LATEST, aanswer, answer, retry_after, said_of
 from django_redis_sync.protocol.plans import Refusal
 
 
@@ -54,6 +57,31 @@ def test_it_may_come_again_when_those_ahead_have_had_their_time(
 
 def test_the_callers_own_limit_counts_where_none_is_in_force(jitter: float) -> None:
     assert 2 * jitter <= retry_after(refused(limit=4, mean_hold=2.0, waiting=3)) < 2 * jitter + 1
+
+
+def own(request: Any, said: Any) -> HttpResponse:
+    return HttpResponse("own", status=said.status)
+
+
+async def own_async(request: Any, said: Any) -> HttpResponse:
+    return own(request, said)
+
+
+@pytest.mark.parametrize("response", [None, own, own_async], ids=["ours", "sync", "async"])
+@pytest.mark.parametrize("ask", [answer, async_to_sync(aanswer)], ids=["answer", "aanswer"])
+def test_what_is_to_be_raised_is_raised_and_else_the_own_response_is_given(
+    response: Any, ask: Any
+) -> None:
+    request = RequestFactory().get("/")
+    request.resolver_match = None  # type: ignore[assignment]
+    for on_full in ("raise", "response"):
+        policy = parse("exports", {"limit": 1, "on_full": on_full, "response": response})
+        full = Refused(policy, 1, Refusal("full"))
+        if on_full == "raise":
+            with pytest.raises(NotAcquired):
+                ask(request, full)
+        else:
+            assert (response is not None) == (b"own" == ask(request, full).content)
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from django_redis_sync.limits.seats import Seated, Seats, tasks, threads
+from django_redis_sync.limits.seats import LOOK, SETTLES, Seated, Seats, tasks, threads
 
 
 @pytest.fixture
@@ -109,6 +109,18 @@ def test_a_patient_request_gets_the_seat_of_another_that_did_not_have_to_wait(se
     assert "in" == Seated(Asks(), patient=True).do()
     first.join(10)
     assert ["in"] == said
+
+
+@pytest.mark.parametrize("how", ["do", "ado"])
+def test_who_looks_for_a_seat_again_rests_meanwhile(how: str, settings, monkeypatch) -> None:
+    one = {"max_waiting_threads": 1, "max_waiting_tasks": 1}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": one}
+    taken, looks, take = [threads.take(), tasks.take()], list[float](), Seats.take
+    assert all(taken)
+    monkeypatch.setattr(Seats, "take", lambda self: looks.append(0) or take(self))
+    patient = getattr(Seated(Asks(), patient=True), how)()
+    assert (asyncio.run(patient) if how == "ado" else patient) is None
+    assert 1 <= len(looks) <= 2 + SETTLES / LOOK
 
 
 def test_patience_ends_where_others_really_wait(seats: Seats, monkeypatch) -> None:
