@@ -311,6 +311,11 @@ def test_sums_are_kept_as_long_as_the_history_of_their_names(
         tally.happens("g", of=named("exports", "7", keep=keep))
         tally.tend(server, now[0])
         assert {keep} == {step["keep"] for step in server.taken()}
+    for keep in (360, 7):  # those of the whole site: as long as the longest
+        tally.happens("g", of=named(f"exports-{keep}", "7", keep=keep))
+    tally.tend(server, now[0])
+    kept = [step["keep"] for step in server.taken()]
+    assert [7, 360, 360] == sorted(kept)
 
 
 def test_each_prefix_has_a_list_of_its_own_groups(
