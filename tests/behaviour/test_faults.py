@@ -623,3 +623,29 @@ def interrupted_once(done: Callable[[Any], None]) -> Callable[[Any], None]:
         connection.on_connect()
 
     return connected
+
+
+@both
+async def test_hiredis_packs_no_number_of_ours(
+    io, clean_redis, view, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads through a null pointer where a signal's handler raises meanwhile (docs/faq.md)."""
+    hiredis = pytest.importorskip("hiredis")
+    pack, packed = hiredis.pack_command, []
+
+    def noted(words: tuple[Any, ...]) -> bytes:
+        packed.append(words)
+        return pack(words)
+
+    monkeypatch.setattr(hiredis, "pack_command", noted)
+    one = Semaphore("packed", 1, timeout=30, renew=True)
+    lease = await io.do(one, "acquire")
+    waiting = io.start(io.do(one, "acquire", blocking_timeout=30))
+    await until(io, lambda: view("packed").waiting)
+    await io.do(lease, "renew", 60)
+    await io.do(lease, "release")
+    await io.do(await io.result(waiting), "release")
+    caches["default"].client.get_client().ping()
+    numbers = [words for words in packed if {int, float} & {*map(type, words)}]
+    assert {words[0] for words in numbers} <= {b"HELLO", b"SELECT"}
+    assert packed
