@@ -296,6 +296,14 @@ def without_a_limit(request): ...
 def limited(request): ...
 
 
+def test_a_limit_that_is_missing_is_told_by_the_name_it_would_have(given) -> None:
+    given()
+    paths = (path("x/", semaphore_required(view), name="shop"),)
+    with override_settings(ROOT_URLCONF=paths):
+        (said,) = [one.msg for one in messages() if one.id == "redis_sync.E013"]
+    assert f"{view.__module__}.view" in said and "It limits shop." in said
+
+
 @pytest.mark.parametrize(
     ("check", "view", "middleware"),
     [

@@ -367,6 +367,13 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_done(words: tuple[st
         call_command("locks", *words)
 
 
+def test_the_help_of_run_says_where_the_command_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Command().create_parser("manage.py", "locks").parse_args(["run", "--help"])
+    usage = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
+    assert usage.startswith("usage: manage.py locks run NAME ") and usage.endswith("-- COMMAND ...")
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -158,6 +158,18 @@ def test_links_keep_the_search_and_turn_the_order() -> None:
     assert "none" == links["sort"]["waiting"]["aria"]
 
 
+@pytest.mark.parametrize(
+    ("number", "previous", "following"), [(1, "", "?p=2"), (2, "?p=1", "?p=3"), (3, "?p=2", "")]
+)
+def test_before_the_first_page_and_behind_the_last_there_is_none(
+    number: int, previous: str, following: str
+) -> None:
+    page = pages.Paginator(range(120), 50).page(number)
+    links = views._links(Listing((), page, 120, None, Wanted()), {})
+    told = [one.replace("o=&", "") for one in (links["previous"], links["next"])]
+    assert [previous, following] == told
+
+
 @pytest.mark.parametrize("field", ["name", *FIGURES])
 def test_a_list_that_is_sorted_by_a_column_is_turned_by_it_each_time(field: str) -> None:
     page = pages.Paginator(range(1), 1).page(1)

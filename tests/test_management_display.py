@@ -173,6 +173,12 @@ def test_a_line_tells_a_name() -> None:
     past = {("exports", None): history("exports", None, Counters(rejected=2, timed_out=3))}
     line = ["exports", "", "2/3", "1", "5", "1 min 5 s", "7.0 s", ""]
     assert line == overview(some, past=past)
+    assert ["exports", "", "0/3", "0", "", "", "", ""] == overview(make.status())
+
+
+def test_an_hour_without_events_is_told_in_a_sentence() -> None:
+    said = page(make.status(), past=history("exports", None, Counters(), Counters()))
+    assert "Last 2 min: nothing happened." in said and "granted" not in said
 
 
 def test_what_is_odd_about_a_name_is_noted() -> None:

@@ -21,7 +21,9 @@ from django_redis_sync.operators import actions, audit, names
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.listing import Selection, heaviest, keys_like
 from django_redis_sync.operators.names import (
+    Recent,
     count_names,
+    counted,
     is_known,
     marked,
     marked_key,
@@ -151,7 +153,10 @@ def alone(second: None, settings: Any) -> None:
     settings.CACHES = {**settings.CACHES, "default": dead}
 
 
-def test_nothing_that_is_read_there_asks_the_first_alias(alone: None) -> None:
+def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: Any) -> None:
+    named = {"of-the-settings": {"limit": 1}}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
+    assert [*named] == Recent(**OTHER)[:] and {} == counted(["exports"], **OTHER)
     with Semaphore("exports", 3, key="7", **OTHER), Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "nightly", **OTHER))
         for order in ("name", "recent", "waiting", "refused", "-oldest", "-name"):
@@ -168,6 +173,8 @@ def test_nothing_that_is_read_there_asks_the_first_alias(alone: None) -> None:
             assert command(*words, **OTHER)
         with pytest.raises(CommandError, match="exports"):
             command("status", "export", **OTHER)  # says what is near
+        with pytest.raises(CommandError, match="As a glob it takes --pattern"):
+            command("clear", "night*", **OTHER)
         command("doctor", **OTHER)
 
 
