@@ -16,7 +16,7 @@ from typing import Any
 from .. import conf
 from ..engine import labels
 from ..engine.commands import whole
-from ..engine.drivers import adrive, error_of
+from ..engine.drivers import adrive, drive, error_of
 from ..engine.marks import reading, refresh, take
 from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
@@ -135,16 +135,21 @@ def looking(keys: Keys, rows: int = MOST_ROWS) -> Run:
 
 def status_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:
     """A name, or its child for `key`. Unavailable when Redis can't be reached."""
-    return statuses([(name, key)], using=using)[0]
+    keys, alias = _place(name, key, using)
+    return _status(keys, drive(_look(keys), server_of(alias)), configured().get(name))
 
 
 async def astatus_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:
     """As status_of."""
-    config = conf.current()
-    alias = using or config.cache
-    keys = keys_of(config.prefix(alias), name, key)
+    keys, alias = _place(name, key, using)
     reply = await adrive(_look(keys), async_server_of(alias))
     return _status(keys, reply, configured().get(name))
+
+
+def _place(name: str, key: str | None, using: str | None) -> tuple[Keys, str]:
+    config = conf.current()
+    alias = using or config.cache
+    return keys_of(config.prefix(alias), name, key), alias
 
 
 def _look(keys: Keys) -> plans.Plan:

@@ -121,11 +121,13 @@ async def test_a_lost_reply_costs_no_other_call_its_answer(io, bench) -> None:
     for thing, call, verb, answer, *said in calls:
         bench.proxy.harm("cut", verb)
         assert answer == await io.do(thing, call, *said), call
+    bench.proxy.harm("cut", "inspect")
+    assert 1 == (await io.do(lock, "status")).holding
     bench.proxy.harm("cut", "renew")
     handle = await io.do(lease, "detach")
     bench.proxy.harm("cut", "renew")
     adopted = await io.do(Lease, "from_handle", handle)
-    assert len(calls) + 2 == len(bench.proxy.done)
+    assert len(calls) + 3 == len(bench.proxy.done)
     await io.do(adopted, "release")
     await io.do(writer, "release")
     assert bench.view().empty and bench.view("rw").empty
