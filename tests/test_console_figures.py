@@ -560,6 +560,12 @@ def test_a_line_of_the_list_tells_what_was_reclaimed() -> None:
     assert " 1 / 3 0 0 ms 2 5 " in shown
 
 
+@pytest.mark.parametrize("event", ["peak", "waited", "turned_away"])
+def test_a_chart_tells_in_words_of_each_step_with_an_event(event: str) -> None:
+    quiet, told = Step(ago(120)), Step(ago(60), **{event: 1})
+    assert (told,) == charts.chart([quiet, told], 3).eventful
+
+
 def test_a_sparkline_runs_from_edge_to_edge() -> None:
     assert "0,22 60,12 120,2" == charts.sparkline([0, 1, 2], 2)
     assert "0,12 120,22" == charts.sparkline([2, 0], 4)

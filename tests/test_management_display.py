@@ -199,6 +199,16 @@ def test_a_full_name_is_shown_in_a_colour_of_its_own() -> None:
     assert "writer" == display._use(group(make.status(exclusive=True)), style).text
 
 
+def test_that_somebody_waits_is_shown_in_a_colour_of_its_own() -> None:
+    style: Any = SimpleNamespace(WARNING="warning", NOTICE="notice")
+    told = {("exports", None): history()}
+    rows = [
+        display._overview_row(group(make.status(waiters=some)), told, style)
+        for some in ((), (waiter(),))
+    ]
+    assert [None, "warning"] == [row[3].style for row in rows]  # type: ignore[union-attr]
+
+
 def test_quantiles_are_said_where_there_are_any() -> None:
     sums: Any = SimpleNamespace(waited=Quantiles(0.008, 1.0), held=Quantiles(None, None))
     assert ["half waited less than 8 ms, 95 % less than 1.0 s"] == display._quantiles(sums)

@@ -208,6 +208,15 @@ def test_a_digest_outlives_a_change_of_the_secret_key(settings) -> None:
     assert {new, identity.digest("ip", "a", "newest")} <= set(identity.possible_keys("a"))
 
 
+def test_what_is_typed_is_found_under_the_digest_of_each_secret(settings) -> None:
+    made = {}
+    for secret in ("old", "new"):
+        settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = secret, []
+        made[secret] = {identity.of_value("10.0.0.1"), identity.digest("ip", "10.0.0.1")}
+    settings.SECRET_KEY_FALLBACKS = ["old"]
+    assert made["old"] | made["new"] <= {*identity.possible_keys("10.0.0.1")}
+
+
 def test_a_digest_is_that_of_every_version(settings) -> None:
     """Processes of two versions count a client together, and an operator's marks go on."""
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "secret", []
