@@ -19,8 +19,10 @@ import json
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
 from typing import Any, NamedTuple
 
 import redis
@@ -292,13 +294,24 @@ def install_from_env() -> None:
         install(key, json.loads(os.environ.get(ENV_CONSTANTS, "{}")))
 
 
+def _is_composing() -> bool:
+    code = scripts.script.__wrapped__.__code__
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code is code:
+                return True
+            frame = frame.f_back
+    return False
+
+
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
-    # `script` finds `compose` when it is called, and may have been imported by name elsewhere. A
-    # thread that composes meanwhile would keep what it has begun.
-    with scripts._composing:
-        scripts.compose = compose
-        scripts.script.cache_clear()
-        scripts._composed.cache_clear()
+    # `script` finds `compose` when it is called, and may have been imported by name elsewhere.
+    scripts.compose = compose
+    while _is_composing():  # what another thread has begun, it would keep
+        time.sleep(0.001)
+    scripts.script.cache_clear()
+    scripts._composed.cache_clear()
     scripts.CONSTANTS = plans.CONSTANTS = constants
     plans.CLAIM = constants["CLAIM"] / 1000
 
