@@ -171,7 +171,7 @@ def test_everything_is_shown(x: Name) -> None:
 
 
 def test_no_name_outlives_its_last_lease(x: Name) -> None:
-    fence = x.hold("a", lease=100)
+    fence = x.hold("a", lease=4000)
     fill(x)
-    x.run("renew", "a", fence=fence, how="set", ms=200, nth=1)
+    x.run("renew", "a", fence=fence, how="set", ms=5000, nth=1)
     assert all(0 < ttl < 20_000 for ttl in x.ttls().values())
