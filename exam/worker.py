@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import json
 import os
 import random
@@ -315,7 +314,8 @@ def _pack_numbers_as_text() -> None:
     """hiredis reads through a null pointer where a handler raises while it packs a number, and the
     process ends; no lock is to blame for that."""
     with contextlib.suppress(ImportError):
-        hiredis = importlib.import_module("hiredis")
+        import hiredis
+
         pack = hiredis.pack_command
 
         def of_text(words: tuple[Any, ...]) -> bytes:

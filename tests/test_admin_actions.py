@@ -10,9 +10,8 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
-from django.test import Client, override_settings
+from django.test import Client
 
-from devtools.servers import free_port
 from django_redis_sync import Lease, LeaseLost, Semaphore
 from django_redis_sync.console import pages
 from django_redis_sync.console.acting import VERBS
@@ -22,6 +21,7 @@ from django_redis_sync.operators.names import family, names_in_use
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.test_admin_pages import out_of_reach
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
 
@@ -286,22 +286,14 @@ def test_an_action_that_fails_is_told_and_logged(
 
 
 def test_redis_down_at_an_action_is_a_page(manager: Client) -> None:
-    down = {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"redis://127.0.0.1:{free_port()}",
-    }
-    with override_settings(CACHES={"default": down}):
+    with out_of_reach():
         response = manager.post(f"{PAGE}act/pause/", {"confirm": "yes"})
     assert response.status_code == 503
     assert "Check that the server runs" in response.content.decode()
 
 
 def test_a_limit_that_was_typed_is_kept_when_redis_goes_away(manager: Client) -> None:
-    down = {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"redis://127.0.0.1:{free_port()}",
-    }
-    with override_settings(CACHES={"default": down}):
+    with out_of_reach():
         response = manager.post(f"{PAGE}act/resize/", {"limit": "17"})
     shown = response.content.decode()
     assert 503 == response.status_code
@@ -323,22 +315,14 @@ def test_a_limit_that_was_typed_is_kept_when_redis_goes_away(manager: Client) ->
 def test_what_was_asked_for_is_said_when_redis_goes_away(
     manager: Client, verb: str, said: str
 ) -> None:
-    down = {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"redis://127.0.0.1:{free_port()}",
-    }
-    with override_settings(CACHES={"default": down}):
+    with out_of_reach():
         shown = manager.post(f"{PAGE}act/{verb}/").content.decode()
     assert f"Nothing was done of what you asked for: {said}." in shown
     assert f'value="Try again: {said}"' in shown
 
 
 def test_all_that_were_chosen_are_kept_when_redis_goes_away(manager: Client) -> None:
-    down = {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"redis://127.0.0.1:{free_port()}",
-    }
-    with override_settings(CACHES={"default": down}):
+    with out_of_reach():
         response = manager.post(f"{PAGE}act/release/", {"holder": ["one", "two"]})
     shown = response.content.decode()
     kept = re.findall(r'<input type="hidden" name="holder" value="(\w+)">', shown)
@@ -381,11 +365,7 @@ def test_the_reason_and_whoever_acts_are_on_record(manager: Client, lease: Lease
 
 def test_the_history_is_shown_while_redis_is_down(manager: Client, lease: Lease) -> None:
     act(manager, "pause")
-    down = {
-        "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": f"redis://127.0.0.1:{free_port()}",
-    }
-    with override_settings(CACHES={"default": down}):
+    with out_of_reach():
         response = manager.get(f"{PAGE}history/")
     assert 200 == response.status_code
     assert "Paused exports." in response.content.decode()

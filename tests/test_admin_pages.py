@@ -342,7 +342,7 @@ def test_each_page_stands_in_the_hosts_frame_and_leads_where_there_is_something(
     shown = [LIST, *(one + end for one in (plain, child) for end in ("change/", "history/"))]
     answers = {url: manager.get(url) for url in shown}
     answers[f"{child}act/resume/"] = manager.post(f"{child}act/resume/")
-    with override_settings(CACHES=cache(f"redis://127.0.0.1:{free_port()}/0")):
+    with out_of_reach():
         answers["down"] = manager.get(LIST)
     assert b'<table class="sync-table sync-log" id="acts"' in answers[f"{child}history/"].content
     assert [*[200] * 6, 503] == [answer.status_code for answer in answers.values()]
@@ -372,7 +372,7 @@ def test_pages_that_nobody_translated_say_in_what_language_they_are(
             manager.get(page + "change/"),
             manager.post(page + "act/pause/"),
         ]
-        with override_settings(CACHES=cache(f"redis://127.0.0.1:{free_port()}/0")):
+        with out_of_reach():
             shown.append(manager.get(LIST))
     marked = re.compile(rb'<div id="content-main"[^>]* lang="en" dir="ltr"')
     assert [english] * 4 == [bool(marked.search(answer.content)) for answer in shown]
@@ -420,6 +420,11 @@ def test_a_site_of_ones_own_keeps_its_own_addresses(held: Callable[..., None]) -
 
 
 # Down, or wrong
+
+
+def out_of_reach() -> override_settings:
+    """Settings whose Redis gives no answer."""
+    return override_settings(CACHES=cache(f"redis://127.0.0.1:{free_port()}/0"))
 
 
 def broken(viewer: Client, **changed: object) -> str:

@@ -760,10 +760,9 @@ def test_a_replay_takes_as_much_for_each_entry_however_many_there_are() -> None:
 def test_a_wrapped_script_answers_as_the_plain_one(raw: redis.Redis, redis_url: str) -> None:
     keys = keys_of(settings.PREFIX, "x")
     one = call("acquire", keys, "t" * 32, how="wait", label="ünï {} \"'\\", short=0)
-    asked = [len(one.keys), *one.keys, *one.argv]
-    plain = raw.eval(scripts.script("acquire").source, *asked)
+    plain = one.run_on(raw)
     with journalling(redis_url) as journal:
-        wrapped = raw.eval(scripts.script("acquire").source, *asked)
+        wrapped = one.run_on(raw)
         (entry,) = journal
 
     plain, wrapped = words(plain), words(wrapped)
@@ -783,7 +782,7 @@ def test_a_wrapped_script_fails_as_the_plain_one(raw: redis.Redis, redis_url: st
     one = call("acquire", keys, "t", how="try")
     with journalling(redis_url) as journal:
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            raw.eval(scripts.script("acquire").source, len(one.keys), *one.keys, *one.argv)
+            one.run_on(raw)
         (entry,) = journal
 
     assert "WRONGTYPE" in entry.error
@@ -795,8 +794,7 @@ def test_a_renewal_that_moves_nothing_is_noted(raw: redis.Redis, redis_url: str)
     keys = keys_of(settings.PREFIX, "x")
 
     def ask(client: redis.Redis, verb: str, **said: Any) -> Any:
-        one = call(verb, keys, "t", **said)
-        return client.eval(scripts.script(verb).source, len(one.keys), *one.keys, *one.argv)
+        return call(verb, keys, "t", **said).run_on(client)
 
     with journalling(redis_url) as journal, raw.pipeline(transaction=False) as pipe:
         fence = words(ask(raw, "acquire", how="try", lease=5000))[1]
@@ -850,10 +848,9 @@ from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
 install_from_env()
 one = call("clear", keys_of({settings.PREFIX!r}, "x"), "t")
-source = scripts.script("clear").source
-assert "777" in source
+assert "777" in scripts.script("clear").source
 with redis.Redis.from_url({redis_url!r}) as client:
-    print(client.eval(source, len(one.keys), *one.keys, *one.argv))
+    print(one.run_on(client))
 """
     with journalling(redis_url, constants={"BURIAL": 777}) as journal:
         done = nursery.run("-c", child)

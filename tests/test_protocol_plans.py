@@ -525,7 +525,7 @@ def test_an_outage_that_lasts_is_a_failure_and_is_undone_later(desk: Desk) -> No
             else:
                 hand.fail("unreachable", now)
 
-    assert 101 + 30 - 2 < now <= 101 + plans.RIDE_OUT + 1
+    assert 101 + 30 - 2 < now <= 101 + 30 + 1
     assert [("t1", "undo", 1)] == desk.undone_later()
 
 

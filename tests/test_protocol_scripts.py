@@ -36,11 +36,10 @@ class Name:
 
     def run(self, verb: str, token: str = "", **said: Any) -> list[Any]:
         one = call(verb, self.keys, token, **said)
-        script, asked = scripts.script(verb), [len(one.keys), *one.keys, *map(str, one.argv)]
         try:
-            reply = words(self.raw.evalsha(script.sha, *asked))
+            reply = words(self.raw.evalsha(scripts.script(verb).sha, *one.asked))
         except redis.exceptions.NoScriptError:
-            reply = words(self.raw.eval(script.source, *asked))
+            reply = words(one.run_on(self.raw))
         said = [word.decode() if isinstance(word, bytes) else word for word in reply]
         return [*said[:1], *(_number(said[0], at, word) for at, word in enumerate(said[1:]))]
 
@@ -64,7 +63,7 @@ class Name:
         with self.raw.pipeline(transaction=False) as all_of_them:
             for token in tokens:
                 one = call("acquire", self.keys, token, **said)
-                all_of_them.evalsha(script.sha, len(one.keys), *one.keys, *map(str, one.argv))
+                all_of_them.evalsha(script.sha, *one.asked)
             assert 1 == len({words(reply)[0] for reply in all_of_them.execute()})
 
     def wait_long(self, *tokens: str) -> None:

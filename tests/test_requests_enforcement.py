@@ -513,15 +513,12 @@ def test_a_stream_that_breaks_gives_back_its_permit(hold: Hold) -> None:
     assert 0 == rooms().inside(PLACE)
 
 
-def with_awaitable(request: Any) -> Any:
-    async def fails() -> None:
-        raise asyncio.CancelledError
-
-    return fails()
-
-
 async def awaits(request: Any) -> Any:
     raise asyncio.CancelledError
+
+
+def with_awaitable(request: Any) -> Any:
+    return awaits(request)
 
 
 def interrupted(request: Any) -> Any:

@@ -20,7 +20,6 @@ from devtools.servers import RedisServer, find_server
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable
 from django_redis_sync.operators import doctor
 from django_redis_sync.operators.status import status_of
-from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import Sync, eventually, refused
 from tests.behaviour.watching import View, counted
@@ -225,11 +224,10 @@ def test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free(
 ) -> None:
     """The server's own counts: what wakes is one RPUSH each."""
     keys, limit, crowd = keys_of(settings.PREFIX, "herd"), 5, 500
-    script = scripts.script("acquire").source
 
     def ask(client: Any, number: int, **said: Any) -> Any:
         one = call("acquire", keys, f"{number:032x}", lease=60_000, limit=limit, **said)
-        return client.eval(script, len(one.keys), *one.keys, *one.argv)
+        return one.run_on(client)
 
     fence = words(ask(admin, 0, permits=limit, how="try"))[1]
     # Together: none of them asks again, and who does not is passed over after some seconds.
@@ -238,9 +236,8 @@ def test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free(
             ask(pipeline, number, how="wait")
         assert {b"wait"} == {words(said)[0] for said in pipeline.execute()}
     one = call("release", keys, f"{0:032x}", fence=fence, how="release")
-    source = scripts.script("release").source
     with counted(admin) as seen:
-        assert b"ok" == admin.eval(source, len(one.keys), *one.keys, *one.argv)
+        assert b"ok" == one.run_on(admin)
     assert limit == seen["rpush"]
     assert limit == admin.zcard(keys.leases) and crowd - limit == admin.zcard(keys.queue)
     figure(said=f"{seen['rpush']} of {crowd} woken for {limit} permits")

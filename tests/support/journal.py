@@ -21,8 +21,8 @@ import re
 import secrets
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from types import FrameType
 from typing import Any, NamedTuple
 
 import redis
@@ -296,13 +296,8 @@ def install_from_env() -> None:
 
 def _is_composing() -> bool:
     code = scripts.script.__wrapped__.__code__
-    for innermost in sys._current_frames().values():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if frame.f_code is code:
-                return True
-            frame = frame.f_back
-    return False
+    stacks = map(traceback.walk_stack, sys._current_frames().values())
+    return any(frame.f_code is code for stack in stacks for frame, _ in stack)
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:

@@ -95,6 +95,14 @@ class Call(NamedTuple):
         """In the order that the head of the script says."""
         return argv_of(self.verb, {**DEFAULTS, **self.said}, self.said)
 
+    @property
+    def asked(self) -> list[Any]:
+        """What EVAL and EVALSHA take after the script."""
+        return [len(self.keys), *self.keys, *self.argv]
+
+    def run_on(self, client: redis.Redis) -> Any:
+        return client.eval(scripts.script(self.verb).source, *self.asked)
+
 
 def call(verb: str, keys: Keys, token: str = "", **said: Any) -> Call:
     """A call of a verb by the names of its arguments."""
@@ -350,7 +358,7 @@ class Workload:
                 if one.verb == "pop":
                     pipe.lpop(one.keys[0].removesuffix("leases") + "wake:" + one.said["token"])
                 else:
-                    pipe.evalsha(self.shas[one.verb], len(one.keys), *one.keys, *one.argv)
+                    pipe.evalsha(self.shas[one.verb], *one.asked)
             replies = pipe.execute(raise_on_error=False)
         heard = list(zip(sent, replies, strict=True))
         rng.shuffle(heard)
@@ -401,4 +409,4 @@ class Workload:
         ]
 
     def _eval(self, one: Call) -> Any:
-        return self.redis.evalsha(self.shas[one.verb], len(one.keys), *one.keys, *one.argv)
+        return self.redis.evalsha(self.shas[one.verb], *one.asked)

@@ -295,7 +295,7 @@ def test_a_spill_into_a_half_moved_slot_is_refused_whole(shared, moved) -> None:
     asks = [call("acquire", keys, token, how="wait", lease=60_000, short=1) for token in "ab"]
     source = scripts.script("acquire").source
     with client(here) as old, client(there) as new:
-        (held, spilling) = ((len(one.keys), *one.keys, *one.argv) for one in asks)
+        (held, spilling) = (one.asked for one in asks)
         assert old.eval(source, *held).startswith(b"ok ")
         new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", shared.id(here))
         old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", shared.id(there))
