@@ -140,7 +140,7 @@ class Visitor:
         )
 
     def click(self, css: str) -> None:
-        found = self.browser.find_element("css selector", css)
+        found = self.wait_for(lambda: self.all(css))[0]
         # Away from the edges, where skins have headers and footers that stay.
         self.browser.execute_script(
             "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found
