@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
@@ -15,9 +19,12 @@ from django_redis_sync import Lock, ReadWriteLock, Semaphore, conf
 from django_redis_sync.engine import tally
 from django_redis_sync.engine.commands import pipelined
 from django_redis_sync.engine.names import policy_key
+from django_redis_sync.engine.pools import Borrowed
+from django_redis_sync.engine.server import Server
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.metrics import SyncCollector
 from django_redis_sync.operators import actions, audit, names
+from django_redis_sync.operators.doctor.examining import examine
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.listing import Selection, heaviest, keys_like
 from django_redis_sync.operators.names import (
@@ -29,9 +36,10 @@ from django_redis_sync.operators.names import (
     marked_key,
     names_in_use,
 )
-from django_redis_sync.operators.status import Status, status_of, statuses
+from django_redis_sync.operators.status import Status, readable, status_of, statuses
 from django_redis_sync.operators.sums import groups, sums_of
 from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.plans import Answer, Failure, Run
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -189,6 +197,72 @@ def test_nothing_that_is_done_there_asks_the_first_alias(alone: None) -> None:
     assert 8 == len(audit.acts("exports", **OTHER))
     assert "Cleared 1." in command("clear", "exports", "--no-input", **OTHER)
     assert "cleared 1" in command("log", "exports", "--key", "7", **OTHER)
+
+
+@contextlib.contextmanager
+def each_cut() -> Iterator[list[Any]]:
+    """Every ask of this thread finds its connection cut, as who restarts a server or closes what is
+    idle does; the next one gets through. An item for each ask; True: it was cut."""
+    asks: list[Any] = []
+    me, enter = threading.get_ident(), Borrowed.__enter__
+
+    def entered(self: Borrowed) -> Borrowed:
+        enter(self)
+        if threading.get_ident() == me:
+            asks.append(not (asks and asks[-1]))
+            if asks[-1]:
+                self.connection.connect()  # unless it is
+                self.connection._sock.shutdown(socket.SHUT_RDWR)
+        return self
+
+    with mock.patch.object(Borrowed, "__enter__", entered):
+        yield asks
+
+
+def test_who_reads_or_acts_over_a_connection_that_was_cut_asks_anew(second: None) -> None:
+    child = {"key": "7", **OTHER}
+    actions.pause("known", **OTHER)  # the server knows the scripts
+    actions.resume("known", **OTHER)
+    with Semaphore("exports", 3, **child), Lock("nightly", **OTHER):
+        eventually(lambda: listed("exports@7", "nightly", **OTHER))
+        for look in (
+            lambda: len(names_in_use(**OTHER)) >= 2 <= count_names(**OTHER),
+            lambda: is_known("nightly", **OTHER) and not marked(**OTHER),
+            lambda: keys_like(["7"], **OTHER) == [("exports", "7")],
+            lambda: counted(["exports"], **OTHER) is not None,
+            lambda: [one.holding for one in statuses([("nightly", None)], **OTHER)] == [1],
+            lambda: len(readable([("nightly", None), ("exports", "7")], **OTHER)[0]) == 2,
+            lambda: len(Selection("waiting", **OTHER).read(0, 9)[0]) >= 2,
+            lambda: histories([("nightly", None)], **OTHER),
+            lambda: groups(**OTHER) is not None and sums_of(["exports"], **OTHER),
+            lambda: SyncCollector(names=["*"], using="other")._shown() is not None,
+            lambda: not [one for one in examine(**OTHER) if one.level == "error"],
+            lambda: "nightly" in command("status", **OTHER),
+            lambda: "nightly" in command("status", "nightly", **OTHER),
+            lambda: actions.pause("nightly", reason="a deploy", **OTHER),
+            lambda: there("nightly").paused and audit.acts(**OTHER)[0].reason == "a deploy",
+            lambda: actions.resume("nightly", **OTHER) == ["nightly"],
+            lambda: actions.resize("exports", limit=4, **child),
+            lambda: there("exports", "7").override == 4,
+        ):
+            with each_cut() as asks:
+                assert look()
+            assert any(asks)
+
+
+def test_a_mark_is_made_though_it_cant_be_read_back(second: None) -> None:
+    """This process sees it within a second, as the others do."""
+    run = Server.run
+
+    def silent(self: Server, step: Run) -> Answer:
+        if step.verb == "marks":
+            raise Failure(redis.ConnectionError("cut"), 0.0, "unanswered")
+        return run(self, step)
+
+    with mock.patch.object(Server, "run", silent):
+        assert ["exports"] == actions.pause("exports", reason="a deploy", **OTHER)
+    assert [("pause", "a deploy")] == [(act.what, act.reason) for act in audit.acts(**OTHER)]
+    actions.resume("exports", **OTHER)
 
 
 def test_marks_of_version_0_1_are_taken_back_there(second: None) -> None:

@@ -18,6 +18,7 @@ from itertools import chain
 
 from ..protocol.keys import Keys, Policy, policies
 from ..protocol.plans import Answer, Failure, Run
+from .pools import anew_if_cut
 from .server import Server
 from .wire import ATTEMPT, ROUND, clock
 
@@ -74,7 +75,7 @@ def _mark(paused: str, limit: str) -> str:
 
 def refresh(server: Server, registry: str) -> None:
     """Read all marks now. Failure when that fails."""
-    take(registry, server.run(reading(registry)))
+    take(registry, anew_if_cut(lambda: server.run(reading(registry))))
 
 
 class Marks:

@@ -9,13 +9,14 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from redis import ConnectionPool
 from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
-from ..protocol.plans import SHORTEST_WAIT, Failure
+from ..protocol.plans import SHORTEST_WAIT, Answer, Failure, Run
 from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
@@ -34,6 +35,8 @@ _AT_ONCE = 0.01
 #: Seconds that it may take to make a connection at the least, however little time is left.
 _SHORTEST = 0.1
 _BLPOP_MARGIN = 1.0
+
+T = TypeVar("T")
 
 #: The project's pools that were used here.
 used_pools: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -89,6 +92,34 @@ class Borrowed:
             self._lender.give_back()
         if isinstance(error, REDIS_ERRORS):
             raise Failure(error, clock(), why(error, self._sent)) from error
+
+
+def was_cut(failure: Failure) -> bool:
+    """Whether its connection was lost, as one may have been that lay idle, rather than the time."""
+    lost = failure.why in ("unreachable", "unanswered")
+    return lost and not isinstance(failure.cause, (errors.TimeoutError, TimeoutError))
+
+
+def anew_if_cut(ask: Callable[[], T]) -> T:
+    """What `ask` returns, tried once more when its connection was lost. For what may be sent
+    twice."""
+    try:
+        return ask()
+    except Failure as failure:
+        if not was_cut(failure):
+            raise
+    return ask()
+
+
+def many_anew_if_cut(
+    many: Callable[[list[Run]], list[Answer | Failure]], steps: list[Run]
+) -> list[Answer | Failure]:
+    """As anew_if_cut, of steps that a server is asked for in one go."""
+    answers = many(steps)
+    cut = [n for n, one in enumerate(answers) if isinstance(one, Failure) and was_cut(one)]
+    for n, answer in zip(cut, many([steps[n] for n in cut]) if cut else (), strict=True):
+        answers[n] = answer
+    return answers
 
 
 class AtHand:

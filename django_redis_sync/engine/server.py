@@ -18,7 +18,7 @@ from .batching import Batcher
 from .clients import async_client, backend_of, cut
 from .hub import Hub
 from .loops import on_all_loops, on_loop
-from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, used_pools
+from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, anew_if_cut, used_pools
 from .wire import ATTEMPT, REDIS_ERRORS, answered, clock, command, pack, pack_step, text, why
 
 _POLL = 0.05
@@ -105,16 +105,21 @@ class Server:
         return Failure(reply, clock(), why(reply, True))
 
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
-        """Any other command of Redis, its reply with str for bytes. Failure as above; over a
-        connection of our own as well."""
-        with Borrowed(self.own(), timeout) as borrowed:
-            borrowed.send(pack(args))
-            return text(borrowed.read())
+        """Any other command of Redis that may be sent twice, its reply with str for bytes. Failure
+        as above; over a connection of our own as well."""
+
+        def ask() -> Any:
+            with Borrowed(self.own(), timeout) as borrowed:
+                borrowed.send(pack(args))
+                return text(borrowed.read())
+
+        return anew_if_cut(ask)
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
         """As `command`, in one round trip; a reply that is an error stands in its place."""
-        replies: list[Any] = []
-        if several:
+
+        def ask() -> list[Any]:
+            replies: list[Any] = []
             with Borrowed(self.own(), timeout) as borrowed:
                 borrowed.send(*map(pack, several))
                 for _ in several:
@@ -122,7 +127,9 @@ class Server:
                         replies.append(text(borrowed.read()))
                     except errors.ResponseError as error:
                         replies.append(error)
-        return replies
+            return replies
+
+        return anew_if_cut(ask) if several else []
 
     def let_go(self) -> None:
         """Give back and close idle connections, when it will not be asked any more."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -24,6 +25,7 @@ from ..engine.commands import command
 from ..engine.drivers import error_of
 from ..engine.keeper import keeper
 from ..engine.marks import operating, refresh
+from ..engine.pools import many_anew_if_cut
 from ..engine.server import server_of
 from ..engine.wire import ATTEMPT
 from ..exceptions import WrongKind
@@ -77,7 +79,8 @@ def clear(
         Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in chosen
     ]
     cleared = []
-    for one, reply in zip(chosen.values(), _run(steps, using), strict=True):
+    replies = _replies(server_of(using or conf.current().cache).many(steps))
+    for one, reply in zip(chosen.values(), replies, strict=True):
         cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
         _log("cleared", status.display, id=one.id, done=reply[0] == "ok", **_who(one))
     ids = [one.id for one in cleared if one.done]
@@ -182,24 +185,30 @@ def _set(alias: str, how: str, field: str, names: Sequence[Keys], value: int | N
     # Listed before marked: nothing may stay paused that is not shown.
     since = int(command(alias, "TIME")[0]) * 1000
     command(alias, "HSET", registry, f"{field}:{keys.quoted}", value or since)
-    _run([operating(keys, how, value or "")], alias)
+    _operate([operating(keys, how, value or "")], alias)
     command(alias, "HDEL", registry, *(f"x{field}:{one.quoted}" for one in names))
-    refresh(server_of(alias), registry)
+    _refresh(alias)
 
 
 def _take_back(alias: str, how: str, field: str, names: Sequence[Keys]) -> None:
     for start in range(0, len(names), _BATCH):
-        _run([operating(one, how) for one in names[start : start + _BATCH]], alias)
+        _operate([operating(one, how) for one in names[start : start + _BATCH]], alias)
     over = [f"{mark}:{one.quoted}" for one in names for mark in (field, f"x{field}")]
     command(alias, "HDEL", _marks(alias), *over)
     _unlist_marks_of_0_1(alias, names)
-    refresh(server_of(alias), _marks(alias))
+    _refresh(alias)
 
 
 def _take_out(alias: str, field: str, keys: Keys) -> None:
     """Have the mark of its policy not speak of this key."""
     command(alias, "HSET", _marks(alias), f"x{field}:{keys.quoted}", 1)
-    refresh(server_of(alias), _marks(alias))
+    _refresh(alias)
+
+
+def _refresh(alias: str) -> None:
+    """Have this process see the marks at once; where it can't now, its clerk reads them soon."""
+    with suppress(Failure):
+        refresh(server_of(alias), _marks(alias))
 
 
 def _unlist_marks_of_0_1(alias: str, names: Sequence[Keys]) -> None:
@@ -225,13 +234,17 @@ def _keys(name: str, key: str | None, using: str | None) -> Keys:
     return keys_of(config.prefix(using or config.cache), name, key, config.keep(key))
 
 
-def _run(steps: Sequence[Run], using: str | None) -> list[list[str]]:
-    """The replies, in order. Unavailable when any of them failed; the others took effect."""
+def _operate(steps: list[Run], alias: str) -> None:
+    """Steps of marks: they may be done twice. Unavailable when any of them failed."""
+    _replies(many_anew_if_cut(server_of(alias).many, steps))
+
+
+def _replies(answers: Iterable[Answer | Failure]) -> list[list[str]]:
+    """In order. Unavailable when any of them failed; the others took effect."""
     replies = []
-    for answer in server_of(using or conf.current().cache).many(steps):
+    for answer in answers:
         if isinstance(answer, Failure):
             raise error_of(answer) from answer.cause
-        assert isinstance(answer, Answer)
         replies.append(answer.reply)
     return replies
 

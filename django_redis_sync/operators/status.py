@@ -18,6 +18,7 @@ from ..engine import labels
 from ..engine.commands import whole
 from ..engine.drivers import adrive, drive, error_of
 from ..engine.marks import reading, refresh, take
+from ..engine.pools import many_anew_if_cut
 from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError
@@ -201,7 +202,8 @@ def _looks(
     _refresh_marks(server, wanted)
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        yield from zip(batch, server.many([looking(k, rows) for k in batch]), strict=True)
+        steps = [looking(k, rows) for k in batch]
+        yield from zip(batch, many_anew_if_cut(server.many, steps), strict=True)
 
 
 def _refresh_marks(server: Server, wanted: Iterable[Keys]) -> None:
