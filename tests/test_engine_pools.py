@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -210,6 +211,29 @@ def test_a_failure_says_whether_anything_was_sent() -> None:
                 borrowed.send(b"PING")
             raise errors.ConnectionError("cut")
         assert why == caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("send", "why"),
+    [
+        (lambda to: to.send(b"PING"), "unreachable"),
+        (lambda to: to.send_several([b"PING", b"PING"]), "unanswered"),
+    ],
+)
+def test_of_several_commands_some_may_have_left_before_sending_failed(
+    send: Callable[[Borrowed], None], why: str
+) -> None:
+    """Half a command is none; of a pipeline the first half may have run."""
+
+    class Choked(Line):
+        def send_packed_command(self, packed: Any) -> None:
+            raise errors.ConnectionError("broken pipe")
+
+    pool = Pool()
+    pool.connection_class = Choked
+    with pytest.raises(Failure) as caught, Borrowed(Own(pool), 5.0) as borrowed:
+        send(borrowed)
+    assert why == caught.value.why
 
 
 def test_a_reply_is_waited_for_as_long_as_is_left_whatever_the_socket_waits() -> None:

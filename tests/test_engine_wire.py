@@ -355,9 +355,11 @@ class Borrowing:
 
     def __exit__(self, *_: Any) -> None: ...
 
-    def send(self, *packed: bytes) -> None:
+    def send(self, packed: Any) -> None:
         self.sent.append(self.now[0])
         self.now[0] += 1
+
+    send_several = send
 
     def read(self) -> Any:
         self.now[0] += 2

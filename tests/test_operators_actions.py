@@ -306,6 +306,6 @@ def test_an_act_that_the_server_refuses_was_not_done(
     shown, keys = status_of("exports"), keys_of(settings.PREFIX, "exports")
     raw.delete(keys.leases, keys.info)
     raw.mset(dict.fromkeys((keys.leases, keys.info), "another program's"))
-    with pytest.raises(ForeignValue):
+    with pytest.raises(ForeignValue, match=r"is in one of .*\{exports\}:leases"):
         act(shown)
     assert [] == audit.acts("exports")

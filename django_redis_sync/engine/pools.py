@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
@@ -73,9 +73,13 @@ class Borrowed:
             raise Failure(error, clock(), why(error, False)) from error
         return self
 
-    def send(self, *packed: bytes) -> None:
-        self.connection.send_packed_command(packed)
-        self._sent = True
+    def send(self, packed: bytes) -> None:
+        self.connection.send_packed_command((packed,))
+        self._sent = True  # half a command is none
+
+    def send_several(self, packed: Iterable[bytes]) -> None:
+        self._sent = True  # some may have left before it fails
+        self.connection.send_packed_command(tuple(packed))
 
     def read(self) -> Any:
         """The next reply; TimeoutError of redis-py's after its time."""

@@ -83,7 +83,7 @@ class Server:
             with Borrowed(self.own(), timeout) as borrowed:
                 sent = clock()
                 replies: list[Any] = []
-                borrowed.send(*map(pack_step, steps))
+                borrowed.send_several(map(pack_step, steps))
                 for _ in steps:
                     try:
                         reply = answered(borrowed.read())
@@ -121,7 +121,7 @@ class Server:
         def ask() -> list[Any]:
             replies: list[Any] = []
             with Borrowed(self.own(), timeout) as borrowed:
-                borrowed.send(*map(pack, several))
+                borrowed.send_several(map(pack, several))
                 for _ in several:
                     try:
                         replies.append(text(borrowed.read()))

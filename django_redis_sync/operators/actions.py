@@ -79,7 +79,7 @@ def clear(
         Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in chosen
     ]
     cleared = []
-    replies = _replies(server_of(using or conf.current().cache).many(steps))
+    replies = _replies(steps, server_of(using or conf.current().cache).many(steps))
     for one, reply in zip(chosen.values(), replies, strict=True):
         cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
         _log("cleared", status.display, id=one.id, done=reply[0] == "ok", **_who(one))
@@ -236,15 +236,15 @@ def _keys(name: str, key: str | None, using: str | None) -> Keys:
 
 def _operate(steps: list[Run], alias: str) -> None:
     """Steps of marks: they may be done twice. Unavailable when any of them failed."""
-    _replies(many_anew_if_cut(server_of(alias).many, steps))
+    _replies(steps, many_anew_if_cut(server_of(alias).many, steps))
 
 
-def _replies(answers: Iterable[Answer | Failure]) -> list[list[str]]:
+def _replies(steps: Iterable[Run], answers: Iterable[Answer | Failure]) -> list[list[str]]:
     """In order. Unavailable when any of them failed; the others took effect."""
     replies = []
-    for answer in answers:
+    for step, answer in zip(steps, answers, strict=True):
         if isinstance(answer, Failure):
-            raise error_of(answer) from answer.cause
+            raise error_of(answer, step) from answer.cause
         replies.append(answer.reply)
     return replies
 

@@ -32,7 +32,7 @@ class Node(Server):
         """The first useful reply to any of the commands, each behind ASKING."""
         with Borrowed(self.own(), timeout) as borrowed:
             for nth, args in enumerate(words, 1):
-                borrowed.send(pack(("ASKING",)), pack(args))
+                borrowed.send_several(map(pack, (("ASKING",), args)))
                 borrowed.read()
                 try:
                     return text(borrowed.read())
