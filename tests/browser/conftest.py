@@ -126,7 +126,8 @@ class Visitor:
             self.browser.find_element("name", "username").send_keys(name)
             self.browser.find_element("name", "password").send_keys(PASSWORD)
             self.click("[type=submit]")
-            self.wait_for(lambda: not self.all("[name=password]"))
+            # A form that is gone says only that its page is: the answer may still be on its way.
+            self.wait_for(lambda: self.browser.get_cookie("sessionid"))
             self.cookies[self.site, name] = self.browser.get_cookies()
 
     def all(self, css: str) -> list[Any]:
