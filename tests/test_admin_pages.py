@@ -17,7 +17,7 @@ from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
-from django.urls import path, reverse
+from django.urls import path, resolve, reverse
 from django.utils import translation
 
 from devtools.servers import free_port
@@ -97,6 +97,12 @@ def test_a_history_page_says_what_a_subclass_adds_to_it(viewer: Client, rf: Requ
     request.user = User(is_superuser=True, is_active=True)
     shown: Any = NameAdmin(Name, admin.site).history_view(request, "exports", {"motto": "x"})
     assert ("x", []) == (shown.context_data["motto"], [*shown.context_data["acts"]])
+
+
+def test_each_address_says_whose_page_it_is() -> None:
+    for where in ("", "live/", "data/", "exports/change/", "exports/live/", "exports/act/pause/"):
+        owner: Any = getattr(resolve(LIST + where).func, "model_admin", None)
+        assert isinstance(owner, NameAdmin), where
 
 
 def test_who_may_manage_may_see() -> None:

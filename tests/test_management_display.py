@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.management import CommandError, call_command
 from django.core.management.color import no_style
 from django.utils import timezone
 
@@ -532,3 +533,93 @@ def test_a_text_is_broken_between_words_and_loses_none() -> None:
         assert text == " ".join(lines)
         assert all(terminal.wide(line) <= width or " " not in line for line in lines)
     assert ([text], []) == (terminal.wrap(text, None), terminal.wrap("", 9))
+
+
+@pytest.mark.parametrize("columns", [display._OVERVIEW, display._HOLDERS, display._WAITERS])
+def test_numbers_end_and_texts_begin_below_each_other(columns: Any) -> None:
+    """So do durations, which are read by their last figures."""
+    some = columns()
+    short, long = ["1"] * len(some), ["long content of a cell"] * len(some)
+    head, *lines = terminal.table(some, [short, long], None)
+    texts = {"NAME", "NOTES", "HOLDER", "WAITER", "WHERE", "WHO"}
+    assert [column.title in texts for column in some] == [not column.right for column in some]
+    for place, column in enumerate(some):
+        start = place * len("long content of a cell  ")
+        end = start + len("long content of a cell")
+        for cell in (line[start:end].ljust(end - start) for line in (head, *lines)):
+            assert (cell.startswith if not column.right else cell.endswith)(cell.strip()), cell
+
+
+@pytest.mark.parametrize("width", range(34, 64))
+def test_a_table_is_as_wide_as_the_terminal_when_it_has_to_give_way(width: int) -> None:
+    columns = [terminal.Column("A", flexible=True), terminal.Column("B"), terminal.Column("C")]
+    columns[2] = terminal.Column("C", flexible=True)
+    (_, line) = terminal.table(columns, [["a" * 30, "b" * 10, "c" * 20]], width)
+    assert width == len(line) and "b" * 10 in line
+
+
+def test_the_flexible_columns_give_way_down_to_a_few_letters() -> None:
+    columns = [terminal.Column(letter, flexible=letter != "B") for letter in "ABC"]
+    for width in (8 + 2 + 10 + 2 + 8, 9):
+        (_, line) = terminal.table(columns, [["a" * 30, "b" * 10, "c" * 20]], width)
+        assert ["a" * 7 + "…", "b" * 10, "c" * 7 + "…"] == line.split()
+
+
+def test_of_very_many_keys_in_use_some_are_told_in_a_line_each() -> None:
+    most = display.MOST_DETAILED
+    busy = [make.status(key=f"k{n:03}", holders=(holder(),)) for n in range(most + 1)]
+    few, many = page(*busy[:most]), page(*busy)
+    assert (most, 0) == (few.count("1 of 3 in use"), many.count("1 of 3 in use"))
+    assert (0, most) == (few.count(" 1/3 "), many.count(" 1/3 "))
+    assert f"exports@{busy[most].key}" not in many
+
+
+# What is typed
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "value"),
+    [
+        ("run a --wait 0", "wait", 0.0),
+        ("run a --wait 0.5", "wait", 0.5),
+        ("run a --min-hold 999999999", "min_hold", 999999999.0),
+        ("run a --limit 1", "limit", 1),
+        ("run a", "wait", None),
+        ("status --watch", "watch", 1.0),
+        ("status --watch 0", "watch", 0.0),
+        ("status", "top", 100),
+        ("log --top 1", "top", 1),
+        ("resize a 1", "limit", 1),
+    ],
+)
+def test_a_number_means_what_was_typed(words: str, option: str, value: Any) -> None:
+    parser = Command().create_parser("manage.py", "locks")
+    assert value == vars(parser.parse_args(words.split()))[option]
+
+
+@pytest.mark.parametrize("words", ["resize a", "resize a 3 --reset", "run a", "status --key 7"])
+def test_what_makes_no_sense_together_is_wrong_usage(words: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        call_command("locks", *words.split(), stdout=StringIO())
+    assert 2 == caught.value.returncode
+
+
+@pytest.mark.parametrize("name", ["@x", "x@", "@", "x@y"])
+def test_what_reads_like_half_a_child_is_a_name(name: str, raw: redis.Redis) -> None:
+    assert [(name, None)] == naming.find(name, None, None)
+
+
+def test_colour_is_for_terminals_and_for_those_who_insist(
+    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django.core.management.color.supports_color", lambda: True)
+
+    def coloured(**options: Any) -> bool:
+        out = StringIO()
+        call_command("locks", "doctor", stdout=out, **options)
+        return "\x1b[" in out.getvalue()
+
+    monkeypatch.setattr(locks.doctor, "examine", lambda using: [Finding("x", "ok", "t", "d")])
+    assert [False, True] == [coloured(), coloured(force_color=True)]
+    monkeypatch.setattr(terminal, "size", lambda stream: (80, 24))
+    assert [True, False] == [coloured(), coloured(no_color=True)]

@@ -99,6 +99,17 @@ def test_only_configured_names_are_shown_unless_others_are_asked_for() -> None:
     assert found["redis_sync_names"] == 3
 
 
+def test_the_registry_is_gone_through_only_for_names_that_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walks: list[object] = []
+    monkeypatch.setattr(metrics.Recent, "every", lambda self: walks.append(self) or [])
+    scrape()
+    assert not walks
+    scrape(names=["exp*"])
+    assert walks
+
+
 def test_labels_are_bounded(raw: redis.Redis, settings: Any) -> None:
     raw.zadd(f"{settings.PREFIX}:names", {f"n{i}": i + 1 for i in range(1000)})
     shown = [line for line in scrape(names=["*"]) if line.startswith("redis_sync_in_use")]

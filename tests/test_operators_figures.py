@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redis_sync.exceptions import SyncError
-from django_redis_sync.operators import configured, export, listing, status, sums, words
+from django_redis_sync.operators import configured, export, listing, names, status, sums, words
 from django_redis_sync.operators import history as histories
 from django_redis_sync.operators.doctor import Finding, findings
 from django_redis_sync.operators.history import Counters, add, carried, history_of, suggest
@@ -314,6 +314,7 @@ def test_the_shares_of_living_processes_are_added_up() -> None:
 
 def test_durations_are_told_by_upper_bounds() -> None:
     sketch = {"5:d:w3": "6", "5:d:w10": "3", "6:d:w12": "1", "5:d:r1": "1", "5:k:7": "9"}
+    sketch |= {"5:k:w1": "99", "5:k:r9": "99"}  # refusals of keys that are called so
     for one in (sketch, dict(reversed(sketch.items()))):  # a hash has no order
         found = sums._quantiles(one, "w")
         assert (0.008, 4.096) == (found.p50, found.p95)
@@ -345,6 +346,16 @@ def test_sums_name_what_is_theirs() -> None:
     ]
     assert [("7", 9)] == [(one.key, one.refused) for one in found.refused]
     assert (0.008, 0.002, 5) == (found.waited.p50, found.held.p50, found.history.total.granted)
+
+
+@pytest.mark.parametrize(("processes", "granted"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_sums_are_told_while_any_process_or_count_is_there(
+    processes: int, granted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = history("api", None, Counters(granted=granted))
+    kept = SimpleNamespace(name="api", processes=processes, history=past)
+    monkeypatch.setattr(names, "sums_of", lambda policies, using: [kept])
+    assert bool(processes or granted) == ("api" in names.counted(["api"]))
 
 
 def test_a_permanent_holder_is_stuck() -> None:

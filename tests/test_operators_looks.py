@@ -190,6 +190,8 @@ def test_memory_that_ends_or_is_evicted(policy: str, most: int, used: int, said:
     assert said == level(servers._eviction(Answers(), info))  # type: ignore[arg-type]
     (found,) = servers._eviction(Answers(), info)  # type: ignore[arg-type]
     assert ("There is no maxmemory yet" in found.detail) == (policy != "noeviction" and not most)
+    if policy == "noeviction" and most:
+        assert (f"{used // 10} %" in found.title) == (said != "ok")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +232,7 @@ def test_an_alias_shares_a_database_with_those_of_the_same_place(settings: Any) 
     here = places("redis://127.0.0.1:7777/3")
     assert here == places("redis://localhost:7777/3") == places("redis://me:word@127.0.0.1:7777/3")
     others = ("redis://127.0.0.1:7777/4", "redis://127.0.0.1:7778/3", "redis://127.0.0.2:7777/3")
+    assert not places("redis://127.0.0.1/0") & places("redis://127.0.0.1/1")
     assert not any(here & places(url) for url in others)
     assert places("redis://127.0.0.1/0") == places("redis://127.0.0.1:6379")
     assert places("unix:///a.sock?db=1") != places("unix:///b.sock?db=1")

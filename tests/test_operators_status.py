@@ -366,6 +366,8 @@ def test_what_is_not_known_of_is_not_drawn() -> None:
     assert peaks(minutes(came, NOTHING, Counters(reclaimed=1))) == [1, 0, 0]
     # A release that is counted, of a holder that was still seen: nobody else was there before.
     assert peaks(minutes(NOTHING, came, Counters(released=1)), (1.5, 1)) == [0, 1, 1]
+    reclaimed = Counters(granted=1, reclaimed=1, peak=1)
+    assert peaks(minutes(reclaimed, NOTHING, Counters(released=1))) == [1, 0, 0]
     # Released and never granted, as when counters were switched on in between.
     assert peaks(minutes(NOTHING, Counters(released=1), NOTHING)) == [0, 0, 0]
 
