@@ -27,8 +27,8 @@ PLANTS = [
     Plant(
         "a clear ignores using",
         "operators/actions.py",
-        "for one, reply in zip(chosen.values(), _run(steps, using), strict=True):",
-        "for one, reply in zip(chosen.values(), _run(steps, None), strict=True):",
+        "_replies(server_of(using or conf.current().cache).many(steps))",
+        "_replies(server_of(conf.current().cache).many(steps))",
         (USING + "test_each_act_takes_effect_and_is_recorded_there_alone",),
     ),
     Plant(
