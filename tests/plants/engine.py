@@ -198,7 +198,7 @@ PLANTS = [
     Plant(
         "ASK without ASKING (sync)",
         "engine/cluster/server.py",
-        '                borrowed.send(pack(("ASKING",)), pack(args))\n'
+        '                borrowed.send_several(map(pack, (("ASKING",), args)))\n'
         "                borrowed.read()\n",
         "                borrowed.send(pack(args))\n",
         (CLUSTER + "test_asking_stands_before_each_command",),

@@ -27,8 +27,8 @@ PLANTS = [
     Plant(
         "a clear ignores using",
         "operators/actions.py",
-        "_replies(server_of(using or conf.current().cache).many(steps))",
-        "_replies(server_of(conf.current().cache).many(steps))",
+        "_replies(steps, server_of(using or conf.current().cache).many(steps))",
+        "_replies(steps, server_of(conf.current().cache).many(steps))",
         (USING + "test_each_act_takes_effect_and_is_recorded_there_alone",),
     ),
     Plant(
@@ -240,8 +240,8 @@ PLANTS = [
     Plant(
         "an act that a server refuses is said to be done",
         "operators/actions.py",
-        "            raise error_of(answer) from answer.cause\n        assert",
-        "            continue\n        assert",
+        "            raise error_of(answer, step) from answer.cause\n        replies",
+        "            continue\n        replies",
         ("test_operators_actions.py::test_an_act_that_the_server_refuses_was_not_done",),
     ),
 ]
