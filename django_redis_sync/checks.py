@@ -48,7 +48,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         hint = f"The keys of REDIS_SYNC: {', '.join(map(str.upper, SETTINGS))}."
         if "'REQUESTS'" in str(error):
             hint = f"What REQUESTS may say: {', '.join(REQUESTS)}."
-        elif "['SEMAPHORES']" in str(error) or "['ENDPOINTS']" in str(error):
+        elif "['ENDPOINTS']" in str(error):
             hint = _hint(str(error))
         return [Error(str(error), hint=hint, id="redis_sync.E001")]
     return [*_check_aliases(), *_check_policies()]

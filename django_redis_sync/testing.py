@@ -177,7 +177,7 @@ def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
     if user is not None and user.pk is None:
         raise AssertionError("who is anonymous is limited by address: give filled a request")
     kinds = {policy.key: view for policy, view in _policies(name)}
-    if not kinds or any(_makes(kind, key, user) for kind in kinds):
+    if not kinds or any(_makes(kind, key) for kind in kinds):
         return
     kind, view = next(iter(kinds.items()))
     by = f"key={kind!r}" if kind is None or isinstance(kind, str) else "a callable"
@@ -188,13 +188,13 @@ def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
     )
 
 
-def _makes(kind: Any, key: str | None, user: Any) -> bool:
+def _makes(kind: Any, key: str | None) -> bool:
     """Whether a policy's key can come to the child to fill."""
     if kind is None or key is None:
         return kind is None and key is None
     if kind == "user":
         return True
-    return user is None and key.startswith("ip-" if kind == "ip" else "key-")
+    return key.startswith("ip-" if kind == "ip" else "key-")
 
 
 def _limit_of(name: str) -> int | None:

@@ -273,6 +273,8 @@ def test_the_middleware_before_those_that_turn_requests_away(given, settings) ->
 def test_a_view_of_django_rest_framework_limited_by_user_from_outside(given) -> None:
     given(ENDPOINTS={"token": {"limit": 1, "key": "user"}, "marked": {"limit": 1}})
     assert ["W010"] == found()
+    given(None, ENDPOINTS={"token": {"limit": 0, "key": "user"}})
+    assert ["E005"] == found()
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,18 @@ def test_ends_that_were_loaded_for_no_block_do_not_pile_up() -> None:
     assert len(callers._loaded.blocks) <= 2
 
 
+def test_an_end_that_was_loaded_belongs_to_no_block_of_another_object() -> None:
+    with without_redis():
+        lock, other = Lock("loaded"), Lock("other")
+        ends = lock.__exit__
+        other.__enter__()
+        other.__exit__(None, None, None)
+        with lock as lease:
+            assert not other.owned() and lease.owned()
+        with pytest.raises(NotAcquired):
+            ends(None, None, None)
+
+
 def test_the_newest_goes_first_and_each_once() -> None:
     mine, leases = taken(3)
     assert [leases[2], leases[1], leases[0], None] == [mine.newest(take=True) for _ in range(4)]

@@ -98,6 +98,14 @@ def test_it_is_never_renewed_past_max_hold() -> None:
     assert 134.75 == pytest.approx(state.lapses) == pytest.approx(state.due)
 
 
+def test_it_is_held_until_its_end_and_not_at_it() -> None:
+    state = state_of(30)
+    assert [True, False, False] == [state.held(now) for now in (129.9, 130.0, 131.0)]
+    assert [0.5, 0.0, 0.0] == [state.remaining(now) for now in (129.5, 130.0, 131.0)]
+    assert state.tend(130.0) == Lost("it was not renewed in time")
+    assert state_of(30, renew=False).tend(130.0) == Lost("its time is over")
+
+
 def test_what_is_lost_is_lost_once() -> None:
     state = state_of()
     assert state.lose("a reason")

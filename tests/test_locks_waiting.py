@@ -15,6 +15,7 @@ import pytest
 import redis
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
+from django.test import RequestFactory
 
 from django_redis_sync import (
     Lease,
@@ -23,6 +24,7 @@ from django_redis_sync import (
     RLock,
     Semaphore,
     acquire_all,
+    semaphore_required,
     synchronized,
 )
 from django_redis_sync.testing import filled
@@ -39,6 +41,10 @@ def empty(raw: redis.Redis) -> Callable[[], bool]:
 
 @synchronized("x")
 def pay() -> None: ...
+
+
+@semaphore_required("x", limit=1)
+def export(request: Any) -> None: ...
 
 
 def entered(thing: Any) -> None:
@@ -61,6 +67,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "status": (lambda: Lock("x").status(), "astatus"),
     "locked": (lambda: Lock("x").locked(), "alocked"),
     "from_handle": (lambda: Lease.from_handle("abc"), "afrom_handle"),
+    "a view": (lambda: export(RequestFactory().get("/")), "async with"),
 }
 #: What waits for Redis with a lease.
 OF_A_LEASE = {

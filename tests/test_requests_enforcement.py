@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from django.views import View
 from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.engine import labels
 from django_redis_sync.exceptions import LeaseLost, Unavailable
-from django_redis_sync.limits import enforcement, identity
+from django_redis_sync.limits import enforcement, holding, identity
 from django_redis_sync.limits.enforcement import (
     Counted,
     Refused,
@@ -295,6 +296,41 @@ def test_a_request_may_be_given_by_its_name() -> None:
     assert b"1 in" == view(request=request_of()).content
 
 
+OPTIONS_OF_REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
+    "when": ({"when": lambda request: "all" in request.GET}, (False, [])),
+    "methods": ({"methods": ["POST"]}, (False, [])),
+    "blocking_timeout": ({"blocking_timeout": 0.05}, ("timeout", ["timeout"])),
+    "enforce": ({"enforce": False}, (True, ["full"])),
+    "none": ({}, ("full", ["full"])),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("option", OPTIONS_OF_REQUESTS)
+def test_an_option_of_requests_counts_from_the_second_request_on_as_well(
+    option: str, asks: Any, clean_redis: None
+) -> None:
+    heard: list[str] = []
+
+    def receiver(refusal: Refusal, **_: Any) -> None:
+        heard.append(refusal.reason)
+
+    given, expected = OPTIONS_OF_REQUESTS[option]
+    policy = policy_of(limit=1, **given)
+    first = asks([policy], RequestFactory().post("/?all"))
+    assert 1 == len(first.note)
+    first.release()
+    acquire_rejected.connect(receiver)
+    try:
+        with Semaphore("exports", 1):
+            got = asks([policy], request_of())
+    finally:
+        acquire_rejected.disconnect(receiver)
+    assert expected == (got.refusal.reason if isinstance(got, Refused) else bool(got), heard)
+    if isinstance(got, Hold):
+        got.release()
+
+
 # Several policies
 
 
@@ -452,6 +488,20 @@ def test_a_permit_that_is_lost_is_told_by_the_path_of_its_request(
     ]
     made.release()
     also.release()
+
+
+def test_a_response_that_is_dropped_gives_back_though_no_thread_can_be_started_by_then(
+    hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(holding, "_reapers", {})
+    response = StreamingHttpResponse(iter(["part"]))
+    assert hold.goes_with(response)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    del response
+    eventually(lambda: not rooms().inside(PLACE))
 
 
 def test_a_response_that_is_whole_goes_without_it(hold: Hold) -> None:

@@ -7,9 +7,16 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import ImproperlyConfigured
 from django.test import RequestFactory
 
-from django_redis_sync.limits import identity
+from django_redis_sync.limits import identity, policy
 from django_redis_sync.limits.enforcement import Refused, enter, key_of
-from django_redis_sync.limits.policy import Declared, Endpoints, Policy, endpoint_of, parse
+from django_redis_sync.limits.policy import (
+    Declared,
+    Endpoint,
+    Endpoints,
+    Policy,
+    endpoint_of,
+    parse,
+)
 from django_redis_sync.limits.refusal import LATEST, retry_after
 from django_redis_sync.limits.steps import run
 from django_redis_sync.protocol.plans import Refusal
@@ -129,6 +136,14 @@ def test_a_view_is_matched_once_however_many_entries_there_are(given, monkeypatc
     found = [endpoint_of(request) for _ in range(2000)]
     assert ["unlimited"] == matched
     assert {id(found[0])} == set(map(id, found))
+
+
+def test_of_names_without_end_that_a_mixin_makes_up_few_are_remembered(monkeypatch) -> None:
+    monkeypatch.setattr(policy, "_MOST_DECLARED", 5)
+    endpoint, names = Endpoint(None), [f"tenant-{n}" for n in range(20)]
+    for name in names:
+        assert name == endpoint.policy_of(Declared(name, {"limit": 3}), "").name
+    assert 0 < len(endpoint._declared) <= 5
 
 
 def test_a_view_of_a_requests_own_urlconf_is_limited_by_its_name(given) -> None:

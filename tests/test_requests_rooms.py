@@ -44,6 +44,7 @@ def test_a_room_is_forgotten_when_nobody_is_inside() -> None:
     assert mine.ask(PLACE, other, 1, 0, 0) is False
     mine.leave(PLACE, one)
     assert {} == mine._rooms
+    assert (0, 0) == (mine.inside(PLACE), mine.waiting(PLACE))
 
 
 def test_to_leave_twice_is_to_leave_once() -> None:

@@ -98,15 +98,27 @@ class Asks:
         time.sleep(0.03)
         return "in"
 
+    async def ado(self) -> str:
+        return await asyncio.to_thread(self.do)
 
-def test_a_patient_request_gets_the_seat_of_another_that_did_not_have_to_wait(settings) -> None:
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": {"max_waiting_threads": 1}}
+
+@pytest.mark.parametrize("how", ["do", "ado"])
+def test_a_patient_request_gets_the_seat_of_another_that_did_not_have_to_wait(
+    how: str, settings
+) -> None:
+    one = {"max_waiting_threads": 1, "max_waiting_tasks": 1}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": one}
+
+    def done(step: Asks, patient: bool = False) -> object:
+        came = getattr(Seated(step, patient), how)()
+        return asyncio.run(came) if how == "ado" else came
+
     asks, said = Asks(), []
-    first = threading.Thread(target=lambda: said.append(Seated(asks).do()))
+    first = threading.Thread(target=lambda: said.append(done(asks)))
     first.start()
     assert asks.entered.wait(10)
-    assert Seated(Asks()).do() is None
-    assert "in" == Seated(Asks(), patient=True).do()
+    assert done(Asks()) is None
+    assert "in" == done(Asks(), patient=True)
     first.join(10)
     assert ["in"] == said
 

@@ -133,6 +133,38 @@ def test_without_a_name_the_semaphore_of_a_method_is_named_after_the_class(setti
         assert f"['{name}']" == view.as_view()(REQUESTS.get("/")).content.decode()
 
 
+class Decorated(View):
+    @semaphore_required
+    def dispatch(self, request):
+        return super().dispatch(request)
+
+    @semaphore_required
+    def get(self, request):
+        return view_of_one(request)
+
+
+class DecoratedAsync(View):
+    @semaphore_required
+    def dispatch(self, request):
+        return super().dispatch(request)
+
+    @semaphore_required
+    async def get(self, request):
+        return view_of_one(request)
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_a_method_that_is_decorated_itself_is_named_after_its_class(asgi: bool, settings) -> None:
+    limited = DecoratedAsync if asgi else Decorated
+    for view in (limited, type("Daily", (limited,), {})):
+        names = [f"{__name__}.{view.__qualname__}{method}" for method in ("", ".get")]
+        semaphores = {name: {"limit": 1} for name in names}
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": semaphores}
+        with override_settings(ROOT_URLCONF=(route("x/", view.as_view()),)):
+            assert set(names) == set(get("/x/", asgi).content.decode().split())
+        assert [0, 0] == [in_use(Semaphore(name, 1)) for name in names]
+
+
 def test_without_a_name_the_semaphore_of_a_class_is_the_same_inside_and_outside(settings) -> None:
     """Around as_view() too, where every function is called `view`; and the check reads it so."""
     name = f"{__name__}.Noted"
