@@ -138,6 +138,7 @@ def test_an_alias_that_is_sharded(given, settings) -> None:
         {"SEMAPHORES": {"free": {"limit": "3"}}},
         {"SEMAPHORES": {"": {"limit": 1}}},
         {"SEMAPHORES": {"free": {"blocking_timeout": -1}}},
+        {"SEMAPHORES": {"free": {"max_hold": math.inf}}},
         {"SEMAPHORES": {"free": 3}},
     ],
 )
@@ -182,8 +183,9 @@ def test_an_endpoint_that_no_view_has(given, pattern) -> None:
     assert ["W006"] == found()
 
 
-def test_a_middleware_that_is_not_there_is_left_to_django(given) -> None:
-    given("no.such.Middleware", ENDPOINTS={"free": {"limit": 1}})
+@pytest.mark.parametrize("other", ["no.such.Middleware", "tests.test_checks.view"])
+def test_a_middleware_that_is_not_there_or_a_function_is_left_to_django(given, other: str) -> None:
+    given(other, ENDPOINTS={"free": {"limit": 1}})
     assert ["W007"] == found()
 
 

@@ -130,8 +130,17 @@ def test_an_error_says_its_message_alone_and_keeps_the_rest_on_its_way_elsewhere
     for error in (NotAcquired("no more", "full", "a"), LeaseLost("no more", "a")):
         other = pickle.loads(pickle.dumps(error))
         assert "no more" == str(error) == str(other)
+        assert ("no more",) == error.args == other.args
         assert "a" == error.lock_name == other.lock_name
         assert getattr(error, "reason", "") == getattr(other, "reason", "")
+
+
+@pytest.mark.parametrize("ends", [Lease.release, Lease.release_later, Lease.detach])
+def test_a_lease_that_was_given_away_is_kept_no_more_though_somebody_keeps_it(ends: Any) -> None:
+    lease = Lock("a").acquire()
+    assert lease in keeper("default")._held()
+    ends(lease)
+    assert lease not in keeper("default")._held()
 
 
 @pytest.mark.parametrize("kind", [Lock, RLock])

@@ -41,9 +41,10 @@ def test_it_is_looked_at_after_a_third_of_its_time_and_renewed_for_all_of_it() -
     assert ("renew", "set", "30001") == (step.verb, step.argv[2], step.argv[3])
     assert state.tended(step, ok(30, 110.0), 110.0) is None
     assert 139.999 == pytest.approx(state.until)
+    assert 120.0 == pytest.approx(state.due, abs=0.01)
 
 
-@pytest.mark.parametrize(("timeout", "pause"), [(60.0, 1.0), (5.0, 0.5)])
+@pytest.mark.parametrize(("timeout", "pause"), [(60.0, 1.0), (5.0, 0.5), (0.3, 0.05)])
 def test_a_renewal_that_failed_is_tried_again_soon(timeout: float, pause: float) -> None:
     state = state_of(timeout)
     step = state.tend(state.due)
@@ -76,6 +77,7 @@ def test_of_two_renewals_under_way_the_keeper_asks_for_the_longer() -> None:
 def test_a_hard_lease_is_looked_at_when_it_ends() -> None:
     state = state_of(10, renew=False)
     assert 110.0 == state.due
+    assert state.tend(105.0) is None
     assert Lost("its time is over") == state.tend(110.0)
 
 
@@ -248,6 +250,19 @@ def test_a_renewal_is_no_remedy_for_a_lease_that_was_called_lost() -> None:
     answered(plan, 60, 101.0)
     with pytest.raises(LeaseLost, match="could not be renewed"):
         state.renewed(102.0)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [lambda state: state.lose("gone"), LeaseState.end, LeaseState.detached],
+    ids=["lost", "released", "detached"],
+)
+@pytest.mark.parametrize("asks", [lambda state: state.renewal(9, 101.0), lambda s: s.sharing(101)])
+def test_of_a_lease_that_is_over_the_server_is_asked_nothing(ends: Any, asks: Any) -> None:
+    state = state_of(30, permits=0)
+    ends(state)
+    with pytest.raises(LeaseLost, match=state.over):
+        asks(state)
 
 
 def test_of_all_who_find_out_at_once_one_tells() -> None:

@@ -214,7 +214,9 @@ async def test_it_has_no_permits_to_count(io) -> None:
     for side in (ReadWriteLock("counted").read, ReadWriteLock("counted").write):
         with pytest.raises(ValueError, match="no permits to count"):
             await io.do(side, "acquire", permits=2)
-    assert "ReadWriteLock('counted').read" == repr(ReadWriteLock("counted").read)
+    lock = ReadWriteLock("counted")
+    assert ("counted", "ReadWriteLock('counted')") == (lock.name, repr(lock))
+    assert "ReadWriteLock('counted').read" == repr(lock.read)
 
 
 @both

@@ -250,6 +250,12 @@ def test_what_is_wrong_is_told_where_it_is_written(name, options, error, said) -
         synchronized(name, **options)(some)
 
 
+@pytest.mark.parametrize("name", ["x:{}", "x:{0}"])
+def test_arguments_are_named_of_any_function(name: str) -> None:
+    with pytest.raises(ValueError, match="name the arguments"):
+        synchronized(name)(lambda **options: None)
+
+
 def test_what_it_is_not_for_is_refused() -> None:
     def generator() -> Any:
         yield 1

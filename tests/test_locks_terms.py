@@ -171,6 +171,29 @@ def test_a_waiter_is_known_to_the_clerk_for_as_long_as_it_waits() -> None:
     assert "t" not in waiting
 
 
+@pytest.mark.parametrize(
+    ("what", "warned"),
+    [
+        (Lock("nightly"), True),
+        (Lock("nightly", blocking_timeout=9), False),
+        (Semaphore("exports", 3), False),
+        (ReadWriteLock("rows").read, False),
+        (ReadWriteLock("rows").write, False),
+    ],
+    ids=repr,
+)
+def test_of_an_rlock_is_told_where_one_would_do(
+    what: Semaphore, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(asking, "warn_of_own_hold", lambda *said: told.append(said))
+    terms, ask = asked(what)
+    assert ask.waits is not None
+    for so in (True, False):
+        ask.waits("t", so)
+    assert [(terms.keys, "default")] * warned == told
+
+
 def test_a_prefix_that_caches_alone_say_counts_from_the_next_ask_on(settings: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
     lock = Lock("nightly")

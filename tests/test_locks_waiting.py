@@ -20,6 +20,7 @@ from django.test import RequestFactory
 from django_redis_sync import (
     Lease,
     Lock,
+    NotAcquired,
     ReadWriteLock,
     RLock,
     Semaphore,
@@ -175,6 +176,23 @@ def test_djangos_word_for_notebooks_lets_it_pass(
 
     asyncio.run(main())
     assert empty()
+
+
+def test_a_callback_of_the_loop_is_the_threads(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    said: list[Any] = []
+
+    def callback() -> None:
+        with Lock("x"), pytest.raises(NotAcquired, match="this thread holds it") as caught:
+            entered(Lock("x", blocking=False))
+        said.append(caught)
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(callback)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    assert said and empty()
 
 
 def test_threads_of_sync_to_async_are_no_such_case(empty: Any) -> None:

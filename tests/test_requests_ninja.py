@@ -1,10 +1,13 @@
 """Ninja: a refused request gets an error as its API makes them."""
 
+from types import SimpleNamespace
+
 import pytest
 from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client
 
 from django_redis_sync import Semaphore
+from django_redis_sync.limits.frameworks import answers_by_ninja
 
 pytest.importorskip("ninja")
 
@@ -32,3 +35,8 @@ def test_a_view_of_ninja_answers_as_its_api_does(view, asgi, accept, settings, c
     assert 1 <= int(refused["Retry-After"]) <= 3
     assert "no-store" == refused["Cache-Control"]
     assert [] == [one.name for one in caplog.records if one.name == "django.request"]
+
+
+def test_what_else_has_operations_is_no_view_of_ninja() -> None:
+    migration = SimpleNamespace(operations=["an operation"])
+    assert answers_by_ninja(lambda request: migration.operations) is None

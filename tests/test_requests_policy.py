@@ -142,7 +142,9 @@ def test_of_names_without_end_that_a_mixin_makes_up_few_are_remembered(monkeypat
     monkeypatch.setattr(policy, "_MOST_DECLARED", 5)
     endpoint, names = Endpoint(None), [f"tenant-{n}" for n in range(20)]
     for name in names:
-        assert name == endpoint.policy_of(Declared(name, {"limit": 3}), "").name
+        declared = Declared(name, {"limit": 3})
+        assert name == endpoint.policy_of(declared, "").name
+        assert f"<Declared '{name}' {{'limit': 3}}>" == repr(declared)
     assert 0 < len(endpoint._declared) <= 5
 
 

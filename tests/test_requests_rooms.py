@@ -163,6 +163,17 @@ def test_a_task_is_woken_by_another_thread(early: bool) -> None:
     assert 1 == mine.inside(PLACE)
 
 
+def test_a_task_that_waits_does_not_stop_its_loop() -> None:
+    mine, inside, patient = Rooms(), Someone(), Someone()
+    mine.enter(PLACE, inside)
+    turn = mine.ask(PLACE, patient, 1, 1, 0.01)
+    assert isinstance(turn, Turn)
+    waited: list[float] = []
+    turn._bell.wait = waited.append  # type: ignore[assignment]
+    assert not asyncio.run(turn.ado())
+    assert [0] == waited
+
+
 def test_a_turn_of_a_loop_that_is_over_stops_nobody() -> None:
     mine, inside, patient = Rooms(), Someone(), Someone()
     mine.enter(PLACE, inside)

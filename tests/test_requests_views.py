@@ -18,6 +18,7 @@ from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path as route
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import never_cache
 
 from django_redis_sync import NotAcquired, Semaphore
 from django_redis_sync.limits import enforcement
@@ -117,8 +118,11 @@ def test_without_a_name_the_semaphore_is_named_after_the_view(settings, decorate
     assert f"['{name}']" == decorate(view)(REQUESTS.get("/")).content.decode()
 
 
-def test_without_a_name_the_semaphore_of_a_method_is_named_after_the_class(settings) -> None:
-    @method_decorator(semaphore_required, name="dispatch")
+@pytest.mark.parametrize("others", [[], [never_cache]], ids=["alone", "around another"])
+def test_without_a_name_the_semaphore_of_a_method_is_named_after_the_class(
+    others, settings
+) -> None:
+    @method_decorator([semaphore_required, *others], name="dispatch")
     class Report(View):
         def get(self, request):
             return HttpResponse(str(sorted(place.name for place in note_of(request))))

@@ -74,7 +74,7 @@ def possible_keys(text: str) -> list[str]:
     likeliest first."""
     plain, net = of_user(text), network(text, conf.current().requests["ipv6_prefix"])
     by_address = digest("ip", net)
-    is_address = net != text or re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
+    is_address = re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
     others = [text, plain] if plain != text else [plain]
     rotated = [
         digest(*said, secret) for secret in _secrets() for said in (("ip", net), ("key", text))

@@ -357,8 +357,8 @@ class Asking:
         return Pattern(config, config.prefix(alias), terms, ask, seconds)
 
     def _lockable(self) -> bool:
-        """Whether an RLock could be meant: it is plain, and has one permit."""
-        return self._kind == "p" and self.limit == 1
+        """Whether an RLock could be meant: it has one permit."""
+        return self.limit == 1
 
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
         """The limit in force for this caller, and the permits to ask for."""
