@@ -147,6 +147,18 @@ def test_of_very_many_keys_some_are_counted_and_others_an_hour_later(
     assert counted.has(places[-1])
 
 
+def test_a_name_without_keys_is_counted_however_many_keys_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(enforcement, "counted", counted := Counted())
+    monkeypatch.setattr(counted, "MOST", 0)
+    kept = [
+        RequestSemaphore(policy_of(), Place("default", "x", key), 3)._asked(False, "")[0].keys.keep
+        for key in (None, "7")
+    ]
+    assert [360, 0] == kept
+
+
 # Its label
 
 
@@ -330,6 +342,24 @@ def test_an_option_of_requests_counts_from_the_second_request_on_as_well(
     assert expected == (got.refusal.reason if isinstance(got, Refused) else bool(got), heard)
     if isinstance(got, Hold):
         got.release()
+    third = asks([policy], request_of())
+    assert (option not in ("when", "methods")) == bool(third)
+    third.release()
+
+
+@WAYS
+@pytest.mark.parametrize("options", [{}, {"key": "ip"}, {"blocking_timeout": 3}], ids=str)
+def test_whoever_redis_let_in_is_known_here_for_as_long_as_it_is_inside(
+    options: Any, asks: Any
+) -> None:
+    policy = policy_of(**options)
+    for _ in range(2):  # the second may go the straight way
+        hold = asks([policy], request_of())
+        (place,), (permit,) = hold.note, hold._permits
+        assert hold.has(permit.lease) and not hold.has(None)
+        assert 1 == rooms().inside(place)
+        hold.release()
+        assert 0 == rooms().inside(place)
 
 
 # Several policies
@@ -481,9 +511,12 @@ def test_a_stream_can_be_ended_but_where_the_server_sends_a_file_by_itself(
 def test_a_stream_ends_a_moment_before_its_lease_does(most: float, lead: float) -> None:
     made = run(enter([policy_of(max_hold=most)], request_of()))
     lease, response = made._permits[0].lease, StreamingHttpResponse(iter(["part"]))
-    assert math.inf == lease._hang_up_at
+    assert (math.inf, lease._state.due) == (lease._hang_up_at, lease.due)
     assert made.goes_with(response)
     assert pytest.approx(most - lead) == lease._hang_up_at - lease._state.grant.began
+    assert lease.due == lease._state.due < lease._hang_up_at
+    lease._hang_up_at = lease._state.grant.began
+    assert lease.due == lease._hang_up_at
     made.release()
 
 
@@ -495,6 +528,16 @@ def test_a_stream_that_is_gone_is_not_ended(caplog: pytest.LogCaptureFixture) ->
     assert lease.tend(now) is None
     assert (math.inf, []) == (lease._hang_up_at, caplog.records)
     made.release()
+
+
+def test_a_stream_of_a_thread_is_ended_at_its_next_part(hold: Hold) -> None:
+    response = StreamingHttpResponse(iter(["one", "two", "three"]))
+    assert hold.goes_with(response)
+    parts = iter(response)
+    assert (b"one", True) == (next(parts), hold.hang_up())
+    with pytest.raises(ConnectionResetError, match="max_hold"):
+        next(parts)
+    assert 0 == rooms().inside(PLACE)
 
 
 def test_a_stream_of_a_task_is_ended_by_cancelling_that(hold: Hold) -> None:
@@ -620,18 +663,16 @@ def test_a_permit_is_given_back_though_somebody_keeps_the_error(
     """As a debugger or a reporter of errors does, and with it the frames that know the permit."""
     limited = semaphore_required("exports", 3)(view)
 
-    async def visit() -> None:
-        asked = limited(request_of())
-        if asked is not None:
-            await asked
+    async def awaited(asked: Any) -> None:
+        await asked
 
     kept: list[BaseException] = []
     for _ in range(2):  # the second goes the straight way
         if kept and not inside:
             monkeypatch.setattr(enforcement, "_let_in", lambda *_: interrupted(_))
         try:
-            asyncio.run(visit())
-        except BaseException as error:
+            asyncio.run(awaited(limited(request_of())))
+        except (KeyboardInterrupt, asyncio.CancelledError) as error:
             kept.append(error)
         eventually(lambda: not Semaphore("exports", 3).status().in_use)
     assert 2 == len(kept)
@@ -789,7 +830,7 @@ def test_while_it_is_down_the_limit_is_that_of_this_process(redis: Quiet) -> Non
     first = entered(AssertionError("Redis was asked"), limit=1)
     second = entered(AssertionError("Redis was asked"), limit=1)
     assert isinstance(first, Hold)
-    assert ("full", 503) == (second.refusal.reason, second.status)
+    assert ("full", 503, 1) == (second.refusal.reason, second.status, second.limit)
     first.release()
     assert isinstance(entered(AssertionError("Redis was asked"), limit=1), Hold)
 
@@ -889,9 +930,11 @@ def test_before_a_transaction_all_is_taken_but_what_needs_the_view_of_rest_frame
 ) -> None:
     for name, so in (("is_atomic", True), ("is_drf", drf)):
         monkeypatch.setattr(f"django_redis_sync.middleware.{name}", lambda view, so=so: so)
-    request, view = request_of(), semaphore_required("exports", limit=1, **options)(print)
-    request.resolver_match = None
-    assert ["exports"] * taken == [one.name for one in policies_of(request, view, (), {})]
+    request = request_of()
+    for name in ("exports", None):
+        view = semaphore_required(name, limit=1, **options)(is_atomic)
+        named = name or "django_redis_sync.middleware.is_atomic"
+        assert [named] * taken == [one.name for one in policies_of(request, view, (), {})]
 
 
 def test_a_limit_of_the_same_name_in_another_cache_is_another_limit(settings: Any) -> None:

@@ -1,6 +1,7 @@
 """Decorator, mixin and middleware on views of every kind, by way of Django's test clients."""
 
 import asyncio
+import functools
 import gc
 import logging
 import re
@@ -18,7 +19,6 @@ from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path as route
 from django.utils.decorators import method_decorator
 from django.views import View
-from django.views.decorators.cache import never_cache
 
 from django_redis_sync import NotAcquired, Semaphore
 from django_redis_sync.limits import enforcement
@@ -118,7 +118,17 @@ def test_without_a_name_the_semaphore_is_named_after_the_view(settings, decorate
     assert f"['{name}']" == decorate(view)(REQUESTS.get("/")).content.decode()
 
 
-@pytest.mark.parametrize("others", [[], [never_cache]], ids=["alone", "around another"])
+def passing(view):
+    """Some other decorator."""
+
+    @functools.wraps(view)
+    def passed(*args, **kwargs):
+        return view(*args, **kwargs)
+
+    return passed
+
+
+@pytest.mark.parametrize("others", [[], [passing]], ids=["alone", "around another"])
 def test_without_a_name_the_semaphore_of_a_method_is_named_after_the_class(
     others, settings
 ) -> None:
@@ -167,6 +177,17 @@ def test_a_method_that_is_decorated_itself_is_named_after_its_class(asgi: bool, 
         with override_settings(ROOT_URLCONF=(route("x/", view.as_view()),)):
             assert set(names) == set(get("/x/", asgi).content.decode().split())
         assert [0, 0] == [in_use(Semaphore(name, 1)) for name in names]
+
+
+@pytest.mark.parametrize("others", [[], [passing]], ids=["alone", "around another"])
+def test_a_dispatch_that_is_decorated_from_outside_is_awaited(others) -> None:
+    limited = method_decorator([semaphore_required("one", 1), *others], name="dispatch")
+    view = limited(type("Report", (PlainAsync,), {})).as_view()
+    with override_settings(ROOT_URLCONF=(route("x/", view),)):
+        assert 200 == get("/x/", asgi=True).status_code
+        with one():
+            assert 503 == get("/x/", asgi=True).status_code
+    assert 0 == in_use()
 
 
 def test_without_a_name_the_semaphore_of_a_class_is_the_same_inside_and_outside(settings) -> None:

@@ -86,7 +86,7 @@ class Semaphore(Asking):
             *(limit, timeout, blocking, blocking_timeout, renew, fair, max_hold, min_hold),
             *(raise_on_release_error, release_on_commit),
         )
-        alias = using if using is None or isinstance(using, str) else None
+        alias = using if isinstance(using, str) else None
         face: Any = type(self)
         try:
             known = attributes_of(face, name, key, label, alias, *given)
