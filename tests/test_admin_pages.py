@@ -538,7 +538,10 @@ def test_a_user_or_an_address_is_found_among_all_policies(
     shown = shown_list(viewer, query="?q=found-b@4711")
     assert "found-b@4711</bdi>" in shown and "found-a@4711</bdi>" not in shown
     page = viewer.get(LIST + "found-b/change/?q=10.0.0.1").content.decode()
-    assert f"found-b@{address}</bdi>" in page and "found-b@4711</bdi>" not in page
+    assert 1 == page.count(f"found-b@{address}</bdi>") and "found-b@4711</bdi>" not in page
+    held("found-c", 3)
+    assert 'id="keys"' in page  # what is sought has a place to be changed in
+    assert 'id="keys"' not in viewer.get(LIST + "found-c/change/?q=4711").content.decode()
 
 
 def test_machines_read_what_the_pages_show(viewer: Client, held: Callable[..., None]) -> None:
@@ -554,6 +557,7 @@ def test_machines_read_what_the_pages_show(viewer: Client, held: Callable[..., N
     assert (1, 2, 1) == tuple(one["names"][0][part] for part in ("in_use", "limit", "holding"))
     assert 1 == one["names"][0]["recent"]["granted"]
     assert "keys" not in one
+    assert "keys" not in viewer.get(LIST + f"{quoted('data-api', '2')}/data/").json()
     keys = viewer.get(LIST + "data-api/data/").json()["keys"]
     assert ["data-api@2", "data-api@10"] == [name["display"] for name in keys["names"]]
 

@@ -432,3 +432,103 @@ def test_where_descendants_cannot_be_told_the_process_group_is_signalled(
     monkeypatch.setattr(os, "killpg", lambda *words: told.append(words))
     assert watchdog.signal_all(signal.SIGTERM)
     assert [(os.getpgrp(), signal.SIGTERM)] == told
+
+
+def test_without_room_for_a_thread_the_end_of_the_command_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[float] = []
+
+    def no_room() -> None:
+        raise RuntimeError("can't start new thread")
+
+    def wait(seconds: float) -> bool:
+        looks.append(seconds)
+        assert len(looks) < 3000, "nobody saw it"
+        time.sleep(0.01)
+        return False
+
+    thread = SimpleNamespace(start=no_room)
+    threads = SimpleNamespace(Thread=lambda **_: thread, Event=threading.Event)
+    monkeypatch.setattr(runner, "threading", threads)
+    job, lease = runner._Job(["sh", "-c", "exit 5"], io.StringIO()), Lock("job").acquire()
+    assert lease
+    monkeypatch.setattr(job, "_done", SimpleNamespace(wait=wait))
+    assert 5 == job.under(lease)
+    assert lease.ended and {runner._LOOK} == {*looks}
+    with pytest.raises(OSError):
+        os.fstat(job._lifeline)
+
+
+def test_a_signal_that_came_before_the_command_was_there_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = [getattr(signal, name) for name in watchdog.PASSED]
+    before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGCHLD)}
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    sent: list[Any] = []
+
+    def fork() -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return 4242
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", fork)
+        patch.setattr(os, "kill", lambda *words: sent.append(words))
+        try:
+            assert 4242 == watchdog.start(["backup"])
+            assert masked == signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    assert [(4242, signal.SIGUSR1)] == sent
+    assert signal.SIGUSR1 in watchdog.received  # and this process lived on
+    watchdog.received.clear()
+
+
+@pytest.mark.parametrize(
+    ("said", "patience"), [(b"2.5", 2.5), (None, 0.0)], ids=["asked to end", "its parent is dead"]
+)
+def test_the_watchdog_looks_when_something_ended_and_ends_all_when_it_is_told(
+    said: bytes | None, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipes, pipe = list[Any](), os.pipe
+    lifeline, other = pipe()
+    wakes: list[int] = []
+    looks: list[int] = []
+    ended: list[float] = []
+
+    def reap(command: int) -> int | None:
+        looks.append(command)
+        if len(looks) == 3:
+            if said is not None:
+                os.write(other, said)
+            os.close(other)
+        elif len(looks) < 3:  # somebody ended, who is not the command
+            os.write(wakes[0], b"\x11")
+        return 5 if len(looks) == 9 else None
+
+    def end(patience: float) -> None:
+        ended.append(patience)
+        raise SystemExit
+
+    def ends(code: int) -> None:
+        raise SystemExit(code)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pipe", lambda: pipes.append(pipe()) or pipes[-1])
+        patch.setattr(watchdog, "prctl", lambda *words: None)
+        patch.setattr(watchdog, "start", lambda words: 7)
+        patch.setattr(watchdog, "reap", reap)
+        patch.setattr(watchdog, "end", end)
+        patch.setattr(os, "_exit", ends)
+        patch.setattr(signal, "set_wakeup_fd", lambda fd, **_: wakes.append(fd))
+        with pytest.raises(SystemExit):
+            watchdog.main(lifeline, ["backup"])
+    assert ([patience], [7, 7, 7]) == (ended, looks)
+    ((awake, wake),) = pipes
+    with pytest.raises(BlockingIOError):  # read, or it would look without a pause
+        os.read(awake, 1)
+    for descriptor in (lifeline, awake, wake):
+        os.close(descriptor)

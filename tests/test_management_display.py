@@ -166,6 +166,16 @@ def test_what_is_said_of_a_policy_is_not_said_of_its_keys_again() -> None:
     assert "exports@7: 1 of 3 in use" in said and "exports@9" not in said
 
 
+def test_a_key_that_is_marked_by_itself_is_told_beside_its_policy() -> None:
+    said = page(
+        make.status(override=5),
+        make.status(key="7", paused_since=ago(120)),
+        make.status(key="8", override=9),
+    )
+    assert "exports@7: free, limit 3\nPaused for 2 min 0 s" in said and 1 == said.count("Paused")
+    assert "limit to 5" in said and "limit to 9" in said
+
+
 # The list
 
 
@@ -543,6 +553,8 @@ def test_numbers_end_and_texts_begin_below_each_other(columns: Any) -> None:
     head, *lines = terminal.table(some, [short, long], None)
     texts = {"NAME", "NOTES", "HOLDER", "WAITER", "WHERE", "WHO"}
     assert [column.title in texts for column in some] == [not column.right for column in some]
+    gives_way = {"NAME", "NOTES", "WHERE", "WHO"}
+    assert [column.title in gives_way for column in some] == [column.flexible for column in some]
     for place, column in enumerate(some):
         start = place * len("long content of a cell  ")
         end = start + len("long content of a cell")
@@ -623,3 +635,41 @@ def test_colour_is_for_terminals_and_for_those_who_insist(
     assert [False, True] == [coloured(), coloured(force_color=True)]
     monkeypatch.setattr(terminal, "size", lambda stream: (80, 24))
     assert [True, False] == [coloured(), coloured(no_color=True)]
+
+
+def test_an_empty_cell_has_no_colour() -> None:
+    columns = [terminal.Column("A"), terminal.Column("B")]
+    cells = [terminal.Cell(text, lambda text: f"<{text}>") for text in ("", "b")]
+    (_, *lines) = terminal.table(columns, [["a", one] for one in cells], None)
+    assert ["a", "a  <b>"] == lines
+
+
+def test_each_action_and_each_option_says_what_it_is_for() -> None:
+    parser = Command().create_parser("manage.py", "locks")
+    (actions,) = (one for one in parser._actions if one.dest == "action")
+    assert isinstance(actions.choices, dict)
+    told = {one.dest for one in actions._get_subactions() if one.help}
+    assert {*actions.choices} == told
+    assert "exit codes:" in parser.format_help()
+    for name, one in actions.choices.items():
+        assert one.description, name
+        for option in one._actions:
+            # What goes without saying: `run NAME`, `resize NAME LIMIT`, words that are shown.
+            plain = (name, option.dest) in {("run", "name"), ("resize", "limit")}
+            assert plain or option.choices or option.help, f"{name} {option.dest}"
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_json_is_written_line_by_line_on_a_terminal_too(
+    width: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        if said.getvalue().count("{}") == 2:
+            raise KeyboardInterrupt
+
+    command = Command(stdout=(said := StringIO()))
+    monkeypatch.setattr(locks, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(command, "_width", lambda: width)
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(lambda width: ["{}"], 1.0, "json")
+    assert "{}\n" * 2 == said.getvalue()

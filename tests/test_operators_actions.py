@@ -161,6 +161,15 @@ def test_one_child_can_be_paused_alone() -> None:
     assert not status_of("api").paused
 
 
+def test_a_mark_that_is_taken_back_leaves_nothing(raw: redis.Redis) -> None:
+    for key in (None, "7"):
+        actions.pause("api", key)
+        actions.resume("api", key)
+        actions.resize("api", key, 3)
+        actions.reset("api", key)
+        assert {} == raw.hgetall(MARKS)
+
+
 def test_a_paused_name_stays_listed_and_paused_when_nobody_uses_it(raw: redis.Redis) -> None:
     actions.pause("idle")
     raw.delete(f"{settings.PREFIX}:names")  # as if trimmed by age

@@ -11,6 +11,7 @@ import pytest
 import redis
 from django.conf import settings
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine.names import names_key, policy_key
@@ -103,6 +104,20 @@ def test_each_act_of_the_command_has_its_reason(words: Any, what: str, limit: An
     (act,) = audit.acts("a")
     assert (what, "migration", audit.person()) == (act.what, act.reason, act.by)
     assert limit == act.limit
+
+
+def test_an_act_is_dated_by_the_server(raw: redis.Redis) -> None:
+    def now() -> float:
+        seconds, micros = raw.time()
+        return float(seconds + micros / 1e6)
+
+    before = now()
+    actions.pause("a")
+    (act,) = audit.acts()
+    assert before - 0.001 <= act.at.timestamp() <= now() + 0.001
+    dated = locks("log")
+    assert timezone.localtime(act.at).strftime("%Y-%m-%d %H:%M:%S") in dated
+    assert 1 < locks("log", "--format", "json").count("\n")  # people read it too
 
 
 def test_a_policy_s_acts_are_its_keys_too() -> None:

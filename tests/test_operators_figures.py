@@ -273,6 +273,15 @@ def test_a_read_write_lock_has_no_limit_but_an_operators() -> None:
     assert (4, None, 4) == (marked.limit, marked.callers_limit, marked.override)
 
 
+def test_a_writer_is_in_once() -> None:
+    writer = ["t", "1030000", "h 990000000 30000 0 1 - {}"]
+    taken = reply(used=str(CONSTANTS["EXCLUSIVE"]), holding=1, holders=writer, seen="w 1")
+    found = status._status(keys_of("p", "x"), taken)
+    assert (True, 1, "read/write") == (found.exclusive, found.in_use, found.kind)
+    readers = status._status(keys_of("p", "x"), reply(used=str(CONSTANTS["EXCLUSIVE"] - 1)))
+    assert (False, CONSTANTS["EXCLUSIVE"] - 1) == (readers.exclusive, readers.in_use)
+
+
 @pytest.mark.parametrize("record", ["h", "h 5 30000 many 3 - {}"])
 def test_a_holder_whose_record_cannot_be_read_has_a_permit(record: str) -> None:
     said = reply(used="1", holding=1, holders=["t", "1030000", record])
@@ -331,7 +340,7 @@ def test_refusals_and_what_may_be_missing_of_any_are_those_of_all_hours() -> Non
 
 def test_sums_name_what_is_theirs() -> None:
     shares = {"a": '1000001 [3,2,[1,5],{"7":[1,2],"8":[2,0]}]', "dead": "1000000 [9,9,[9,9],{}]"}
-    sketch = {"5:d:w3": "1", "5:d:r1": "1", "5:k:7": "9", "5:off": "4"}
+    sketch = {"5:d:w3": "1", "5:d:r1": "1", "5:k:7": "9", "5:k:9": "3", "5:off": "4"}
     found = sums._sums("exports", 1000.0, 2, shares, sketch, {"16:g": "5"})
     assert (3, 2, 1, 5, 4, 1) == (
         found.in_use,
@@ -344,7 +353,9 @@ def test_sums_name_what_is_theirs() -> None:
     assert [("8", 2, 0, 0), ("7", 1, 2, 9)] == [
         (one.key, one.in_use, one.waiting, one.refused) for one in found.busiest
     ]
-    assert [("7", 9)] == [(one.key, one.refused) for one in found.refused]
+    assert [("7", 1, 2, 9), ("9", 0, 0, 3)] == [
+        (one.key, one.in_use, one.waiting, one.refused) for one in found.refused
+    ]
     assert (0.008, 0.002, 5) == (found.waited.p50, found.held.p50, found.history.total.granted)
 
 
@@ -530,9 +541,10 @@ def test_of_a_search_only_what_was_sought_is_compared(monkeypatch: pytest.Monkey
     monkeypatch.setattr(listing.Selection, "_remember", lambda *_: None)
     shown = [one.name for one in selection.read(0, 999)[0]]
     assert (listing.MOST_COMPARED, "Job100", False) == (len(shown), shown[0], "other" in shown)
-    assert (listing.MOST_COMPARED + 1, listing.MOST_COMPARED) == (
+    assert (listing.MOST_COMPARED + 1, listing.MOST_COMPARED, listing.MOST_COMPARED) == (
         selection.found,
         selection.compared,
+        selection.readable,  # so many pages it has
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -366,10 +367,40 @@ def test_what_is_not_known_of_is_not_drawn() -> None:
     assert peaks(minutes(came, NOTHING, Counters(reclaimed=1))) == [1, 0, 0]
     # A release that is counted, of a holder that was still seen: nobody else was there before.
     assert peaks(minutes(NOTHING, came, Counters(released=1)), (1.5, 1)) == [0, 1, 1]
-    reclaimed = Counters(granted=1, reclaimed=1, peak=1)
-    assert peaks(minutes(reclaimed, NOTHING, Counters(released=1))) == [1, 0, 0]
+    for over in (Counters(granted=1, reclaimed=1), Counters(granted=1, released=1)):
+        rows = replace(over, peak=1), NOTHING, Counters(released=1)
+        assert peaks(minutes(*rows)) == [1, 0, 0]
     # Released and never granted, as when counters were switched on in between.
     assert peaks(minutes(NOTHING, Counters(released=1), NOTHING)) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.4], ids=["all are released", "some expire"])
+def test_no_more_is_told_than_was_in_use_and_all_when_each_left(lost: float) -> None:
+    """Whatever the order in which they came and went."""
+    for seed in range(40):
+        told, in_use = _carried_and_true(random.Random(seed), lost)
+        assert told == in_use if not lost else all(map(int.__le__, told, in_use)), seed
+
+
+def _carried_and_true(dice: random.Random, lost: float) -> tuple[list[int], list[int]]:
+    """The use at the start of each minute by random leases, as it is told and as it was; `lost`:
+    the part of which nothing says when they ended."""
+    leases = [(come := dice.uniform(-3, 6), come + dice.expovariate(0.5)) for _ in range(9)]
+    expired = {lease for lease in leases if dice.random() < lost}
+    living = [(come, dice.randint(1, 3)) for come, left in leases if left >= 6]
+    permits = dict(living)
+
+    def counted(start: int, stop: int) -> Counters:
+        came = sum(start <= come < stop for come, _ in leases)
+        left = sum(start <= lease[1] < stop for lease in leases if lease not in expired)
+        return Counters(granted=came, released=left)
+
+    rows = [counted(minute, minute + 1) for minute in range(6)]
+    in_use = [
+        sum(permits.get(come, 1) for come, end in leases if come < minute <= end)
+        for minute in range(6)
+    ]
+    return peaks(minutes(*rows, before=counted(-9, 0)), *living), in_use
 
 
 def test_use_that_is_carried_on_counts_as_the_highest() -> None:
