@@ -627,6 +627,38 @@ def test_a_loop_that_is_never_on_time_has_an_end_too(monkeypatch: pytest.MonkeyP
     assert 0.2 <= run(main()) < 10
 
 
+def test_a_loop_that_is_always_busy_is_looked_at_so_often_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loops, "MOST_LOOKS", 2)
+    monkeypatch.setattr(loops, "LATE", -1.0)  # each look is late
+    looks, arm = list[float](), Patience._arm
+
+    def noted(self: Patience, seconds: float) -> None:
+        looks.append(seconds)
+        assert len(looks) < 50
+        arm(self, seconds)
+
+    monkeypatch.setattr(Patience, "_arm", noted)
+    run(waited(0.01))
+    assert [0.01, loops.LOOK, loops.LOOK] == looks
+
+
+def test_who_is_cancelled_while_its_patience_is_over_is_cancelled() -> None:
+    async def main() -> None:
+        patience = Patience(0.0)
+        while not patience._over:
+            await asyncio.sleep(0.01)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with patience:
+            await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(asyncio.CancelledError):
+        run(main())
+
+
 def test_patience_that_ended_while_nothing_waited_ends_the_next_wait() -> None:
     async def main() -> None:
         errors_of_the_loop: list[Any] = []

@@ -429,6 +429,26 @@ def test_whatever_is_to_be_written_has_the_clerk_come_in_time(clerk: Any, now: A
         assert clerk.expected[0] < now[0] + 60
 
 
+def test_the_end_of_a_process_waits_for_what_is_being_written(
+    clerk: Any, now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def tend(*_: Any) -> None:
+        clerk.tally.events.clear()  # taken, and not written yet
+        clerk.tally.due = math.inf
+        monkeypatch.setattr(clerks, "clock", lambda: next(times))
+        clerk.last_words(now[0])
+
+    clerk.count(named("a"), "g", 0)
+    now[0] += tallies.EVERY
+    times = iter([now[0] - 1, now[0] - 1, now[0], now[0]])
+    monkeypatch.setattr(clerk.tally, "tend", tend)
+    monkeypatch.setattr(clerks, "time", SimpleNamespace(sleep=waited.append))
+    clerk._turn()
+    assert 2 == len(waited)
+
+
 def test_all_books_are_written_when_the_process_ends(clerk: Any, server: Any, now: Any) -> None:
     clerk.count(named("a"), "g", 0)
     clerk.names.add(named("a").keys)

@@ -652,6 +652,13 @@ def test_a_node_has_as_long_for_a_command_as_the_caller_says(words: Any, nodes: 
     assert [(words, 0.7)] == nodes.commands
 
 
+def test_a_command_goes_to_the_node_that_has_its_key(nodes: Nodes) -> None:
+    server = looked()
+    for n in range(12):
+        server.command("ZCARD", key := f"sync:{{name{n}}}:leases")
+        assert ("slots", server.topology.of(key)) == nodes.asked[-1]
+
+
 def looked() -> ClusterServer:
     """A server that knows where the slots are."""
     server = ClusterServer("cluster")

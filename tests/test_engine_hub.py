@@ -162,6 +162,26 @@ def test_a_subscription_that_cannot_even_be_closed_is_tried_again(pauses: list[i
     run(main())
 
 
+def test_a_subscription_that_came_to_nothing_leaves_no_connection(pauses: list[int]) -> None:
+    class Counting(Deaf):
+        closed = 0
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    async def main() -> None:
+        radio = Counting(2)
+        hub = Hub(radio, "p")
+        await hub.ready(PATIENCE)
+        while radio.tuned < 1:
+            await asyncio.sleep(0)
+        assert 2 == radio.closed
+        await hub.aclose()
+        assert 3 == radio.closed
+
+    run(main())
+
+
 def test_the_pauses_between_tries_grow_and_begin_anew_once_it_went_well(pauses: list[int]) -> None:
     async def main() -> None:
         radio = Deaf(4)

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from django_redis_sync import Lock
+from django_redis_sync.engine import clerk
 from django_redis_sync.engine import keeper as keeping
 from django_redis_sync.engine.keeper import BATCH, Keeper
 from django_redis_sync.engine.wire import ROUND
@@ -412,12 +413,33 @@ def test_a_keeper_whose_alias_is_gone_says_so_once_and_rests(
     assert len(turns) < 5
 
 
-def test_the_end_of_a_process_waits_as_long_as_an_answer_may_take_for_all_of_its_own_keepers(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("late", ["a renewal", "nothing"])
+def test_the_end_of_a_process_waits_for_what_is_under_way(
+    monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    world, looks = World(monkeypatch), list[float]()
+    world.take(30.0)
+    world.run(20.0)
+    lane = world.keeper._lanes[None]
+    lane._sending = late == "a renewal"
+
+    def looked(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            lane._sending = False
+
+    monkeypatch.setattr(keeping, "time", SimpleNamespace(sleep=looked))
+    world.keeper.last_words(world.now + 1.0)
+    assert (0 if late == "nothing" else 3) == len(looks)
+
+
+@pytest.mark.parametrize(("room", "known"), [(keeping, "_keepers"), (clerk, "_clerks")])
+def test_the_end_of_a_process_waits_as_long_as_an_answer_may_take_for_all_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, room: Any, known: str
 ) -> None:
     told: list[float] = []
-    keepers = [SimpleNamespace(pid=pid, last_words=told.append) for pid in (os.getpid(), -1)]
-    monkeypatch.setattr(keeping, "_keepers", dict(enumerate([*keepers, keepers[0]])))
-    monkeypatch.setattr(keeping, "clock", lambda: 1000.0)
-    keeping._last_words()
+    some = [SimpleNamespace(pid=pid, last_words=told.append) for pid in (os.getpid(), -1)]
+    monkeypatch.setattr(room, known, dict(enumerate([*some, some[0]])))
+    monkeypatch.setattr(room, "clock", lambda: 1000.0)
+    room._last_words()
     assert [1000.0 + ROUND] * 2 == told

@@ -16,7 +16,8 @@ from redis.sentinel import SentinelConnectionPool
 from django_redis_sync.engine import pools
 from django_redis_sync.engine.pools import FRESH, AtHand, Borrowed, Exhausted, Own, Waiting
 from django_redis_sync.engine.server import Server
-from django_redis_sync.protocol.plans import Failure
+from django_redis_sync.memory import MemoryServer
+from django_redis_sync.protocol.plans import Failure, Sleep
 
 
 class Line:
@@ -171,6 +172,39 @@ def test_an_exhausted_pool_keeps_nobody_from_a_release() -> None:
     assert not hand._lent, "what was given back is not kept in mind"
 
 
+@pytest.mark.parametrize(
+    ("error", "known"), [(KeyboardInterrupt(), False), (AttributeError(), True)]
+)
+def test_whoever_is_interrupted_while_a_pool_connects_hears_of_it_and_leaves_nothing_half_made(
+    error: BaseException, known: bool
+) -> None:
+    class Interrupted(Pool):
+        cut = 0
+
+        def get_connection(self) -> Line:
+            if not self.cut:
+                raise error
+            return super().get_connection()
+
+        def disconnect(self, inuse_connections: bool) -> None:
+            assert not inuse_connections
+            self.cut += 1
+
+    pool = Interrupted()
+    with contextlib.nullcontext() if known else pytest.raises(KeyboardInterrupt):
+        use(hand_of(pool))
+    assert (1, int(known)) == (pool.cut, 1000 - pool.free)
+
+
+def test_a_pool_that_might_not_answer_in_time_is_asked_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pools, "_never_waits", lambda pool: False)
+    pool = Pool()
+    (first,), (second,) = use(hand := hand_of(pool)), use(hand)
+    assert (first, 1000, []) == (second, pool.free, pool.back)
+
+
 # Borrowed
 
 
@@ -234,6 +268,38 @@ def test_of_several_commands_some_may_have_left_before_sending_failed(
     with pytest.raises(Failure) as caught, Borrowed(Own(pool), 5.0) as borrowed:
         send(borrowed)
     assert why == caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("why", "cause", "asked"),
+    [
+        ("unreachable", errors.ConnectionError(), 2),
+        ("unanswered", OSError(), 2),
+        ("unanswered", errors.TimeoutError(), 1),
+        ("unreachable", TimeoutError(), 1),
+        ("busy", errors.ConnectionError(), 1),
+        ("final", errors.ResponseError(), 1),
+    ],
+)
+def test_only_what_a_lost_connection_cut_is_asked_anew_and_once(
+    why: Any, cause: Exception, asked: int
+) -> None:
+    failure, alone, together = Failure(cause, 0.0, why), list[int](), list[list[Any]]()
+
+    def ask() -> None:
+        alone.append(1)
+        raise failure
+
+    def many(steps: list[Any]) -> list[Any]:
+        together.append(steps)
+        return [failure if step == "cut" else "done" for step in steps]
+
+    with pytest.raises(Failure):
+        pools.anew_if_cut(ask)
+    steps: list[Any] = ["one", "cut", "other"]
+    assert ["done", failure, "done"] == pools.many_anew_if_cut(many, steps)
+    assert asked == len(alone)
+    assert [steps, ["cut"]][:asked] == together
 
 
 def test_a_reply_is_waited_for_as_long_as_is_left_whatever_the_socket_waits() -> None:
@@ -357,6 +423,21 @@ def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[flo
     assert 2.0 == Own(pool).lend(5.0)[1]
 
 
+@pytest.mark.parametrize("said", [2.0, None])
+def test_one_is_made_and_answers_in_the_time_that_there_is_or_less(said: float | None) -> None:
+    class Told(Line):
+        def __init__(self, **given: Any) -> None:
+            super().__init__()
+            self.__dict__.update(given)  # None too
+
+    pool = Pool()
+    pool.connection_class = Told
+    pool.connection_kwargs = {"socket_timeout": said, "socket_connect_timeout": said}
+    for within, timeout in ((0.5, 0.5), (0.0, pools._SHORTEST), (60.0, said or pools.ATTEMPT)):
+        line, _ = Own(pool).lend(within)
+        assert (timeout, timeout) == (line.socket_timeout, line.socket_connect_timeout)
+
+
 def test_what_a_connection_says_of_its_library_is_looked_up_once() -> None:
     class Telling(Line):
         looked_up = 0
@@ -436,6 +517,12 @@ def test_an_answer_may_take_as_long_as_the_project_says_but_not_longer_than_ours
     pool = Pool()
     pool.connection_kwargs = {"socket_timeout": said}
     assert patience == Own(pool).patience
+
+
+@pytest.mark.parametrize("server", [Server("default"), MemoryServer()], ids=["redis", "memory"])
+def test_a_plan_sleeps_for_as_long_as_it_says(server: Any) -> None:
+    answer = server.perform(Sleep(0.02))
+    assert answer.received - answer.sent >= 0.019
 
 
 def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:

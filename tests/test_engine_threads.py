@@ -362,6 +362,18 @@ def test_a_fork_has_a_courier_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     eventually(lambda: ran)
 
 
+def test_receivers_of_several_leases_go_by_the_same_courier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(couriers, "_courier", None)
+    seen, ran = list[Any](), list[int]()
+    for _ in range(2):
+        couriers.tell(lambda: ran.append(1))
+        seen.append(couriers._courier)
+    assert seen[0] is seen[1]
+    eventually(lambda: len(ran) == 2)
+
+
 def test_receivers_without_a_thread_are_looked_after_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     monkeypatch.setattr(couriers, "_courier", Courier())
@@ -421,6 +433,36 @@ def test_receivers_that_got_no_thread_run_when_one_can_be_started(
         courier.send(lambda: ran.append("second"))  # the thread of before is there
     courier.send(lambda: ran.append("third"))
     eventually(lambda: sorted(ran) == ["first", "second", "third"])
+
+
+# All of them
+
+
+@pytest.mark.parametrize("what", ["worker", "courier", "quorum"])
+def test_a_thread_of_ours_has_our_name_and_keeps_no_process_alive(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(loop, "_loop", None)
+    told: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
+
+    def tell() -> float:
+        told.put(threading.current_thread())
+        return math.inf
+
+    async def on_the_loop() -> None:
+        tell()
+
+    if what == "worker":
+        Worker("redis-sync-worker", tell, lambda: math.inf).rouse()
+    elif what == "courier":
+        Courier().send(tell)
+    else:
+        loop.on_our_loop(on_the_loop())
+        assert loop._loop is not None
+        loop._loop.stop()
+        loop._loop.loop.close()
+    thread = told.get(timeout=20)
+    assert (f"redis-sync-{what}", True) == (thread.name, thread.daemon)
 
 
 # The loop of a quorum

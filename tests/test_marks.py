@@ -22,7 +22,7 @@ from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import keys_of, marks_key, policies
-from django_redis_sync.protocol.plans import Run
+from django_redis_sync.protocol.plans import Answer, Run
 from tests.behaviour.both import both, eventually
 from tests.behaviour.child import Child
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
@@ -210,6 +210,18 @@ def test_marks_are_read_once_a_second_for_all_policies_and_never_when_idle(
     before = len(reads)
     time.sleep(1.5)
     assert before == len(reads)
+
+
+def test_marks_that_are_as_they_were_call_for_no_look_before_its_time() -> None:
+    policy = keys_of(PREFIX, "api", "k").policy
+    assert policy is not None
+    book = marks.Marks(list, list)
+    assert book.needed(policy)
+    said, due = [f"p:{policy.quoted}", "7"], book.due
+    for reply, at in ((said, 0.0), (said, due), ([], 0.0), ([], due)):
+        book.due = due
+        book.read(policy.registry, Answer(reply, 0.0, 0.0))
+        assert at == book.due
 
 
 def test_plain_names_read_no_marks(clean_redis: None, reads: list[str]) -> None:

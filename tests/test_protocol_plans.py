@@ -799,6 +799,33 @@ def test_other_verbs_are_asked_once_more_when_their_reply_is_lost() -> None:
     assert ["gone"] == hand.answer("gone", sent=100.5).result
 
 
+@pytest.mark.parametrize(
+    ("plan", "ends"),
+    [
+        (lambda: plans.acquire(Desk().ask(), 100.0), 103.0),
+        (lambda: plans.release(KEYS, grant(), 0, 3.0, 1.0, 100.0), 103.0),
+        (lambda: plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 100.0), 103.0),
+        (lambda: plans.share(KEYS, grant(), 4.0, 100.0), 108.0),
+        (lambda: plans.confirm(KEYS, grant(), 4.0, 100.0), 108.0),
+        (lambda: plans.run_once("clear", KEYS, ("t9", "-", 0), 4.0, 100.0), 108.0),
+    ],
+    ids=["acquire", "release", "renew", "share", "confirm", "run_once"],
+)
+def test_a_busy_server_is_asked_until_the_time_is_over_and_not_beyond(
+    plan: Any, ends: float
+) -> None:
+    hand, at = Hand(plan()), 100.0
+    while not hand.ended and at < ends - 1.5:
+        at += 0.5
+        hand.fail("busy", at)
+        if isinstance(hand.step, Sleep):
+            at += hand.step.seconds
+            hand.slept(at)
+        assert isinstance(hand.step, Run) and at + hand.step.timeout <= ends
+    with pytest.raises(Failure):
+        hand.fail("busy", ends - 0.001)
+
+
 # The layer
 
 

@@ -28,7 +28,7 @@ from django_redis_sync import (
 from django_redis_sync.engine.keeper import keeper
 from django_redis_sync.memory import _VERBS, MemoryServer
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Run
+from django_redis_sync.protocol.plans import Run, Sleep, Wait
 from django_redis_sync.protocol.scripts import ASIDE, VERBS
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 from tests.request_site import gate  # noqa: F401 - the site's views import it
@@ -241,6 +241,12 @@ def test_who_looks_again_within_two_seconds_keeps_its_place(monkeypatch) -> None
     assert [["wait", "1"], ["wait", "0"]] == [ask(token, "again")[::3] for token in "cb"]
     now[0] += 1.01 * memory.PATIENCE
     assert ["gone"] == ask("b", "again")
+
+
+def test_a_waiter_in_memory_looks_again_often_for_nobody_wakes_it() -> None:
+    assert memory.TICK == memory.pause(Wait(keys_of("p", "x"), "t", 60.0))
+    assert 0.001 == memory.pause(Wait(keys_of("p", "x"), "t", 0.001))
+    assert 60.0 == memory.pause(Sleep(60.0))
 
 
 # As decorators
