@@ -104,6 +104,7 @@ def test_it_is_held_until_its_end_and_not_at_it() -> None:
     state = state_of(30)
     assert [True, False, False] == [state.held(now) for now in (129.9, 130.0, 131.0)]
     assert [0.5, 0.0, 0.0] == [state.remaining(now) for now in (129.5, 130.0, 131.0)]
+    assert "the lease of 'n' is over: its time is up" == str(state.lost_error())
     assert state.tend(130.0) == Lost("it was not renewed in time")
     assert state_of(30, renew=False).tend(130.0) == Lost("its time is over")
 

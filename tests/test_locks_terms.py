@@ -145,6 +145,7 @@ def test_what_the_caller_said_goes_along() -> None:
     assert (False, 10**9, "p") == (ask.fair, ask.max_waiters, ask.kind)
     assert ask.learn is not None and ask.waits is not None
     assert asked(Lock("nightly"))[1].learn is None
+    assert asked(Lock("nightly", key="7"))[1].learn is not None
     assert asked(Lock("nightly"))[1].fair
     assert "w" == asked(ReadWriteLock("rows").read)[1].kind
 

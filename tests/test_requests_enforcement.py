@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import socket
@@ -115,7 +116,8 @@ def test_each_option_of_a_policy_reaches_its_semaphore(option: str) -> None:
         wait = round(ask.give_up_at - enforcement.clock(), 1) if ask.wait else 0.0
         said = {"fair": ask.fair, "max_waiters": ask.max_waiters, "enforce": not ask.shadow}
         assert terms.renew, "a request's permit is renewed"
-        assert ask.budget == enforcement.ATTEMPT < 1, "on_outage decides soon"
+        attempts = ask.budget, ask.attempt, terms.attempt
+        assert attempts == (enforcement.ATTEMPT,) * 3 < (1,), "on_outage decides soon"
         return {**times, **said, "blocking_timeout": wait}
 
     others = {**OPTIONS, "blocking_timeout": 4.0, "max_waiters": 5, "enforce": False}
@@ -410,6 +412,23 @@ def test_a_place_that_was_waited_for_in_vain_is_under_pressure_for_a_moment(
     assert {} == pressure._until
 
 
+@pytest.mark.parametrize("pressed", [False, True], ids=["at first", "after a wait in vain"])
+def test_who_has_to_wait_looks_for_a_seat_and_who_asked_already_is_patient(
+    pressed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcement, "pressure", pressure := _Pressure())
+    if pressed:
+        pressure.note(Place("default", "exports", None))
+    plan, steps = enter([policy_of(blocking_timeout=9)], request_of()), list[Any]()
+    with contextlib.suppress(StopIteration):
+        steps.append(next(plan))
+        while True:  # there is no seat, and no permit
+            steps.append(plan.send(None if isinstance(steps[-1], Seated) else Refusal("full")))
+    assert [False] == [step.blocking for step in steps if isinstance(step, Take)]
+    seats = [step.patient for step in steps if isinstance(step, Seated)]
+    assert ([True] if pressed else [False, True]) == seats
+
+
 @pytest.mark.parametrize(("most", "seats"), [(0, 0), (2, 2), (None, 9)])
 def test_there_are_as_many_seats_as_the_settings_say(
     most: int | None, seats: int, settings: Any
@@ -530,14 +549,19 @@ def test_a_stream_that_is_gone_is_not_ended(caplog: pytest.LogCaptureFixture) ->
     made.release()
 
 
-def test_a_stream_of_a_thread_is_ended_at_its_next_part(hold: Hold) -> None:
-    response = StreamingHttpResponse(iter(["one", "two", "three"]))
+def test_a_stream_of_a_thread_is_ended_at_its_next_part(caplog: pytest.LogCaptureFixture) -> None:
+    hold = run(enter([policy_of(max_hold=60)], RequestFactory().get("/export/")))
+    lease, response = hold._permits[0].lease, StreamingHttpResponse(iter(["one", "two"]))
     assert hold.goes_with(response)
     parts = iter(response)
-    assert (b"one", True) == (next(parts), hold.hang_up())
+    lease._hang_up_at = now = lease._state.grant.began
+    assert (b"one", None) == (next(parts), lease.tend(now))
     with pytest.raises(ConnectionResetError, match="max_hold"):
         next(parts)
-    assert 0 == rooms().inside(PLACE)
+    assert lease.ended
+    assert lease.tend(now) is None  # it is said once
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("the stream of /export/ is ended: it held its permit of 'exports'")
 
 
 def test_a_stream_of_a_task_is_ended_by_cancelling_that(hold: Hold) -> None:
@@ -581,6 +605,17 @@ def test_a_response_that_is_dropped_gives_back_though_no_thread_can_be_started_b
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     del response
     eventually(lambda: not rooms().inside(PLACE))
+
+
+def test_what_fails_off_the_request_is_said_and_holds_nothing_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reaper = holding._Reaper()
+    for release in ((lambda: 1 / 0), print):
+        reaper._dropped.append(SimpleNamespace(release=release))  # type: ignore[arg-type]
+    assert -math.inf == reaper._earliest()
+    assert math.inf == reaper._turn() == reaper._earliest()
+    assert ["releasing what was dropped without an end failed"] == caplog.messages
 
 
 def test_a_response_that_is_whole_goes_without_it(hold: Hold) -> None:
@@ -833,6 +868,14 @@ def test_while_it_is_down_the_limit_is_that_of_this_process(redis: Quiet) -> Non
     assert ("full", 503, 1) == (second.refusal.reason, second.status, second.limit)
     first.release()
     assert isinstance(entered(AssertionError("Redis was asked"), limit=1), Hold)
+
+
+def test_who_waits_in_an_outage_is_patient_with_those_who_need_no_seat(redis: Quiet) -> None:
+    redis.failed(redis.era, DOWN)
+    first = entered(AssertionError("Redis was asked"), limit=1)
+    step = next(enter([policy_of(limit=1, blocking_timeout=9)], request_of()))
+    assert isinstance(step, Seated) and step.patient
+    first.release()
 
 
 def test_who_is_refused_in_an_outage_is_told_of_those_who_wait(redis: Quiet) -> None:

@@ -135,6 +135,17 @@ def test_the_places_in_the_queue_of_those_that_are_gone_are_free() -> None:
     assert 1 == len(turns) == mine.waiting(PLACE)
 
 
+def test_as_many_are_let_in_as_places_came_free() -> None:
+    mine, inside = Rooms(), [Someone() for _ in range(5)]
+    for one in inside[:2]:
+        mine.enter(PLACE, one)
+    turns = [mine.ask(PLACE, one, 2, 9, 0) for one in inside[2:]]
+    for one, waiting in zip(inside, (2, 1, 0), strict=False):
+        mine.leave(PLACE, one)
+        assert (2, waiting) == (mine.inside(PLACE), mine.waiting(PLACE))
+        assert [True] == [rung for turn in turns if (rung := turn._bell.wait(0))]  # type: ignore[union-attr]
+
+
 def test_a_waiter_that_gives_up_lets_those_behind_it_in_that_fit() -> None:
     mine, inside, large, small = Rooms(), Someone(), Someone(), Someone()
     mine.enter(PLACE, inside)

@@ -460,6 +460,10 @@ def test_a_transaction_that_would_wait_for_itself_is_told() -> None:
             ours.acquire()
         with pytest.raises(RuntimeError, match="until the open transaction ends"):
             Lock("stock", release_on_commit=True, blocking_timeout=5).acquire()
+        with RLock("again", release_on_commit=True):
+            pass
+        with pytest.raises(RuntimeError, match="RLock"):
+            Lock("again", release_on_commit=True, blocking_timeout=5).acquire()
         assert ours.acquire(blocking=False) is None  # who does not wait has an answer
         with Lock("another", release_on_commit=True):
             pass

@@ -16,7 +16,7 @@ from ..defaults import NAMED
 from ..engine import labels
 from ..engine.keeper import keeper
 from ..engine.wire import ATTEMPT, clock
-from ..protocol.keys import Keys, Token, check_text, keys_of
+from ..protocol.keys import Keys, Policy, Token, check_text, keys_of
 from ..protocol.plans import Ask, Plan, worded
 from ..protocol.scripts import ANY, MOST_PERMITS
 from .lease_state import Terms
@@ -39,12 +39,9 @@ def _token() -> str:
     return Token(_random(16).hex())
 
 
-def _learning(terms: Terms) -> Callable[[], Plan] | None:
-    """How to know an operator's marks on the policy of this child, if it is a child."""
-    policy = terms.keys.policy
-    if policy is None or not isinstance(terms.alias, str):
-        return None
-    return lambda: keeper(terms.alias).clerk.heed(policy)
+def _learning(alias: str, policy: Policy) -> Callable[[], Plan]:
+    """How to know an operator's marks on the policy of a child."""
+    return lambda: keeper(alias).clerk.heed(policy)
 
 
 #: In the place of those of a name.
@@ -305,7 +302,7 @@ class Asking:
         if pattern.ask.wait:
             waits = _waits(terms, pattern.seconds == math.inf and self._lockable())
         if keys.policy is not None:
-            learn = _learning(terms)
+            learn = _learning(terms.alias, keys.policy)
         return terms, pattern.ask_of(keys, label, learn, waits), pattern.seconds
 
     def _is_as_given(self) -> bool:
