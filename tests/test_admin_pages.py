@@ -360,6 +360,7 @@ def test_each_page_stands_in_the_hosts_frame_and_leads_where_there_is_something(
         assert (url, set()) == (url, found.named - {*found.ids})
         assert {"host-style", "host-head", "host-footer"} <= {*found.ids}, url
         assert b"host-class" in answer.content, url
+        assert b'id="logout-form"' in answer.content, url
         crumb = f'&rsaquo; <a href="{LIST}">'
         assert (url != LIST) == (crumb in answer.content.decode()), url
     assert {plain + "change/", child + "change/", child + "history/"} <= links

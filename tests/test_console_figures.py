@@ -116,6 +116,10 @@ def test_a_page_of_a_name_says_how_many_are_not_shown_and_means() -> None:
         found.mean_hold,
     )
     assert "handed over" in found.handed_over
+    none = replace(found, status=make.status(holding=1))
+    assert (0, 0) == (none.more_holders, none.more_waiters)
+    gone = replace(found, status=make.status(holding=0))  # as when it was read once more
+    assert 0 == gone.more_holders
 
 
 def test_a_form_names_a_holder_by_a_mark_of_this_name_only() -> None:
@@ -216,6 +220,15 @@ def test_minutes_are_put_together_by_their_highest_peak_and_their_sums() -> None
     assert Step(rows[0][0], peak=6, waited=7, turned_away=14) == found[0]
     assert 60 == len(charts.steps(rows[:60]))
     assert () == charts.steps([])
+
+
+@pytest.mark.parametrize(
+    ("length", "ticks"),
+    [(1, [0]), (3, [0, 1, 2]), (5, [0, 1, 2, 3, 4]), (60, [0, 15, 30, 45]), (0, [])],
+)
+def test_a_chart_has_some_times_below_it(length: int, ticks: list[int]) -> None:
+    some = [Step(ago(60 * (length - n)), 1, 0, 0) for n in range(length)]
+    assert [some[n].start for n in ticks] == [*charts.chart(some, None).ticks]
 
 
 def test_a_chart_has_the_limit_as_a_line_and_rejections_above_waits() -> None:

@@ -673,3 +673,13 @@ def test_json_is_written_line_by_line_on_a_terminal_too(
     with pytest.raises(KeyboardInterrupt):
         command._watch(lambda width: ["{}"], 1.0, "json")
     assert "{}\n" * 2 == said.getvalue()
+
+
+def test_what_is_cleared_and_what_was_done_fits_a_narrow_terminal() -> None:
+    one = make.status("n" * 40, holders=(holder("aaa", label=WHO),))
+    act = Act(make.AT, "clear", "n" * 40, None, "ann" * 10, "why " * 20, ids=("aaaaaaaa",) * 5)
+    for width in (70, 79):
+        lines = display.holders_table([(one, one.holders[0])], width, STYLE)
+        lines += display.acts([act], width, STYLE)
+        assert {width} == {len(line) for line in lines if "…" in line}
+        assert 2 == sum("…" in line for line in lines)

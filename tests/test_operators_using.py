@@ -167,6 +167,7 @@ def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: 
     assert [*named] == Recent(**OTHER)[:] and {} == counted(["exports"], **OTHER)
     with Semaphore("exports", 3, key="7", **OTHER), Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "nightly", **OTHER))
+        actions.pause("exports", "7", **OTHER)
         for order in ("name", "recent", "waiting", "refused", "-oldest", "-name"):
             for more in ({}, {"query": "e"}, {"policy": "exports"}):
                 found, unread = Selection(order, **more, **OTHER).read(0, 9)
