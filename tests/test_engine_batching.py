@@ -509,6 +509,48 @@ def test_a_connection_that_came_late_because_the_loop_was_busy_is_made_again() -
     run(main())
 
 
+def test_a_connection_that_came_late_on_a_loop_that_is_on_time_is_a_failure() -> None:
+    class Late(Line):
+        tries = 0
+
+        async def get_connection(self) -> Line:
+            self.tries += 1
+            assert self.tries < 9
+            raise errors.TimeoutError("Timeout connecting to server")
+
+    async def main() -> None:
+        line = Late()
+        with pytest.raises(Failure) as caught:
+            await Batcher(line).submit(step("first"))
+        assert ("unreachable", 1) == (caught.value.why, line.tries)
+
+    run(main())
+
+
+def test_what_was_asked_for_while_a_connection_failed_goes_over_the_next() -> None:
+    class Failing(Line):
+        tries = 0
+
+        async def get_connection(self) -> Line:
+            self.tries += 1
+            if self.tries == 1:
+                await asyncio.sleep(0.01)
+                raise errors.ConnectionError("refused")
+            return await super().get_connection()
+
+    async def main() -> None:
+        batcher = Batcher(Failing())
+        first = batcher.submit(step("first"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = batcher.submit(step("second"))
+        await asyncio.wait([first])
+        assert isinstance(first.exception(), Failure)
+        assert ["ok", "second"] == (await second).reply
+
+    run(main())
+
+
 def test_a_socket_timeout_of_the_project_that_is_shorter_rules() -> None:
     async def main() -> None:
         line = Line()

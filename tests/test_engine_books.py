@@ -274,6 +274,14 @@ def test_what_can_never_be_written_is_dropped(tally: Books, server: Any, now: li
     assert not tally.unwritten
 
 
+def test_of_too_many_events_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tallies, "MOST_EVENTS", 3)
+    tally = Books()
+    for ms in range(5):
+        tally.happens("w", ms)
+    assert [2, 3, 4] == [ms for *_, ms in tally.events]
+
+
 def test_a_process_that_ends_takes_its_share_back_and_writes_its_events(
     tally: Books, server: Any, now: list[float]
 ) -> None:
@@ -567,6 +575,21 @@ def test_no_more_names_are_noted_than_may(
     server.fails = GONE
     names.tend(server, now[0])
     assert 3 == len(names.fresh)
+
+
+def test_a_name_that_comes_while_others_are_written_is_written_soon(
+    server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, write = Names(list), Names._write
+
+    def meanwhile(self: Names, *given: Any) -> None:
+        write(self, *given)
+        self.add(named("late").keys)
+
+    names.add(named("first").keys)
+    monkeypatch.setattr(Names, "_write", meanwhile)
+    names.tend(server, now[0])
+    assert now[0] + nameses.NOTED_AFTER == names.due
 
 
 def test_very_many_names_are_written_a_thousand_at_a_time(server: Any, now: list[float]) -> None:

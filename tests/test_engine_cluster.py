@@ -213,6 +213,16 @@ def test_a_node_that_names_no_host_means_its_own(
     assert [("run", OWNER), (how, OTHER)] == nodes.verbs()
 
 
+@pytest.mark.parametrize(("to", "how"), [(ask, "asking"), (moved, "run")])
+def test_a_node_of_another_host_is_found_there(
+    nodes: Nodes, reply: Any, to: Callable[[Address], Failure], how: str
+) -> None:
+    elsewhere = Address("127.0.0.2", OWNER.port)
+    nodes.answers["run", OWNER] = to(elsewhere)
+    assert ["ok", elsewhere.port] == reply(step())
+    assert [("run", OWNER), (how, elsewhere)] == nodes.verbs()
+
+
 def test_what_moved_is_remembered_and_what_was_asked_is_not(nodes: Nodes) -> None:
     server = ClusterServer("cluster")
     nodes.answers["run", OWNER] = ask(OTHER)
@@ -718,6 +728,21 @@ def test_any_node_answers_what_names_no_key_but_what_it_refuses_is_refused(nodes
     nodes.answers["slots", first] = silence()
     assert "PONG" == server.command("PING")
     assert server.topology.suspect(first)
+
+
+def test_a_node_that_refuses_several_commands_is_no_suspect(nodes: Nodes) -> None:
+    server = looked()
+    nodes.answers["commands", OWNER] = Failure(errors.ResponseError("NOPERM"), clock(), "final")
+    with pytest.raises(Failure):
+        server.commands([("HGETALL", KEY)])
+    assert not server.topology.suspect(OWNER)
+
+
+def test_what_a_silent_node_owes_several_is_not_asked_for_again_one_by_one(nodes: Nodes) -> None:
+    server = looked()
+    nodes.answers["run", OWNER] = silence()
+    assert ["unanswered"] * 2 == [answer.why for answer in server.many([step(), step()])]  # type: ignore[union-attr]
+    assert [("run", OWNER)] == nodes.verbs()
 
 
 def test_a_wait_follows_its_name_and_is_over_while_the_slot_moves(nodes: Nodes) -> None:

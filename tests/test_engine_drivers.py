@@ -130,6 +130,43 @@ def test_to_the_end_a_cancelled_task_waits_no_longer_than_for_an_undo(
     run(main())
 
 
+def test_to_the_end_a_further_cancellation_gives_no_more_time() -> None:
+    async def main() -> None:
+        waits = loops.Outlasting(
+            asyncio.get_running_loop().create_future(), None, drivers._left_alone
+        )
+        assert not waits.cancel()
+        until, first = waits.until, waits._timer
+        assert not waits.cancel()
+        assert until is not None and (until, first) == (waits.until, waits._timer)
+        waits._give_up()
+        assert isinstance(waits.exception(), Failure)
+
+    run(main())
+
+
+def test_errands_that_take_too_long_for_the_end_of_a_loop_are_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loops, "END", 0.01)
+
+    async def main() -> None:
+        errands, done = loops.Errands(), asyncio.get_running_loop().create_future()
+        errands.start(asyncio.sleep(60), done)
+        await errands.aclose()
+        await a_little()
+        assert done.cancelled()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"), [(OSError("refused"), "refused"), (TimeoutError(), "TimeoutError")]
+)
+def test_an_error_names_its_cause_or_at_least_the_kind_of_it(cause: Exception, said: str) -> None:
+    assert f"Redis: {said}" == str(drivers.error_of(Failure(cause, 0.0, "unreachable")))
+
+
 def test_cancelled_a_plan_undoes_what_it_did_before_the_cancellation_goes_on() -> None:
     async def main() -> None:
         desk, told = Desk(), list[Any]()

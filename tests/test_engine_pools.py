@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,10 +15,11 @@ from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
 from django_redis_sync.engine import pools
+from django_redis_sync.engine import server as servers
 from django_redis_sync.engine.pools import FRESH, AtHand, Borrowed, Exhausted, Own, Waiting
 from django_redis_sync.engine.server import Server
 from django_redis_sync.memory import MemoryServer
-from django_redis_sync.protocol.plans import Failure, Sleep
+from django_redis_sync.protocol.plans import Answer, Failure, Run, Sleep
 
 
 class Line:
@@ -484,13 +486,15 @@ def test_all_that_are_idle_are_closed_when_there_will_be_no_more_questions() -> 
     [(5.0, 0.3, "0.300"), (5.0, 20, "4.000"), (1.0, 20, "0.500"), (5.0, 0.0, "0.010")],
 )
 def test_a_wait_ends_before_the_socket_gives_up_and_never_lasts_for_ever(
-    patience: float, wanted: float, asked: str
+    monkeypatch: pytest.MonkeyPatch, patience: float, wanted: float, asked: str
 ) -> None:
     pool = Pool()
     pool.connection_kwargs = {"socket_timeout": patience}
-    own = Own(pool)
+    own, read = Own(pool), list[float]()
+    monkeypatch.setattr(pools, "read", lambda line, seconds: read.append(seconds) or b"OK")
     assert b"OK" == Waiting(own).pop("wake", wanted)
     (line,) = use(own)  # it was given back
+    assert min(patience, float(asked) + 1.0) == read[0]  # and no longer where the server hangs
     assert f"${len(asked)}\r\n{asked}\r\n".encode() in line.sent[0]
 
 
@@ -523,6 +527,24 @@ def test_an_answer_may_take_as_long_as_the_project_says_but_not_longer_than_ours
 def test_a_plan_sleeps_for_as_long_as_it_says(server: Any) -> None:
     answer = server.perform(Sleep(0.02))
     assert answer.received - answer.sent >= 0.019
+
+
+def test_the_projects_pool_is_known_to_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "used_pools", used := weakref.WeakSet[Any]())
+    assert {Server("default").pool()} == {*used}
+
+
+def test_a_script_that_is_not_known_and_cannot_be_sent_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine, failure = Server("default"), Failure(OSError("cut"), 0.0, "unanswered")
+
+    def run(step: Run) -> Answer:
+        raise failure
+
+    monkeypatch.setattr(mine, "run", run)
+    step = Run("renew", ("x",), (), 1.0)
+    assert failure is mine._again(step, errors.NoScriptError("NOSCRIPT"))
 
 
 def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:

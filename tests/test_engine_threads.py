@@ -106,6 +106,17 @@ def test_what_is_put_on_a_desk_is_done_by_one_thread() -> None:
     assert desk.most == 1
 
 
+def test_whoever_starts_a_thread_is_told_so_warns_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    warned: list[int] = []
+    monkeypatch.setattr(threads, "warn_about_this_process", lambda: warned.append(1))
+    desk = Desk()
+    assert desk.put(1) is True
+    assert ([1], False) == (warned, desk.worker._starting.locked())
+    eventually(lambda: desk.done)
+
+
 def test_many_callers_at_once_get_one_thread() -> None:
     desk = Desk("redis-sync-test-many")
     callers = [threading.Thread(target=desk.put, args=(n,)) for n in range(50)]

@@ -407,6 +407,13 @@ def test_a_waiter_that_hears_nothing_asks_again(desk: Desk) -> None:
     assert believes_until(111, given)
 
 
+def test_a_waiter_whose_words_were_found_before_asks_again_for_its_place(desk: Desk) -> None:
+    hand = Hand(plans.acquire(plans.worded(desk.ask()), 100.0))
+    assert "wait" == hand.said["how"]
+    hand.answer("wait", str(S1), 1000, 0, sent=100).element(None, 101)
+    assert "again" == hand.said["how"]
+
+
 def test_a_hand_over_is_believed_from_its_server_time(desk: Desk) -> None:
     """Rule 1: t1 + (grant - S1) + lease, where t1 and S1 are of the last "wait" answer."""
     hand = desk.waiting(sent=100, lease=4.0)
@@ -682,6 +689,14 @@ def test_a_permanent_lease_that_was_lost_is_asked_for_anew(desk: Desk) -> None:
     hand.answer("lost", sent=101)
 
     assert ("acquire", "t2") == (hand.said["verb"], hand.said["token"])
+
+
+def test_the_confirmation_of_a_permanent_lease_is_asked_for_again_while_the_first_lasts(
+    desk: Desk,
+) -> None:
+    hand = desk.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
+    hand.fail("unanswered", 101.0)
+    assert math.inf == hand.answer("ok", "inf", sent=101).result.until
 
 
 def test_a_permanent_lease_that_cannot_be_confirmed_is_undone_later(desk: Desk) -> None:

@@ -249,6 +249,28 @@ def test_a_waiter_in_memory_looks_again_often_for_nobody_wakes_it() -> None:
     assert 60.0 == memory.pause(Sleep(60.0))
 
 
+def said_in_memory(server: MemoryServer, verb: str, *argv: object) -> list:
+    return server.run(Run(verb, keys_of("p", "x").declared, argv, 1.0)).reply
+
+
+def test_an_operators_limit_in_memory_is_too_small_or_large_enough() -> None:
+    server = MemoryServer()
+    three = ("60000", "try", "p 2", "3 2 - ", 0)
+    assert ["large", "2"] == said_in_memory(server, "acquire", "a", *three)
+    for limit, reply in (("3", "ok"), ("1", "large")):
+        said_in_memory(server, "operate", "", "resize", limit, "-", 0)
+        assert reply == said_in_memory(server, "acquire", f"b{limit}", *three)[0]
+
+
+def test_the_server_in_memory_knows_the_time_and_says_what_it_does_not_know() -> None:
+    server = MemoryServer()
+    seconds, microseconds = map(int, server.command("TIME"))
+    assert abs(seconds - time.time()) < 60 and 0 <= microseconds < 10**6
+    assert "PONG" == server.command("PING")
+    with pytest.raises(NotImplementedError, match="DBSIZE"):
+        server.command("DBSIZE")
+
+
 # As decorators
 
 
