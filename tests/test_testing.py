@@ -260,6 +260,30 @@ def test_an_operators_limit_in_memory_is_too_small_or_large_enough() -> None:
     for limit, reply in (("3", "ok"), ("1", "large")):
         said_in_memory(server, "operate", "", "resize", limit, "-", 0)
         assert reply == said_in_memory(server, "acquire", f"b{limit}", *three)[0]
+    full = said_in_memory(server, "acquire", "c", "60000", "try", "p 1", "1 3 - ", 0)
+    assert ["no", "full", "0", "", "1"] == full
+
+
+def test_who_waits_in_memory_is_shown_since_when_and_until_when_it_is_believed_in() -> None:
+    server, terms = MemoryServer(), ("p 1", "1 1 - ", 0)
+    said_in_memory(server, "acquire", "a", "60000", "try", *terms)
+    before = time.time()
+    said_in_memory(server, "acquire", "b", "60000", "wait", *terms)
+    token, since, until, _ = said_in_memory(server, "inspect", "", 9)[-1]
+    assert "b" == token
+    assert before - 1 <= int(since) / 10**6 <= time.time() + 1
+    assert before + 1 < float(until) / 1000 <= time.time() + memory.PATIENCE + 1
+
+
+def test_a_lease_in_memory_is_adopted_by_whoever_knows_its_last_renewal() -> None:
+    server = MemoryServer()
+    _, fence, _ = said_in_memory(server, "acquire", "a", "60000", "try", "p 1", "1 1 - ", 0)
+    said = [("set", 3, 0), ("adopt", 4, 3), ("adopt", 4, 3), ("adopt", 5, 3)]
+    replies = [
+        said_in_memory(server, "renew", "a", fence, how, "60000", nth, known, 0)[0]
+        for how, nth, known in said
+    ]
+    assert ["ok", "ok", "ok", "adopted"] == replies
 
 
 def test_the_server_in_memory_knows_the_time_and_says_what_it_does_not_know() -> None:
