@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import secrets
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,7 @@ from django_redis_sync.engine.quorum import (
     steps,
     voting,
 )
+from django_redis_sync.engine.quorum import loop as quorum_loop
 from django_redis_sync.engine.quorum.async_server import AsyncQuorumServer
 from django_redis_sync.engine.quorum.members import deducted, stretched
 from django_redis_sync.engine.quorum.server import QuorumServer
@@ -293,6 +296,73 @@ def test_a_grant_after_the_vote_is_renewed_and_released_too(five: Five) -> None:
     assert ("t", "99") == five["e"].told("renew")[0][:2] == five["e"].told("release")[0][:2]
 
 
+def test_a_refusal_or_a_failure_after_the_vote_changes_nothing(five: Five) -> None:
+    """Neither has a fence that a renewal could name."""
+    five["d"].says = five["e"].says = lambda step: (
+        None if step.verb == "acquire" else REPLIES[step.verb]
+    )
+    errors_of_loop: list[Any] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, said: errors_of_loop.append(said)
+        )
+        server = AsyncQuorumServer(Quorum(five))
+        assert "ok" == (await server.run(ask())).reply[0]
+        five["d"].answer(["no", "full", 0])
+        five["e"].unanswered.pop().set_exception(GONE)
+        await asyncio.sleep(0)
+        await server.run(RENEW)
+
+    asyncio.run(main())
+    assert [1, 1, 1, 0, 0] == [len(member.told("renew")) for member in five.values()]
+    assert [] == errors_of_loop
+
+
+def test_each_try_of_an_ask_has_a_token_of_its_own(five: Five) -> None:
+    """The last may be buried on a server that answered late."""
+    five.ok("30302")
+    assert ["wait", "wait"] == [reply[0] for reply in run(five, ask("wait"), ask("wait"))]
+    first, second = (argv[0] for argv in five["a"].told("acquire"))
+    assert "t" == first != second
+
+
+def test_a_waiter_that_gives_up_has_nothing_to_undo(five: Five) -> None:
+    five.ok("30302")
+    giveup = plans.undoing(KEYS, "t")
+    giveup = giveup._replace(
+        argv=tuple("giveup" if word == "undo" else word for word in giveup.argv)
+    )
+    assert "wait" == run(five, ask("wait"))[0][0]
+    before = [len(member.told("release")) for member in five.values()]
+    assert [["gone"]] == run(five, giveup)
+    assert before == [len(member.told("release")) for member in five.values()]
+    assert {} == held._known
+
+
+def test_what_this_process_knows_nothing_of_is_lost(five: Five) -> None:
+    assert [["lost"], ["lost"]] == run(five, RENEW, RELEASE)
+    assert [] == [step for member in five.values() for step in member.asked]
+
+
+def test_one_servers_word_is_enough_that_the_caller_is_mistaken(five: Five) -> None:
+    five.ok("30302")
+    for mistake in (["kind", "r"], ["large", "3"]):
+        says(five, "acquire", mistake, "e")
+        assert [mistake] == run(five, ask("wait"))
+
+
+def test_an_error_that_is_no_servers_ends_the_vote(five: Five) -> None:
+    five["c"].says = lambda step: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        run(five, ask())
+    failed: asyncio.Future[Any] = asyncio.Future(loop=asyncio.new_event_loop())
+    failed.set_exception(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        voting._count(failed, "a", voting.Votes({}, {}))
+    failed.get_loop().close()
+
+
 def test_a_majority_that_grants_to_somebody_who_gave_up_meanwhile_takes_it_back(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -548,6 +618,29 @@ def test_a_command_is_answered_by_any_server_and_fails_when_all_do(
     assert [(alias, voting.PATIENCE) for alias in five] == sorted(asked)
 
 
+def test_the_first_answer_to_a_command_is_not_kept_waiting_for_the_others(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, late = threading.Event(), []
+
+    def command(alias: str) -> str:
+        if alias != "c":
+            late.append(silent.wait(20))
+        return alias
+
+    async def main() -> Any:
+        try:
+            return await AsyncQuorumServer(Quorum(five)).command("TIME")
+        finally:
+            silent.set()
+
+    monkeypatch.setattr(
+        async_server, "server_of", lambda a: SimpleNamespace(command=lambda *_, timeout: command(a))
+    )
+    assert "c" == asyncio.run(main())
+    assert [True] * 4 == late  # none had given up by then
+
+
 # In sync code
 
 
@@ -578,6 +671,19 @@ def test_of_several_steps_each_has_its_answer_or_its_failure(
 def test_a_wait_lasts_as_long_as_it_says_for_no_server_wakes_it(in_sync_code: QuorumServer) -> None:
     answer = in_sync_code.wait(plans.Wait(KEYS, "t", 0.05))
     assert answer.reply is None and answer.received - answer.sent >= 0.05
+
+
+def test_sync_code_has_a_thread_that_keeps_no_process_alive(in_sync_code: QuorumServer) -> None:
+    """And another one when that has ended, as in a forked child."""
+    for _ in range(2):
+        assert "ok" == in_sync_code.run(ask(token=secrets.token_hex(4))).reply[0]
+        (thread,) = [t for t in threading.enumerate() if t.name == "redis-sync-quorum"]
+        assert thread.daemon
+        ended = quorum_loop._loop
+        assert ended is quorum_loop._running()
+        ended.stop()
+        assert not ended.runs
+        ended.loop.close()
 
 
 def test_in_async_code_a_wait_and_a_pause_last_as_long_as_they_say(five: Five) -> None:
