@@ -399,6 +399,33 @@ def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyP
     assert ("our own", 1.0) == line.lent
 
 
+def test_of_several_steps_one_whose_script_is_unknown_fails_alone_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked for once more, with its source."""
+    gone = Failure(errors.ConnectionError("cut"), 100.0, "unanswered")
+
+    def run(step: Any) -> Any:
+        raise gone
+
+    mine = server.Server("default")
+    monkeypatch.setattr(server, "Borrowed", Borrowing([100.0], errors.NoScriptError(""), [b"ok"]))
+    monkeypatch.setattr(mine, "own", lambda: None)
+    monkeypatch.setattr(mine, "run", run)
+    step = plans.undoing(keys_of("p", "x"), "t")
+    failed, done = mine.many([step, step])
+    assert failed is gone and ["ok"] == done.reply  # type: ignore[union-attr]
+
+
+def test_a_pause_between_two_steps_lasts_as_long_as_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(server.time, "sleep", slept.append)
+    assert server.Server("default").perform(plans.Sleep(0.2)).reply is None
+    assert [0.2] == slept
+
+
 def test_a_waiter_without_a_connection_asks_again_after_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
