@@ -214,7 +214,7 @@ def test_a_lease_that_the_vote_itself_outlasted_is_no_grant(
     now = itertools.count(100.0, 40.0)
     monkeypatch.setattr(async_server, "clock", lambda: next(now))
     (refused,) = run(five, ask())
-    assert "ok" != refused[0]
+    assert ["no", "full", 0] == refused
     assert all(member.told("release") for member in five.values())
 
 
@@ -279,6 +279,21 @@ def test_of_an_ask_that_was_refused_nothing_is_remembered(five: Five) -> None:
     five.ok("30302")
     assert "no" == run(five, ask())[0][0]
     assert {} == held._known
+
+
+def test_a_lease_that_never_ends_never_ends(five: Five) -> None:
+    five.ok("inf", "inf", "inf")
+    assert "inf" == run(five, ask(lease="inf"))[0][2]
+    assert "inf" == five["a"].told("acquire")[0][1]
+
+
+@pytest.mark.parametrize("mistake", [["kind", "w"], ["large", "1"]])
+def test_a_mistake_of_the_caller_that_one_server_names_is_the_answer(
+    five: Five, mistake: list[str]
+) -> None:
+    five.ok("30302")
+    says(five, "acquire", mistake, "e")
+    assert [mistake] == run(five, ask("wait"))
 
 
 def test_a_grant_after_the_vote_is_renewed_and_released_too(five: Five) -> None:
@@ -566,10 +581,23 @@ def test_a_server_that_was_silent_is_not_waited_for_again(
         monkeypatch.setattr(voting, "PATIENCE", 0.02)
         await server.run(ask()._replace(timeout=1e6))
         monkeypatch.setattr(voting, "PATIENCE", 1e6)
+        monkeypatch.setattr(voting, "LATE", 1e6)  # nor is it given a moment more
+        asked = server.run(ask(token="u")._replace(timeout=1e6))
+        assert "ok" == (await asyncio.wait_for(asked, 30)).reply[0]
         undone = server.run(plans.undoing(KEYS, "t")._replace(timeout=1e6))
         await asyncio.wait_for(undone, 30)
 
     asyncio.run(main())
+
+
+def test_a_vote_that_nobody_can_win_any_more_waits_for_no_silent_server(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voting, "PATIENCE", 1e6)
+    five.ok("30302")
+    grants = five["e"].says
+    five["e"].says = lambda step: None if step.verb == "acquire" else grants(step)
+    assert "no" == run(five, ask()._replace(timeout=1e6))[0][0]
 
 
 def test_a_vote_ends(five: Five, monkeypatch: pytest.MonkeyPatch) -> None:
