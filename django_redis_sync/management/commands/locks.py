@@ -247,7 +247,9 @@ class Command(BaseCommand):
         every = max(0.1, every)
         if format == "json" or self._width() is None:
             while True:
-                self._print(lines(None) if format == "json" else [*lines(None), ""])
+                self._print(lines(None))
+                if format != "json":
+                    self._print([""])
                 self.stdout.flush()
                 time.sleep(every)
         # Not through Django's wrapper, which ends each write with a line.
