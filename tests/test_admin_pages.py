@@ -557,10 +557,11 @@ def test_machines_read_what_the_pages_show(viewer: Client, held: Callable[..., N
     one = viewer.get(LIST + "data-solo/data/").json()
     assert (1, 2, 1) == tuple(one["names"][0][part] for part in ("in_use", "limit", "holding"))
     assert 1 == one["names"][0]["recent"]["granted"]
-    assert "keys" not in one
+    assert "keys" not in one and 1 == one["found"]
     assert "keys" not in viewer.get(LIST + f"{quoted('data-api', '2')}/data/").json()
     keys = viewer.get(LIST + "data-api/data/").json()["keys"]
     assert ["data-api@2", "data-api@10"] == [name["display"] for name in keys["names"]]
+    assert {(1, 1)} == {(each["keys"], each["read"]) for each in keys["policies"]}
 
 
 @pytest.mark.parametrize("where", ["data/", "exports/data/"])

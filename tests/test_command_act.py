@@ -79,6 +79,14 @@ def test_no_error_of_the_command_has_a_password(monkeypatch: pytest.MonkeyPatch)
     assert "redis://***@h:1/0 can't be used" == str(caught.value)
 
 
+def test_it_is_said_how_many_are_to_be_cleared(answer: Any) -> None:
+    answer("y")
+    leases = [Semaphore("s", 2).acquire() for _ in range(2)]
+    assert all(leases)
+    said = locks("clear", "s")
+    assert "Clear these 2? [y/N]" in said and said.endswith("Cleared 2.\n")
+
+
 def test_dry_run_only_shows() -> None:
     with Lock("a"):
         assert "Dry run: nothing was cleared." in locks("clear", "a", "--dry-run")

@@ -392,16 +392,32 @@ def test_a_signal_that_came_while_it_was_started_is_passed_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     child = SimpleNamespace(pid=7, wait=lambda: None)
-    monkeypatch.setattr(runner.subprocess, "Popen", lambda words, **said: child)
     sent: list[int] = []
     job = runner._Job(["backup"], None)
+
+    def start(words: list[str], **said: Any) -> Any:
+        job._received(signal.SIGTERM, None)
+        assert [] == sent
+        return child
+
+    monkeypatch.setattr(runner.subprocess, "Popen", start)
     monkeypatch.setattr(job, "_send", sent.append)
-    job._starting = True
-    job._received(signal.SIGTERM, None)
-    assert [] == sent
     job._start(SimpleNamespace(name="job", fence=9))  # type: ignore[arg-type]
     os.close(job._lifeline)
     assert [signal.SIGTERM] == sent
+
+
+@pytest.mark.parametrize("name", runner._PASSED_ON)
+def test_whoever_waits_for_the_permit_is_ended_by_what_ends_a_command(name: str) -> None:
+    """And by nothing else: that a window has another size, say."""
+    number, job = getattr(signal, name), runner._Job(["backup"], None)
+    if name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"):
+        with pytest.raises(SystemExit) as ends:
+            job._received(number, None)
+        assert 128 + number == ends.value.code
+    else:
+        job._received(number, None)
+    assert [] == job._early
 
 
 @pytest.mark.parametrize("quietly", [False, True])

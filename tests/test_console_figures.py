@@ -10,13 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from django.contrib import messages
+from django.core.exceptions import ImproperlyConfigured
 from django.core.paginator import Paginator
 from django.http import QueryDict
 from django.template.loader import render_to_string
 from django.utils import translation
 
-from django_redis_sync.console import acting, charts, pages, views
+from django_redis_sync.console import acting, broken, charts, pages, views
 from django_redis_sync.console.charts import Bar, Step
 from django_redis_sync.console.pages import Listing, Wanted
 from django_redis_sync.models import Name
@@ -120,6 +122,7 @@ def test_a_page_of_a_name_says_how_many_are_not_shown_and_means() -> None:
     assert (0, 0) == (none.more_holders, none.more_waiters)
     gone = replace(found, status=make.status(holding=0))  # as when it was read once more
     assert 0 == gone.more_holders
+    assert "" == replace(found, holders=()).handed_over
 
 
 def test_a_form_names_a_holder_by_a_mark_of_this_name_only() -> None:
@@ -238,7 +241,12 @@ def test_a_chart_has_the_limit_as_a_line_and_rejections_above_waits() -> None:
     (waits,), (rejections,) = found.waits, found.rejections
     assert ("0", "25", "75") == (waits.x, waits.y, waits.height)
     assert ("0", "0", "25") == (rejections.x, rejections.y, rejections.height)
+    assert {"240"} == {waits.width, rejections.width}  # of 300: one is told from the next
     assert charts.chart([], None).limit_y is None
+    once = charts.chart([Step(make.AT, 1, 1, 0)], None)
+    assert (1, 1, "100") == (once.use_top, once.count_top, once.waits[0].height)
+    later = charts.chart([Step(make.AT), Step(make.AT), Step(make.AT, 0, 1, 1)], None)
+    assert ["400"] * 2 == [later.waits[0].x, later.rejections[0].x]
 
 
 # Acts
@@ -316,6 +324,28 @@ def test_nobody_is_told_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 503 == reply.status_code
     for said in (reply.content.decode(), broken.said):
         assert "***@h:1/0" in said and "s3cret" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ImproperlyConfigured("There is no such alias."), "There is no such alias."),
+        (KeyError("s3cret"), "The connection settings can’t be used (KeyError)."),
+        (redis.ConnectionError("refused"), "refused"),
+    ],
+    ids=["ours", "theirs", "Redis"],
+)
+def test_what_is_wrong_with_the_connection_is_told(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def server_of(alias: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(broken, "server_of", server_of)
+    with pytest.raises(broken.Broken) as caught, broken.asking():
+        pytest.fail("asked all the same")
+    assert said == caught.value.said
+    assert ("settings" in caught.value.remedy) == (said != "refused")
 
 
 def test_acts_are_posts() -> None:

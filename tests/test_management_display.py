@@ -119,6 +119,12 @@ def test_holders_and_waiters_are_told_with_their_oddities() -> None:
     assert "7.0 s" in silent[0]
 
 
+def test_a_waiter_among_holders_is_told_by_its_place() -> None:
+    one = make.status(waiters=(waiter("www", 2),))
+    (_, line) = display.holders_table([(one, one.waiters[0])], None, STYLE)
+    assert "waits, place 2" in line
+
+
 @pytest.mark.parametrize(("more", "said"), [(0, []), (1, ["… and 1 more"] * 2)])
 def test_each_that_is_not_shown_is_counted(more: int, said: list[str]) -> None:
     one = make.status(holders=(holder(),), waiters=(waiter(),), holding=1 + more, waiting=1 + more)
@@ -218,6 +224,12 @@ def test_that_somebody_waits_is_shown_in_a_colour_of_its_own() -> None:
         for some in ((), (waiter(),))
     ]
     assert [None, "warning"] == [row[3].style for row in rows]  # type: ignore[union-attr]
+
+
+def test_it_is_said_how_exact_sums_are() -> None:
+    exact, off = (display._exactness(SimpleNamespace(refused_off=n)) for n in (0, 4))  # type: ignore[arg-type]
+    assert f"Sums are {display.AGAIN:.0f} s old at most." == exact
+    assert f"{exact} A key may have been refused 4 times more than is known of it." == off
 
 
 def test_quantiles_are_said_where_there_are_any() -> None:
@@ -331,7 +343,13 @@ def test_keys_of_a_policy_for_which_most_wait_come_first(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(looking, "status_of", lambda name, using: own)
     monkeypatch.setattr(looking, "Recent", lambda name, using: keys)
-    monkeypatch.setattr(looking, "Selection", lambda order, policy, using: selection)
+    orders: list[str] = []
+
+    def select(order: str, policy: str, using: str) -> Any:
+        orders.append(order)
+        return selection
+
+    monkeypatch.setattr(looking, "Selection", select)
     monkeypatch.setattr(looking, "histories_of", histories_of)
     seen = looking._policy("exports", "", 10, "other")
     assert ["queue", "busy", "idle"] == [one.key for one in seen.groups[0].children]
@@ -339,6 +357,9 @@ def test_keys_of_a_policy_for_which_most_wait_come_first(monkeypatch: pytest.Mon
     ordered = looking._policy("exports", "name", 10, "other")
     assert ["busy", "queue", "idle"] == [one.key for one in ordered.groups[0].children]
     assert [(0, looking.MOST_SUMMED), (0, 10)] == read
+    keys = keys * looking.MOST_SUMMED  # too many to read them all: the busiest
+    looking._policy("exports", "", 10, "other")
+    assert ["recent", "name", "use"] == orders
     own = make.status(fence=0)
     assert looking._policy("exports", "", 10, "other").groups[0].own is None  # never used itself
 
@@ -568,6 +589,7 @@ def test_a_table_is_as_wide_as_the_terminal_when_it_has_to_give_way(width: int) 
     columns[2] = terminal.Column("C", flexible=True)
     (_, line) = terminal.table(columns, [["a" * 30, "b" * 10, "c" * 20]], width)
     assert width == len(line) and "b" * 10 in line
+    assert ("c" * 20 in line) == (width >= 53)  # the widest first
 
 
 def test_the_flexible_columns_give_way_down_to_a_few_letters() -> None:
@@ -659,10 +681,14 @@ def test_each_action_and_each_option_says_what_it_is_for() -> None:
             assert plain or option.choices or option.help, f"{name} {option.dest}"
 
 
-@pytest.mark.parametrize("width", [None, 80])
-def test_json_is_written_line_by_line_on_a_terminal_too(
-    width: int | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("format", "width", "ends"), [("json", None, ""), ("json", 80, ""), ("table", None, "\n")]
+)
+def test_what_is_watched_is_written_line_by_line_for_programs(
+    format: str, width: int | None, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """JSON on a terminal too; between two tables is an empty line."""
+
     def sleep(seconds: float) -> None:
         if said.getvalue().count("{}") == 2:
             raise KeyboardInterrupt
@@ -671,8 +697,8 @@ def test_json_is_written_line_by_line_on_a_terminal_too(
     monkeypatch.setattr(locks, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(command, "_width", lambda: width)
     with pytest.raises(KeyboardInterrupt):
-        command._watch(lambda width: ["{}"], 1.0, "json")
-    assert "{}\n" * 2 == said.getvalue()
+        command._watch(lambda width: ["{}"], 1.0, format)
+    assert f"{{}}\n{ends}" * 2 == said.getvalue()
 
 
 def test_what_is_cleared_and_what_was_done_fits_a_narrow_terminal() -> None:

@@ -203,7 +203,8 @@ def wait_for_three() -> None:
 def test_the_oldest_hold_is_that_of_the_oldest_holder() -> None:
     families = metrics._families()
     metrics._add_now(families, group(status(holders=tuple(holder(held=n) for n in (5, 500, 50)))))
-    assert [500] == [sample.value for sample in families["oldest"].samples]
+    metrics._add_now(families, group(status()))
+    assert [500, 0] == [sample.value for sample in families["oldest"].samples]
 
 
 def test_redis_down_is_a_value_and_no_error(settings: Any) -> None:

@@ -105,7 +105,7 @@ def test_clear_refuses_whom_the_status_does_not_show() -> None:
 @pytest.mark.parametrize("name", ["clear", "pause", "resume", "resize", "reset"])
 def test_every_act_has_a_twin_of_the_same_signature(name: str) -> None:
     mine, twin = getattr(actions, name), getattr(actions, f"a{name}")
-    assert inspect.iscoroutinefunction(twin)
+    assert inspect.iscoroutinefunction(twin) and f"a{name}" == twin.__name__
     assert inspect.signature(mine) == inspect.signature(twin)
 
 
@@ -168,6 +168,16 @@ def test_a_mark_that_is_taken_back_leaves_nothing(raw: redis.Redis) -> None:
         actions.resize("api", key, 3)
         actions.reset("api", key)
         assert {} == raw.hgetall(MARKS)
+
+
+def test_marks_of_another_policys_keys_stay(raw: redis.Redis) -> None:
+    for name in ("api", "other"):
+        actions.pause(name, "7")
+        actions.resize(name, "7", 3)
+    actions.resume("api")
+    actions.reset("api")
+    shown = [status_of(name, "7") for name in ("api", "other")]
+    assert [(False, None), (True, 3)] == [(one.paused, one.override) for one in shown]
 
 
 def test_a_paused_name_stays_listed_and_paused_when_nobody_uses_it(raw: redis.Redis) -> None:
@@ -256,6 +266,7 @@ def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixtu
     assert lease.token not in caplog.text
     actions.resize("q", None, 7)
     assert ("resize", 7) == (caplog.records[-1].sync_event, caplog.records[-1].sync_value)
+    assert 1 == caplog.records[-1].sync_names
 
 
 def test_it_is_known_since_when_a_name_is_paused() -> None:

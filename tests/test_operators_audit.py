@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine.names import names_key, policy_key
-from django_redis_sync.operators import actions, audit, status
+from django_redis_sync.operators import actions, audit, names, status
 from django_redis_sync.operators.audit import audit_key
 from django_redis_sync.operators.doctor.permissions import rules
 from django_redis_sync.operators.status import status_of
@@ -104,6 +104,13 @@ def test_each_act_of_the_command_has_its_reason(words: Any, what: str, limit: An
     (act,) = audit.acts("a")
     assert (what, "migration", audit.person()) == (act.what, act.reason, act.by)
     assert limit == act.limit
+
+
+def test_members_with_scores_are_read_as_any_server_says_them() -> None:
+    flat, pairs = ["a", "1", "b", "2.5"], [["a", 1.0], ["b", 2.5]]
+    assert [("a", 1.0), ("b", 2.5)] == audit._pairs(flat) == audit._pairs(pairs)
+    assert [] == audit._pairs([])
+    assert ["2.5"] * 2 == [names._score(reply) for reply in (flat, pairs)]
 
 
 def test_an_act_is_dated_by_the_server(raw: redis.Redis) -> None:

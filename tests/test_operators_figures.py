@@ -102,10 +102,13 @@ def test_the_hour_of_a_policy_is_known_when_all_its_keys_are() -> None:
     assert Counters(granted=3) == hour(found, past)
     assert hour(found, {("exports", "7"): past["exports", "7"]}) is None
     assert hour(group(*found.all, keys=3), past) is None
+    sums: Any = SimpleNamespace(history=history("exports", None, Counters(rejected=9)))
+    told = group(*found.all, keys=3, sums=sums)
+    assert (Counters(rejected=9), 9) == (hour(told, past), FIGURES["refused"](told, past))
 
 
 def test_the_heaviest_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = [f"n{n}" for n in range(listing.MOST_COMPARED + 50)]
+    some = Latest(f"n{n}" for n in range(listing.MOST_COMPARED + 50))
     compared: list[str] = []
 
     def groups_of(units: Any, most: int, **_: Any) -> Any:
@@ -115,9 +118,12 @@ def test_the_heaviest_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(listing, "groups_of", groups_of)
     monkeypatch.setattr(listing, "heaviest", lambda policy, using: ["n149", "n0", "gone"])
     monkeypatch.setattr(listing, "Recent", lambda *_, **__: some)
-    listing.Selection("use")
-    assert ["n149", "n0"] == compared[:2]
-    assert listing.MOST_COMPARED == len(compared) == len({*compared})
+    for order in ("use", "-use"):  # the least of the same ones first
+        assert listing.MOST_COMPARED == listing.Selection(order).compared
+        assert ["n149", "n0"] == compared[:2] and {"n1", "n90"} < {*compared}
+        assert listing.MOST_COMPARED == len(compared) == len({*compared})
+    del some[listing.MOST_COMPARED :]
+    assert listing.Selection("use").compared is None  # all were
 
 
 # History
@@ -287,6 +293,8 @@ def test_a_holder_whose_record_cannot_be_read_has_a_permit(record: str) -> None:
     said = reply(used="1", holding=1, holders=["t", "1030000", record])
     (found,) = status._status(keys_of("p", "x"), said).holders
     assert ("held", 1, 30.0) == (found.state, found.permits, found.ends_in)
+    if record == "h":
+        assert (0, 1000.0, {}) == (found.fence, found.since.timestamp(), found.label)
 
 
 @pytest.mark.parametrize(
@@ -301,6 +309,7 @@ def test_a_name_is_used_when_anything_of_it_is_there(said: Any) -> None:
 def test_an_unused_name_has_the_limit_of_the_settings() -> None:
     nothing = reply(fence="0", seen="")
     assert not status._status(keys_of("p", "x"), nothing).used
+    assert status._status(keys_of("p", "x"), nothing).callers_limit is None
     assert 7 == status._status(keys_of("p", "x"), nothing, 7).limit
     assert 3 == status._status(keys_of("p", "x"), reply(), 7).limit
     assert 4 == status._status(keys_of("p", "x"), reply(limit="4"), 7).limit

@@ -168,6 +168,13 @@ def test_a_version_is_compared_by_its_numbers(version: str, said: str) -> None:
     assert said == level(servers._version(Answers(), {"redis_version": version}))  # type: ignore[arg-type]
 
 
+def test_a_server_is_called_by_its_name() -> None:
+    valkey = {"redis_version": "7.2.4", "valkey_version": "8.0.1"}
+    for info, name in ((valkey, "Valkey 8.0.1"), ({"redis_version": "7.0.15"}, "Redis 7.0.15")):
+        (found,) = servers._version(Answers(), info)  # type: ignore[arg-type]
+        assert f"Version: {name}" == found.title
+
+
 def test_a_replica_is_an_error_and_a_primary_is_not_mentioned() -> None:
     assert "error" == level(servers._role(Answers(), {"role": "slave"}))  # type: ignore[arg-type]
     assert [] == [*servers._role(Answers(), {"role": "master"})]  # type: ignore[arg-type]
@@ -322,6 +329,28 @@ def test_of_many_names_some_are_said() -> None:
     names = [f"n{i}" for i in range(7)]
     assert "n0, n1, n2, n3, n4" == neighbours._listed(names[:5])
     assert "n0, n1, n2, n3, n4 and 2 more" == neighbours._listed(names)
+
+
+@pytest.mark.parametrize(("runs", "said"), [(None, []), (True, ["ok"]), (False, ["error"])])
+def test_uwsgi_has_to_run_threads(
+    runs: bool | None, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "uwsgi_runs_threads", lambda: runs)
+    assert said == [level(iter([found])) for found in neighbours._uwsgi("default")]
+
+
+def test_who_may_not_clean_up_is_asked_to_make_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def command(verb: str, *_: Any) -> None:
+        asked.append(verb)
+        if verb == "DEL":
+            raise Failure(errors.NoPermissionError("can't run this command"), 0.0, "final")
+
+    server: Any = SimpleNamespace(command=command)
+    monkeypatch.setattr(permissions, "_refused_channel", lambda server, channel: "")
+    assert ["DEL"] == [lack.verb for lack in permissions.lacking(server, "p", lambda key: True)]
+    assert "ZRANGE" in asked and not {*asked} & {*permissions._MAKING}
 
 
 def test_a_command_without_a_name_is_given_no_rule() -> None:

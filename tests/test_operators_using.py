@@ -23,7 +23,7 @@ from django_redis_sync.engine.pools import Borrowed
 from django_redis_sync.engine.server import Server
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.metrics import SyncCollector
-from django_redis_sync.operators import actions, audit, names
+from django_redis_sync.operators import actions, audit, names, words
 from django_redis_sync.operators.doctor.examining import examine
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.listing import Selection, heaviest, keys_like
@@ -275,6 +275,17 @@ def test_marks_of_version_0_1_are_taken_back_there(second: None) -> None:
     assert not there("api").paused and [0] == pipelined("other", [("ZCARD", registry)])
 
 
+@pytest.mark.parametrize(("mark", "act"), [("#paused", "reset"), ("#limit", "resume")])
+def test_a_name_of_version_0_1_stays_listed_for_its_other_mark(
+    second: None, mark: str, act: str
+) -> None:
+    registry = marked_key(prefix := conf.current().prefix("other"))
+    pipelined("other", [("ZADD", registry, 1, "api")])
+    pipelined("other", [("HSET", keys_of(prefix, "api").info, mark, 9)])
+    getattr(actions, act)("api", **OTHER)
+    assert [1] == pipelined("other", [("ZCARD", registry)])
+
+
 # The record
 
 
@@ -358,9 +369,13 @@ def test_a_part_of_the_names_is_as_long_as_was_asked(raw: redis.Redis, settings:
     raw.zadd(policy_key(settings.PREFIX, "api"), ranks)
     for key in ("vip", "n2"):
         actions.pause("api", key)
+    actions.pause("other", "7")
     named = {name: {"limit": 3} for name in ("s1", "s2", "n1")}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
-    for recent, first in ((names.Recent(), ["s1", "s2"]), (names.Recent("api"), ["vip"])):
+    for recent, first in (
+        (names.Recent(), ["other", "s1", "s2"]),
+        (names.Recent("api"), ["vip"]),
+    ):
         whole = [*first, "n3", "n2", "n1", "n0"]
         assert (whole, len(whole)) == ([*recent], len(recent))
         parts = [(start, stop) for stop in range(7) for start in range(stop)]
@@ -390,6 +405,9 @@ def test_what_can_be_no_name_hides_no_others(raw: redis.Redis, settings: Any) ->
     raw.zadd(f"{settings.PREFIX}:names", {"a": 1, "": 2, "b\x07": 3, "c" * 9999: 4, "d": 5})
     assert ["d", "a"] == [name for name, _ in names_in_use()] == [*names.newest(9)]
     assert ["d", "a"] == [group.name for group in Selection("recent").read(0, 9)[0]]
+    raw.zadd(policy_key(settings.PREFIX, "a"), {"k": 1, "": 2, "b\x07": 3, "c" * 9999: 4, "l": 5})
+    assert {"a": ["l", "k"]} == names.newest_keys({"a": 9})
+    assert ["a", "a@l", "a@k"] == [words.display(*pair) for pair in names.family("a")]
 
 
 def test_policies_share_the_keys_that_are_read(raw: redis.Redis, settings: Any) -> None:
