@@ -185,7 +185,7 @@ def _wrong(route: Route, mark: Any, fallback: str) -> str:
     try:
         declared = mark.declared()
         if declared is not None:
-            endpoint.policy_of(declared, declared.name or fallback)
+            endpoint.policy_of(declared, fallback)
     except (ImproperlyConfigured, TypeError, ValueError) as error:
         return str(error)
     return ""

@@ -141,7 +141,7 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
     if not _matters(own, view):
         return []
     declared = [
-        endpoint.policy_of(declared, declared.name or fallback)
+        endpoint.policy_of(declared, fallback)
         for mark, fallback in marks
         for declared in (mark.declared_for(request, args, kwargs),)
     ]

@@ -296,6 +296,17 @@ def test_a_lease_that_is_checked_has_its_keeper_looked_after(
         lease.check()
 
 
+def test_a_lease_of_a_name_is_no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lock("a").acquire()
+    assert lease
+    keys = lease.terms.keys
+    other = keys_of("p", "b")
+    said = [lease.is_of(keys, "default"), lease.is_of(keys, "aside"), lease.is_of(other, "default")]
+    assert [True, False, False] == said
+    lease._state.pid += 1  # as in a fork
+    assert not lease.is_of(keys, "default")
+
+
 def test_a_fork_that_leaves_its_parents_block_gives_nothing_back() -> None:
     def leave(lease: Lease) -> None:
         with lease:
@@ -354,6 +365,34 @@ def test_all_or_nothing_passes_on_what_each_is_asked_for() -> None:
     with pytest.raises(ValueError, match="never fit"):
         acquire_all([(Lock("a"), 1), (seats, 6)]).acquire()
     assert not Lock("a").locked()
+
+
+@pytest.mark.parametrize("kind", [Lock, RLock])
+def test_of_all_or_nothing_what_came_is_given_back(kind: Any) -> None:
+    group = acquire_all([kind("a"), Lock("b")], blocking=False)
+    with Lock("b"):
+        assert group.acquire() is asyncio.run(group.aacquire()) is None
+    for lock in (kind("a"), Lock("b")):
+        assert not lock.locked()
+        with pytest.raises(NotAcquired):
+            lock.release()
+
+
+def test_on_a_loop_those_who_wait_are_told_on_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    waiting_on = Semaphore._waiting_on
+
+    def noted(semaphore: Semaphore, channel: str, ask: Any) -> Any:
+        told.append(semaphore.name)
+        return waiting_on(semaphore, channel, ask)
+
+    async def main() -> None:
+        for lock in (Lock("a"), Lock("b", blocking=False), Lock("c", blocking_timeout=9)):
+            assert await lock.aacquire()
+
+    monkeypatch.setattr(Semaphore, "_waiting_on", noted)
+    asyncio.run(main())
+    assert ["a", "c"] == told
 
 
 def test_a_lease_that_was_lost_while_the_others_came_fails_all() -> None:

@@ -87,6 +87,8 @@ def test_it_is_given_up_shortly_before_the_server_may_give_it_away() -> None:
     assert isinstance(step, Run)
     assert state.tended(step, Failure(OSError(), 102.0, "unanswered"), 102.0) is None
     assert 102.3 == pytest.approx(state.due)
+    assert state.tended(step, Failure(OSError(), 102.8, "unanswered"), 102.8) is None
+    assert 102.85 == pytest.approx(state.due)
     assert state.held(102.84)
     assert Lost("it could not be renewed") == state.tend(102.86)
 

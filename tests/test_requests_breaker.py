@@ -180,6 +180,15 @@ def test_what_does_not_end_by_itself_is_said_again_as_time_goes_by(
     assert [0, 0, 1, 0, 0] == said
 
 
+def test_a_probe_that_cannot_be_made_is_told_and_no_answer(
+    monkeypatch: pytest.MonkeyPatch, down: Quiet, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outage, "server_of", lambda alias: {}[alias])
+    caplog.clear()
+    assert not down._is_there()
+    assert ["probing the Redis of the cache 'default' failed"] == caplog.messages
+
+
 def test_settings_that_changed_end_all_probing(settings: Any) -> None:
     some = [outage.breaker(alias) for alias in ("default", "other")]
     for one in some:

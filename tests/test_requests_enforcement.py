@@ -316,6 +316,7 @@ OPTIONS_OF_REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
     "methods": ({"methods": ["POST"]}, (False, [])),
     "blocking_timeout": ({"blocking_timeout": 0.05}, ("timeout", ["timeout"])),
     "enforce": ({"enforce": False}, (True, ["full"])),
+    "shadow": ({"enforce": False, "blocking_timeout": 0.05}, (True, ["full"])),
     "none": ({}, ("full", ["full"])),
 }
 
@@ -362,6 +363,19 @@ def test_whoever_redis_let_in_is_known_here_for_as_long_as_it_is_inside(
         assert 1 == rooms().inside(place)
         hold.release()
         assert 0 == rooms().inside(place)
+
+
+@WAYS
+def test_a_request_takes_one_permit_of_a_name_and_one_of_each_other(asks: Any) -> None:
+    policies = [policy_of(), parse("others", {"limit": 3})]
+    for _ in range(2):  # the second may go the straight way
+        request = request_of()
+        hold = asks(policies[:1], request)
+        assert hold and not asks(policies[:1], request)
+        other = asks(policies, request)
+        assert 1 == len(other._permits) and 2 == len(hold.note)
+        hold.release()
+        other.release()
 
 
 # Several policies
@@ -641,6 +655,19 @@ def test_the_middleware_keeps_nothing_when_what_is_inside_raises(hold: Hold) -> 
     assert 0 == rooms().inside(PLACE)
 
 
+@pytest.mark.parametrize("of_an_async_view", [True, False])
+def test_on_a_loop_the_middleware_keeps_nothing_when_what_is_inside_raises(
+    of_an_async_view: bool, hold: Hold
+) -> None:
+    async def fails(request: Any) -> Any:
+        request._redis_sync_hold, request._redis_sync_async_view = hold, of_an_async_view
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(ConcurrencyLimitMiddleware(fails)(request_of()))
+    assert 0 == rooms().inside(PLACE)
+
+
 @pytest.mark.parametrize(
     ("atomic", "skipped", "found"),
     [(True, (), True), (False, (), False), (True, ("default",), False), (True, ("other",), True)],
@@ -875,6 +902,12 @@ def test_who_waits_in_an_outage_is_patient_with_those_who_need_no_seat(redis: Qu
     first = entered(AssertionError("Redis was asked"), limit=1)
     step = next(enter([policy_of(limit=1, blocking_timeout=9)], request_of()))
     assert isinstance(step, Seated) and step.patient
+    waits = Hold(request_of())
+    turn = enforcement.rooms().ask(HERE, waits, 1, 9, 9)
+    plan = enter([policy_of(limit=1, blocking_timeout=9)], request_of())
+    answers = {Seated: None}  # there is none
+    refused = carried_out(plan, answers)
+    assert ("waiters", 2) == (refused.refusal.reason, refused.refusal.waiting) and turn
     first.release()
 
 

@@ -75,7 +75,7 @@ def test_a_room_is_made_when_somebody_asks_here_and_knows_whom_redis_let_in() ->
     mine.came(PLACE._replace(name="y"), elsewhere)
     assert (1, False) == (mine.inside(PLACE), mine.has_room(PLACE))
     assert mine.ask(PLACE, other, 1, 0, 0) is False
-    assert mine.has_room(PLACE)
+    assert mine.has_room(PLACE) and not mine.alone(PLACE)
     mine.went(PLACE, one)
     assert (0, False) == (mine.inside(PLACE), mine.has_room(PLACE))
     assert mine.ask(PLACE, other, 1, 0, 0) is True

@@ -26,6 +26,7 @@ from django_redis_sync import (
     semaphore_required,
 )
 from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.limits import identity
 from django_redis_sync.memory import _VERBS, MemoryServer
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Run, Sleep, Wait
@@ -157,6 +158,18 @@ def test_filled_fills_the_child_of_a_request(key, clean_redis) -> None:
             others = Client(REMOTE_ADDR="10.9.8.7").get("/x/?tenant=8")
             assert (503 if key is None else 200) == others.status_code
         assert 200 == Client().get("/x/?tenant=7").status_code
+        with filled("kept", 1, request=asked) as lease:
+            assert 1 == lease.permits
+
+
+@pytest.mark.parametrize(
+    ("key", "child"),
+    [("ip", identity.digest("ip", "127.0.0.1")), (by_tenant, identity.of_value("7"))],
+    ids=["ip", "callable"],
+)
+def test_filled_fills_the_child_of_a_key_as_it_stands_in_redis(key, child, no_redis) -> None:
+    with seen("kept", key), filled("kept", 2, key=child):
+        assert 429 == Client().get("/x/?tenant=7").status_code
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def policies_of(route: Route) -> Iterator[Policy]:
         try:
             declared = mark.declared()
             if declared is not None:
-                yield endpoint.policy_of(declared, declared.name or fallback)
+                yield endpoint.policy_of(declared, fallback)
         except (ImproperlyConfigured, TypeError, ValueError):
             continue
 
