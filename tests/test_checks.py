@@ -485,7 +485,11 @@ def test_every_id_is_in_the_documentation() -> None:
         ({"SEMAPHORE": {}}, "did you mean SEMAPHORES", "SEMAPHORES, ENDPOINTS"),
         ({"REQUESTS": {"max_waiter": 1}}, r"\['REQUESTS'\]", "What REQUESTS may say: .*fair"),
         ({"SEMAPHORES": {"x": 2}}, "such as {'limit': 2}, not 2", "What an entry may say: .*limit"),
-        ({"SEMAPHORES": {"x": "2"}}, "such as {'limit': 3}, not '2'", "What an entry may say: .*limit"),
+        (
+            {"SEMAPHORES": {"x": "2"}},
+            "such as {'limit': 3}, not '2'",
+            "What an entry may say: .*limit",
+        ),
         ({"SEMAPHORES": {"x": {"limt": 2}}}, "limt .did you mean limit", "What an entry may say"),
         ({"SEMAPHORES": {"x": {"limit": 2, "status": 2}}}, "from 400 to", "status: HTTP status of"),
         ({"ENDPOINTS": {"free": {"limit": 2, "max_hold": -1}}}, "above 0", "max_hold: Seconds"),

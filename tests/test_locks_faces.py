@@ -135,7 +135,11 @@ def test_an_error_says_its_message_alone_and_keeps_the_rest_on_its_way_elsewhere
         assert getattr(error, "reason", "") == getattr(other, "reason", "")
 
 
-@pytest.mark.parametrize("ends", [Lease.release, Lease.release_later, Lease.detach])
+@pytest.mark.parametrize(
+    "ends",
+    [Lease.release, Lease.release_later, Lease.detach, lambda lease: lease._lose(Lost("gone"))],
+    ids=["released", "released later", "detached", "lost"],
+)
 def test_a_lease_that_was_given_away_is_kept_no_more_though_somebody_keeps_it(ends: Any) -> None:
     lease = Lock("a").acquire()
     assert lease in keeper("default")._held()

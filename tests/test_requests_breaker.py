@@ -124,7 +124,7 @@ def test_one_thread_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Thread:
         def __init__(self, **given: Any) -> None:
-            self.daemon = given.get("daemon")
+            self.said = given.get("daemon"), given.get("name")
 
         def start(self) -> None:
             begun.append(self)
@@ -142,7 +142,8 @@ def test_one_thread_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 == len(begun)
     alive = False
     redis.ask()
-    assert [True] * 2 == [one.daemon for one in begun]  # no process outlives its work for it
+    # No process outlives its work for it.
+    assert [(True, "redis-sync-probe-default")] * 2 == [one.said for one in begun]
 
 
 def test_a_probe_that_fails_is_no_answer(monkeypatch: pytest.MonkeyPatch, down: Quiet) -> None:

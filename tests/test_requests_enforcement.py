@@ -36,9 +36,11 @@ from django_redis_sync.limits.enforcement import (
 from django_redis_sync.limits.holding import Hold, Permit
 from django_redis_sync.limits.outage import Breaker
 from django_redis_sync.limits.policy import Place, Policy, parse
+from django_redis_sync.limits.refusal import aanswer
 from django_redis_sync.limits.rooms import Rooms, rooms
 from django_redis_sync.limits.seats import Seated, Seats
 from django_redis_sync.limits.steps import Call, Take, run
+from django_redis_sync.locks.waiting import may_wait
 from django_redis_sync.middleware import (
     ConcurrencyLimitMiddleware,
     _is_of_admin,
@@ -369,6 +371,9 @@ def test_whoever_redis_let_in_is_known_here_for_as_long_as_it_is_inside(
 def test_a_request_takes_one_permit_of_a_name_and_one_of_each_other(asks: Any) -> None:
     policies = [policy_of(), parse("others", {"limit": 3})]
     for _ in range(2):  # the second may go the straight way
+        both = asks(policies, request_of())
+        assert 2 == len(both._permits)
+        both.release()
         request = request_of()
         hold = asks(policies[:1], request)
         assert hold and not asks(policies[:1], request)
@@ -408,6 +413,26 @@ def test_a_request_that_is_dropped_gives_back_what_it_has(clean_redis: None) -> 
     plan.close()
     eventually(lambda: lease.ended)
     assert 0 == rooms().inside(Place("default", "exports", None))
+
+
+@WAYS
+def test_who_is_refused_one_permit_gives_the_others_back(asks: Any, clean_redis: None) -> None:
+    with Semaphore("others", 1):
+        refused = asks([policy_of(), parse("others", {"limit": 1})], request_of())
+    assert "others" == refused.policy.name
+    assert 0 == Semaphore("exports", 3).status().in_use
+
+
+def test_a_response_of_the_projects_own_may_wait_though_the_view_is_async() -> None:
+    free: list[bool] = []
+
+    def own(request: Any, said: Any) -> HttpResponse:
+        free.append(may_wait())
+        return HttpResponse(status=said.status)
+
+    refused = Refused(policy_of(response=own), 3, Refusal("full"))
+    assert 503 == asyncio.run(aanswer(request_of(), refused)).status_code
+    assert [True] == free
 
 
 # Waiting
@@ -761,22 +786,25 @@ class Fails:
 @pytest.mark.parametrize(
     ("error", "told", "down"),
     [
-        (LeaseLost("gone"), [], False),
-        (Unavailable("down"), [], True),
-        (ValueError("odd"), ["releasing 'exports' failed"], False),
+        (LeaseLost("gone"), "nothing to release: gone", False),
+        (Unavailable("down"), "'exports' will be released when Redis is back: down", True),
+        (ValueError("odd"), "releasing 'exports' failed", False),
     ],
     ids=["lost", "unavailable", "odd"],
 )
 def test_a_permit_that_cannot_be_given_back_breaks_no_response_and_is_told(
-    how: str, error: Exception, told: list[str], down: bool, caplog: Any
+    how: str, error: Exception, told: str, down: bool, caplog: Any
 ) -> None:
     breaker: Any = Quiet()
     permit = Permit(PLACE, Fails(error), breaker)  # type: ignore[arg-type]
-    done = getattr(permit, how)()
-    if done is not None:
-        asyncio.run(done)
-    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert (told, down) == ([one for one in said if "releasing" in one], breaker.down)
+    with caplog.at_level(logging.DEBUG, logger="django_redis_sync"):
+        done = getattr(permit, how)()
+        if done is not None:
+            asyncio.run(done)
+    said = [one for one in caplog.records if "release" in one.getMessage() or one.exc_info]
+    level = "ERROR" if type(error) is ValueError else "DEBUG"
+    assert [(level, told)] == [(one.levelname, one.getMessage()) for one in said]
+    assert down == breaker.down
 
 
 @pytest.mark.parametrize("down", [False, True])

@@ -84,7 +84,11 @@ def test_settings_that_change_are_seen_at_once(given) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [{"limit": 0}, {"limt": 1}, {}, "nowhere", {"limit": 1, "key": "no.such.function"}]
+    "entry",
+    [
+        *({"limit": 0}, {"limt": 1}, {}, "nowhere"),
+        *({"limit": 1, "key": "no.such.function"}, {"limit": 1, "name": ""}),
+    ],
 )
 def test_what_is_wrong_in_the_settings_is_a_configuration_error(given, entry) -> None:
     given(ENDPOINTS={"free": entry})
@@ -116,6 +120,11 @@ ENTRIES = {
 )
 def test_an_exact_match_beats_the_longest_glob_and_one_wins(view: str, name: str) -> None:
     assert name == Endpoints(ENTRIES).find(view).name
+
+
+def test_a_name_is_no_glob() -> None:
+    patterns = {"a*": True, "a?": True, "a[bc]": True, "a:b": False, "a.b-c_d": False}
+    assert patterns == {pattern: policy.is_glob(pattern) for pattern in patterns}
 
 
 def test_a_view_without_an_entry_has_no_policy(given) -> None:

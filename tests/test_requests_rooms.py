@@ -245,6 +245,23 @@ def test_a_wait_that_is_interrupted_keeps_no_place_however_long_its_request_is_k
     assert 0 == mine.waiting(PLACE)
 
 
+def test_a_task_that_is_cancelled_keeps_no_place_however_long_its_request_is_kept() -> None:
+    mine, inside, patient = Rooms(), Someone(), Someone()
+    mine.enter(PLACE, inside)
+    turn = mine.ask(PLACE, patient, 1, 1, 20)
+    assert isinstance(turn, Turn)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(turn.ado())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert 0 == mine.waiting(PLACE)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("visit", [visits, avisits], ids=["sync", "async"])
 @pytest.mark.parametrize("down", [False, True], ids=["redis", "no redis"])
