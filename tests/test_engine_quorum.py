@@ -360,13 +360,6 @@ def test_what_this_process_knows_nothing_of_is_lost(five: Five) -> None:
     assert [] == [step for member in five.values() for step in member.asked]
 
 
-def test_one_servers_word_is_enough_that_the_caller_is_mistaken(five: Five) -> None:
-    five.ok("30302")
-    for mistake in (["kind", "r"], ["large", "3"]):
-        says(five, "acquire", mistake, "e")
-        assert [mistake] == run(five, ask("wait"))
-
-
 def test_an_error_that_is_no_servers_ends_the_vote(five: Five) -> None:
     five["c"].says = lambda step: 1 / 0
     with pytest.raises(ZeroDivisionError):
