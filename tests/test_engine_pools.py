@@ -19,7 +19,8 @@ from django_redis_sync.engine import server as servers
 from django_redis_sync.engine.pools import FRESH, AtHand, Borrowed, Exhausted, Own, Waiting
 from django_redis_sync.engine.server import Server
 from django_redis_sync.memory import MemoryServer
-from django_redis_sync.protocol.plans import Answer, Failure, Run, Sleep
+from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.plans import Answer, Failure, Run, Sleep, Wait
 
 
 class Line:
@@ -545,6 +546,16 @@ def test_a_script_that_is_not_known_and_cannot_be_sent_is_a_failure(
     monkeypatch.setattr(mine, "run", run)
     step = Run("renew", ("x",), (), 1.0)
     assert failure is mine._again(step, errors.NoScriptError("NOSCRIPT"))
+
+
+def test_a_wait_whose_connection_is_cut_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pop(self: Waiting, key: str, seconds: float) -> None:
+        raise errors.ConnectionError("cut")
+
+    monkeypatch.setattr(Waiting, "pop", pop)
+    with pytest.raises(Failure, match="cut") as caught:
+        Server("default").wait(Wait(keys_of("p", "x"), "t", 1.0))
+    assert "unanswered" == caught.value.why
 
 
 def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:

@@ -223,7 +223,7 @@ def test_a_majority_that_does_not_answer_is_a_failure_and_is_undone_later(five: 
         five[alias].says = lambda step: GONE
     (failure,) = run(five, ask())
     assert isinstance(failure, Failure)
-    assert "unreachable" == failure.why
+    assert "unreachable" == failure.why and isinstance(failure.cause, errors.ConnectionError)
     assert "2 of 5 servers of the quorum answered; one failed with: refused" == str(failure.cause)
     assert [1, 1, 1, 0, 0] == [len(later.steps) for later in five.later.values()]
     # An acquire may still be on its way there, so it is buried.
@@ -591,6 +591,15 @@ def test_a_vote_that_nobody_can_win_any_more_waits_for_no_silent_server(
     grants = five["e"].says
     five["e"].says = lambda step: None if step.verb == "acquire" else grants(step)
     assert "no" == run(five, ask()._replace(timeout=1e6))[0][0]
+
+
+def test_a_bare_majority_decides_without_the_others(
+    five: Five, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voting, "PATIENCE", 1e6)
+    for alias in "de":
+        five[alias].says = lambda step: None
+    assert "ok" == run(five, ask()._replace(timeout=1e6))[0][0]
 
 
 def test_a_vote_ends(five: Five, monkeypatch: pytest.MonkeyPatch) -> None:

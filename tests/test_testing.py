@@ -288,6 +288,16 @@ def test_who_waits_in_memory_is_shown_since_when_and_until_when_it_is_believed_i
     assert before + 1 < float(until) / 1000 <= time.time() + memory.PATIENCE + 1
 
 
+@pytest.mark.parametrize(("token", "off"), [("a", 1), ("b", 0)])
+def test_a_lease_in_memory_is_lost_under_another_fence_or_token(token: str, off: int) -> None:
+    server = MemoryServer()
+    _, fence, _ = said_in_memory(server, "acquire", "a", "60000", "try", "p 1", "1 1 - ", 0)
+    other = int(fence) + off
+    assert ["lost"] == said_in_memory(server, "renew", token, other, "set", "9", 1, 0, 0)
+    assert ["lost"] == said_in_memory(server, "release", token, other, 0)
+    assert ["ok"] == said_in_memory(server, "release", "a", fence, 0)
+
+
 def test_a_lease_in_memory_is_adopted_by_whoever_knows_its_last_renewal() -> None:
     server = MemoryServer()
     _, fence, _ = said_in_memory(server, "acquire", "a", "60000", "try", "p 1", "1 1 - ", 0)
