@@ -16,7 +16,7 @@ from ..engine.names import names_key, policy_key
 from ..protocol.keys import check_text, marks_key, quote, split, unquote
 from .configured import configured
 from .history import Counters
-from .status import MOST_ROWS, Status, Unread, readable
+from .status import Status, Unread, readable
 from .sums import Sums, sums_of
 from .words import display
 
@@ -253,7 +253,7 @@ def family(name: str, *, using: str | None = None) -> list[Pair]:
 
 
 def groups_of(
-    names: Sequence[str], most: int, *, using: str | None = None, rows: int = MOST_ROWS
+    names: Sequence[str], most: int, *, using: str | None = None
 ) -> tuple[list[Group], list[Unread]]:
     """A group for each name, with no more than `most` children read in all of them together: each
     policy's newest ones, as many of each."""
@@ -262,7 +262,7 @@ def groups_of(
     share = max(1, most // max(1, len(policies)))
     keys = newest_keys(dict.fromkeys(policies, share), using=using)
     pairs = [(name, key) for name in names for key in (None, *keys.get(name, ()))]
-    found, unread = readable(pairs, using=using, rows=rows)
+    found, unread = readable(pairs, using=using)
     by_name: dict[str, list[Status]] = {name: [] for name in names}
     for one in found:
         # Of a policy the name itself counts when it was used or marked.

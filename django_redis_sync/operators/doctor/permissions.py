@@ -107,8 +107,8 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lac
         base = _base(prefix)
     names = {part: base + part for part in "zhl"} | {"channel": f"{prefix}:wake:doctor"}
     found: list[Lack] = []
-    # The commands that clean up come first: without them, nothing is made.
-    for verb in sorted((set(needed()) | set(_HARMLESS)) - set(_APART), key=_order):
+    # DEL, which cleans up, comes before those that make something: without it, nothing is made.
+    for verb in sorted({*needed(), *_HARMLESS} - {*_APART}):
         if verb in _MAKING and any(lack.verb == "DEL" for lack in found):
             continue
         words = [names.get(w, w) if isinstance(w, str) else w for w in _HARMLESS[verb]]
@@ -131,10 +131,6 @@ def _rule(said: str, verb: str, prefix: str) -> str:
 
 def _base(prefix: str) -> str:
     return f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:"
-
-
-def _order(verb: str) -> int:
-    return list(_HARMLESS).index(verb)
 
 
 def _refusal(server: Server, *words: Any) -> str:
