@@ -171,12 +171,11 @@ def test_a_mark_that_is_taken_back_leaves_nothing(raw: redis.Redis) -> None:
 
 
 def test_marks_of_another_policys_keys_stay(raw: redis.Redis) -> None:
-    for name in ("api", "other"):
-        actions.pause(name, "7")
-        actions.resize(name, "7", 3)
-    actions.resume("api")
-    actions.reset("api")
-    shown = [status_of(name, "7") for name in ("api", "other")]
+    for name, key in (("api", "7"), ("other", "8")):
+        actions.pause(name, key)
+        actions.resize(name, key, 3)
+    assert ["api", "api@7"] == actions.resume("api") == actions.reset("api")
+    shown = [status_of("api", "7"), status_of("other", "8")]
     assert [(False, None), (True, 3)] == [(one.paused, one.override) for one in shown]
 
 
