@@ -265,8 +265,12 @@ def test_a_synchronized_view_that_atomic_requests_wraps(
 
 def test_the_middleware_before_those_that_turn_requests_away(given, settings) -> None:
     given()
-    settings.MIDDLEWARE = [MIDDLEWARE, *settings.MIDDLEWARE[:-1]]
-    assert ["W009"] == found()
+    csrf = "django.middleware.csrf.CsrfViewMiddleware"
+    settings.MIDDLEWARE = [MIDDLEWARE, "django.middleware.common.CommonMiddleware"]
+    assert [] == found()
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, csrf]
+    assert {csrf} == told_of("stands before (.*): it takes")
+    settings.MIDDLEWARE = settings.MIDDLEWARE[1:]
     settings.MIDDLEWARE = [*settings.MIDDLEWARE[1:], MIDDLEWARE, MIDDLEWARE]
     assert ["W009"] == found()
 

@@ -33,6 +33,7 @@ from django_redis_sync.locks import abandoned, counting, transactions
 from django_redis_sync.locks import acquire_all as acquiring
 from django_redis_sync.locks import lease as lease_module
 from django_redis_sync.locks.lease_state import LeaseState, Lost, Terms
+from django_redis_sync.locks.waiting import this_caller
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Grant, Refusal
@@ -307,8 +308,11 @@ def test_a_lease_of_a_name_is_no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     other = keys_of("p", "b")
     said = [lease.is_of(keys, "default"), lease.is_of(keys, "aside"), lease.is_of(other, "default")]
     assert [True, False, False] == said
+    caller, _ = this_caller()
+    assert lease.is_of_caller(caller)
+    assert not elsewhere(lambda: lease.is_of_caller(this_caller()[0]))
     lease._state.pid += 1  # as in a fork
-    assert not lease.is_of(keys, "default")
+    assert not lease.is_of(keys, "default") and not lease.is_of_caller(caller)
 
 
 def test_a_fork_that_leaves_its_parents_block_gives_nothing_back() -> None:
@@ -531,6 +535,24 @@ def test_without_statistics_nothing_is_counted(events: Any) -> None:
     counting.granted(clerk(), terms(keep=0), grant())
     counting.released(clerk(), terms(keep=0), grant())
     assert [] == events
+
+
+def test_who_is_refused_is_counted(events: Any) -> None:
+    with Lock("a"):
+        assert Lock("a", blocking=False).acquire() is None
+        assert asyncio.run(Lock("a", blocking=False).aacquire()) is None
+    assert ["g", "n", "n", "r"] == [kind for kind, _ in events]
+
+
+@pytest.mark.parametrize(("said", "alias"), [(None, "default"), ("aside", "aside")])
+def test_a_transaction_that_would_be_nested_is_looked_for_where_it_is_to_be(
+    said: Any, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(transactions, "in_transaction", lambda using: asked.append(using) or True)
+    with pytest.raises(RuntimeError, match=f"begins a transaction on '{alias}'"):
+        Lock("a").atomic(said).__enter__()
+    assert [alias] == asked
 
 
 def test_a_lease_that_is_given_back_or_lost_is_counted_once(events: Any) -> None:

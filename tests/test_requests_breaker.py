@@ -190,6 +190,24 @@ def test_a_probe_that_cannot_be_made_is_told_and_no_answer(
     assert ["probing the Redis of the cache 'default' failed"] == caplog.messages
 
 
+def test_receivers_hear_of_which_cache_and_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+
+    def receiver(alias: str, down: bool, **_: Any) -> None:
+        heard.append((alias, down))
+
+    monkeypatch.setattr(outage, "tell", lambda call: call())
+    monkeypatch.setattr(Breaker, "_look_after_probes", lambda breaker: None)
+    redis = Breaker("aside")
+    outage.outage_changed.connect(receiver)
+    try:
+        redis.failed(redis.era, DOWN)
+        redis.succeeded(redis.era)
+    finally:
+        outage.outage_changed.disconnect(receiver)
+    assert [("aside", True), ("aside", False)] == heard
+
+
 def test_settings_that_changed_end_all_probing(settings: Any) -> None:
     some = [outage.breaker(alias) for alias in ("default", "other")]
     for one in some:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
@@ -449,6 +450,10 @@ def test_a_place_that_was_waited_for_in_vain_is_under_pressure_for_a_moment(
     now[0] += pressure.MOMENT
     assert not pressure.on(mine)
     assert {} == pressure._until
+    monkeypatch.setattr(pressure, "MOST", 3)
+    for n in range(20):
+        pressure.note(mine._replace(key=str(n)))
+        assert 0 < len(pressure._until) <= 3
 
 
 @pytest.mark.parametrize("pressed", [False, True], ids=["at first", "after a wait in vain"])
@@ -680,6 +685,29 @@ def test_the_middleware_keeps_nothing_when_what_is_inside_raises(hold: Hold) -> 
     assert 0 == rooms().inside(PLACE)
 
 
+async def awaits(request: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+def with_awaitable(request: Any) -> Any:
+    return awaits(request)
+
+
+def interrupted(request: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+def test_of_wrong_settings_the_middleware_says_what_is_wrong(asgi: bool, settings: Any) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": {"limit": 0}}}
+    request = request_of()
+    request.resolver_match = SimpleNamespace(view_name="x")
+    middleware = ConcurrencyLimitMiddleware(awaits if asgi else interrupted)
+    with pytest.raises(ImproperlyConfigured, match="limit must be"):
+        came = middleware.process_view(request, interrupted, (), {})
+        asyncio.run(came)
+
+
 @pytest.mark.parametrize("of_an_async_view", [True, False])
 def test_on_a_loop_the_middleware_keeps_nothing_when_what_is_inside_raises(
     of_an_async_view: bool, hold: Hold
@@ -712,10 +740,15 @@ def test_a_view_is_atomic_where_django_wraps_it(
     assert found == is_atomic(view)
 
 
-def test_a_stream_that_breaks_gives_back_its_permit(hold: Hold) -> None:
-    async def parts() -> Any:
+@pytest.mark.parametrize("on_a_loop", [True, False])
+def test_a_stream_that_breaks_gives_back_its_permit(on_a_loop: bool, hold: Hold) -> None:
+    def parts_of_a_thread() -> Any:
         yield b"part"
         raise ConnectionResetError
+
+    async def parts() -> Any:
+        for part in parts_of_a_thread():
+            yield part
 
     async def main() -> None:
         response = StreamingHttpResponse(parts())
@@ -725,20 +758,14 @@ def test_a_stream_that_breaks_gives_back_its_permit(hold: Hold) -> None:
                 assert (b"part", 1) == (part, rooms().inside(PLACE))
         assert 0 == rooms().inside(PLACE)  # while there is a response
 
-    asyncio.run(main())
+    if on_a_loop:
+        asyncio.run(main())
+    else:
+        response = StreamingHttpResponse(parts_of_a_thread())
+        assert hold.goes_with(response)
+        with pytest.raises(ConnectionResetError):
+            list(response)
     assert 0 == rooms().inside(PLACE)
-
-
-async def awaits(request: Any) -> Any:
-    raise asyncio.CancelledError
-
-
-def with_awaitable(request: Any) -> Any:
-    return awaits(request)
-
-
-def interrupted(request: Any) -> Any:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.usefixtures("clean_redis")

@@ -40,3 +40,5 @@ def test_a_view_of_ninja_answers_as_its_api_does(view, asgi, accept, settings, c
 def test_what_else_has_operations_is_no_view_of_ninja() -> None:
     migration = SimpleNamespace(operations=["an operation"])
     assert answers_by_ninja(lambda request: migration.operations) is None
+    other = type("Schema", (), {"__module__": "ninja.schema"})()
+    assert answers_by_ninja(lambda request: other) is None

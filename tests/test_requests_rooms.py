@@ -143,6 +143,7 @@ def test_as_many_are_let_in_as_places_came_free() -> None:
     for one, waiting in zip(inside, (2, 1, 0), strict=False):
         mine.leave(PLACE, one)
         assert (2, waiting) == (mine.inside(PLACE), mine.waiting(PLACE))
+        assert mine.alone(PLACE)  # Redis knows of none that waited here
         assert [True] == [rung for turn in turns if (rung := turn._bell.wait(0))]  # type: ignore[union-attr]
 
 

@@ -353,6 +353,14 @@ def test_a_test_case_is_decorated_for_each_of_its_tests(no_redis) -> None:
     assert not Lock("x").locked()
 
 
+def test_what_a_decorated_function_returns_is_returned() -> None:
+    async def later(value: int) -> int:
+        return value
+
+    assert 7 == limits_disabled()(lambda value: value)(7)
+    assert 7 == asyncio.run(limits_disabled()(later)(7))
+
+
 def test_whatever_would_run_outside_of_the_block_is_not_decorated() -> None:
     def generated():
         yield
