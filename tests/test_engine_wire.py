@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
@@ -527,6 +528,13 @@ def test_the_end_of_a_process_waits_for_its_loose_ends(monkeypatch: pytest.Monke
     mine.errands = errands = Errands()  # type: ignore[assignment]
     mine.last_words(keeping.clock() + 30)
     assert (True, 0) == (errands.hurried, errands.looks)
+
+
+def test_a_cache_that_was_let_go_is_made_anew_when_it_is_asked_for() -> None:
+    before = caches["default"]
+    for _ in range(2):
+        commands.forget("default")
+    assert before is not caches["default"]
 
 
 def test_belief_goes_on_while_the_machine_sleeps() -> None:

@@ -799,6 +799,15 @@ def test_a_lost_lease_is_not_renewed() -> None:
     assert renewal().answer("lost", sent=105).result is None
 
 
+def test_belief_in_a_renewal_under_way_ends_with_what_it_gives_at_the_least() -> None:
+    belief = plans.Belief(130.0)
+    belief.asked(1, 10.0, 100.0)
+    assert pytest.approx(110.0 - plans.TICK, abs=1e-9) == belief.until
+    belief.asked(2, 60.0, 100.0)
+    belief.answered(2, 159.0)
+    assert 159.0 == belief.until
+
+
 def test_a_permanent_renewal_lasts_for_ever() -> None:
     hand = renewal(math.inf)
     assert "inf" == hand.said["ms"]
