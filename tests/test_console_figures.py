@@ -78,6 +78,7 @@ def test_a_policy_stands_above_the_keys_for_which_most_wait() -> None:
     policy, *children = pages._rows([group(*some, keys=20)], past, flat=False)
     assert ["waited", "busy", "idle", "k0", "k1"] == [one.group.all[0].key for one in children]
     assert [0, 0, 0, 0, 15] == [one.more for one in children]
+    assert [False, *[True] * 5] == [one.child for one in (policy, *children)]
     assert (3, 1, 20) == (policy.group.in_use, policy.group.waiting, policy.group.keys)
     assert (None, 3) == (policy.limit, children[0].limit)
     assert len(some) == len([*pages._rows([group(*some)], past, flat=True)])
@@ -123,6 +124,11 @@ def test_a_page_of_a_name_says_how_many_are_not_shown_and_means() -> None:
     gone = replace(found, status=make.status(holding=0))  # as when it was read once more
     assert 0 == gone.more_holders
     assert "" == replace(found, holders=()).handed_over
+    policy: Any = replace(found, listing=SimpleNamespace())
+    assert [True, False] == [
+        replace(policy, status=make.status(fence=fence)).only_children for fence in (0, 1)
+    ]
+    assert not found.only_children
 
 
 def test_a_form_names_a_holder_by_a_mark_of_this_name_only() -> None:
@@ -245,6 +251,7 @@ def test_a_chart_has_the_limit_as_a_line_and_rejections_above_waits() -> None:
     assert charts.chart([], None).limit_y is None
     once = charts.chart([Step(make.AT, 1, 1, 0)], None)
     assert (1, 1, "100") == (once.use_top, once.count_top, once.waits[0].height)
+    assert ("0", "480") == (once.waits[0].x, once.waits[0].width)
     later = charts.chart([Step(make.AT), Step(make.AT), Step(make.AT, 0, 1, 1)], None)
     assert ["400"] * 2 == [later.waits[0].x, later.rejections[0].x]
 

@@ -286,6 +286,8 @@ def test_a_writer_is_in_once() -> None:
     assert (True, 1, "read/write") == (found.exclusive, found.in_use, found.kind)
     readers = status._status(keys_of("p", "x"), reply(used=str(CONSTANTS["EXCLUSIVE"] - 1)))
     assert (False, CONSTANTS["EXCLUSIVE"] - 1) == (readers.exclusive, readers.in_use)
+    many = status._status(keys_of("p", "x"), reply(used="150", holding=150, holders=writer))
+    assert (150, 1) == (many.in_use, len(many.holders))  # of whom only some are read
 
 
 @pytest.mark.parametrize("record", ["h", "h 5 30000 many 3 - {}"])

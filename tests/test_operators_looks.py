@@ -23,7 +23,7 @@ from django_redis_sync.operators.doctor import (
     servers,
 )
 from django_redis_sync.operators.doctor.servers import Node
-from django_redis_sync.operators.status import Status
+from django_redis_sync.operators.status import Status, Unread
 from django_redis_sync.protocol.plans import Failure
 from tests.support.statuses import AT, forever, holder, status
 
@@ -285,6 +285,17 @@ def test_of_very_many_names_the_marked_ones_are_looked_at_first(
     )
     list(neighbours._names("default"))
     assert [("z", None), ("a", None)] == asked
+
+
+def test_names_that_cannot_be_read_are_said_with_the_reason(
+    judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "unreadable" not in judged(status("exports"))
+    unread = [Unread("odd", "8", Unavailable("another program's value"))]
+    monkeypatch.setattr(neighbours, "readable", lambda pairs, using: ([], unread))
+    found, *_ = neighbours._names("default")
+    assert ("unreadable", "error") == (found.id, found.level) and found.remedy
+    assert "odd@8: another program's value" == found.detail
 
 
 def test_callers_that_disagreed_within_a_day_are_said(judged: Any) -> None:
