@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from django.apps import apps
 from django.core.checks import run_checks
 from django.db import connections, transaction
 from django.http import HttpResponse
@@ -521,3 +522,11 @@ def test_an_app_that_is_not_installed_is_told_once(settings, caplog) -> None:
         conf.current()
     (record,) = caplog.records
     assert "not in INSTALLED_APPS" in record.getMessage()
+
+
+def test_a_process_is_looked_at_as_soon_as_the_app_is_ready(monkeypatch) -> None:
+    looked: list[int] = []
+    where = "django_redis_sync.engine.threads.warn_about_this_process"
+    monkeypatch.setattr(where, lambda: looked.append(1))
+    apps.get_app_config("django_redis_sync").ready()
+    assert [1] == looked
