@@ -420,6 +420,18 @@ def test_receivers_take_no_more_threads_than_they_may() -> None:
     eventually(lambda: ran)
 
 
+def test_a_thread_that_is_idle_serves_the_next_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(couriers, "LINGER", 60.0)
+    courier, by = Courier(), list[threading.Thread]()
+    for count in (1, 2):
+        courier.send(lambda: by.append(threading.current_thread()))
+        eventually(lambda count=count: len(by) == count and courier._idle)
+    assert by[0] is by[1]
+    monkeypatch.setattr(couriers, "LINGER", 0.01)
+    courier.send(lambda: None)  # and it ends with this test
+    eventually(lambda: not courier._threads)
+
+
 def test_a_thread_that_no_receiver_came_to_for_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(couriers, "LINGER", 0.01)
     courier, ran = Courier(), list[int]()
