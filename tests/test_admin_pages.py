@@ -205,6 +205,33 @@ def test_the_page_of_a_name_shows_holders_whole_but_for_their_tokens(viewer: Cli
     assert lease.token not in shown
 
 
+def test_each_cell_stands_below_the_header_that_it_names(viewer: Client) -> None:
+    """A phone shows a cell with its label, and a desktop below its header."""
+    with ReadWriteLock("rw").read, Semaphore("exports", 1, key="7"):
+        eventually(lambda: listed("rw", "exports@7"))
+        shown = [viewer.get(LIST + where).content.decode() for where in ("", "rw/change/")]
+    seen = 0
+    for table in re.findall(r"<table.*?</table>", "".join(shown), re.DOTALL):
+        heads = [
+            " ".join(re.sub(r"<[^>]*>", " ", head).split())
+            for head in re.findall(r'<th[^>]*role="columnheader".*?</th>', table, re.DOTALL)
+        ]
+        for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL):
+            if labels := re.findall(r'data-label="([^"]*)"', row):
+                assert labels == [head for head in heads if head in labels]
+                seen += 1
+    assert seen >= 3
+
+
+def test_of_the_keys_searched_for_a_page_full_is_shown(viewer: Client) -> None:
+    with ExitStack() as stack:
+        for n in range(12):
+            stack.enter_context(Semaphore(f"p{n}", 1, key="user-9"))
+        eventually(lambda: listed(*(f"p{n}@user-9" for n in range(12))))
+        found = viewer.get(LIST, {"q": "user-9"}).content.decode()
+    assert all(f"p{n}@user-9" in found for n in range(12))
+
+
 def test_who_was_turned_away_is_counted_whether_it_waited_or_not(
     viewer: Client, held: Callable[..., None]
 ) -> None:

@@ -111,8 +111,8 @@ def test_a_silent_node_is_a_finding_as_long_as_another_answers(
     monkeypatch.setattr(servers, "nodes_of", lambda alias: nodes)
     monkeypatch.setattr(servers, "LOOKS", {"latency": look})
     monkeypatch.setattr(neighbours, "LOOKS", {})
-    said = {finding.id: finding.nodes for finding in doctor.examine()}
-    assert {"node": ("a",), "latency": ("b",)} == said
+    said = {finding.id: (finding.level, finding.nodes) for finding in doctor.examine()}
+    assert {"node": ("error", ("a",)), "latency": ("ok", ("b",))} == said
     down.add("b")
     with pytest.raises(Unavailable):
         doctor.examine()

@@ -384,16 +384,17 @@ def test_a_part_of_the_names_is_as_long_as_was_asked(raw: redis.Redis, settings:
         ]
 
 
+@pytest.mark.parametrize("chunk", [2, 4])
 def test_a_name_that_was_used_while_the_registry_was_read_is_found(
-    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
+    chunk: int, raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "CHUNK", 2)
+    monkeypatch.setattr(names, "CHUNK", chunk)
     registry, command = f"{settings.PREFIX}:names", names.command
     raw.zadd(registry, {f"n{n}": n for n in range(1, 6)})
 
     def used_meanwhile(alias: str, *words: Any) -> Any:
         found = command(alias, *words)
-        if words[:3] == ("ZREVRANGE", registry, 2):  # n3 and n2; n1 is not read yet
+        if words[:4] == ("ZREVRANGE", registry, 4 - chunk, 3):  # down to n2; n1 is not read yet
             raw.zadd(registry, {"n1": 9})
         return found
 

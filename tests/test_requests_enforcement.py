@@ -49,6 +49,7 @@ from django_redis_sync.middleware import (
     is_atomic,
     policies_of,
 )
+from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.plans import Refusal
 from django_redis_sync.signals import acquire_rejected
 from tests.behaviour.both import eventually
@@ -267,6 +268,15 @@ def test_receivers_of_a_refusal_get_all_there_is_to_say() -> None:
 WAYS = pytest.mark.parametrize(
     "asks", [admit, lambda *said: asyncio.run(aadmit(*said))], ids=["sync", "async"]
 )
+
+
+@WAYS
+def test_a_preflight_takes_no_permit_also_where_one_is_free(asks: Any, clean_redis: None) -> None:
+    policy = policy_of(limit=1)
+    for preflight in (False, True):
+        hold = asks([policy], request_of(), None, preflight)
+        assert (0 if preflight else 1) == status_of("exports").in_use
+        hold.release()
 
 
 @WAYS
