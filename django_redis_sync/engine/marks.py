@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain
 
 from ..protocol.keys import Keys, Policy, policies
@@ -74,8 +75,10 @@ def _mark(paused: str, limit: str) -> str:
 
 
 def refresh(server: Server, registry: str) -> None:
-    """Read all marks now. Failure when that fails."""
-    take(registry, anew_if_cut(lambda: server.run(reading(registry))))
+    """Have this process see all marks now. Where they can't be read, those last known stay in
+    force, and the clerk reads them soon."""
+    with suppress(Failure):
+        take(registry, anew_if_cut(lambda: server.run(reading(registry))))
 
 
 class Marks:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -187,7 +186,7 @@ def _set(alias: str, how: str, field: str, names: Sequence[Keys], value: int | N
     command(alias, "HSET", registry, f"{field}:{keys.quoted}", value or since)
     _operate([operating(keys, how, value or "")], alias)
     command(alias, "HDEL", registry, *(f"x{field}:{one.quoted}" for one in names))
-    _refresh(alias)
+    refresh(server_of(alias), registry)
 
 
 def _take_back(alias: str, how: str, field: str, names: Sequence[Keys]) -> None:
@@ -196,19 +195,13 @@ def _take_back(alias: str, how: str, field: str, names: Sequence[Keys]) -> None:
     over = [f"{mark}:{one.quoted}" for one in names for mark in (field, f"x{field}")]
     command(alias, "HDEL", _marks(alias), *over)
     _unlist_marks_of_0_1(alias, names)
-    _refresh(alias)
+    refresh(server_of(alias), _marks(alias))
 
 
 def _take_out(alias: str, field: str, keys: Keys) -> None:
     """Have the mark of its policy not speak of this key."""
     command(alias, "HSET", _marks(alias), f"x{field}:{keys.quoted}", 1)
-    _refresh(alias)
-
-
-def _refresh(alias: str) -> None:
-    """Have this process see the marks at once; where it can't now, its clerk reads them soon."""
-    with suppress(Failure):
-        refresh(server_of(alias), _marks(alias))
+    refresh(server_of(alias), _marks(alias))
 
 
 def _unlist_marks_of_0_1(alias: str, names: Sequence[Keys]) -> None:

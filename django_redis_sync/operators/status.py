@@ -155,7 +155,7 @@ def _place(name: str, key: str | None, using: str | None) -> tuple[Keys, str]:
 
 def _look(keys: Keys) -> plans.Plan:
     if keys.policy is not None:
-        with contextlib.suppress(Failure):  # as in _refresh_marks
+        with contextlib.suppress(Failure):  # as in marks.refresh
             take(keys.policy.registry, (yield reading(keys.policy.registry)))
     return (yield from plans.run_once("inspect", keys, ("", MOST_ROWS), ATTEMPT, clock()))
 
@@ -209,9 +209,7 @@ def _looks(
 def _refresh_marks(server: Server, wanted: Iterable[Keys]) -> None:
     """The policies of the children: they decide how a child is shown."""
     for registry in {keys.policy.registry for keys in wanted if keys.policy is not None}:
-        # The last known are shown where the marks can't be read: those are in force then.
-        with contextlib.suppress(Failure):
-            refresh(server, registry)
+        refresh(server, registry)
 
 
 def _status(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> Status:
