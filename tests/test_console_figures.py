@@ -514,6 +514,9 @@ def test_a_page_of_a_name_has_each_figure_in_its_place() -> None:
         "Mean wait": "2.0 s", "Held on average": "3.0 s",
         "Waited: half, 95 %": "< 100 ms, 200 ms", "Held: half, 95 %": "< 300 ms, 400 ms",
     } == found.terms  # fmt: skip
+    now = text_of("_name", status=one, detail=detail)
+    assert "exports : 21 in use, 22 waiting in all keys, limit 9 each" in now
+    assert "exports : 3 of 9 in use" in now
     nobody = {"What": "–", "Where": "–"}
     assert {
         "holder-41": {

@@ -457,24 +457,26 @@ def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
     assert A not in topology.primaries
 
 
-def test_a_suspect_holds_up_the_renewals_of_the_others_for_a_moment_only(nodes: Nodes) -> None:
+@pytest.mark.parametrize("silent", [A, B, C])
+def test_a_suspect_holds_up_the_renewals_of_the_others_for_a_moment_only(
+    nodes: Nodes, silent: Address
+) -> None:
     server = ClusterServer("cluster")
     server.topology.look()
-    nodes.answers["run", OWNER] = silence()
-    server.many([step()])
-    assert server.topology.suspect(OWNER)
-    other = "sync:{other}:leases"
-    n = 0
-    while server.topology.of(other) == OWNER:
-        n += 1
-        other = f"sync:{{other{n}}}:leases"
-    elsewhere = step()._replace(keys=(other, *step().keys[1:]))
+    of: dict[Address, Run] = {}
+    for n in range(100):
+        keys = (f"sync:{{other{n}}}:leases", *step().keys[1:])
+        of.setdefault(server.topology.of(keys[0]), step()._replace(keys=keys))
+    nodes.answers["run", silent] = silence()
+    server.many([of[silent]])
+    assert server.topology.suspect(silent)
     nodes.asked.clear()
-    answers = server.many([step(), elsewhere])
-    assert isinstance(answers[0], Failure) and isinstance(answers[1], Answer)
-    assert OWNER == nodes.verbs()[-1][1]  # last
-    assert [LAST_CHANCE] == nodes.timeouts[OWNER]
-    assert [5.0] == nodes.timeouts[server.topology.of(other)]
+    asked = sorted(of)
+    answers = dict(zip(asked, server.many([of[one] for one in asked]), strict=True))
+    kinds = {one: type(answer) for one, answer in answers.items()}
+    assert {one: Failure if one == silent else Answer for one in (A, B, C)} == kinds
+    assert silent == nodes.verbs()[-1][1]  # last
+    assert {one: [5.0] for one in of} | {silent: [LAST_CHANCE]} == nodes.timeouts
 
 
 class Pipeline:

@@ -605,6 +605,21 @@ def test_a_fork_has_all_places_for_those_who_wait() -> None:
     assert b"OK" == waiting.pop("wake", 0.1)
 
 
+def test_whoever_waits_takes_a_place_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "MOST_WAITING", 1)
+    waiting = Waiting(Own(Pool()))
+
+    def meanwhile(line: Any, seconds: float) -> bytes:
+        monkeypatch.setattr(pools, "read", lambda line, seconds: b"OK")
+        with ThreadPoolExecutor(1) as another, pytest.raises(Exhausted):
+            another.submit(waiting.pop, "wake", 0.1).result()
+        return b"OK"
+
+    for _ in range(2):
+        monkeypatch.setattr(pools, "read", meanwhile)
+        assert b"OK" == waiting.pop("wake", 0.1)
+
+
 def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "MOST_WAITING", 1)
     waiting = Waiting(Own(Pool()))

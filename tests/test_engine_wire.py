@@ -317,6 +317,9 @@ def test_a_courier_without_a_thread_is_looked_after(monkeypatch: pytest.MonkeyPa
     assert mine.stuck
     assert mine.look_after()
     assert 2 == len(started)
+    mine._threads[mine] = None  # one that is busy will see to it
+    assert not mine.stuck and not mine.look_after()
+    mine._threads.clear()
     mine._todo.get_nowait()
     assert not mine.look_after()
     assert 2 == len(started)

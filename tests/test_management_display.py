@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -441,7 +442,7 @@ def test_a_text_takes_the_columns_of_what_is_seen(text: str, columns: int) -> No
 def test_a_screen_is_filled_and_what_is_left_out_is_counted(
     lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: (50, 4))
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda **_: os.terminal_size((50, 4)))
     drawn = StringIO()
     terminal.Screen(drawn).draw([f"line{n}" for n in range(lines)])
     shown = drawn.getvalue().replace("\x1b[", "\n").split("\n")

@@ -44,6 +44,15 @@ def test_every_verb_goes_on(x: Name, part: str, verb: str) -> None:
     assert "ok" == x.ask(next(tokens))[0]
 
 
+@pytest.mark.parametrize("ask", ["wait", "try"])
+def test_what_heavy_leases_took_is_free_when_they_are_gone(x: Name, ask: str) -> None:
+    x.hold("a", limit=3, permits=3)
+    x.open()
+    x.raw.delete(x.keys.leases)
+    assert "ok" == x.ask("b", ask, limit=3, permits=3)[0]
+    assert "ok" != x.ask("c", "try", limit=3)[0]
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_waiter_without_a_record_holds_up_nobody(x: Name, verb: str) -> None:
     fence = x.hold("a")

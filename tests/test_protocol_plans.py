@@ -808,6 +808,15 @@ def test_belief_in_a_renewal_under_way_ends_with_what_it_gives_at_the_least() ->
     assert 159.0 == belief.until
 
 
+def test_of_renewals_before_the_last_answered_nothing_is_kept() -> None:
+    belief = plans.Belief(130.0)
+    for nth in range(1, 50):
+        belief.asked(nth, 10.0, 100.0 + nth)
+        if nth % 5 == 0:
+            belief.answered(nth, 110.0 + nth)
+    assert [*range(45, 50)] == [*belief._ends]
+
+
 def test_a_permanent_renewal_lasts_for_ever() -> None:
     hand = renewal(math.inf)
     assert "inf" == hand.said["ms"]

@@ -70,7 +70,7 @@ def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
     if any(one.used for one in found):
         return None
     asked = [(one.name, one.key) for one in found]
-    if len(asked) > 1 or is_known(*asked[0], using=using):
+    if is_known(*asked[0], using=using):
         return None
     if any(one.ever != Counters() for one in histories(asked, minutes=1, using=using)):
         return None

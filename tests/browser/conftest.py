@@ -123,8 +123,8 @@ class Visitor:
             self.browser.add_cookie(cookie)
         if (self.site, name) not in self.cookies:
             self.browser.get(f"{self.site}/admin/login/?next=/admin/")
-            self.browser.find_element("name", "username").send_keys(name)
-            self.browser.find_element("name", "password").send_keys(PASSWORD)
+            self.first("[name=username]").send_keys(name)
+            self.first("[name=password]").send_keys(PASSWORD)
             self.click("[type=submit]")
             # A form that is gone says only that its page is: the answer may still be on its way.
             self.wait_for(lambda: self.browser.get_cookie("sessionid"))
@@ -132,6 +132,9 @@ class Visitor:
 
     def all(self, css: str) -> list[Any]:
         return self.browser.find_elements("css selector", css)
+
+    def first(self, css: str) -> Any:
+        return (self.all(css) or pytest.fail(f"no {css}; the page says:\n{self.text('body')}"))[0]
 
     def text(self, css: str) -> str:
         return str(

@@ -169,7 +169,7 @@ def test_a_manager_resizes_and_resets(manager: Visitor) -> None:
         waiting = Waiting("report", 1)
         queue_of("report", 1)
         manager.open("report/change/")
-        box = manager.browser.find_element("id", "resize-limit")
+        box = manager.first("#resize-limit")
         box.clear()
         box.send_keys("2")
         confirmed(manager, "#act-resize")

@@ -199,7 +199,7 @@ def test_a_skin_leaves_words_on_buttons_and_lines_in_charts(in_skin: Any, skin: 
     manager.wait_for(lambda: manager.all("#confirm"))
     assert re.search(r"Pause looks-imports: 2 hold, \d wait", manager.text(".sync-page"))
     assert [] == manager.browser.execute_script(BUTTONS)
-    manager.browser.find_element("id", "reason").send_keys("tried in a skin")
+    manager.first("#reason").send_keys("tried in a skin")
     manager.click("#confirm")
     manager.wait_for(lambda: manager.all("#act-resume"))
     assert status_is_paused()
