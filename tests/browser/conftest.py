@@ -113,16 +113,29 @@ class Visitor:
         self.browser, self.site = browser, site
 
     def open(self, path: str = "") -> None:
-        self.browser.get(f"{self.site}/admin/django_redis_sync/name/{path}")
+        self.visit(f"/admin/django_redis_sync/name/{path}")
+
+    def visit(self, path: str) -> None:
+        """Go to a page, and wait until all of it is there: on a busy machine the driver comes back
+        earlier at times, with half of the new page or still on the one before."""
+        which = "return [performance.timeOrigin, document.readyState]"
+        before, _ = self.browser.execute_script(which)
+        self.browser.get(f"{self.site}{path}")
+
+        def is_there() -> bool:
+            since, state = self.browser.execute_script(which)
+            return since != before and state == "complete"
+
+        self.wait_for(is_there)
 
     def log_in(self, name: str) -> None:
         """By the login form, once for each site and person; then with the cookies kept of it."""
-        self.browser.get(f"{self.site}/static/admin/img/search.svg")
+        self.visit("/static/admin/img/search.svg")
         self.browser.delete_all_cookies()
         for cookie in self.cookies.get((self.site, name), []):
             self.browser.add_cookie(cookie)
         if (self.site, name) not in self.cookies:
-            self.browser.get(f"{self.site}/admin/login/?next=/admin/")
+            self.visit("/admin/login/?next=/admin/")
             self.first("[name=username]").send_keys(name)
             self.first("[name=password]").send_keys(PASSWORD)
             self.click("[type=submit]")
