@@ -702,11 +702,14 @@ def test_several_commands_go_to_each_node_at_once_and_come_back_in_their_order(
     assert [0.7] * 3 == [timeout for _, timeout in nodes.commands]
 
 
-def test_a_command_of_several_whose_slot_moved_is_asked_where_it_is(nodes: Nodes) -> None:
+@pytest.mark.parametrize(("elsewhere", "how"), [(moved, "slots"), (ask, "asking")])
+def test_a_command_of_several_whose_slot_moves_is_asked_where_it_is(
+    nodes: Nodes, elsewhere: Callable[[Address], Failure], how: str
+) -> None:
     server = looked()
-    nodes.answers["commands", OWNER] = {KEY: moved(OTHER).cause}
-    nodes.answers["slots", OWNER] = moved(OTHER)
-    nodes.answers["slots", OTHER] = "there"
+    nodes.answers["commands", OWNER] = {KEY: elsewhere(OTHER).cause}
+    nodes.answers["slots", OWNER] = elsewhere(OTHER)
+    nodes.answers[how, OTHER] = "there"
     assert ["there"] == server.commands([("HGETALL", KEY)], 0.7)
     assert (("HGETALL", KEY), 0.7) == nodes.commands[-1]
 

@@ -332,6 +332,20 @@ def test_an_async_server_is_made_once_for_a_loop() -> None:
     asyncio.run(main())
 
 
+def test_a_loop_listens_on_a_channel_of_its_caches_own_prefix(settings: Any) -> None:
+    settings.REDIS_SYNC = {}
+    settings.CACHES = {
+        alias: {**settings.CACHES["default"], "KEY_PREFIX": f"of-{alias}"}
+        for alias in ("default", "jobs")
+    }
+
+    async def main() -> list[str]:
+        return [async_server_of(alias).hub.channel for alias in settings.CACHES]
+
+    for alias, channel in zip(settings.CACHES, asyncio.run(main()), strict=True):
+        assert channel.startswith(f"of-{alias}:sync:wake:")
+
+
 def test_receivers_leave_no_connection_of_a_database_open(monkeypatch: pytest.MonkeyPatch) -> None:
     from django.db import connections
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +149,25 @@ def test_each_that_is_not_shown_is_counted(more: int, said: list[str]) -> None:
 )
 def test_the_headline_says_how_full_it_is(said: Any, words: str) -> None:
     assert words == page(make.status(**said)).splitlines()[0]
+
+
+PACKAGE = Path(display.__file__).parents[1]
+
+
+def plurals() -> Iterator[tuple[str, str]]:
+    """The number that chooses between two forms of a text, and the one that it is shown with."""
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            match node:
+                case ast.BinOp(ast.Call(ast.Name("ngettext"), [_, _, number]), ast.Mod(), shown):
+                    if not isinstance(shown, ast.Dict):
+                        yield ast.unparse(number), ast.unparse(shown)
+
+
+def test_the_form_of_a_word_goes_by_the_number_before_it() -> None:
+    found = [*plurals()]
+    assert len(found) > 10
+    assert [] == [pair for pair in found if pair[0] != pair[1]]
 
 
 def test_an_operators_marks_and_a_clash_are_said_with_the_remedy() -> None:
