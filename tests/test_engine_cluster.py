@@ -23,6 +23,7 @@ from django_redis_sync.engine.cluster.factory import ClusterConnectionFactory
 from django_redis_sync.engine.cluster.server import ClusterServer, Node
 from django_redis_sync.engine.cluster.topology import LAST_CHANCE, SUSPECT, Address, Topology
 from django_redis_sync.engine.wire import clock
+from django_redis_sync.operators.doctor import servers as doctor_looks
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run, Wait
 
@@ -676,6 +677,21 @@ def looked() -> ClusterServer:
     server = ClusterServer("cluster")
     server.topology.look()
     return server
+
+
+def test_the_doctor_examines_the_primaries_that_there_are_now(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ClusterServer("cluster")
+    monkeypatch.setattr(doctor_looks, "server_of", lambda alias: server)
+    for primaries in ((A, B, C), (A, B)):
+        for one in (A, B, C):
+            nodes.answers["slots", one] = slots(*primaries)
+        found = doctor_looks.nodes_of("cluster")
+        assert [f"{one.host}:{one.port}" for one in primaries] == [one.name for one in found]
+        assert server.topology.of(KEY) in primaries
+        owns = [one.name for one in found if one.has(KEY)]
+        assert ["{0.host}:{0.port}".format(server.topology.of(KEY))] == owns
 
 
 def test_a_node_has_little_time_to_say_where_the_slots_are(nodes: Nodes) -> None:
