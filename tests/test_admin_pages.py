@@ -568,7 +568,9 @@ def test_a_user_or_an_address_is_found_among_all_policies(
     page = viewer.get(LIST + "found-b/change/?q=10.0.0.1").content.decode()
     assert 1 == page.count(f"found-b@{address}</bdi>") and "found-b@4711</bdi>" not in page
     held("found-c", 3)
-    assert 'id="keys"' in page  # what is sought has a place to be changed in
+    none = viewer.get(LIST + "found-b/change/?q=nobody").content.decode()
+    # What is sought has a place to be changed in, and a way back.
+    assert 'id="keys"' in page and 'id="keys"' in none and "No name holds “nobody”" in none
     assert 'id="keys"' not in viewer.get(LIST + "found-c/change/?q=4711").content.decode()
 
 

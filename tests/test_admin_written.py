@@ -120,7 +120,7 @@ def rows_of_a_list() -> tuple[Any, ...]:
     )
     table = make.status("a/b", limit=None, holders=(forever(),), exclusive=True)
     idle = make.status("idle")
-    policy = [make.status("api", key=key, holders=(holder(),)) for key in "12"]
+    policy = [make.status("a_p", key=key, holders=(holder(),)) for key in "12"]
     some = (busy, table, idle, *policy)
     counts = Counters(granted=2, rejected=3, timed_out=4, reclaimed=5, peak=2)
     past = {
@@ -133,8 +133,8 @@ def rows_of_a_list() -> tuple[Any, ...]:
     return (
         *others,
         pages._row(group(*policy, keys=7), past),
-        replace(last, child=True, more=5, policy="api", hour=None),
-        replace(pages._row(group(*policy), past), more=1, policy="api"),
+        replace(last, child=True, more=5, policy="a_p", hour=None),
+        replace(pages._row(group(*policy), past), more=1, policy="a_p"),
         replace(pages._row(group(policy[0], keys=1), past), child=True),
     )
 
@@ -185,7 +185,7 @@ def policy_name(**said: Any) -> dict[str, Any]:
     sums: Any = SimpleNamespace(
         in_use=21, waiting=22, waited=Quantiles(0.1, 0.2), held=Quantiles(0.3, 0.4)
     )
-    one = make.status("api", fence=0, holders=(holder("aaa"),), **said)
+    one = make.status("api", holders=(holder("aaa"),), **{"fence": 0, **said})
     keys = listed(rows_of_a_list()[:1], Wanted(query="a<b", order="recent"), compared=20)
     return of_a_name(one, detailed(one, listing=keys, sums=sums), longest=1)
 
@@ -229,10 +229,13 @@ PAGES: dict[str, tuple[str, Any]] = {
     "name-busy": (ADMIN + "name", busy_name),
     "name-idle": (ADMIN + "name", idle_name),
     "name-one": (ADMIN + "name", lambda: of_a_name(
-        one := make.status(holders=(holder("aaa"),)), detailed(one), may_manage=True, longest=1
+        one := make.status(holders=(holder("aaa"),), waiters=(waiter(),)), detailed(one),
+        may_manage=True, longest=1,
     )),
     "policy": (ADMIN + "name", policy_name),
-    "policy-paused": (ADMIN + "name", lambda: policy_name(paused_since=ago(5), limit=None)),
+    "policy-paused": (ADMIN + "name", lambda: {
+        **policy_name(paused_since=ago(5), limit=None, fence=1, override=7), "longest": 0
+    }),
     "policy-of-keys": (ADMIN + "name", children_name),
     "policy-of-keys-paused": (ADMIN + "name", lambda: children_name(paused_since=ago(5))),
     "policy-of-keys-resized": (ADMIN + "name", lambda: children_name(override=7)),

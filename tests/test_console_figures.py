@@ -299,6 +299,8 @@ def test_those_chosen_are_released_and_those_shown_are_cleared() -> None:
     cleared = acting.prepare("clear", mine, fields)
     assert (["a"], 0) == ([one.holder.id for one in released.holders], released.gone)
     assert (["a", "b"], 1) == ([one.holder.id for one in cleared.holders], cleared.gone)
+    assert (("holder", first),) == released.fields  # as they are read again when confirmed
+    assert (("shown", first), ("shown", second)) == cleared.fields
 
 
 @pytest.mark.parametrize(("done", "level"), [(True, messages.SUCCESS), (False, messages.WARNING)])
@@ -638,6 +640,7 @@ def test_what_the_doctor_found_is_told_by_what_is_wrong(monkeypatch: pytest.Monk
         (6, "", None, 60, 6),
         (1, "all", None, 60, 0),
         (0, "", None, 60, 0),
+        (0, "all", None, 60, 0),
         (6, "all", "7", 60, 0),
     ],
 )

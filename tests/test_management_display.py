@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,6 +193,21 @@ def test_what_is_said_of_a_policy_is_not_said_of_its_keys_again() -> None:
         said.count("limit to 5"),
     )
     assert "exports@7: 1 of 3 in use" in said and "exports@9" not in said
+
+
+def test_a_page_of_a_policy_tells_of_each_key_in_use() -> None:
+    said = page(
+        make.status(holders=(holder("own"),), clash=(4, ago(60))),
+        make.status(key="7", holders=(holder("aaa"),)),
+        make.status(key="8", waiters=(waiter("www"),)),
+        past=history("exports", "7", Counters(granted=1), suggested_limit=9),
+    )
+    parts = re.split(r"^(exports(?:@[78])?):.*$", said, flags=re.MULTILINE)
+    told = dict(zip(parts[1::2], parts[2::2], strict=True))  # the last of a name
+    for name, id in (("exports", "own"), ("exports@7", "aaa"), ("exports@8", "www")):
+        assert [id] == re.findall(r"\b(own|aaa|www)\b", told[name])
+    assert 1 == said.count("Callers disagree")
+    assert "A limit of 9 would have been enough" in said
 
 
 def test_a_key_that_is_marked_by_itself_is_told_beside_its_policy() -> None:

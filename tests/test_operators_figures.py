@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from django_redis_sync.operators.history import Counters, add, carried, history_
 from django_redis_sync.operators.listing import FIGURES, hour, since
 from django_redis_sync.operators.names import natural
 from django_redis_sync.operators.status import Unread
-from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.keys import keys_of, quote
+from django_redis_sync.protocol.plans import Answer, Failure
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.support import statuses as make
 from tests.support.statuses import ago, forever, group, history, holder, waiter
@@ -105,6 +107,29 @@ def test_the_hour_of_a_policy_is_known_when_all_its_keys_are() -> None:
     sums: Any = SimpleNamespace(history=history("exports", None, Counters(rejected=9)))
     told = group(*found.all, keys=3, sums=sums)
     assert (Counters(rejected=9), 9) == (hour(told, past), FIGURES["refused"](told, past))
+
+
+def test_the_heaviest_are_told_as_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, in turn by use and by refusals; the sums speak of them as keys do."""
+    name, user = quote("job@night"), quote("7@home")
+
+    def known(*keys: str) -> tuple[Any, ...]:
+        return tuple(SimpleNamespace(key=key) for key in keys)
+
+    asked: list[Any] = []
+
+    def sums_of(groups: Any, using: Any) -> Any:
+        asked.append(*groups)
+        if groups == [sums.SITE]:
+            found = known(f"{name}@{user}", "plain"), known(f"{name}@8", "other", "third")
+        else:
+            found = known(user, "8"), known("9", user)
+        return [SimpleNamespace(busiest=found[0], refused=found[1])]
+
+    monkeypatch.setattr(listing, "sums_of", sums_of)
+    assert ["job@night", "plain", "other", "third"] == listing.heaviest()
+    assert ["7@home", "9", "8"] == listing.heaviest("api")
+    assert [sums.SITE, "api"] == asked
 
 
 def test_the_heaviest_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,3 +586,24 @@ def test_of_a_search_only_what_was_sought_is_compared(monkeypatch: pytest.Monkey
 
 def alone(name: str) -> Any:
     return group(make.status(name))
+
+
+@pytest.mark.parametrize(("failing", "tried"), [((0, 40), 10), ((0, 9), 40), ((1, 40), 40)])
+def test_where_nothing_can_be_read_it_is_not_tried_for_long(
+    failing: tuple[int, int], tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def looks(names: Any, using: Any, rows: Any) -> Any:
+        failed = Failure(ConnectionError("refused"), 0.0, "unreachable")
+        for n in range(40):
+            asked.append(n)
+            answer = failed if n in range(*failing) else Answer(reply(), 0.0, 0.0)
+            yield keys_of("p", "exports"), answer
+
+    monkeypatch.setattr(status, "_looks", looks)
+    monkeypatch.setattr(status, "_BATCH", 10)
+    with nullcontext() if tried == 40 else pytest.raises(SyncError, match="refused"):
+        found, unread = status.readable([])
+        assert len(range(*failing)) == len(unread) and 40 == len(found) + len(unread)
+    assert tried == len(asked)

@@ -245,6 +245,26 @@ def test_an_alias_shares_a_database_with_those_of_the_same_place(settings: Any) 
     assert places("unix:///a.sock?db=1") != places("unix:///b.sock?db=1")
 
 
+@pytest.mark.parametrize(
+    ("changed", "shared"),
+    [({}, True), ({"service": "backup"}, False), ({"port": 1}, False), ({"db": 1}, False)],
+)
+def test_by_sentinel_a_place_is_the_service_that_those_who_are_asked_know(
+    changed: Any, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def places(service: str = "main", port: int = 26379, db: int = 0, **_: Any) -> set[Any]:
+        asked = SimpleNamespace(connection_kwargs={"host": "localhost", "port": port})
+        manager = SimpleNamespace(sentinels=[SimpleNamespace(connection_pool=asked)])
+        pool = SimpleNamespace(
+            connection_kwargs={"db": db}, service_name=service, sentinel_manager=manager
+        )
+        server = SimpleNamespace(pool=lambda: pool)
+        monkeypatch.setattr(neighbours, "server_of", lambda alias: server)
+        return neighbours._places("default")
+
+    assert shared == bool(places() & places(**changed))
+
+
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The names that each finding is about, by its id."""
@@ -348,6 +368,23 @@ def test_uwsgi_has_to_run_threads(
 ) -> None:
     monkeypatch.setattr(neighbours, "uwsgi_runs_threads", lambda: runs)
     assert said == [level(iter([found])) for found in neighbours._uwsgi("default")]
+
+
+def test_what_is_tried_is_tried_on_keys_of_the_node_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered, used = list[str](), set[str]()
+
+    def has(base: str) -> bool:
+        offered.append(base)
+        return len(offered) == 3
+
+    def command(verb: str, *words: Any) -> None:
+        used.update(word[:-1] for word in words if str(word).startswith("p:{"))
+
+    monkeypatch.setattr(permissions, "_refused_channel", lambda server, channel: "")
+    assert [] == permissions.lacking(SimpleNamespace(command=command), "p", has)  # type: ignore[arg-type]
+    assert (3, {offered[-1]}) == (len(offered), used)
 
 
 def test_who_may_not_clean_up_is_asked_to_make_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
