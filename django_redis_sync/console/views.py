@@ -294,7 +294,6 @@ def _render(
     context: dict[str, Any],
     status: int | None = None,
 ) -> HttpResponse:
-    request.current_app = own.admin_site.name
     whole = (
         context if template.startswith("_") else {**own.admin_site.each_context(request), **context}
     )
