@@ -516,7 +516,7 @@ PLANTS = [
         "engine/cluster/server.py",
         "if isinstance(reply, errors.AskError) else reply\n",
         "if isinstance(reply, errors.ReadOnlyError) else reply\n",
-        (CLUSTER + "test_a_command_of_several_whose_slot_moved_is_asked_where_it_is",),
+        (CLUSTER + "test_a_command_of_several_whose_slot_moves_is_asked_where_it_is",),
     ),
     Plant(
         "a wait goes where its slot is going",
