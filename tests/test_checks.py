@@ -411,6 +411,17 @@ def test_a_mistake_of_many_views_is_told_once_with_some_of_them(given) -> None:
             assert message.msg.endswith(f"It limits {said}.")
 
 
+def test_a_mistake_in_one_limit_hides_no_other(given) -> None:
+    class Wrong(Mixed):
+        semaphore_limit = "three"
+
+    given()
+    route = routes.Route("shop", semaphore_required("here", limit=3)(Wrong.as_view()))
+    assert {"here"} == {policy.name for policy in routes.policies_of(route)}
+    given(ENDPOINTS={"shop": {"limt": 3}})
+    assert [] == [*routes.policies_of(route)]
+
+
 def test_each_of_the_limits_of_a_view_is_checked(given) -> None:
     given()
     both = semaphore_required("nowhere")(semaphore_required("no place")(view))

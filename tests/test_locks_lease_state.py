@@ -120,6 +120,16 @@ def test_what_is_lost_is_lost_once() -> None:
         state.check_ours()
 
 
+def test_what_is_lost_is_looked_after_no_more() -> None:
+    state = state_of()
+    step = state.tend(110.0)
+    assert isinstance(step, Run)
+    state.lose("a reason")
+    assert (None, math.inf) == (state.tend(120.0), state.due)
+    assert state.tended(step, Answer(["lost"], 110.0, 110.0), 110.0) is None
+    assert math.inf == state.due
+
+
 def test_it_is_given_back_once() -> None:
     state = state_of()
     state.end()

@@ -288,6 +288,8 @@ def test_without_parentheses_it_says_what_to_write() -> None:
         synchronized(send)
     with pytest.raises(TypeError, match=r'"nightly"\) for all calls of it$'):
         synchronized(nightly)
+    with pytest.raises(TypeError, match=r'"min"\) for all calls of it$'):
+        synchronized(min)  # whose arguments nobody knows
 
 
 @both

@@ -437,6 +437,12 @@ def test_the_settings_tell_the_names_and_their_limits(settings: Any) -> None:
     assert expected == configured.configured()
 
 
+def test_what_can_be_no_name_is_left_to_the_checks(settings: Any) -> None:
+    wrong = {"": {"limit": 3}, 7: {"limit": 3}, "a\0b": {"limit": 3}}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {**wrong, "exports": {"limit": 3}}}
+    assert {"exports": 3} == configured.configured()
+
+
 def test_a_finding_of_all_nodes_names_none() -> None:
     one, two = (Finding(id, "ok", id, "") for id in ("one", "two"))
     found = findings.together([("a:1", [one, two]), ("b:2", [one])])

@@ -425,3 +425,32 @@ def test_the_exit_code_of_doctor_is_that_of_errors(
         assert (1, 1) == (code, ended.code)
     else:
         assert 0 == code
+
+
+def test_a_channel_that_nobody_answers_for_is_not_a_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent:
+        closed = False
+
+        def __init__(self, pool: Any) -> None: ...
+
+        def subscribe(self, channel: str) -> None:
+            raise errors.ConnectionError("gone")
+
+        def close(self) -> None:
+            Silent.closed = True
+
+    monkeypatch.setattr(permissions, "PubSub", Silent)
+    server: Any = SimpleNamespace(pool=lambda: None)
+    with pytest.raises(Failure):
+        permissions._refused_channel(server, "p:wake:doctor")
+    assert Silent.closed
+
+
+def test_a_cluster_that_does_not_say_how_it_is_has_no_finding() -> None:
+    def refuse() -> None:
+        raise Failure(errors.NoPermissionError("CLUSTER"), 0.0, "final")
+
+    server: Any = Answers(CLUSTER_INFO=refuse)
+    assert [] == [*servers._cluster(server, {"cluster_enabled": "1"})]

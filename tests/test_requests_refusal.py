@@ -84,6 +84,11 @@ def test_what_is_to_be_raised_is_raised_and_else_the_own_response_is_given(
             assert (response is not None) == (b"own" == ask(request, full).content)
 
 
+def test_where_no_engine_has_our_templates_the_page_is_the_sentence(settings: Any) -> None:
+    settings.TEMPLATES = []
+    assert "Busy." == refusal._page(RequestFactory().get("/"), "Busy.", 503, 7)
+
+
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_a_page_says_in_what_language_it_is(language: str) -> None:
     with translation.override(language):
