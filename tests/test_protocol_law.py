@@ -468,3 +468,74 @@ def test_a_name_that_is_packed_only_half_belongs_to_its_new_holder(writes: int) 
     assert ["ok"] == side.ask("release", token="b", fence=given, how="release")
     assert int(fence) < int(given) < int(side.ask("acquire", token="d", how="try", limit=1)[1])
     assert all(expiry for *_, expiry in side.frozen)
+
+
+def test_a_name_with_one_holder_stays_packed_whatever_it_does() -> None:
+    side, fence = alone("held")
+    for verb, said in (
+        ("acquire", {"token": "a", "how": "again"}),
+        ("acquire", {"token": "b", "how": "try", "limit": 3, "permits": 2}),
+        ("acquire", {"token": "b", "how": "wait", "limit": 3, "permits": 4}),
+        ("renew", {"token": "a", "fence": fence, "how": "set", "ms": 60_000, "nth": 1}),
+        ("renew", {"token": "a", "fence": fence, "how": "confirm"}),
+        ("renew", {"token": "b", "fence": fence, "how": "set", "ms": 1}),
+        ("release", {"token": "b", "fence": fence, "how": "release"}),
+        ("release", {"token": "a", "how": "giveup"}),
+        ("clear", {"token": "b"}),
+        ("inspect", {}),
+        ("release", {"token": "a", "fence": fence, "how": "release"}),
+        ("acquire", {"token": "b", "how": "try", "limit": 3, "permits": 2}),
+    ):
+        side.ask(verb, **said)
+        assert not laid(side), (verb, said)
+
+
+# The very millisecond in which something ends
+
+AT_ITS_END: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
+    ("acquire", {"token": "b", "how": "try"}, ["no", "full", "0"], ["ok"]),
+    ("acquire", {"token": "a", "how": "again"}, ["ok", "1"], ["gone"]),
+    ("renew", {"how": "set", "ms": 70, "nth": 1}, ["ok", "70"], ["lost"]),
+    ("renew", {"how": "confirm"}, ["ok", "1"], ["lost"]),
+    ("release", {"how": "release"}, ["ok"], ["lost"]),
+    ("release", {"how": "share"}, ["ok"], ["lost"]),
+    ("release", {"how": "undo"}, ["ok"], ["gone"]),
+    ("release", {"how": "giveup"}, ["ok", "1"], ["gone"]),
+    ("inspect", {}, [1], [0]),
+]
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["packed", "open"])
+@pytest.mark.parametrize(("verb", "said", "before", "then"), AT_ITS_END)
+def test_a_lease_is_over_when_its_end_is_there(
+    verb: str, said: dict[str, Any], before: list[Any], then: list[Any], short: bool
+) -> None:
+    for ms, expected in ((8999, before), (9000, then)):
+        side = _Alone(compiled(()), short)
+        _, fence, _ = side.ask("acquire", token="a", how="try", lease=9000)
+        side.micros += ms * 1000
+        reply = side.ask(verb, **{"token": "a", "fence": fence, **said})
+        told = reply[7:8] if verb == "inspect" else [word for word in reply if word != fence]
+        assert expected == told[: len(expected)]
+
+
+@pytest.mark.parametrize(("ms", "kept"), [(1999, 1), (2000, 0)])
+@pytest.mark.parametrize("short", [True, False], ids=["packed", "open"])
+def test_min_hold_is_over_when_its_end_is_there(short: bool, ms: int, kept: int) -> None:
+    side = _Alone(compiled(()), short)
+    _, fence, _ = side.ask("acquire", token="a", how="try", lease=9000)
+    side.micros += ms * 1000
+    assert ["ok"] == side.ask("release", token="a", fence=fence, how="release", hold=2000)
+    assert kept == side.ask("inspect")[7]
+
+
+@pytest.mark.parametrize(("early", "wins"), [(1, "b"), (0, "c")])
+def test_a_waiter_is_dead_when_its_deadline_is_there(early: int, wins: str) -> None:
+    side = _Alone(compiled(()), True)
+    _, fence, _ = side.ask("acquire", token="a", how="try", lease=60_000)
+    told = int(side.ask("acquire", token="b", how="wait")[2])
+    side.micros += 1000
+    side.ask("acquire", token="c", how="wait")
+    side.micros = START + (told + scripts.CONSTANTS["PATIENCE"] - early) * 1000
+    side.ask("release", token="a", fence=fence, how="release")
+    assert wins == side.ask("inspect")[9][0]

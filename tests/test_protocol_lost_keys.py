@@ -61,3 +61,13 @@ def test_a_waiter_without_a_record_holds_up_nobody(x: Name, verb: str) -> None:
     VERBS[verb](x, fence)
     x.release("a", fence)
     assert "b" not in x.queue() and "b" not in x.holders()
+
+
+def test_a_winner_without_a_record_that_never_woke_loses_its_lease(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b", "c")
+    x.release("a", fence)
+    x.raw.hdel(x.keys.info, "b")
+    x.silence("b")
+    assert "ok" == x.ask("c", "again")[0]
+    assert ["c"] == x.holders()

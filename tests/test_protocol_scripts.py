@@ -336,6 +336,7 @@ def test_own_lease_and_heartbeat_come_before_the_sweep(x: Name) -> None:
     x.expire("a")
     assert "ok" == x.ask("b", "again")[0]
     assert ["b"] == x.holders()
+    assert ["leases", "info"] == x.traces("b")
 
 
 def test_a_late_waiter_that_has_to_go_on_waiting_keeps_its_place(x: Name) -> None:
@@ -529,10 +530,14 @@ def test_a_renewal_can_be_for_ever_and_back(x: Name) -> None:
     assert all(1000 < ttl <= 1000 + 2 * C["GRACE"] for ttl in x.ttls().values())
 
 
-def test_one_of_two_adopts(x: Name) -> None:
+@pytest.mark.parametrize("known", [4, 5], ids=["", "of a renewal that was lost"])
+@pytest.mark.parametrize("short", [True, False], ids=["packed", "open"])
+def test_one_of_two_adopts(x: Name, short: bool, known: int) -> None:
     fence = x.hold("a", lease=10_000)
+    if not short:
+        x.open()
     x.run("renew", "a", fence=fence, how="set", ms=20_000, nth=4)
-    first = {"fence": fence, "how": "adopt", "ms": 30_000, "nth": 1000, "known": 5}
+    first = {"fence": fence, "how": "adopt", "ms": 30_000, "nth": 1000, "known": known}
     assert ["ok", "30000"] == x.run("renew", "a", **first)
     assert ["ok", "30000"] == x.run("renew", "a", **first)  # asked again: the answer was lost
     assert ["adopted"] == x.run("renew", "a", **{**first, "nth": 2000, "ms": 90_000})
@@ -542,7 +547,7 @@ def test_one_of_two_adopts(x: Name) -> None:
     assert x.left("a") <= 30_000
     # It can be handed on.
     x.run("renew", "a", fence=fence, how="set", ms=30_000, nth=1001)
-    again = {"fence": fence, "how": "adopt", "ms": 500, "nth": 5000, "known": 1002}
+    again = {"fence": fence, "how": "adopt", "ms": 500, "nth": 5000, "known": 1001}
     assert ["ok", "500"] == x.run("renew", "a", **again)
 
 
@@ -698,6 +703,27 @@ def test_the_limit_of_a_name_itself_comes_before_its_policys(x: Name, frees: str
     assert ["b", "c"] == sorted(x.holders())
 
 
+@pytest.mark.parametrize("frees", ["release", "undo", "clear", "resume", "again"])
+def test_whoever_frees_permits_heeds_the_pause_of_the_policy(x: Name, frees: str) -> None:
+    """Of which each carries the mark along: at the name itself, nothing of it is stored."""
+    fence = x.hold("a")
+    x.wait("b", "c")
+    if frees in ("resume", "again"):
+        x.expire("a")
+    asked = {
+        "release": ("release", "a", {"how": "release", "fence": fence}),
+        "undo": ("release", "a", {"how": "undo", "bury": 1}),
+        "clear": ("clear", "a", {}),
+        "resume": ("operate", "", {"how": "resume"}),
+        "again": ("acquire", "b", {"how": "again"}),
+    }
+    verb, token, said = asked[frees]
+    x.run(verb, token, mark=f"{x.now()} 0", **said)
+    assert ([], ["b", "c"]) == (x.holders(), x.queue())
+    x.run("operate", how="poke", mark="0 0")
+    assert (["b"], ["c"]) == (x.holders(), x.queue())
+
+
 def test_the_claim_deadline_is_no_later_than_the_lease(x: Name) -> None:
     """Rule 2."""
     for token, lease in (("short", 500), ("long", 60_000)):
@@ -850,6 +876,13 @@ def test_a_clear_of_what_ended_by_itself_harms_nobody(x: Name) -> None:
     assert ["a"] == x.holders()
 
 
+def test_what_a_cleared_lease_took_is_free(x: Name) -> None:
+    x.hold("a", limit=4)
+    x.hold("b", limit=4, permits=3)
+    assert ["ok"] == x.run("clear", "b")
+    assert "ok" == x.ask("c", "try", limit=4, permits=3)[0]
+
+
 def test_a_head_that_can_never_fit_is_removed(x: Name) -> None:
     """Rule 19: the limit was lowered below its permits."""
     x.hold("a", limit=3)
@@ -945,6 +978,20 @@ def test_a_mark_on_an_unused_name_lasts(x: Name) -> None:
     assert {"info": -1} == x.ttls()
     x.operate("reset")
     assert 0 < x.ttls()["info"] <= 2 * C["GRACE"]
+    x.operate("resize", 3)
+    x.operate("pause")
+    x.operate("reset")
+    assert {"info": -1} == x.ttls()
+
+
+@pytest.mark.parametrize(("how", "value"), [("pause", ""), ("resize", 2)])
+def test_a_mark_outlasts_a_permanent_lease(x: Name, how: str, value: Any) -> None:
+    """Rule 20."""
+    fence = x.hold("a", limit=2)
+    x.run("renew", "a", fence=fence, how="set", ms="inf")
+    x.operate(how, value)
+    assert "ok" == x.release("a", fence)
+    assert {-1} == set(x.ttls().values())
 
 
 # Rule 7: the expiry of the keys
@@ -967,6 +1014,28 @@ def test_every_key_outlives_the_latest_waiter(x: Name) -> None:
     x.wait("b")
     assert {"leases", "queue", "waiters", "info"} == set(x.ttls())
     assert all(x.deadline("b") < ttl for ttl in x.ttls().values())
+
+
+@pytest.mark.parametrize("makes", ["leases", "queue", "waiters", "grave"])
+def test_a_key_that_is_made_late_expires_with_the_others(x: Name, makes: str) -> None:
+    """Rule 7: whatever made it, and though nothing in it lasts as long."""
+    fence = x.hold("a", lease=3_600_000, limit=2)
+    other = x.hold("b", lease=1000, limit=2)
+    if makes == "leases":
+        x.wait("c", limit=2)  # so that it lies open
+        x.release("b", other)
+        x.release("a", fence)
+    elif makes == "queue":
+        x.wait("c", limit=2)
+        x.undo("c", bury=0)
+        x.wait("d", limit=2)
+    elif makes == "waiters":
+        x.wait("c", limit=2, channel="loop")
+    else:
+        x.undo("c")
+    ttls = x.ttls()
+    assert {"leases": "leases", "queue": "queue"}.get(makes, "waiters") in ttls
+    assert all(1000 < ttl <= 3_600_000 + 2 * C["GRACE"] for ttl in ttls.values())
 
 
 def test_permanent_leases_keep_the_keys_and_nothing_else_does(x: Name) -> None:
@@ -1041,15 +1110,18 @@ def test_a_ticket_is_whole_and_exact(x: Name) -> None:
 # Rule 21: the clock goes back
 
 
-def test_leases_far_ahead_are_clamped_when_the_clock_went_back(x: Name) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["held", "kept by min_hold"])
+def test_leases_far_ahead_are_clamped_when_the_clock_went_back(x: Name, kept: bool) -> None:
     """Rule 21: nobody holds longer than it asked for."""
-    x.hold("a", lease=4000)
-    hour = 3_600_000
-    x.move("a", hour)
+    fence = x.hold("a", lease=4000)
+    if kept:
+        x.release("a", fence, hold=4000)
+    hour, (token,) = 3_600_000, x.holders()
+    x.move(token, hour)
     x.open()
     x.raw.hset(x.keys.info, "#fence", (x.now() + hour) * 1000)
     x.wait("b")
-    assert x.left("a") <= 4000
+    assert x.left(token) <= 4000
 
 
 def test_waiters_far_ahead_are_clamped_when_the_clock_went_back(x: Name) -> None:
@@ -1065,6 +1137,16 @@ def test_waiters_far_ahead_are_clamped_when_the_clock_went_back(x: Name) -> None
     x.wait("c")
     assert x.deadline("b") <= C["ASLEEP"]
     assert C["BURIAL"] - 1000 < x.deadline("buried") <= C["BURIAL"]
+
+
+def test_kept_permits_come_back_in_time_when_the_clock_went_back(x: Name) -> None:
+    """Rule 21."""
+    x.hold("a", limit=2)
+    x.open()
+    x.raw.hset(x.keys.info, "#fence", (x.now() + 3_600_000) * 1000)
+    fence = x.hold("b", limit=2)
+    assert "ok" == x.release("b", fence, hold=5000)
+    assert 4000 < x.left("kb") <= 5000
 
 
 def test_permanent_leases_stay_when_the_clock_went_back(x: Name) -> None:
@@ -1193,6 +1275,17 @@ def test_inspecting_shows_holders_and_waiters_and_changes_nothing(x: Name) -> No
     assert before == {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}*")}
 
 
+def test_inspecting_shows_no_more_rows_than_asked_for(x: Name) -> None:
+    for n, token in enumerate("abc"):
+        x.hold(token, limit=3, lease=5000 + n)
+    x.wait("d", "e", "f", limit=3)
+    *_, holding, waiting, holders, waiters = x.run("inspect", most=2)
+    assert (3, 3) == (holding, waiting)
+    assert [b"a", b"b"] == holders[::3]
+    assert [b"d", b"e"] == waiters[::4]
+    assert (6, 8) == (len(holders), len(waiters))
+
+
 def test_inspecting_shows_what_an_operator_set(x: Name) -> None:
     x.operate("pause")
     x.operate("resize", 7)
@@ -1214,6 +1307,15 @@ def test_a_foreign_value_is_neither_used_nor_deleted(x: Name) -> None:
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             x.run(verb, "a", **said)
     assert b"foreign" == x.raw.get(x.keys.leases)
+
+
+@pytest.mark.parametrize("part", ["queue", "waiters"])
+def test_a_foreign_value_does_not_expire(x: Name, part: str) -> None:
+    fence = x.hold("a", lease=1000)
+    x.open()
+    x.raw.set(getattr(x.keys, part), "foreign")
+    assert "ok" == x.run("renew", "a", fence=fence, how="set", ms=60_000)[0]
+    assert -1 == x.raw.pttl(getattr(x.keys, part))
 
 
 def test_names_do_not_touch_each_other(x: Name) -> None:

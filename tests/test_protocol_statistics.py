@@ -105,6 +105,31 @@ def test_who_gave_up_waiting_is_counted_as_that(x: Name) -> None:
     assert [1, 0] == [len(minutes_left(x.raw, x.keys, what)) for what in "tr"]
 
 
+def test_who_takes_an_ask_back_is_not_counted_as_that(x: Name) -> None:
+    x.hold("a", keep=KEEP)
+    x.wait("b", keep=KEEP)
+    for token in ("b", "not there"):
+        assert ["gone"] == x.run("release", token, how="undo", bury=1, keep=KEEP)
+    assert [0, 0] == [len(minutes_left(x.raw, x.keys, what)) for what in "tr"]
+
+
+def test_after_weeks_of_rest_only_a_few_minutes_are_looked_at(raw: redis.Redis, keys: Keys) -> None:
+    raw.hset(keys.stats, "tidied", minute_of(raw) - 30_000)
+    before = raw.info("commandstats").get("cmdstat_hget", {"calls": 0})["calls"]
+    take()
+    assert raw.info("commandstats")["cmdstat_hget"]["calls"] - before < 2000
+
+
+def test_how_long_a_winner_waited_is_counted_with_it(x: Name) -> None:
+    fence = x.hold("a", keep=KEEP)
+    x.wait("b", keep=KEEP)
+    x.raw.zincrby(x.keys.queue, -3_000_000, "b")
+    x.release("a", fence, keep=KEEP)
+    (waited,) = (int(n) for field, n in x.raw.hgetall(x.keys.stats).items() if field[-2:] == b":w")
+    assert 1 == waited // PAIR
+    assert 3000 <= waited % PAIR < 60_000
+
+
 # Means
 
 
@@ -125,7 +150,7 @@ def test_a_refusal_tells_how_long_permits_were_held_in_this_minute_and_the_last(
         now = minute_of(x.raw)
         x.raw.delete(x.keys.stats)
         held = {f"{now}:r": this, f"{now - 1}:r": last, f"{now - 2}:r": 9}
-        x.raw.hset(x.keys.stats, mapping=held)
+        x.raw.hset(x.keys.stats, mapping={field: sum_ for field, sum_ in held.items() if sum_})
         said = x.ask("b", "try")
         if minute_of(x.raw) == now:
             break
@@ -156,6 +181,15 @@ def test_a_peak_is_that_of_all_permits_and_never_sinks(keys: Keys) -> None:
     take()
     take()
     assert 7 == history().total.peak
+
+
+def test_a_peak_of_one_holder_is_that_of_its_permits(keys: Keys) -> None:
+    semaphore = Semaphore("x", 9)
+    for permits, peak in ((1, 1), (2, 2), (3, 3), (2, 3), (1, 3)):
+        lease = semaphore.acquire(permits=permits)
+        assert lease
+        lease.release()
+        assert peak == history().total.peak
 
 
 def test_a_peak_outlives_the_other_keys_of_an_idle_name(raw: redis.Redis, keys: Keys) -> None:

@@ -192,6 +192,10 @@ def test_the_busiest_keys_are_right_within_the_bound_that_is_said(raw: redis.Red
             *named, last = *seen.most_common(tally.MOST_KEYS + 1), ("", 0)
             rest = named.pop()[1] if len(named) > tally.MOST_KEYS else last[1]
             tallied(Counter(dict(named)), rest)
+        hours = Counter(
+            field.partition(b":k:")[0] for field in raw.hkeys(SKETCH) if b":k:" in field
+        )
+        assert max(hours.values(), default=0) <= CONSTANTS["BUSIEST"]
         found = sums()
         shown = {busy.key: busy.refused for busy in found.refused}
         for key, n in shown.items():
