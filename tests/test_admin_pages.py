@@ -655,5 +655,7 @@ def test_numbers_in_drawings_are_written_for_svg_in_every_language(viewer: Clien
         Semaphore("exports", 3) as lease,
     ):
         shown = viewer.get(LIST + "exports/change/").content.decode()
-    assert 'width="33.3"' in shown
+        actions.resize("exports", None, 3000)
+        form = staff("manage_locks").get(LIST + "exports/change/").content.decode()
+    assert 'width="33.3"' in shown and 'id="resize-limit" form="sync-resize" value="3000"' in form
     assert str(lease.fence) in shown

@@ -185,7 +185,7 @@ def policy_name(**said: Any) -> dict[str, Any]:
     sums: Any = SimpleNamespace(
         in_use=21, waiting=22, waited=Quantiles(0.1, 0.2), held=Quantiles(0.3, 0.4)
     )
-    one = make.status("api", holders=(holder("aaa"),), **{"fence": 0, **said})
+    one = make.status("api", holders=(holder("aaa", state="handed"),), **{"fence": 0, **said})
     keys = listed(rows_of_a_list()[:1], Wanted(query="a<b", order="recent"), compared=20)
     return of_a_name(one, detailed(one, listing=keys, sums=sums), longest=1)
 
@@ -193,11 +193,11 @@ def policy_name(**said: Any) -> dict[str, Any]:
 def children_name(**said: Any) -> dict[str, Any]:
     one = make.status("api", fence=0, **said)
     keys = listed(rows_of_a_list()[:1], Wanted())
-    return of_a_name(one, detailed(one, listing=keys))
+    return of_a_name(one, detailed(one, listing=keys), may_manage=one.limit is None)
 
 
 def asked(verb: str, keys: int = 0, gone: int = 0, **fields: Any) -> dict[str, Any]:
-    one = make.status(holders=(holder("aaa", label=LABEL), forever("bbb")))
+    one = make.status(holders=(holder("aaa", label=LABEL, state="handed"), forever("bbb")))
     rows = tuple(pages.holder_row(one, each) for each in one.holders)
     deed = acting.Deed(
         verb, "Really?", "It helps.", lambda author: (0, ""), "Do it", (("limit", "5"),),
@@ -236,7 +236,7 @@ PAGES: dict[str, tuple[str, Any]] = {
     "policy-paused": (ADMIN + "name", lambda: {
         **policy_name(paused_since=ago(5), limit=None, fence=1, override=7), "longest": 0
     }),
-    "policy-of-keys": (ADMIN + "name", children_name),
+    "policy-of-keys": (ADMIN + "name", lambda: children_name(limit=None)),
     "policy-of-keys-paused": (ADMIN + "name", lambda: children_name(paused_since=ago(5))),
     "policy-of-keys-resized": (ADMIN + "name", lambda: children_name(override=7)),
     "confirm-release": (ADMIN + "confirm", lambda: asked("release", gone=2)),

@@ -165,8 +165,9 @@ def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: 
     named = {"of-the-settings": {"limit": 1}}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
     assert [*named] == Recent(**OTHER)[:] and {} == counted(["exports"], **OTHER)
-    with Semaphore("exports", 3, key="7", **OTHER), Lock("nightly", **OTHER):
-        eventually(lambda: listed("exports@7", "nightly", **OTHER))
+    keys = [Semaphore("exports", 3, key=key, **OTHER) for key in "78"]
+    with keys[0], keys[1], Lock("nightly", **OTHER):
+        eventually(lambda: listed("exports@7", "exports@8", "nightly", **OTHER))
         actions.pause("exports", "7", **OTHER)
         for order in ("name", "recent", "waiting", "refused", "-oldest", "-name"):
             for more in ({}, {"query": "e"}, {"policy": "exports"}):
