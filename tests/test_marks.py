@@ -20,7 +20,7 @@ from django_redis_sync.engine.keeper import keeper
 from django_redis_sync.engine.names import names_key
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import names_in_use
-from django_redis_sync.operators.status import status_of
+from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of, marks_key, policies
 from django_redis_sync.protocol.plans import Answer, Run
 from tests.behaviour.both import both, eventually
@@ -80,6 +80,12 @@ async def test_a_child_is_shown_as_its_policy_is_by_a_process_that_never_asked_f
     raw.hset(marks_key(PREFIX), mapping={"p:said-elsewhere": raw.time()[0] * 1000})
     for name, paused in (("said-elsewhere", True), ("api", False)):
         assert paused == (await io.do(Semaphore(name, 1, key="k"), "status")).paused
+
+
+def test_a_list_shows_children_as_their_policies_are(raw: redis.Redis) -> None:
+    raw.hset(marks_key(PREFIX), mapping={"p:never-asked": raw.time()[0] * 1000})
+    found = statuses([("never-asked", "k"), ("api", "k")])
+    assert [True, False] == [one.paused for one in found]
 
 
 @both

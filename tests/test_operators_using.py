@@ -342,11 +342,15 @@ def test_metrics_are_those_of_there(alone: None, settings: Any) -> None:
     pytest.importorskip("prometheus_client")
     from tests.test_metrics import scrape
 
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": {"limit": 3}}}
-    with Semaphore("exports", **OTHER):
-        eventually(lambda: listed("exports", **OTHER))
+    settings.REDIS_SYNC = {
+        **settings.REDIS_SYNC,
+        "SEMAPHORES": {"exports": {"limit": 3}, "api": {"limit": 1}},
+    }
+    with Semaphore("exports", **OTHER), Semaphore("api", key="7", **OTHER):
+        eventually(lambda: listed("exports", "api@7", **OTHER))
         found = scrape(using="other")
-        assert (1, 1) == (found['redis_sync_in_use{name="exports"}'], found["redis_sync_names"])
+        assert (1, 1) == (found['redis_sync_in_use{name="exports"}'], found["redis_sync_up"])
+        assert (1, 2) == (found['redis_sync_in_use{name="api"}'], found["redis_sync_names"])
         assert 0 == scrape()["redis_sync_up"]
 
 
