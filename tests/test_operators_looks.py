@@ -13,6 +13,7 @@ import pytest
 from django.core.management import call_command
 from redis import exceptions as errors
 
+from django_redis_sync.engine.cluster import ClusterServer
 from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.operators import doctor
 from django_redis_sync.operators.doctor import (
@@ -263,6 +264,22 @@ def test_by_sentinel_a_place_is_the_service_that_those_who_are_asked_know(
         return neighbours._places("default")
 
     assert shared == bool(places() & places(**changed))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "shared"),
+    [([("127.0.0.1", 7002), ("h", 7000)], True), ([("h", 7001)], False), ([], False)],
+)
+def test_a_cluster_is_shared_by_all_that_name_one_of_its_nodes(
+    addresses: list[Any], shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def places(addresses: list[Any]) -> set[Any]:
+        server = ClusterServer.__new__(ClusterServer)
+        server.topology = SimpleNamespace(addresses=addresses)  # type: ignore[assignment]
+        monkeypatch.setattr(neighbours, "server_of", lambda alias: server)
+        return neighbours._places("default")
+
+    assert shared == bool(places([("localhost", 7002), ("localhost", 7001)]) & places(addresses))
 
 
 @pytest.fixture
