@@ -694,6 +694,21 @@ def test_the_doctor_examines_the_primaries_that_there_are_now(
         assert ["{0.host}:{0.port}".format(server.topology.of(KEY))] == owns
 
 
+def test_a_loop_listens_on_a_channel_of_its_caches_own_prefix(
+    nodes: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_servers, "server_of", lambda alias: ClusterServer(alias))
+    settings.REDIS_SYNC = {}
+    settings.CACHES = {
+        alias: {**settings.CACHES["default"], "KEY_PREFIX": alias} for alias in ("default", "other")
+    }
+
+    async def main() -> str:
+        return AsyncClusterServer("other").hub.channel
+
+    assert asyncio.run(main()).startswith("other:sync:wake:")
+
+
 def test_a_node_has_little_time_to_say_where_the_slots_are(nodes: Nodes) -> None:
     looked()
     assert [(("CLUSTER", "SLOTS"), topologies.LOOK)] == nodes.commands
