@@ -471,3 +471,15 @@ def test_a_cluster_that_does_not_say_how_it_is_has_no_finding() -> None:
 
     server: Any = Answers(CLUSTER_INFO=refuse)
     assert [] == [*servers._cluster(server, {"cluster_enabled": "1"})]
+
+
+def test_keys_under_the_prefix_of_the_cache_are_none_of_another_tenant(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDIS_SYNC = {}
+    first = settings.CACHES["default"]
+    settings.CACHES = {"default": first, "other": {**first, "KEY_PREFIX": "ours"}}
+    monkeypatch.setattr(neighbours, "_places", lambda alias: {alias})
+    for key, said in (("ours:sync:{x}:leases", "ok"), ("theirs:sync:{x}:leases", "warning")):
+        monkeypatch.setattr(neighbours, "server_of", lambda alias, key=key: Answers(RANDOMKEY=key))
+        assert said == level(neighbours._shared("other"))

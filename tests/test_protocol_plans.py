@@ -859,6 +859,14 @@ def test_a_busy_server_is_asked_until_the_time_is_over_and_not_beyond(
         hand.fail("busy", ends - 0.001)
 
 
+def test_whoever_gives_up_asks_twice_within_the_time_for_undoing() -> None:
+    hand = Hand(plans._give_up(Desk().ask(), "t9", 100.0, plans._Trail(), 100.0))
+    hand.fail("unanswered", 100.0 + plans.UNDO_BUDGET)
+    assert isinstance(hand.step, Run) and hand.step.timeout <= plans.UNDO_BUDGET
+    with pytest.raises(Failure):
+        hand.fail("unanswered", 100.0 + 2 * plans.UNDO_BUDGET)
+
+
 # The layer
 
 
