@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import ssl
 import sys
 import threading
@@ -14,6 +15,9 @@ import pytest
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
+from redis._parsers import BaseParser
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from django_redis_sync import conf
 from django_redis_sync.engine import clients, commands, courier, labels, server, threads, wire
@@ -271,16 +275,29 @@ def own_client(alias: str) -> str:
     return f"the client of {alias}"
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_connections", 5),
+        ("retry", Retry(NoBackoff(), 3)),
+        ("retry_on_timeout", True),
+        ("retry_on_error", [errors.TimeoutError]),
+        ("timeout", 2.0),
+        ("queue_class", queue.LifoQueue),
+        ("parser_class", BaseParser),
+    ],
+)
 def test_an_async_client_neither_retries_by_itself_nor_takes_the_pools_options(
-    settings: Any,
+    option: str, value: Any, settings: Any
 ) -> None:
-    options = {"CONNECTION_POOL_KWARGS": {"max_connections": 5, "retry_on_timeout": True}}
-    cache = {**settings.CACHES["default"], "OPTIONS": {**options, "SOCKET_TIMEOUT": 3}}
+    options = {"CONNECTION_POOL_KWARGS": {option: value}, "SOCKET_TIMEOUT": 3}
+    cache = {**settings.CACHES["default"], "OPTIONS": options}
     settings.CACHES = {**settings.CACHES, "other": {**cache, "LOCATION": "redis://h:1/2"}}
     found = clients.async_options("other")
     assert 0 == found.pop("retry")._retries
-    assert not {"max_connections", "retry_on_timeout", "parser_class"} & {*found}
-    assert 3 == found["socket_timeout"]
+    assert option not in found and 3 == found["socket_timeout"]
+    pool = clients.async_client("other").connection_pool
+    assert value != pool.connection_kwargs.get(option) and pool.make_connection()
 
 
 @pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
