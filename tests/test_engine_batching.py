@@ -452,6 +452,30 @@ def test_nothing_is_lent_or_waited_for_between_two_runs() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("reply", [["ok", "t"], errors.ConnectionError("cut")], ids=["ok", "cut"])
+def test_what_has_its_answer_is_freed_while_others_are_under_way(reply: Any) -> None:
+    async def main() -> None:
+        line = Line(lambda command: ["ok", "t"] if len(line.sent) > 1 else reply)
+        line.silent = True
+        batcher = Batcher(line)
+        first = batcher.submit(step("first"))
+        while not line.sent:
+            await asyncio.sleep(0)
+        second = batcher.submit(step("second"))
+        line.speak()
+        await asyncio.wait([first])
+        assert (first.exception() is None) == isinstance(reply, list)
+        freed = weakref.ref(first)
+        del first
+        while len(line.sent) < 2:
+            await asyncio.sleep(0)
+        assert (None, False) == (freed(), second.done())
+        line.speak()
+        await second
+
+    run(main())
+
+
 def test_the_next_orders_leave_before_the_answers_wake_any_task() -> None:
     async def main() -> None:
         line = Line()
@@ -627,6 +651,19 @@ def test_patience_ends_when_its_time_is_over(seconds: float) -> None:
     assert seconds <= run(waited(seconds)) < seconds + 5
 
 
+@pytest.mark.parametrize("limit", [0.02, 10**6], ids=["the limit", "its own"])
+def test_of_two_times_for_an_answer_the_shorter_rules(limit: float) -> None:
+    async def main() -> None:
+        patience = Patience(0.02 if limit > 1 else 10**6)
+        patience.limit(limit)
+        began = time.monotonic()
+        with pytest.raises(asyncio.TimeoutError), patience:
+            await asyncio.get_running_loop().create_future()
+        assert time.monotonic() - began < 5
+
+    run(main())
+
+
 def test_no_timer_of_redis_pys_ends_a_wait_for_a_reply() -> None:
     line = Line()
     outcomes(line, 3)
@@ -732,6 +769,7 @@ def test_patience_that_is_stopped_ends_nothing() -> None:
         with patience:
             await asyncio.sleep(0)
         patience.stop()
+        assert patience._timer.cancelled(), "no loop wakes for it any more"
         await asyncio.sleep(0.1)
 
     run(main())
@@ -783,6 +821,20 @@ def test_a_message_wakes_the_waiter_it_names() -> None:
         radio.say("mine 7 8 9")
         assert "7 8 9" == (await mine).reply
         assert not other.done()
+        await hub.aclose()
+
+    run(main())
+
+
+def test_what_redis_py_heeds_itself_is_no_message_and_no_error() -> None:
+    """As the reply to a look at whether the connection still lives."""
+
+    async def main() -> None:
+        radio, hub = await listening()
+        mine = hub.wait("mine", PATIENCE, "name")
+        radio.said.put_nowait(None)
+        radio.say("mine 7 8 9")
+        assert ("7 8 9", 1) == ((await mine).reply, radio.tuned)
         await hub.aclose()
 
     run(main())

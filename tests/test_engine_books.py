@@ -297,6 +297,17 @@ def test_a_process_that_ends_takes_its_share_back_and_writes_its_events(
     assert not tally.unwritten
 
 
+def test_a_process_that_ends_takes_its_share_back_though_nothing_happened(
+    tally: Books, server: Any, now: list[float]
+) -> None:
+    tally.hurry()
+    assert (math.inf, False) == (tally.due, tally.unwritten)  # it has none
+    tally._leaving, tally.now = False, [Share(named("exports", "7"), 1, 0)]
+    tally.tend(server, now[0])
+    tally.hurry()
+    assert (0.0, True) == (tally.due, tally.unwritten)
+
+
 def test_groups_are_listed_by_their_last_event_and_the_old_ones_go(
     tally: Books, server: Any, now: list[float]
 ) -> None:
@@ -457,11 +468,13 @@ def test_the_end_of_a_process_waits_for_what_is_being_written(
     assert 2 == len(waited)
 
 
-def test_all_books_are_written_when_the_process_ends(clerk: Any, server: Any, now: Any) -> None:
+def test_all_books_are_written_when_the_process_ends(
+    clerk: Any, server: Any, now: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clerk.count(named("a"), "g", 0)
     clerk.names.add(named("a").keys)
-    clerk.last_words(now[0])  # no time to wait: the turn is ours
-    clerk._turn()
+    monkeypatch.setattr(clerk._worker, "rouse", clerk._turn)
+    clerk.last_words(now[0])  # no time to wait
     assert server.steps and any(words[0] == "ZADD" for words in server.commands)
     assert not any(book.unwritten for book in clerk._books)
 
@@ -654,6 +667,18 @@ def test_marks_are_read_before_the_first_ask_and_each_second_while_a_policy_is_u
     assert marks.needed(policy)
 
 
+def test_a_policy_that_comes_after_a_read_knows_what_that_said(
+    policy: Any, server: Any, now: list[float]
+) -> None:
+    marks = marks_of()
+    server.reply = ["p:imports", "17"]
+    marks.needed(policy)
+    marks.tend(server, now[0])
+    other = keys_of("p", "imports", "7").policy
+    assert other is not None and not marks.needed(other)
+    assert "17 0" == other.mark
+
+
 def test_reading_ends_some_time_after_the_last_use(
     policy: Any, server: Any, now: list[float]
 ) -> None:
@@ -833,6 +858,27 @@ def test_a_mistake_of_our_own_is_tried_again_too(
     errands.hurry()
     errands._turn()
     assert ["a"] == tokens(server)
+
+
+def test_the_end_of_a_process_has_what_failed_tried_at_once(
+    errands: Errands, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def many(steps: Any) -> Any:
+        busy.append(errands.busy)
+        return Recorder.many(server, steps)
+
+    busy, roused = list[bool](), list[int]()
+    monkeypatch.setattr(server, "many", many)
+    server.fails = GONE
+    errands.send(errand("a"))
+    errands._turn()
+    server.fails = None
+    assert errands.busy
+    monkeypatch.setattr(errands._worker, "rouse", lambda: roused.append(1) or errands._turn())
+    errands.hurry()
+    assert ([True] * 2, False) == (busy, errands.busy)
+    errands.hurry()
+    assert [1] == roused  # and no thread is started for nothing
 
 
 def test_very_many_go_in_batches(errands: Errands, server: Any) -> None:

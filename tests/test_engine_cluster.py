@@ -488,6 +488,7 @@ class Pipeline:
         self._replies = list(replies)
 
     def pipeline(self, transaction: bool) -> Pipeline:
+        assert not transaction, "ASKING is of the next command only, and that would be MULTI"
         self.executed.append([])
         return self
 
@@ -563,10 +564,10 @@ def test_what_came_in_place_of_the_answer_is_the_failures_cause(
 
 
 def test_a_map_knows_the_first_and_the_last_slot_of_each_range() -> None:
-    found = topologies.read_map([[0, 99, ["", 7001, "id"]], [200, 299, [B.host, B.port]]], asked=C)
-    nameless = Address(C.host, 7001)
+    found = topologies.read_map([[0, 99, ["", 7001, "id"]], [200, 299, ["b", 7002]]], asked=C)
+    nameless, named = Address(C.host, 7001), Address("b", 7002)
     owners = [found.of(slot) for slot in (0, 99, 100, 199, 200, 299, 300)]
-    assert [nameless, nameless, None, None, B, B, None] == owners
+    assert [nameless, nameless, None, None, named, named, None] == owners
 
 
 @pytest.mark.parametrize(

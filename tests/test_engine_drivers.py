@@ -130,6 +130,26 @@ def test_to_the_end_a_cancelled_task_waits_no_longer_than_for_an_undo(
     run(main())
 
 
+def test_a_cancelled_task_waits_no_longer_for_its_undo_than_that_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drivers, "UNDO_BUDGET", 0.05)
+
+    async def main() -> None:
+        desk = Desk()
+        task = asyncio.ensure_future(drivers.adrive(undone_when_cancelled([]), desk))
+        await a_little()
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        if not task.done():
+            await desk.answer("at last")  # else nothing ends it
+        with pytest.raises(Unavailable, match="cancelled, and no answer in time"):
+            await task
+        assert ([WORK, UNDO], 0) == (desk.asked, desk.plans)
+
+    run(main())
+
+
 def test_to_the_end_a_further_cancellation_gives_no_more_time() -> None:
     async def main() -> None:
         waits = loops.Outlasting(

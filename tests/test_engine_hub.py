@@ -10,6 +10,7 @@ from redis import exceptions as errors
 
 from django_redis_sync.engine import hub as hubs
 from django_redis_sync.engine.hub import PULSE, Hub
+from django_redis_sync.protocol.plans import Answer
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.test_engine_batching import PATIENCE, Radio, run
 
@@ -45,16 +46,36 @@ def test_a_waiter_is_asked_for_signs_of_life_for_as_long_as_it_waits(
     asyncio.run(main())
 
 
-def test_nobody_is_woken_while_some_waiter_of_the_name_asks_anyway() -> None:
+def test_nobody_is_woken_while_some_waiter_of_the_name_asks_anyway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(hubs, "clock", lambda: now[0])
+
+    async def main() -> None:
+        hub, waiting = Hub(None, "p"), list[asyncio.Future[Answer]]()
+        for number in range(3):
+            waiting.append(hub.wait(str(number), 60, "x"))
+            now[0] += 0.99 * PULSE
+            hub._beat("x")
+        assert [False] * 3 == [done.done() for done in waiting]
+        now[0] += 0.02 * PULSE
+        hub._beat("x")
+        assert [False, False, True] == [done.done() for done in waiting]
+
+    run(main())
+
+
+def test_who_has_an_answer_or_was_cancelled_is_woken_no_more() -> None:
     async def main() -> None:
         hub = Hub(None, "p")
-        first = hub.wait("a", 60, "x")
-        for number in range(6):
-            await asyncio.sleep(PULSE / 3)
-            hub.wait(f"b{number}", 60, "x")
-        assert not first.done()
+        first, second = hub.wait("a", 60, "x"), hub.wait("b", 60, "x")
+        second.cancel()
+        for message in ("a 1", "a 2", "b 3"):
+            hub._deliver(message)
+        assert ("1", True) == (first.result().reply, second.cancelled())
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_name_that_nobody_waits_for_is_forgotten() -> None:

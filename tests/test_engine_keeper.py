@@ -247,15 +247,22 @@ def test_a_lease_that_nobody_has_is_said_and_forgotten(
     del kept
     world.run(100)
     assert caplog.text.count("'x' was dropped without a release") == 2
-    assert len(world.keeper._schedule) == 0
+    assert (0, {}) == (len(world.keeper._schedule), world.keeper._kept)
     assert world.batches == []
 
 
-def test_what_is_forgotten_is_looked_at_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("looks", [False, True], ids=["before a look", "after it"])
+def test_what_is_forgotten_is_looked_at_no_more(
+    looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(monkeypatch)
-    for number in range(1000):
+    for _ in range(1000):
         world.take(30.0)
+    if looks:
+        world.keeper._turn()
+    for number in range(1000):
         world.keeper.forget(f"t{number + 1}")
+    assert len(world.keeper._schedule) == 0
     world.counts.clear()
     world.run(100)
     assert world.counts["tended"] == 0

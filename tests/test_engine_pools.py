@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import weakref
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from redis import BlockingConnectionPool, ConnectionPool
 from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
@@ -77,6 +79,9 @@ class ByPrimary(Pool, SentinelConnectionPool):
     """As Sentinel's."""
 
     __repr__ = object.__repr__
+
+
+_never_waits = pools._never_waits
 
 
 @pytest.fixture(autouse=True)
@@ -206,6 +211,16 @@ def test_a_pool_that_might_not_answer_in_time_is_asked_for_nothing(
     pool = Pool()
     (first,), (second,) = use(hand := hand_of(pool)), use(hand)
     assert (first, 1000, []) == (second, pool.free, pool.back)
+
+
+def test_a_pool_that_waits_or_may_do_anything_is_known_as_such() -> None:
+    class Own(ConnectionPool):
+        def get_connection(self, *_: Any, **__: Any) -> Any: ...
+
+    kinds = ConnectionPool, BlockingConnectionPool, Own, ConnectionPool
+    made: list[Any] = [kind() for kind in kinds]
+    made[-1].get_connection = lambda: None  # as a tracer does
+    assert [True, False, False, False] == [_never_waits(pool) for pool in made]
 
 
 # Borrowed
@@ -441,6 +456,17 @@ def test_one_is_made_and_answers_in_the_time_that_there_is_or_less(said: float |
         assert (timeout, timeout) == (line.socket_timeout, line.socket_connect_timeout)
 
 
+@pytest.mark.parametrize(
+    ("given", "takes"), [((1.0, 3.0), 3.0), ((3.0, 1.0), 3.0), ((None, 1.0), math.inf)]
+)
+def test_a_connection_of_the_pool_takes_as_long_as_the_longer_of_its_times(
+    given: tuple[Any, Any], takes: float
+) -> None:
+    pool = Pool()
+    pool.connection_kwargs = dict(zip(pools._TIMEOUTS, given, strict=True))
+    assert takes == Own(pool).takes
+
+
 def test_what_a_connection_says_of_its_library_is_looked_up_once() -> None:
     class Telling(Line):
         looked_up = 0
@@ -561,9 +587,11 @@ def test_a_wait_whose_connection_is_cut_is_a_failure(monkeypatch: pytest.MonkeyP
 def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:
     mine, pool = Server("default"), Pool()
     mine._own[pool] = own = Own(pool)
-    lines = use(own, 2)
+    mine._at_hand.belong_to(pool, own)
+    lines, at_hand = use(own, 2), use(mine._at_hand, 2)
     mine.let_go()
     assert [False, False] == [line.is_open for line in lines]
+    assert {*at_hand} == {*pool.back}
     assert not {*lines} & {*use(own, 2)}
 
 

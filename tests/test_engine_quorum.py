@@ -328,6 +328,10 @@ def test_a_refusal_or_a_failure_after_the_vote_changes_nothing(five: Five) -> No
         five["e"].unanswered.pop().set_exception(GONE)
         await asyncio.sleep(0)
         await server.run(RENEW)
+        says(five, "release", None, "d")
+        await server.run(RELEASE)
+        five["d"].answer(["ok"])
+        await asyncio.sleep(0)
 
     asyncio.run(main())
     assert [1, 1, 1, 0, 0] == [len(member.told("renew")) for member in five.values()]
@@ -419,25 +423,32 @@ def test_a_lease_is_lost_when_no_majority_can_have_it_and_not_before(five: Five)
     assert isinstance(first, Failure) and isinstance(second, Failure)
     says(five, "renew", ["lost"], "c")
     held._known.clear()
-    assert ["lost"] == run(five, ask(), RENEW)[1]
-    assert five["e"].told("release"), "what is left of it is given back"
+    assert ["lost"] == run(five, ask(), ask("again"), RENEW)[2]
+    (_, again), undone = five["e"].told("acquire")[-2:], five["e"].told("release")[-1]
+    assert again[0] == undone[0], "what is left of it is given back"
 
 
 def test_what_was_given_back_or_is_lost_is_remembered_no_longer(five: Five) -> None:
+    undoing = plans.undoing(KEYS, "t")
     for tries in ([ask()], [ask(), ask("again")]):  # the second has another token on the servers
-        assert "ok" == run(five, *tries, RELEASE)[-1][0]
-        assert {} == held._known
+        for last, word in ((RELEASE, "ok"), (undoing, "gone")):
+            assert word == run(five, *tries, last)[-1][0]
+            assert {} == held._known
+            for member in five.values():
+                assert member.told("acquire")[-1][0] == member.told("release")[-1][0]
     says(five, "renew", ["lost"], *five)
     assert "lost" == run(five, ask(), RENEW)[1][0]
     assert {} == held._known
 
 
-def test_what_was_renewed_is_remembered_for_as_long_as_it_was_renewed(
-    five: Five, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("renewed", [False, True])
+def test_what_is_held_is_remembered_for_as_long_as_it_is(
+    five: Five, monkeypatch: pytest.MonkeyPatch, renewed: bool
 ) -> None:
+    five.ok(*["30302" if renewed else "1000000"] * 5)
     says(five, "renew", ["ok", "1000000"], *five)
     began, quorum = held.clock(), Quorum(five)
-    assert "ok" == run(five, ask(), RENEW)[1][0]
+    assert "ok" == run(five, ask(), *[RENEW] * renewed)[-1][0]
     monkeypatch.setattr(held, "MOST_KNOWN", 0)
     known = []
     for later in (900.0, 1100.0):
@@ -619,11 +630,16 @@ def test_a_quorum_shows_no_fewer_holders_than_a_majority_knows_of(five: Five) ->
     says(five, "inspect", GONE, "b", "c")
     ((*_, holding),) = run(five, step)
     assert 0 == holding  # of three that answered, all may be needed for a majority
+    says(five, "inspect", GONE, "d")
+    (failed,) = run(five, step)
+    assert isinstance(failed, Failure) and "2 of 5 servers" in str(failed)
 
 
-@pytest.mark.parametrize("answering", ["abcde", "e", ""], ids=["all", "one", "none"])
+@pytest.mark.parametrize(
+    ("answering", "timeout"), [("abcde", 9.0), ("e", 0.5), ("", 9.0)], ids=["all", "one", "none"]
+)
 def test_a_command_is_answered_by_any_server_and_fails_when_all_do(
-    five: Five, monkeypatch: pytest.MonkeyPatch, answering: str
+    five: Five, monkeypatch: pytest.MonkeyPatch, answering: str, timeout: float
 ) -> None:
     def of(alias: str) -> Any:
         return SimpleNamespace(command=lambda *words, timeout: command(alias, timeout))
@@ -635,7 +651,7 @@ def test_a_command_is_answered_by_any_server_and_fails_when_all_do(
         return alias
 
     async def main() -> Any:
-        return await AsyncQuorumServer(Quorum(five)).command("TIME", timeout=9.0)
+        return await AsyncQuorumServer(Quorum(five)).command("TIME", timeout=timeout)
 
     asked: list[Any] = []
     monkeypatch.setattr(async_server, "server_of", of)
@@ -645,7 +661,7 @@ def test_a_command_is_answered_by_any_server_and_fails_when_all_do(
     else:
         with pytest.raises(Failure, match="refused"):
             asyncio.run(main())
-    assert [(alias, voting.PATIENCE) for alias in five] == sorted(asked)
+    assert [(alias, min(timeout, voting.PATIENCE)) for alias in five] == sorted(asked)
 
 
 def test_the_first_answer_to_a_command_is_not_kept_waiting_for_the_others(

@@ -344,7 +344,21 @@ def test_a_courier_without_a_thread_is_looked_after(monkeypatch: pytest.MonkeyPa
 
 def test_an_async_server_is_made_once_for_a_loop() -> None:
     async def main() -> None:
-        assert async_server_of("default") is async_server_of("default")
+        mine = async_server_of("default")
+        assert mine is async_server_of("default")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["first", "after its own"])
+def test_a_loop_has_a_stand_in_while_it_stands_in_and_no_longer(before: bool) -> None:
+    async def main() -> None:
+        if before:
+            async_server_of("default")
+        with server.replaced(lambda alias: None, lambda alias: f"in place of {alias}"):
+            found: Any = async_server_of("default")
+        assert "in place of default" == found
+        assert "default" == async_server_of("default").alias
 
     asyncio.run(main())
 
@@ -491,7 +505,7 @@ def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lane, gone = Lane("default", lambda steps: [], lambda *_: None), [GONE]
-    for failures in (gone * 3, gone, [], [], gone, []):
+    for failures in ([], gone * 3, gone, [], [], gone, []):
         lane._say(failures)
     words = ["3 leases of 'default' could not be renewed: refused"]
     words += ["the leases of 'default' are renewed again"]
@@ -536,9 +550,21 @@ def test_a_lane_is_busy_until_what_it_sends_is_answered(monkeypatch: pytest.Monk
         return [GONE for _ in steps]
 
     lane = Lane("default", perform, lambda *_: seen.append(lane.busy))
-    monkeypatch.setattr(lane._worker, "rouse", lambda: False)  # no thread can be started
-    lane.send([("t", Run("renew", (), (), 1.0))])
-    assert ([True, True], False) == (seen, lane.busy)
+    for thread in (True, False):
+        assert not lane.busy
+        monkeypatch.setattr(lane._worker, "rouse", lambda thread=thread: thread)
+        lane.send([("t", Run("renew", (), (), 1.0))])
+        assert thread == lane.busy  # it did not begin, or it is over: here, for want of a thread
+        lane._turn()
+    assert [True] * 4 == seen
+
+
+def test_a_lane_with_nothing_to_send_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    lane = Lane("default", lambda steps: [GONE for _ in steps], lambda *_: None)
+    lane._orders.append(("t", Run("renew", (), (), 1.0)))
+    for _ in range(3):
+        lane._turn()
+    assert ["1 leases of 'default' could not be renewed: refused"] == caplog.messages
 
 
 GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")
@@ -562,6 +588,9 @@ def test_the_end_of_a_process_waits_for_its_loose_ends(monkeypatch: pytest.Monke
     mine.errands = errands = Errands()  # type: ignore[assignment]
     mine.last_words(keeping.clock() + 30)
     assert (True, 0) == (errands.hurried, errands.looks)
+    errands.looks = 100
+    mine.last_words(keeping.clock() - 1)
+    assert errands.looks >= 99  # but for no longer than there is time
 
 
 def test_a_cache_that_was_let_go_is_made_anew_when_it_is_asked_for() -> None:
