@@ -642,6 +642,17 @@ def test_what_could_not_be_given_back_is_given_back_later(monkeypatch: pytest.Mo
     assert ["release", "release"] == [said(step.verb, step.argv)["how"] for step in later]
 
 
+def test_a_lease_is_shown_with_its_time_or_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lock("a").acquire()
+    assert lease
+    head = f"<Lease 'a' {lease.token[:8]}"
+    for left, shown in ((12.34, "12.3 s left"), (0.0, "over")):
+        monkeypatch.setattr(lease_module, "clock", lambda left=left: lease._state.until - left)
+        assert f"{head} {shown}>" == repr(lease)
+    lease.release()
+    assert f"{head} released>" == repr(lease)
+
+
 def test_a_lease_that_is_lost_is_owned_no_more_whatever_the_server_says() -> None:
     lease = Lock("a").acquire()
     assert lease and lease.owned()
@@ -675,12 +686,16 @@ def test_a_lease_that_is_detached_is_renewed_as_one_that_leaves(
         return renewal(state, *args)
 
     monkeypatch.setattr(LeaseState, "renewal", noted)
-    with Lock("a") as first, Lock("b") as second:
-        first.detach(3)
-        asyncio.run(second.adetach(3))
-        # Else it would be said of them that they were dropped.
-        assert not {first.token, second.token} & {*keeper("default")._kept}
-    assert [(3, True)] * 2 == asked
+    for said in ((3,), ()):
+        with Lock("a") as first, Lock("b") as second:
+            first.detach(*said)
+            asyncio.run(second.adetach(*said))
+            # Else it would be said of them that they were dropped.
+            assert not {first.token, second.token} & {*keeper("default")._kept}
+        for lease in (first, second):
+            keeper("default").later(lease._state.giving_back())
+            eventually(lambda lease=lease: not lease.locked())
+    assert [(3, True)] * 2 + [(None, True)] * 2 == asked
 
 
 def test_a_status_is_that_of_the_objects_own_alias(monkeypatch: pytest.MonkeyPatch) -> None:

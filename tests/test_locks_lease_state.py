@@ -247,6 +247,16 @@ def test_a_shorter_hard_lease_stays_shorter() -> None:
     assert Lost("its time is over") == state.tend(104.0)
 
 
+def test_a_hard_lease_that_could_not_be_made_longer_ends_when_it_would_have() -> None:
+    state = state_of(10, renew=False)
+    plan = state.renewal(60, 101.0)
+    next(plan)
+    with pytest.raises(Failure):
+        plan.throw(Failure(OSError(), 102.0, "final"))
+    assert state.tend(105.0) is None
+    assert Lost("its time is over") == state.tend(110.0)
+
+
 def test_a_lease_that_is_renewed_for_a_moment_is_kept_up() -> None:
     state = state_of(30)
     plan = state.renewal(0.2, 101.0)

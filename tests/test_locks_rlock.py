@@ -210,6 +210,15 @@ async def test_the_bodys_exception_gives_back_every_level(io, view) -> None:
 
 
 @both
+async def test_a_block_whose_body_gave_it_back_ends_quietly(io, view) -> None:
+    lock = RLock("early")
+    async with io.entered(lock):
+        await io.do(lock, "release")
+        assert view("early").empty
+    assert view("early").empty
+
+
+@both
 async def test_it_has_one_permit_at_every_level(io) -> None:
     lock = RLock("single")
     await io.do(lock, "acquire")

@@ -24,6 +24,7 @@ from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_requi
 from django_redis_sync.engine import labels
 from django_redis_sync.exceptions import LeaseLost, Unavailable
 from django_redis_sync.limits import enforcement, holding, identity
+from django_redis_sync.limits import rooms as rooms_module
 from django_redis_sync.limits.enforcement import (
     Counted,
     Refused,
@@ -40,7 +41,7 @@ from django_redis_sync.limits.policy import Place, Policy, parse
 from django_redis_sync.limits.refusal import aanswer
 from django_redis_sync.limits.rooms import Rooms, rooms
 from django_redis_sync.limits.seats import Seated, Seats
-from django_redis_sync.limits.steps import Call, Take, run
+from django_redis_sync.limits.steps import Call, Take, arun, run
 from django_redis_sync.locks.waiting import may_wait
 from django_redis_sync.middleware import (
     ConcurrencyLimitMiddleware,
@@ -210,13 +211,15 @@ def test_a_zone_is_no_part_of_an_address(zone: str) -> None:
         assert "fe80::" == identity.network(f"{address}{zone}")
 
 
-def test_who_is_anonymous_is_told_by_address() -> None:
+@pytest.mark.parametrize("runs", [run, lambda plan: asyncio.run(arun(plan))], ids=["sync", "async"])
+def test_who_is_anonymous_is_told_by_address(runs: Any) -> None:
+    """Also where a middleware of the project's own sets the user, and no auser."""
     request = request_of(REMOTE_ADDR="10.0.0.1")
     policy = policy_of(key="user")
     request.user = SimpleNamespace(pk=None)
-    assert identity.digest("ip", "10.0.0.1") == run(key_of(policy, request, request))
+    assert identity.digest("ip", "10.0.0.1") == runs(key_of(policy, request, request))
     request.user = SimpleNamespace(pk=42)
-    assert "42" == run(key_of(policy, request, request))
+    assert "42" == runs(key_of(policy, request, request))
 
 
 def test_the_projects_own_callables_get_the_request_as_the_view_sees_it() -> None:
@@ -322,6 +325,17 @@ def test_a_request_may_be_given_by_its_name() -> None:
         return HttpResponse(f"{Semaphore('exports', 1).status().in_use} in")
 
     assert b"1 in" == view(request=request_of()).content
+    with pytest.raises(TypeError, match="got no request"):
+        view(7)
+
+
+def test_what_gets_no_request_is_refused_also_where_it_has_no_name() -> None:
+    class Callable:
+        def __call__(self, pk: int) -> HttpResponse:
+            return HttpResponse()
+
+    with pytest.raises(TypeError, match=r"Callable object at .* got no request"):
+        semaphore_required("exports", limit=1)(Callable())(7)
 
 
 OPTIONS_OF_REQUESTS: dict[str, tuple[dict[str, Any], Any]] = {
@@ -361,6 +375,38 @@ def test_an_option_of_requests_counts_from_the_second_request_on_as_well(
     third = asks([policy], request_of())
     assert (option not in ("when", "methods")) == bool(third)
     third.release()
+
+
+@WAYS
+def test_who_is_refused_asked_redis_once(
+    asks: Any, clean_redis: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, asked, settle = policy_of(limit=1), list[str](), RequestSemaphore._settle
+
+    def noted(semaphore: RequestSemaphore, *said: Any) -> Any:
+        asked.append(semaphore.name)
+        return settle(semaphore, *said)
+
+    with Semaphore("exports", 1):
+        monkeypatch.setattr(RequestSemaphore, "_settle", noted)
+        for nth in (1, 2):  # the second goes the straight way
+            assert isinstance(asks([policy], request_of()), Refused)
+            assert nth == len(asked)
+
+
+def test_a_request_that_is_dropped_on_the_straight_way_asks_no_more(
+    clean_redis: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_of()
+    admit([policy], request_of()).release()  # type: ignore[union-attr]
+
+    async def asks(*_: Any) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(RequestSemaphore, "atake_for", asks)
+    request = aadmit([policy], request_of())
+    request.send(None)
+    request.close()
 
 
 @WAYS
@@ -424,6 +470,19 @@ def test_a_request_that_is_dropped_gives_back_what_it_has(clean_redis: None) -> 
     plan.close()
     eventually(lambda: lease.ended)
     assert 0 == rooms().inside(Place("default", "exports", None))
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [LookupError, KeyboardInterrupt, asyncio.CancelledError])
+def test_whoever_fails_between_two_permits_gives_the_first_back(
+    asks: Any, kind: type[BaseException], clean_redis: None
+) -> None:
+    def fails(request: Any) -> str:
+        raise kind
+
+    with pytest.raises(kind):
+        asks([policy_of(), parse("others", {"limit": 1, "key": fails})], request_of())
+    assert 0 == Semaphore("exports", 3).status().in_use
 
 
 @WAYS
@@ -591,6 +650,13 @@ def test_a_stream_ends_a_moment_before_its_lease_does(most: float, lead: float) 
     lease._hang_up_at = lease._state.grant.began
     assert lease.due == lease._hang_up_at
     made.release()
+
+
+def test_whoever_is_on_a_loop_that_is_over_is_told_nothing_and_stops_nobody() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    holding._cancel(loop, SimpleNamespace(cancel=None))  # type: ignore[arg-type]
+    rooms_module._wake(loop, None)  # type: ignore[arg-type]
 
 
 def test_a_stream_that_is_gone_is_not_ended(caplog: pytest.LogCaptureFixture) -> None:

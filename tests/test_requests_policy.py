@@ -6,7 +6,9 @@ import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import ImproperlyConfigured
 from django.test import RequestFactory
+from django.views import View
 
+from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.limits import identity, policy
 from django_redis_sync.limits.enforcement import Refused, enter, key_of
 from django_redis_sync.limits.policy import (
@@ -18,6 +20,7 @@ from django_redis_sync.limits.policy import (
     parse,
 )
 from django_redis_sync.limits.refusal import LATEST, retry_after
+from django_redis_sync.limits.routes import Route, policies_of
 from django_redis_sync.limits.steps import run
 from django_redis_sync.protocol.plans import Refusal
 
@@ -368,3 +371,28 @@ def test_retry_after_scatters_those_who_were_refused_together() -> None:
 def test_the_status_tells_the_client_who_is_to_blame(reason, options, status) -> None:
     refused = Refused(parse("x", {"limit": 1, **options}), 1, Refusal(reason))
     assert status == refused.status
+
+
+# Those of the URLconf
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        semaphore_required("exports")(print),
+        *(
+            type("Wrong", (SemaphoreRequiredMixin, View), {"semaphore_limit": limit}).as_view()
+            for limit in ("3", 0)
+        ),
+    ],
+    ids=["no limit", "wrong type", "out of bounds"],
+)
+def test_a_view_with_a_mistake_has_no_limits_that_are_known(wrong) -> None:
+    assert [] == [*policies_of(Route("reports", wrong))]
+    known = semaphore_required("others", limit=3)(wrong)
+    assert ["others"] == [policy.name for policy in policies_of(Route("reports", known))]
+
+
+def test_an_entry_with_a_mistake_has_no_limits_that_are_known(given) -> None:
+    given(ENDPOINTS={"reports": {"limit": "3"}})
+    assert [] == [*policies_of(Route("reports", semaphore_required("a", limit=3)(print)))]

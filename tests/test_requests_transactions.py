@@ -92,6 +92,11 @@ def test_a_connection_that_is_opened_again_is_known_once(anew) -> None:
     assert known.count(connections["default"]) == 1
 
 
+def test_a_connection_that_is_gone_has_no_transaction(anew) -> None:
+    transactions._connected._known = [lambda: None]  # type: ignore[list-item]
+    assert not transactions._connected.may_have_a_transaction()
+
+
 @in_transactions
 def test_a_transaction_of_one_thread_is_none_of_another(anew) -> None:
     found = []

@@ -225,6 +225,14 @@ def test_limits_disabled_lets_all_in(clean_redis) -> None:
         assert 503 == Client().get("/limited/").status_code
 
 
+@site
+@pytest.mark.django_db
+def test_limits_disabled_lets_all_in_without_settings(settings) -> None:
+    del settings.REDIS_SYNC
+    with without_redis(), Lock("one"), limits_disabled():
+        assert 200 == Client().get("/limited/").status_code
+
+
 def test_limits_disabled_changes_nothing_else(clean_redis, settings) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": "mine"}
     with limits_disabled(), Lock("a") as lease:
@@ -286,6 +294,16 @@ def test_who_waits_in_memory_is_shown_since_when_and_until_when_it_is_believed_i
     assert "b" == token
     assert before - 1 <= int(since) / 10**6 <= time.time() + 1
     assert before + 1 < float(until) / 1000 <= time.time() + memory.PATIENCE + 1
+
+
+def test_a_fence_in_memory_grows_within_a_moment_too(monkeypatch) -> None:
+    server, now = MemoryServer(), time.time()
+    monkeypatch.setattr(memory.time, "time", lambda: now)
+    fences = [
+        int(said_in_memory(server, "acquire", token, "60000", "try", "p 3", "1 3 - ", 0)[1])
+        for token in "abc"
+    ]
+    assert sorted(set(fences)) == fences
 
 
 @pytest.mark.parametrize(("token", "off"), [("a", 1), ("b", 0)])

@@ -6,6 +6,7 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError
 
 from django_redis_sync import semaphore_required
+from django_redis_sync.locks.waiting import may_wait
 
 api = NinjaAPI(urls_namespace="limited-api")
 one = semaphore_required("one", limit=1)
@@ -13,7 +14,7 @@ one = semaphore_required("one", limit=1)
 
 @api.exception_handler(HttpError)
 def in_an_envelope(request, error):
-    said = {"ok": False, "error": str(error)}
+    said = {"ok": False, "error": str(error), "may_wait": may_wait()}
     return api.create_response(request, said, status=error.status_code)
 
 
