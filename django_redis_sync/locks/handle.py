@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 from collections.abc import Callable
@@ -39,7 +38,7 @@ class Adoption:
             raise TypeError(f"a handle is a str, not {type(handle).__name__}")
         try:
             self.terms, self.grant, self.known = _parse(handle, on_lost)
-        except (ValueError, TypeError, RecursionError, binascii.Error) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError("this is not the handle of a lease") from error
 
     def plan(self) -> plans.Plan:

@@ -96,7 +96,7 @@ class _Template(string.Formatter):
         values = dict(bound.arguments)
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
-                values = {**values.pop(parameter.name, {}), **values}
+                values = {**values.pop(parameter.name), **values}
         return self.vformat(self.text, (), values)
 
 
