@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import pickle
 import threading
@@ -99,6 +100,15 @@ def test_the_status_of_a_child_is_its_own() -> None:
 )
 def test_an_object_is_shown_as_it_is_written(made: Any, shown: str) -> None:
     assert shown == repr(made)
+
+
+@pytest.mark.parametrize("taking", ["acquire", "aacquire", "take", "atake"])
+@pytest.mark.parametrize("face", [Semaphore, RLock, type(ReadWriteLock("a").read)])
+def test_what_an_ask_leaves_out_is_as_the_object_says(face: Any, taking: str) -> None:
+    _, *parameters = inspect.signature(getattr(face, taking)).parameters.values()
+    left_out = {one.name: one.default for one in parameters}
+    usual = {"blocking": None, "blocking_timeout": None, "permits": 1}
+    assert {**usual, **({"sleep": None} if "sleep" in left_out else {})} == left_out
 
 
 def test_the_newest_lease_is_extended_by_so_much_or_to_so_much() -> None:

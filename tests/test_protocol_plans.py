@@ -681,7 +681,12 @@ def test_a_permanent_lease_is_confirmed_before_it_is_believed(desk: Desk, handed
     )
     given = hand.answer("ok", "inf", sent=101).result
 
-    assert (math.inf, math.inf) == (given.until, given.ends)
+    assert (math.inf, math.inf, "") == (given.until, given.ends, given.refused)
+
+
+def test_a_permanent_lease_says_why_it_would_have_been_refused(desk: Desk) -> None:
+    hand = desk.acquire(lease=math.inf, shadow=True).answer("ok", FENCE, "5000", "full", sent=100)
+    assert "full" == hand.answer("ok", "inf", sent=101).result.refused
 
 
 def test_a_permanent_lease_that_was_lost_is_asked_for_anew(desk: Desk) -> None:

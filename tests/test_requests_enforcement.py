@@ -329,6 +329,15 @@ def test_a_request_may_be_given_by_its_name() -> None:
         view(7)
 
 
+def test_a_preflight_to_a_method_of_a_class_that_is_no_view_counts() -> None:
+    class Pages:
+        @semaphore_required("exports", limit=1)
+        def show(self, request: Any) -> HttpResponse:
+            return HttpResponse(f"{Semaphore('exports', 1).status().in_use} in")
+
+    assert b"1 in" == Pages().show(RequestFactory().options("/")).content
+
+
 def test_what_gets_no_request_is_refused_also_where_it_has_no_name() -> None:
     class Callable:
         def __call__(self, pk: int) -> HttpResponse:

@@ -20,7 +20,7 @@ from django_redis_sync.limits.policy import (
     parse,
 )
 from django_redis_sync.limits.refusal import LATEST, retry_after
-from django_redis_sync.limits.routes import Route, policies_of
+from django_redis_sync.limits.routes import Route, policies_of, routes
 from django_redis_sync.limits.steps import run
 from django_redis_sync.protocol.plans import Refusal
 
@@ -374,6 +374,11 @@ def test_the_status_tells_the_client_who_is_to_blame(reason, options, status) ->
 
 
 # Those of the URLconf
+
+
+def test_a_project_without_pages_has_no_views(settings) -> None:
+    del settings.ROOT_URLCONF
+    assert [] == routes()
 
 
 @pytest.mark.parametrize(
