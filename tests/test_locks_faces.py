@@ -632,21 +632,26 @@ def test_what_fails_at_the_end_of_a_transaction_is_said(caplog: pytest.LogCaptur
     assert ["releasing 'a' at the end of a transaction: too late"] == caplog.messages
 
 
-def test_what_could_not_be_given_back_is_given_back_later(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("down", maybe_executed=True), KeyboardInterrupt()], ids=repr
+)
+def test_what_could_not_be_given_back_is_given_back_later(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     later: list[Any] = []
     leases = [Lock(name).acquire() for name in "ab"]
     tokens = [lease.token for lease in leases if lease]
 
     def fail(*_: Any, **__: Any) -> Any:
-        raise Unavailable("down", maybe_executed=True)
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(Keeper, "later", lambda keeper, step: later.append(step))
         patch.setattr("django_redis_sync.locks.lease.drivers.attempt", fail)
         patch.setattr("django_redis_sync.locks.lease.drivers.adrive", fail)
-        with pytest.raises(Unavailable):
+        with pytest.raises(type(error)):
             leases[0].release()  # type: ignore[union-attr]
-        with pytest.raises(Unavailable):
+        with pytest.raises(type(error)):
             asyncio.run(leases[1].arelease())  # type: ignore[union-attr]
     assert tokens == [step.argv[0] for step in later]
     assert ["release", "release"] == [said(step.verb, step.argv)["how"] for step in later]
@@ -696,10 +701,10 @@ def test_a_lease_that_is_detached_is_renewed_as_one_that_leaves(
         return renewal(state, *args)
 
     monkeypatch.setattr(LeaseState, "renewal", noted)
-    for said in ((3,), ()):
+    for given in ((3,), ()):
         with Lock("a") as first, Lock("b") as second:
-            first.detach(*said)
-            asyncio.run(second.adetach(*said))
+            first.detach(*given)
+            asyncio.run(second.adetach(*given))
             # Else it would be said of them that they were dropped.
             assert not {first.token, second.token} & {*keeper("default")._kept}
         for lease in (first, second):
