@@ -109,6 +109,8 @@ def test_what_an_ask_leaves_out_is_as_the_object_says(face: Any, taking: str) ->
     left_out = {one.name: one.default for one in parameters}
     usual = {"blocking": None, "blocking_timeout": None, "permits": 1}
     assert {**usual, **({"sleep": None} if "sleep" in left_out else {})} == left_out
+    given = inspect.signature(acquire_all).parameters
+    assert [None] * 2 == [given[option].default for option in ("blocking", "blocking_timeout")]
 
 
 def test_the_newest_lease_is_extended_by_so_much_or_to_so_much() -> None:

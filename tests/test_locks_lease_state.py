@@ -218,13 +218,17 @@ def test_a_detached_lease_that_another_thread_cut_short_is_renewed_once_more() -
     assert 160.0 == pytest.approx(state.until, abs=0.01)
 
 
-def test_a_lease_that_could_not_be_detached_is_renewed_on() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [Failure(errors.ConnectionError("refused"), 101.0, "final"), KeyboardInterrupt()],
+    ids=["failed", "interrupted"],
+)
+def test_a_lease_that_could_not_be_detached_is_renewed_on(error: BaseException) -> None:
     state = state_of(30)
     plan = state.renewal(60, 100.0, leaving=True)
     next(plan)
-    gone = Failure(errors.ConnectionError("refused"), 101.0, "final")
-    with pytest.raises(Failure):
-        plan.throw(gone)
+    with pytest.raises(type(error)):
+        plan.throw(error)
     step = state.tend(110.0)
     assert isinstance(step, Run) and "30001" == step.argv[3]
 

@@ -668,6 +668,12 @@ def test_whoever_is_on_a_loop_that_is_over_is_told_nothing_and_stops_nobody() ->
     rooms_module._wake(loop, None)  # type: ignore[arg-type]
 
 
+def test_a_stream_whose_connection_is_closed_already_stops_nobody() -> None:
+    connection = socket.socket()
+    connection.close()
+    assert holding._shut(connection)
+
+
 def test_a_stream_that_is_gone_is_not_ended(caplog: pytest.LogCaptureFixture) -> None:
     made = run(enter([policy_of(max_hold=60)], request_of()))
     lease = made._permits[0].lease

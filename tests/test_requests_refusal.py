@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -82,6 +83,14 @@ def test_what_is_to_be_raised_is_raised_and_else_the_own_response_is_given(
                 ask(request, full)
         else:
             assert (response is not None) == (b"own" == ask(request, full).content)
+
+
+def test_programs_are_told_the_sentence_the_status_and_when_to_come_again() -> None:
+    request, full = RequestFactory().get("/"), refused(key="ip")
+    request.resolver_match = None  # type: ignore[assignment]
+    response = answer(request, full)
+    told = {"detail": said_of(full).message, "status": 429}
+    assert {**told, "retry_after": int(response["Retry-After"])} == json.loads(response.content)
 
 
 def test_where_no_engine_has_our_templates_the_page_is_the_sentence(settings: Any) -> None:

@@ -90,6 +90,11 @@ def test_whom_redis_let_in_while_there_was_a_room_lets_the_next_in() -> None:
     assert isinstance(turn, Turn)
     mine.went(PLACE, one)
     assert turn.do()
+    for who in (alone, patient):
+        mine.came(PLACE, one)
+        assert mine.alone(PLACE)
+        mine.leave(PLACE, who)
+    assert not mine.alone(PLACE) and mine.has_room(PLACE)
 
 
 def test_whom_redis_let_in_and_who_is_gone_is_forgotten() -> None:
