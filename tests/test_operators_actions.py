@@ -12,7 +12,14 @@ import pytest
 import redis
 from django.conf import settings
 
-from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore, Unavailable
+from django_redis_sync import (
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    Semaphore,
+    Unavailable,
+)
 from django_redis_sync.exceptions import ForeignValue, WrongKind
 from django_redis_sync.operators import actions, audit
 from django_redis_sync.operators.names import family, grouped, names_in_use
@@ -328,3 +335,10 @@ def test_an_act_that_the_server_refuses_was_not_done(
     with pytest.raises(ForeignValue, match=r"is in one of .*\{exports\}:leases"):
         act(shown)
     assert [] == audit.acts("exports")
+
+
+@pytest.mark.parametrize(("key", "hours"), [(None, 6), ("7", 1)])
+def test_a_child_has_a_history_of_an_hour(key: str | None, hours: int, raw: redis.Redis) -> None:
+    with Semaphore("exports", 3, key=key):
+        (stats,) = (one for one in raw.scan_iter("*:stats") if b"exports" in one)
+        assert hours - 0.1 < raw.pttl(stats) / 3_600_000 < hours + 0.1
