@@ -483,3 +483,17 @@ def test_keys_under_the_prefix_of_the_cache_are_none_of_another_tenant(
     for key, said in (("ours:sync:{x}:leases", "ok"), ("theirs:sync:{x}:leases", "warning")):
         monkeypatch.setattr(neighbours, "server_of", lambda alias, key=key: Answers(RANDOMKEY=key))
         assert said == level(neighbours._shared("other"))
+
+
+def test_what_a_user_may_do_is_tried_under_the_prefix_of_the_cache(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDIS_SYNC = {}
+    settings.CACHES = {"other": {**settings.CACHES["default"], "KEY_PREFIX": "ours"}}
+    tried: list[str] = []
+    monkeypatch.setattr(
+        permissions, "lacking", lambda server, prefix, has: tried.append(prefix) or []
+    )
+    server: Any = SimpleNamespace(alias="other")
+    assert "ok" == level(servers._permissions(Node("", server, lambda key: True)))
+    assert ["ours:sync"] == tried
