@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -254,3 +256,39 @@ def test_the_page_has_every_option_once() -> None:
         assert 1 == page.count(f"| `{name}` |")
     for name in ENTRY.keys() | SEMAPHORE.keys():
         assert (name in ENTRY) + (name in SEMAPHORE) == page.count(f"| `{name}` |")
+
+
+# What nobody sets
+
+#: Times by module and name, in seconds, roughly.
+TIMES = {
+    "engine.courier": {"LINGER": 5},
+    "engine.errands": {"GIVE_UP": 120},
+    "engine.keeper": {"GLANCE": 60},
+    "engine.loops": {"SLICE": 0.05, "LATE": 0.01, "LOOK": 0.002, "MOST_LATE": 10},
+    "engine.marks": {"EVERY": 1, "STALE": 1, "IDLE": 5},
+    "engine.names": {"NOTED_EVERY": 60, "NOTED_AFTER": 0.3},
+    "engine.pools": {"FRESH": 1, "_IDLE_FOR": 60, "_AT_ONCE": 0.01, "_SHORTEST": 0.1},
+    "engine.server": {"_POLL": 0.05},
+    "engine.tally": {"EVERY": 2, "AGAIN": 10, "LIFE": 30},
+    "engine.threads": {"LINGER": 60, "_STARTING": 0.05, "_SAID_EVERY": 1},
+    "engine.wire": {"ATTEMPT": 5, "ROUND": 1, "RETRY": 1},
+    "limits.enforcement": {"ATTEMPT": 0.5, "Counted.HOUR": 3600, "_Pressure.MOMENT": 5},
+    "limits.holding": {"LEAD": 0.5},
+    "limits.outage": {"WINDOW": 1, "PROBE": 0.5, "REMIND": 300},
+    "limits.refusal": {"SOONEST": 1, "LATEST": 120, "USUAL": 2},
+    "limits.seats": {"SETTLES": 0.1, "LOOK": 0.005},
+    "locks.abandoned": {"PAUSE": 5},
+    "locks.handle": {"_LEAST": 0.001},
+    "locks.lease_state": {"_CLOSE": 0.005},
+    "memory": {"TICK": 0.01, "PATIENCE": 2},
+    "protocol.plans": {"RIDE_OUT": 30, "UNDO_BUDGET": 1, "TICK": 0.001, "SHORTEST_WAIT": 0.01},
+}
+
+
+@pytest.mark.parametrize("module", TIMES)
+def test_times_that_nobody_sets_are_seconds(module: str) -> None:
+    """None is a thousand times longer or shorter than is meant, and none ten times."""
+    inside = import_module(f"django_redis_sync.{module}")
+    for name, seconds in TIMES[module].items():
+        assert seconds / 4 <= attrgetter(name)(inside) <= seconds * 4, name
