@@ -65,7 +65,10 @@ def test_a_lease_of_the_longest_name_has_a_handle() -> None:
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [(0, 2), (1, 7), (2, None), (3, "a b"), (3, "a" * 65), (4, "x"), (5, "3"), (6, -1), (11, "9")],
+    [
+        *((0, 2), (1, 7), (2, None), (3, "a b"), (3, "a" * 65), (4, "x"), (5, "3")),
+        *((6, -1), (6, "3"), (8, "3"), (9, -1), (9, "3"), (11, "9")),
+    ],
 )
 def test_a_handle_with_something_wrong_in_it_is_none(place: int, value: Any) -> None:
     values = json.loads(base64.urlsafe_b64decode(handle.write(terms_of(), GRANT, 9)))

@@ -170,6 +170,17 @@ def test_of_two_renewals_in_flight_the_soonest_end_is_believed() -> None:
     assert 105.0 == pytest.approx(state.until, abs=0.01)
 
 
+def test_an_answer_says_nothing_of_a_later_renewal() -> None:
+    state = state_of(30)
+    first, later = state.renewal(40, 101.0), state.renewal(60, 102.0)
+    next(first)
+    next(later)
+    answered(first, 40, 101.0)
+    assert 141.0 == pytest.approx(state.until, abs=0.01)
+    answered(later, 60, 102.0)
+    assert 162.0 == pytest.approx(state.until, abs=0.01)
+
+
 def test_a_renewal_without_an_answer_may_be_run_at_any_time() -> None:
     state = state_of(30)
     lost = state.renewal(3, 101.0)

@@ -288,6 +288,12 @@ def test_without_parentheses_it_says_what_to_write() -> None:
         synchronized(send)
     with pytest.raises(TypeError, match=r'"nightly"\) for all calls of it$'):
         synchronized(nightly)
+
+    class Mail:
+        def post(self, pk): ...
+
+    with pytest.raises(TypeError, match=r'"post:{pk}"\) for each pk$'):
+        synchronized(Mail.post)
     with pytest.raises(TypeError, match=r'"min"\) for all calls of it$'):
         synchronized(min)  # whose arguments nobody knows
 
