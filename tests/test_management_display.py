@@ -439,6 +439,13 @@ def test_a_finding_is_told_with_its_place_and_its_remedy() -> None:
     assert ["warning: Slow [slow]", f"    {found.where}", "    d", "    r"] == said[:4]
 
 
+def test_what_a_server_says_does_not_steer_the_terminal() -> None:
+    evil = "\x1b[2J"
+    found = Finding("slow", "error", f"a{evil}", f"b{evil}", f"c{evil}", (f"d{evil}",))
+    said = "\n".join(display.findings([found], None, STYLE))
+    assert 4 == said.count("\\x1b[2J") and "\x1b" not in said
+
+
 def test_findings_are_counted_by_what_they_come_to() -> None:
     levels: Any = ("error", "warning", "warning", "ok", "ok", "ok")
     some = [Finding("x", level, "t", "d") for level in levels]
@@ -635,6 +642,14 @@ def test_the_flexible_columns_give_way_down_to_a_few_letters() -> None:
     for width in (8 + 2 + 10 + 2 + 8, 9):
         (_, line) = terminal.table(columns, [["a" * 30, "b" * 10, "c" * 20]], width)
         assert ["a" * 7 + "…", "b" * 10, "c" * 7 + "…"] == line.split()
+
+
+def test_in_an_order_that_was_asked_for_idle_keys_have_a_line_too() -> None:
+    keys = [make.status(key=key, holders=(holder(),) * n) for key, n in (("8", 0), ("7", 1))]
+    found = group(*keys)
+    told = {(one.name, one.key): history(one.name, one.key, Counters()) for one in keys}
+    said = display.page(Seen([found], told, [], found.keys, ordered=True), None, STYLE)
+    assert [["exports@8", "0/3"], ["exports@7", "1/3"]] == [line.split()[:2] for line in said[-2:]]
 
 
 def test_of_very_many_keys_in_use_some_are_told_in_a_line_each() -> None:
