@@ -1,12 +1,10 @@
 """The admin's pages as they are written, part by part: texts, and the attributes by which browsers
-and screen readers tell what stands where. `tests/pages` holds them, to be read in a diff."""
+and screen readers tell what stands where. See `tests/written`."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,10 +24,8 @@ from django_redis_sync.operators.status import Unread
 from django_redis_sync.operators.sums import Quantiles
 from tests.support import statuses as make
 from tests.support.statuses import ago, forever, group, history, holder, waiter
+from tests.support.written import as_written
 
-WRITTEN = Path(__file__).with_name("pages")
-#: With this in the environment the pages are written anew, to be read in `git diff`.
-ANEW = "WRITE_PAGES"
 VOID = ("br", "hr", "img", "input", "link", "meta")
 
 
@@ -258,8 +254,4 @@ PAGES: dict[str, tuple[str, Any]] = {
 def test_a_page_is_written_as_it_was_read(name: str) -> None:
     template, context = PAGES[name]
     shown = render_to_string(f"{template}.html", {**FRAME, **context()})
-    lines = Outline(shown).lines
-    file = WRITTEN / f"{name}.txt"
-    if os.environ.get(ANEW):
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    assert file.read_text(encoding="utf-8").splitlines() == lines, f"set {ANEW}=1, read the diff"
+    as_written(name, Outline(shown).lines)

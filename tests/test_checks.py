@@ -25,6 +25,7 @@ from django.views.decorators.cache import never_cache
 from django_redis_sync import SemaphoreRequiredMixin, checks, conf, semaphore_required, synchronized
 from django_redis_sync.limits import routes
 from tests.request_site import urls
+from tests.support.written import as_written
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
@@ -541,3 +542,43 @@ def test_a_process_is_looked_at_as_soon_as_the_app_is_ready(monkeypatch) -> None
     monkeypatch.setattr(where, lambda: looked.append(1))
     apps.get_app_config("django_redis_sync").ready()
     assert [1] == looked
+
+
+DUMMY = "django.core.cache.backends.dummy.DummyCache"
+CSRF = "django.middleware.csrf.CsrfViewMiddleware"
+
+
+def test_what_is_wrong_and_what_helps_is_said_in_these_words(settings, monkeypatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    own = settings.CACHES["default"]
+    small = {**own, "OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 2}}}
+    settings.CACHES = {"default": own, "none": {"BACKEND": DUMMY}, "pages": {**own}}
+    settings.CACHES["small"] = {**small, "LOCATION": "redis://127.0.0.1:1"}
+    by_all = semaphore_required("there", limit=3)(view)
+    by_address = semaphore_required("there", limit=3, key="ip")(view)
+    three, none, our = {"limit": 3}, [], [MIDDLEWARE]
+    cases: list = [
+        ({"TYPO": 1}, our, none),
+        ({"REQUESTS": {"typo": 1}}, our, none),
+        ({"ENDPOINTS": {"a": {"typo": 1}}}, our, none),
+        ({"CACHE": "nowhere"}, our, none),
+        ({"SEMAPHORES": {"a": {**three, "using": "none"}}}, our, none),
+        ({"ENDPOINTS": {"a": {**three, "timeout": -1}}}, our, none),
+        ({"ENDPOINTS": {"a": {}}}, our, none),
+        ({"SEMAPHORES": {"a": {"limit": 0}}}, our, none),
+        ({"ENDPOINTS": {"nowhere": three}}, none, none),
+        ({"CACHE": "small"}, our, none),
+        ({}, [*our, CSRF], none),
+        ({}, [*our, *our], none),
+        ({}, our, [without_a_limit]),
+        ({}, none, [by_all, races]),
+        ({}, our, [by_address]),
+    ]
+    said = []
+    for given, middleware, views in cases:
+        settings.REDIS_SYNC, settings.MIDDLEWARE = given, middleware
+        settings.ROOT_URLCONF = tuple(path(f"{n}/", one) for n, one in enumerate(views))
+        clear_url_caches()
+        for one in messages(deploy=True):
+            said.append(f"{type(one).__name__} {one.id}: {one.msg} {one.hint}")
+    as_written("checks", dict.fromkeys(said))

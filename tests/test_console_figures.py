@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
-from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import redis
 from django.contrib import messages
 from django.core.exceptions import ImproperlyConfigured
-from django.core.paginator import Paginator
 from django.http import QueryDict
 from django.template.loader import render_to_string
 from django.utils import translation
@@ -21,7 +19,6 @@ from django.utils import translation
 from django_redis_sync.console import acting, broken, charts, pages, views
 from django_redis_sync.console.charts import Bar, Step
 from django_redis_sync.console.pages import Listing, Wanted
-from django_redis_sync.models import Name
 from django_redis_sync.operators.doctor import Finding
 from django_redis_sync.operators.history import Counters
 from django_redis_sync.operators.listing import FIGURES
@@ -428,191 +425,6 @@ def test_a_page_of_a_name_tells_its_oddities() -> None:
 def test_texts_that_nobody_translated_are_marked_as_english(language: str, ours: bool) -> None:
     with translation.override(language):
         assert ours == views._in_english()
-
-
-# What stands where
-
-
-class Parts(HTMLParser):
-    """What a page says, by the words that lead there: the cells of its rows by their labels, terms
-    and their figures, the words for screen readers, what buttons send, links and fields by id."""
-
-    def __init__(self, template: str, **context: Any) -> None:
-        super().__init__()
-        self.cells, self.terms = dict[str, dict[str, str]](), dict[str, str]()
-        self.said, self.sent = list[str](), dict[str, str]()
-        self._row, self._at, self._text = "", "", list[str]()
-        self.feed(render_to_string(f"admin/django_redis_sync/{template}.html", context))
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        given = dict(attrs)
-        self.said += [given[one] for one in ("aria-label", "data-summary") if one in given]
-        if "id" in given and (
-            said := given.get("formaction", given.get("href", given.get("value")))
-        ):
-            self.sent[given["id"]] = said
-        if tag == "tr":
-            self._row = given.get("id", "")
-        elif tag in ("th", "td", "dt", "dd"):
-            self._at = self._at if tag == "dd" else given.get("data-label", tag)
-            self._text = []
-
-    def handle_endtag(self, tag: str) -> None:
-        text = " ".join("".join(self._text).split())
-        if tag == "dt":
-            self._at = text
-        elif tag == "dd":
-            self.terms[self._at] = text
-        elif tag in ("th", "td") and self._row:
-            self.cells.setdefault(self._row, {})[self._at] = text
-
-    def handle_data(self, data: str) -> None:
-        self._text.append(data)
-
-
-SOMEBODY = {
-    "label": "nightly",
-    "user": "7",
-    "request": "r-1",
-    "host": "web",
-    "pid": 12,
-    "thread": "t",
-}
-WHO = {"What": "nightlyuser 7request r-1", "Where": "webprocess 12thread t"}
-
-
-def test_a_page_of_a_name_has_each_figure_in_its_place() -> None:
-    one = make.status(
-        limit=9,
-        override=9,
-        holders=(
-            holder("aaa", 65, ends_in=20.0, permits=2, fence=41, label=SOMEBODY),
-            forever("bbb"),
-        ),
-        waiters=(
-            waiter("www", 1, 5.0, permits=3, label=SOMEBODY),
-            waiter("xxx", 2, 4.0, permits=0),
-        ),
-    )
-    total = Counters(
-        granted=11, waited=12, rejected=13, shadow_rejected=14, timed_out=15, reclaimed=16, lost=17,
-        released=18, peak=19, wait_seconds=24.0, held_seconds=54.0,
-    )  # fmt: skip
-    past = history("exports", None, total)
-    sums: Any = SimpleNamespace(
-        in_use=21, waiting=22, waited=Quantiles(0.1, 0.2), held=Quantiles(0.3, 0.4)
-    )
-    waits = [
-        pages.WaiterRow(each, pages.Who.of(each), f"{each.position} s") for each in one.waiters
-    ]
-    rows = tuple(pages.holder_row(one, each) for each in one.holders)
-    chart = charts.chart(charts.steps(past.rows), 9)
-    detail = pages.Detail(one, rows, tuple(waits), past, chart, 60, None, sums)
-    acts = {verb: f"/{verb}/" for verb in acting.VERBS}
-    found = Parts("_name", status=one, detail=detail, may_manage=True, acts=acts, longest=6)
-    assert {
-        "Got in at once": "11", "Waited": "12", "Rejected": "13", "Would have been rejected": "14",
-        "Timed out": "15", "Reclaimed": "16", "Lost": "17", "Highest use": "19",
-        "Mean wait": "2.0 s", "Held on average": "3.0 s",
-        "Waited: half, 95 %": "< 100 ms, 200 ms", "Held: half, 95 %": "< 300 ms, 400 ms",
-    } == found.terms  # fmt: skip
-    now = text_of("_name", status=one, detail=detail)
-    assert "exports : 21 in use, 22 waiting in all keys, limit 9 each" in now
-    assert "exports : 3 of 9 in use" in now
-    nobody = {"What": "–", "Where": "–"}
-    assert {
-        "holder-41": {
-            **WHO, "th": "aaafence 41", "td": "Release…",
-            "Since": "1 min 5 s", "Lease left": "20 s", "Permits": "2",
-        },
-        "holder-1": {
-            **nobody, "th": "bbb permanentfence 1", "td": "Release…",
-            "Since": "0 ms", "Lease left": "never ends", "Permits": "1",
-        },
-        "waiter-www": {**WHO, "th": "www", "Place": "1", "Waits": "1 s", "Permits": "3"},
-        "waiter-xxx": {**nobody, "th": "xxx", "Place": "2", "Waits": "2 s", "Permits": "all"},
-    } == found.cells  # fmt: skip
-    assert [
-        "3 in use, 2 waiting.",
-        "Permits in use over time, at most 19",
-        "Waited: 12, rejected: 13, timed out: 15",
-        "Release holder aaa",
-        "Release holder bbb",
-    ] == found.said
-    assert {
-        **{f"act-{verb}": f"/{verb}/" for verb in ("clear", "pause", "reset")},
-        **{f"release-{row.fence}": "/release/" for row in rows},
-        **{f"shown-{row.fence}": row.reference for row in rows},
-        "resize-limit": "9",
-        "past-long": "?history=all",
-    } == found.sent
-
-
-def test_a_line_of_the_list_has_each_figure_in_its_place() -> None:
-    one = make.status(holders=(holder(held=65),), waiters=(waiter(),), limit=3)
-    policy = [make.status("api", key=key, holders=(holder(),)) for key in "12"]
-    counts = Counters(granted=2, rejected=3, timed_out=4, reclaimed=5, peak=2)
-    past = {(each.name, each.key): history(each.name, each.key, counts) for each in (one, *policy)}
-    rows = (
-        pages._row(group(one, keys=0), past),
-        replace(pages._row(group(*policy, keys=7), past), more=5, policy="api"),
-    )
-    listing = Listing(rows, Paginator(range(30), 10).page(2), 30, 20, Wanted(order="use"))
-    sort = {field: {"url": f"?{field}", "aria": "none"} for field in ("name", *FIGURES)}
-    links = {"sort": sort, "previous": "?p=1", "next": "?p=3", "recent": "?recent"}
-    found = Parts("_list", listing=listing, links=links, opts=Name._meta)
-    api, exports = found.cells["row-api"], found.cells["row-exports"]
-    assert {
-        "th": "exports", "In use": "1 / 3", "Waiting": "1", "Oldest holder": "1 min 5 s",
-        "Rejected or timed out, last hour": "7", "Reclaimed, last hour": "5", "Use, last hour": "",
-    } == exports  # fmt: skip
-    assert ("≥ 2 in 7 keys", "≥ 0", "5 more keys") == (
-        api["In use"],
-        api["Waiting"],
-        found.cells["more-api"]["td"],
-    )
-    assert [
-        "3 in use, 1 waiting.",
-        "At most 2 at a time in the last hour",
-        "Pages",
-    ] == found.said
-    at = "/admin/django_redis_sync/name"
-    assert {
-        **{f"sort-{field}": f"?{field}" for field in sort},
-        **{f"name-{name}": f"{at}/{name}/change/" for name in ("api", "exports")},
-        "rest-api": f"{at}/api/change/",
-        "page-previous": "?p=1",
-        "page-next": "?p=3",
-        "sort-recent": "?recent",
-    } == found.sent
-
-
-def test_nought_in_an_hour_is_told_from_an_hour_that_is_not_known() -> None:
-    known = pages._row(group(make.status(), keys=0), {("exports", None): history()})
-    rows = (known, replace(known, id="unknown", hour=None))
-    listing = Listing(rows, Paginator(range(2), 2).page(1), 2, None, Wanted())
-    cells = Parts("_table", listing=listing, links={}, opts=Name._meta).cells
-    counts = ("Rejected or timed out, last hour", "Reclaimed, last hour")
-    assert [["0", "0"], ["–", "–"]] == [
-        [cells[row][count] for count in counts] for row in ("row-exports", "row-unknown")
-    ]
-
-
-def test_a_finding_is_shown_with_its_remedy() -> None:
-    found = [Finding("acl", "error", "may not", "Refused: ZADD.", "Allow it.", ("a:1",))]
-    said = text_of("_finding_list", findings=found)
-    assert "may not acl On a:1. Refused: ZADD. Remedy: Allow it." in said
-
-
-def test_a_line_of_the_list_tells_what_was_reclaimed() -> None:
-    one = make.status(holders=(holder(),))
-    past = {("exports", None): history("exports", None, Counters(reclaimed=5, rejected=2, lost=9))}
-    rows = (pages._row(group(one, keys=0), past),)
-    page = Paginator(range(1), 1).page(1)
-    shown = text_of(
-        "_table", listing=Listing(rows, page, 1, None, Wanted()), links={}, opts=Name._meta
-    )
-    assert " 1 / 3 0 0 ms 2 5 " in shown
 
 
 @pytest.mark.parametrize("event", ["peak", "waited", "turned_away"])

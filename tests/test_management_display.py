@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import signal
+from argparse import SUPPRESS
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -34,6 +35,7 @@ from django_redis_sync.operators.sums import Quantiles
 from django_redis_sync.protocol.plans import Refusal
 from tests.support import statuses as make
 from tests.support.statuses import ago, forever, group, history, holder, waiter
+from tests.support.written import as_written
 
 STYLE = no_style()
 
@@ -732,6 +734,28 @@ def test_each_action_and_each_option_says_what_it_is_for() -> None:
             # What goes without saying: `run NAME`, `resize NAME LIMIT`, words that are shown.
             plain = (name, option.dest) in {("run", "name"), ("resize", "limit")}
             assert plain or option.choices or option.help, f"{name} {option.dest}"
+
+
+def test_the_command_explains_itself_in_these_words() -> None:
+    parser = Command().create_parser("manage.py", "locks")
+    (actions,) = (one for one in parser._actions if one.dest == "action")
+    helps = {one.dest: one.help for one in actions._get_subactions()}
+    said = [f"locks: {parser.description}", *locks.EXIT_CODES.splitlines()]
+    for name, one in actions.choices.items():  # type: ignore[union-attr]
+        assert helps[name] == one.description
+        said += ["", f"locks {name}: {one.description}"]
+        for option in one._actions:
+            if option.help != SUPPRESS and option.dest != "help":
+                words = "/".join(option.option_strings) or option.dest
+                default = None if option.default == SUPPRESS else option.default
+                given = (
+                    option.metavar,
+                    default,
+                    option.const,
+                    option.choices and [*option.choices],
+                )
+                said.append(f"  {words} {given}: {option.help}")
+    as_written("locks", said)
 
 
 @pytest.mark.parametrize(

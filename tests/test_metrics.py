@@ -18,6 +18,7 @@ from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.statuses import group, holder, status
+from tests.support.written import as_written
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 PAIR = CONSTANTS["PAIR"]
@@ -220,6 +221,12 @@ def test_redis_is_read_when_it_is_scraped_and_not_before(settings: Any) -> None:
     metrics.register(registry=registry, using="dead")
     with pytest.raises(ValueError, match="Duplicated"):
         metrics.register(registry=registry)
+
+
+def test_the_metrics_explain_themselves_in_these_words() -> None:
+    families = metrics.SyncCollector().describe()
+    said = [f"{one.type} {one.name}: {one.documentation}" for one in families]
+    as_written("metrics", said)
 
 
 def test_the_docstring_names_every_metric() -> None:

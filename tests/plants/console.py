@@ -204,7 +204,7 @@ PLANTS = [
         "templates/admin/django_redis_sync/_table.html",
         "with peak=row.hour.peak %}",
         "with peak=row.group.in_use %}",
-        (CONSOLE_FIGURES + "test_a_line_of_the_list_has_each_figure_in_its_place",),
+        ("test_admin_written.py::test_a_page_is_written_as_it_was_read",),
     ),
     Plant(
         "a table is labelled by what is not on the page",
