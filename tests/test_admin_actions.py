@@ -282,6 +282,7 @@ def test_an_action_that_fails_is_told_and_logged(
     told = act(manager, "pause")
 
     assert "no answer in time" in told
+    assert '<li class="error">' in manager.get(f"{PAGE}change/").content.decode()
     assert LogEntry.objects.get().change_message == told
 
 
@@ -323,8 +324,10 @@ def test_what_was_asked_for_is_said_when_redis_goes_away(
 
 def test_all_that_were_chosen_are_kept_when_redis_goes_away(manager: Client) -> None:
     with out_of_reach():
-        response = manager.post(f"{PAGE}act/release/", {"holder": ["one", "two"]})
+        fields = {"holder": ["one", "two"], "csrfmiddlewaretoken": "old"}
+        response = manager.post(f"{PAGE}act/release/", fields)
     shown = response.content.decode()
+    assert 'value="old"' not in shown
     kept = re.findall(r'<input type="hidden" name="holder" value="(\w+)">', shown)
     assert (503, ["one", "two"]) == (response.status_code, kept)
 

@@ -581,4 +581,4 @@ def test_what_is_wrong_and_what_helps_is_said_in_these_words(settings, monkeypat
         clear_url_caches()
         for one in messages(deploy=True):
             said.append(f"{type(one).__name__} {one.id}: {one.msg} {one.hint}")
-    as_written("checks", dict.fromkeys(said))
+    as_written("checks", sorted({*said}))

@@ -34,6 +34,7 @@ def locks(*words: str) -> str:
 @both
 async def test_each_act_is_recorded_with_who_and_why(io: Any) -> None:
     lease = await io.do(Semaphore("exports", 2), "acquire")
+    other = await io.do(Semaphore("exports", 2, key="7"), "acquire")
     who = {"by": "ada", "reason": "too many"}
     await io.do(actions, "pause", "exports", **who)
     await io.do(actions, "resize", "exports", None, 7, **who)
@@ -48,6 +49,9 @@ async def test_each_act_is_recorded_with_who_and_why(io: Any) -> None:
     (resized,) = [act for act in found if act.what == "resize"]
     (cleared,) = [act for act in found if act.what == "clear"]
     assert 7 == resized.limit and "limit set to 7" == resized.said
+    shown = await io.do(status, "status_of", "exports", "7")
+    await io.do(actions, "clear", shown, [other.token], **who)
+    assert ("exports", "7") == ((act := audit.acts()[0]).name, act.key)
     assert (lease.token[:8],) == cleared.ids and f"cleared 1: {lease.token[:8]}" == cleared.said
 
 
@@ -125,6 +129,12 @@ def test_an_act_is_dated_by_the_server(raw: redis.Redis) -> None:
     dated = locks("log")
     assert timezone.localtime(act.at).strftime("%Y-%m-%d %H:%M:%S") in dated
     assert 1 < locks("log", "--format", "json").count("\n")  # people read it too
+
+
+def test_who_does_the_same_again_is_recorded_again() -> None:
+    for _ in range(2):
+        actions.pause("a", by="ada")
+    assert ["pause", "pause"] == [act.what for act in audit.acts("a")]
 
 
 def test_a_policy_s_acts_are_its_keys_too() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from difflib import unified_diff
 from pathlib import Path
 
 WRITTEN = Path(__file__).parents[1] / "written"
@@ -14,4 +15,6 @@ def as_written(name: str, lines: Iterable[str]) -> None:
     file, said = WRITTEN / f"{name}.txt", [*lines]
     if os.environ.get(ANEW):
         file.write_text("".join(f"{line}\n" for line in said), encoding="utf-8")
-    assert file.read_text(encoding="utf-8").splitlines() == said, f"set {ANEW}=1, read the diff"
+    read = file.read_text(encoding="utf-8").splitlines()
+    changed = "\n".join(unified_diff(read, said, str(file), "now", lineterm="", n=1))
+    assert not changed, f"{changed}\nIf it is meant so, run this test with {ANEW}=1."
