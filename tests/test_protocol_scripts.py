@@ -1124,6 +1124,19 @@ def test_leases_far_ahead_are_clamped_when_the_clock_went_back(x: Name, kept: bo
     assert x.left(token) <= 4000
 
 
+def test_what_is_not_far_ahead_stays_when_the_clock_went_back(x: Name) -> None:
+    """Rule 21."""
+    x.hold("a", lease=60_000, limit=2)
+    x.hold("b", lease=60_000, limit=2)
+    x.wait("c", limit=2)
+    x.move("a", -50_000)
+    x.raw.zincrby(x.keys.waiters, -1000, "c")
+    x.raw.hset(x.keys.info, "#fence", (x.now() + 3_600_000) * 1000)
+    before = x.end("a"), x.raw.zscore(x.keys.waiters, "c")
+    x.wait("d", limit=2)
+    assert before == (x.end("a"), x.raw.zscore(x.keys.waiters, "c"))
+
+
 def test_waiters_far_ahead_are_clamped_when_the_clock_went_back(x: Name) -> None:
     """Rule 21."""
     hour = 3_600_000

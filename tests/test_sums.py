@@ -211,6 +211,7 @@ def test_old_hours_are_forgotten(raw: redis.Redis) -> None:
     raw.hset(SKETCH, mapping={f"{hour - 2}:k:old": 9, f"{hour - 1}:k:late": 5, "hour": hour - 1})
     tallied(Counter(new=1))
     assert [("late", 5), ("new", 1)] == [(busy.key, busy.refused) for busy in sums().refused]
+    assert hour == int(raw.hget(SKETCH, "hour") or 0)  # so that those of this one will be, too
 
 
 def test_old_minutes_of_sums_are_folded_and_sums_do_not_stay_for_ever(raw: redis.Redis) -> None:

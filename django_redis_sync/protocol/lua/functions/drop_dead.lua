@@ -1,5 +1,5 @@
--- Removes the dead among the first CHUNK of the queue: thousands die at once with their process. `me`: the
--- token that asks. Returns how many.
+-- Removes the dead among the first CHUNK of the queue: thousands die at once with their process. The head
+-- is one. `me`: the token that asks. Returns how many.
 local function drop_dead(name, me)
   local heads = redis.call('ZRANGE', QUEUE, '0', CHUNK - 1)
   local records = redis.call('HMGET', INFO, unpack(heads))
@@ -12,12 +12,9 @@ local function drop_dead(name, me)
       lists[#lists + 1] = wake_list(t)
     end
   end
-  if #dead > 0 then
-    redis.call('ZREM', QUEUE, unpack(dead))
-    redis.call('ZREM', WAITERS, unpack(dead))
-    redis.call('HDEL', INFO, unpack(dead))
-    redis.call('DEL', unpack(lists))
-    name.dropped = true
-  end
+  redis.call('ZREM', QUEUE, unpack(dead))
+  redis.call('ZREM', WAITERS, unpack(dead))
+  redis.call('HDEL', INFO, unpack(dead))
+  redis.call('DEL', unpack(lists))
   return #dead
 end
