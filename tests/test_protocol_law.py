@@ -355,8 +355,10 @@ FOUND_BY = {
     "a full memory denies a renewal": 11,
     "another fence renews": 21,
     "another kind is let in": 55,
+    "a name is packed against its policy's mark": 23,
     "a pass for ever is packed": 24,
     "a writer weighs as much as a reader": 155,
+    "many permits are taken for one": 32,
 }
 
 
