@@ -478,6 +478,7 @@ def test_a_name_with_one_holder_stays_packed_whatever_it_does() -> None:
         ("acquire", {"token": "a", "how": "again"}),
         ("acquire", {"token": "b", "how": "try", "limit": 3, "permits": 2}),
         ("acquire", {"token": "b", "how": "wait", "limit": 3, "permits": 4}),
+        ("acquire", {"token": "b", "how": "wait", "limit": 3, "permits": 2, "max_waiters": 0}),
         ("renew", {"token": "a", "fence": fence, "how": "set", "ms": 60_000, "nth": 1}),
         ("renew", {"token": "a", "fence": fence, "how": "confirm"}),
         ("renew", {"token": "b", "fence": fence, "how": "set", "ms": 1}),

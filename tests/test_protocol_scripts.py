@@ -1016,7 +1016,7 @@ def test_every_key_outlives_the_latest_waiter(x: Name) -> None:
     assert all(x.deadline("b") < ttl for ttl in x.ttls().values())
 
 
-@pytest.mark.parametrize("makes", ["leases", "queue", "waiters", "grave"])
+@pytest.mark.parametrize("makes", ["leases", "queue", "waiters", "sign of life", "grave"])
 def test_a_key_that_is_made_late_expires_with_the_others(x: Name, makes: str) -> None:
     """Rule 7: whatever made it, and though nothing in it lasts as long."""
     fence = x.hold("a", lease=3_600_000, limit=2)
@@ -1031,6 +1031,11 @@ def test_a_key_that_is_made_late_expires_with_the_others(x: Name, makes: str) ->
         x.wait("d", limit=2)
     elif makes == "waiters":
         x.wait("c", limit=2, channel="loop")
+    elif makes == "sign of life":
+        x.wait("c", limit=2, channel="loop")
+        x.raw.delete(x.keys.waiters)
+        x.expire("b")
+        assert "ok" == x.ask("c", "again")[0]
     else:
         x.undo("c")
     ttls = x.ttls()
