@@ -542,3 +542,12 @@ def test_a_waiter_is_dead_when_its_deadline_is_there(early: int, wins: str) -> N
     side.micros = START + (told + scripts.CONSTANTS["PATIENCE"] - early) * 1000
     side.ask("release", token="a", fence=fence, how="release")
     assert wins == side.ask("inspect")[9][0]
+
+
+@pytest.mark.parametrize(("early", "word"), [(1, "ok"), (0, "no")])
+def test_nobody_passes_a_head_that_has_waited_for_a_heartbeat(early: int, word: str) -> None:
+    side = _Alone(compiled(()), True)
+    side.ask("acquire", token="a", how="try", lease=60_000, limit=2)
+    side.ask("acquire", token="b", how="wait", permits=2, limit=2)
+    side.micros += (scripts.CONSTANTS["BEAT"] - early) * 1000
+    assert word == side.ask("acquire", token="c", how="try", limit=2, fair=0)[0]

@@ -244,6 +244,7 @@ def test_callers_that_disagree_on_the_limit_are_noted(x: Name) -> None:
     x.hold("b", limit=5)
     assert b"p 5" == x.field("#seen")
     assert re.fullmatch(rb"\d+ p 3", x.field("#clash") or b"")
+    assert x.run("inspect")[5] == (x.field("#clash") or b"").decode()
 
 
 def test_more_permits_than_the_limit_are_refused_at_once(x: Name) -> None:
