@@ -98,6 +98,13 @@ def test_whom_a_pause_refuses_is_counted_though_nobody_has_the_name(x: Name) -> 
     assert 1 == len(minutes_left(x.raw, x.keys, "n"))
 
 
+def test_who_may_not_wait_with_others_is_counted(x: Name) -> None:
+    x.hold("a")
+    x.wait("b", "c")
+    assert ["no", "full", 2] == x.ask("d", max_waiters=2, keep=KEEP)[:3]
+    assert 1 == len(minutes_left(x.raw, x.keys, "n"))
+
+
 def test_who_gave_up_waiting_is_counted_as_that(x: Name) -> None:
     x.hold("a", keep=KEEP)
     x.wait("b", keep=KEEP)

@@ -54,7 +54,7 @@ if not reply then
     reply = refuse(name, waiting, most)
   end
 end
-if name.latest > name.now or name.puts[1] or name.dropped then
+if name.puts[1] or name.dropped then
   finish(name)
 end
 return reply

@@ -24,7 +24,7 @@ local function finish(name)
     for _, key in ipairs({QUEUE, WAITERS}) do -- what is not ours stays as it is
       if tonumber(redis.pcall('ZCARD', key)) then expire(name, key, expiry) end
     end
-  elseif expiry < math.huge then -- the keys that were made here
+  else -- the keys that were made here
     if name.new_leases then expire(name, LEASES, expiry) end
     if name.new_queue then expire(name, QUEUE, expiry) end
     if name.new_waiters then expire(name, WAITERS, expiry) end
