@@ -924,6 +924,14 @@ def test_nothing_is_granted_while_paused(x: Name) -> None:
     assert [] == x.holders()
 
 
+def test_a_pause_itself_lets_nobody_in(x: Name) -> None:
+    x.hold("a")
+    x.wait("b")
+    x.expire("a")
+    x.operate("pause")
+    assert ([], ["b"]) == (x.holders(), x.queue())
+
+
 def test_holders_keep_what_they_have_while_paused(x: Name) -> None:
     fence = x.hold("a")
     x.operate("pause")
