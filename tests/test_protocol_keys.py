@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from django_redis_sync.protocol.keys import (
-    MOST_BYTES,
     Keys,
     check_text,
     keys_of,
@@ -125,10 +124,18 @@ REFUSED = {
     "DEL": "a\x7f",
     "a lone surrogate": "a\ud800",
     "a line separator": "a\u2028b",
+    "a paragraph separator": "a\u2029b",
     "text turned round": "a\u202egpj.exe",
-    "201 bytes": "a" * (MOST_BYTES + 1),
-    "201 bytes in UTF-8": "é" * (MOST_BYTES // 2) + "a",
+    "201 bytes": "a" * 201,
+    "201 bytes in UTF-8": "é" * 100 + "a",
 }
+TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def test_every_mark_that_turns_text_round_is_refused() -> None:
+    for char in TURNING:
+        with pytest.raises(ValueError, match=f"U\\+{ord(char):04X}"):
+            check_text("a name", f"a{char}b")
 
 
 @pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)
@@ -150,7 +157,7 @@ def test_a_name_that_is_no_str_is_refused(name: object) -> None:
         check_text("a name", name)
 
 
-ACCEPTED = ["a b", "{", "}", "a:b", "naïve", "锁", "🔒", "x[1]", "*", "%", "a@b", "a" * MOST_BYTES]
+ACCEPTED = ["a b", "{", "}", "a:b", "naïve", "锁", "🔒", "x[1]", "*", "%", "a@b", "a" * 200]
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
