@@ -25,6 +25,7 @@ from django_redis_sync.engine import labels
 from django_redis_sync.exceptions import LeaseLost, Unavailable
 from django_redis_sync.limits import enforcement, holding, identity
 from django_redis_sync.limits import rooms as rooms_module
+from django_redis_sync.limits.decorator import marks_of, name_of
 from django_redis_sync.limits.enforcement import (
     Counted,
     Refused,
@@ -317,6 +318,18 @@ def test_the_log_says_which_path_was_refused_by_what_and_why(
     with caplog.at_level(logging.INFO, logger="django_redis_sync"):
         carried_out(plan, {Take: Refusal("full")})
     assert [f"{word} /reports/: 'exports' is full"] == [r.getMessage() for r in caplog.records]
+
+
+def test_a_limit_without_a_name_is_known_from_outside_by_the_name_that_it_has() -> None:
+    class Pages(View):
+        @semaphore_required(limit=3)
+        def get(self, request: Any) -> HttpResponse:
+            return HttpResponse()
+
+    page = Pages()
+    for method in ("GET", None):
+        ((_, name),) = marks_of(Pages.as_view(), method)
+        assert name == name_of(page.get, (page,)) and name.endswith(".Pages.get")
 
 
 def test_a_request_may_be_given_by_its_name() -> None:
@@ -1082,6 +1095,33 @@ def test_what_the_trial_comes_to_decides(answer: Any, redis: Quiet) -> None:
         entered(answer, on_outage="closed")
         assert (answer is DOWN) == redis.down
         assert (None if answer is DOWN else redis.era) == redis.ask()
+    assert (0, False) == inside()
+
+
+@WAYS
+@pytest.mark.parametrize("answer", [Refusal("full"), DOWN], ids=repr)
+def test_what_the_trial_comes_to_decides_on_the_straight_way_too(
+    answer: Any, asks: Any, redis: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [Refusal("full"), answer]
+
+    def ask(*_: Any) -> Any:
+        if isinstance(said := answers.pop(0), BaseException):
+            raise said
+        return said
+
+    async def aask(*_: Any) -> Any:
+        return ask()
+
+    monkeypatch.setattr(RequestSemaphore, "take_for", ask)
+    monkeypatch.setattr(RequestSemaphore, "atake_for", aask)
+    policy = policy_of(on_outage="closed")
+    assert "full" == asks([policy], request_of()).refusal.reason
+    redis.failed(redis.era, DOWN)
+    redis.probe_answered()
+    reason = asks([policy], request_of()).refusal.reason
+    assert ([], answer is DOWN) == (answers, redis.down)
+    assert ("outage" if redis.down else "full") == reason
     assert (0, False) == inside()
 
 

@@ -296,6 +296,15 @@ def test_who_waits_in_memory_is_shown_since_when_and_until_when_it_is_believed_i
     assert before + 1 < float(until) / 1000 <= time.time() + memory.PATIENCE + 1
 
 
+def test_of_those_in_memory_as_many_are_shown_as_are_asked_for() -> None:
+    server = MemoryServer()
+    for token in "abcd":
+        said_in_memory(server, "acquire", token, "60000", "wait", "p 2", "1 2 - ", 0)
+    *_, used, held, queued, holders, waiters = said_in_memory(server, "inspect", "", 1)
+    assert ("2", 2, 2) == (used, held, queued)
+    assert (["a"], ["c"]) == (holders[::3], waiters[::4])
+
+
 def test_a_fence_in_memory_grows_within_a_moment_too(monkeypatch) -> None:
     server, now = MemoryServer(), time.time()
     monkeypatch.setattr(memory.time, "time", lambda: now)
