@@ -203,6 +203,8 @@ def test_only_what_trusted_proxies_wrote_is_believed(proxies, forwarded, address
         ("64:ff9b::1.2.3.4", "64:ff9b::1.2.3.5", False),  # clients of IPv4 behind a NAT64
         ("64:ff9b::1.2.3.4", "1.2.3.4", True),
         ("64:ff9b:1::1.2.3.4", "64:ff9b:1::1.2.3.5", False),
+        ("64:ff9b:1:7::1.2.3.4", "64:ff9b:1:7::1.2.3.5", False),
+        ("64:ff9b:2::1.2.3.4", "64:ff9b:2::1.2.3.5", True),
         ("", "", True),
     ],
 )
