@@ -208,11 +208,12 @@ def test_receivers_hear_of_which_cache_and_what(monkeypatch: pytest.MonkeyPatch)
     assert [("aside", True), ("aside", False)] == heard
 
 
-def test_settings_that_changed_end_all_probing(settings: Any) -> None:
+@pytest.mark.parametrize("setting", ["REDIS_SYNC", "CACHES"])
+def test_settings_that_changed_end_all_probing(setting: str, settings: Any) -> None:
     some = [outage.breaker(alias) for alias in ("default", "other")]
     for one in some:
         one._era += 1  # down
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 20}
+    setattr(settings, setting, {**getattr(settings, setting)})
     assert [False, False] == [one.down for one in some]
     assert outage.breaker("default") is not some[0]
 
