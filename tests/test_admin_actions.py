@@ -233,6 +233,7 @@ def test_a_policy_is_paused_with_all_its_keys(manager: Client) -> None:
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x"])
 def test_an_impossible_limit_is_refused_in_words(manager: Client, lease: Lease, limit: str) -> None:
     assert act(manager, "resize", limit=limit).startswith("A limit is a whole number")
+    assert '<li class="error">' in manager.get(f"{PAGE}change/").content.decode()
     assert status_of("exports").override is None
 
 

@@ -291,7 +291,7 @@ def test_a_limit_that_is_none_is_refused(given: str) -> None:
 def test_those_chosen_are_released_and_those_shown_are_cleared() -> None:
     mine = make.status(holders=(holder("a"), holder("b")))
     first, second = (pages.reference(mine, f"{id}-token") for id in "ab")
-    fields = form(holder=[first], shown=[first, second, "gone"])
+    fields = form(holder=[first], shown=[first, second, "gone", first])
     released = acting.prepare("release", mine, fields)
     cleared = acting.prepare("clear", mine, fields)
     assert (["a"], 0) == ([one.holder.id for one in released.holders], released.gone)

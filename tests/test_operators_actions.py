@@ -273,6 +273,9 @@ def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixtu
     actions.resize("q", None, 7)
     assert ("resize", 7) == (caplog.records[-1].sync_event, caplog.records[-1].sync_value)
     assert 1 == caplog.records[-1].sync_names
+    actions.pause("p", "7")
+    actions.pause("p")  # which is said once, and speaks for the key
+    assert 1 == caplog.records[-1].sync_names
 
 
 def test_it_is_known_since_when_a_name_is_paused() -> None:

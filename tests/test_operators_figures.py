@@ -242,6 +242,7 @@ def test_a_time_span_is_told_by_its_two_largest_units(seconds: float, said: str)
 def test_passwords_are_not_told() -> None:
     said = words.without_secrets("Error at redis://me:s3cret@h:1/0, or rediss://:word@h/1.")
     assert "Error at redis://***@h:1/0, or rediss://***@h/1." == said
+    assert "redis://***@h:1/0" == words.without_secrets("redis://me:wo@rd@h:1/0")
 
 
 # Statuses
