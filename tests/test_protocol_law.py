@@ -551,3 +551,39 @@ def test_nobody_passes_a_head_that_has_waited_for_a_heartbeat(early: int, word: 
     side.ask("acquire", token="b", how="wait", permits=2, limit=2)
     side.micros += (scripts.CONSTANTS["BEAT"] - early) * 1000
     assert word == side.ask("acquire", token="c", how="try", limit=2, fair=0)[0]
+
+
+@pytest.mark.parametrize("watched", ["a lease", "a winner that does not wake"])
+def test_who_is_first_asks_again_when_it_can_be_served_and_not_before(watched: str) -> None:
+    side = _Alone(compiled(()), True)
+    lease = 2500 if watched == "a lease" else 60_000
+    _, fence, _ = side.ask("acquire", token="a", how="try", lease=lease)
+    if watched != "a lease":
+        side.ask("acquire", token="b", how="wait", lease=60_000)
+    reply = side.ask("acquire", token="c", how="wait")
+    if watched != "a lease":
+        side.ask("release", token="a", fence=fence, how="release")
+        reply = side.ask("acquire", token="c", how="again")
+    told = []
+    while reply[0] == "wait":
+        told.append(int(reply[2]))
+        side.micros += told[-1] * 1000
+        reply = side.ask("acquire", token="c", how="again")
+    assert "ok" == reply[0]
+    assert [1000, 1000, 501] == told
+
+
+@pytest.mark.parametrize("early", [0, 1000], ids=["at once", "once more"])
+def test_who_is_behind_an_event_loop_asks_again_when_that_counts_as_dead(early: int) -> None:
+    side = _Alone(compiled(()), True)
+    side.ask("acquire", token="a", how="try", lease=60_000)
+    for n in range(256):
+        side.ask("acquire", token=f"b{n}", how="wait", channel="loop")
+    told = int(side.ask("acquire", token="c", how="wait")[2])
+    if early:
+        side.micros += early * 1000
+        told = int(side.ask("acquire", token="c", how="again")[2])
+    assert scripts.CONSTANTS["ALIVE"] + 1 == early + told
+    side.micros += told * 1000
+    word, _, _, rank = side.ask("acquire", token="c", how="again")
+    assert ("wait", "0") == (word, rank)
