@@ -51,7 +51,7 @@ class Line:
         self.lent -= 1
 
     async def disconnect(self, nowait: bool = False) -> None:
-        self.broken += 1
+        self.broken += nowait  # else it would wait for the other side
         self._replies = asyncio.Queue()
 
     async def send_packed_command(self, packed: list[bytes]) -> None:
@@ -286,6 +286,29 @@ def test_a_lost_connection_fails_its_batch_and_not_the_next() -> None:
         assert "unanswered" == caught.value.why
         assert ["ok"] == (await batcher.submit(step("next"))).reply
         assert 1 == line.broken
+
+    run(main())
+
+
+def test_a_connection_that_cannot_even_go_back_keeps_nothing_from_the_next() -> None:
+    class Torn(Line):
+        async def release(self, connection: Any) -> None:
+            await super().release(connection)
+            raise errors.ConnectionError("cut")
+
+    async def main() -> None:
+        line = Torn(lambda c: OSError("cut") if token_of(c) == "cut" else ["ok"])
+        line.silent = True
+        batcher = Batcher(line)
+        cut = batcher.submit(step("cut"))
+        while not line.sent:
+            await asyncio.sleep(0)
+        queued = batcher.submit(step("next"))
+        line.silent = False
+        line.speak()
+        await asyncio.wait([cut])
+        assert isinstance(cut.exception(), Failure)
+        assert ["ok"] == (await queued).reply
 
     run(main())
 

@@ -716,6 +716,7 @@ def test_marks_that_changed_together_are_known_together(
     assert ["17 0", "0 5"] == [keys.mark for keys in both]
     poked = {step.keys[0] for step in server.steps if step.verb == "operate"}
     assert {keys.leases for keys in both} == poked
+    assert {1.0} == {step.timeout for step in server.steps}  # the clerk's thread has more to do
 
 
 def test_waiters_look_at_what_changed_and_others_do_not(

@@ -438,8 +438,9 @@ def test_an_address_is_of_redis_where_it_does_not_say() -> None:
     assert [("localhost", 6379), ("h", 6379), ("h", 1)] == topology.addresses
 
 
+@pytest.mark.parametrize("up", [True, False], ids=["answering", "down"])
 def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, up: bool
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(topologies, "clock", lambda: now[0])
@@ -447,6 +448,8 @@ def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
 
     def says(address: Address) -> Any:
         asked.append(address)
+        if len(asked) > 1 and not up:
+            raise silence()
         return slots(B, C) if len(asked) > 1 else slots(A, B, C)
 
     topology = Topology(SEEDS, says)
@@ -454,8 +457,8 @@ def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
     now[0] += 10
     for _ in range(100):
         topology.lost(A)
-    assert [A, B] == asked
-    assert A not in topology.primaries
+    assert ([A, B] if up else [A, B, C, A]) == asked
+    assert up == (A not in topology.primaries)
 
 
 @pytest.mark.parametrize("silent", [A, B, C])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import weakref
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -276,6 +278,28 @@ def test_what_is_used_once_more_while_its_loop_ends_is_closed_once_more() -> Non
         mine.left()
         await a_little()
         assert ["closed"] * 2 == closed
+
+    run(main())
+
+
+def test_what_lives_on_a_loop_holds_nothing_of_the_context_of_its_first_caller() -> None:
+    of_the_request: ContextVar[Any] = ContextVar("of_the_request")
+
+    class Request: ...
+
+    async def first(over: asyncio.Event) -> tuple[Any, ...]:
+        of_the_request.set(request := Request())
+        mine = loops.on_loop(asyncio.get_running_loop())
+        return weakref.ref(request), mine, loops.apart(over.wait())
+
+    async def main() -> None:
+        over = asyncio.Event()
+        freed, _, task = await asyncio.create_task(first(over))
+        await a_little()
+        gc.collect()
+        assert freed() is None
+        over.set()
+        await task
 
     run(main())
 

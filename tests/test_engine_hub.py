@@ -305,18 +305,19 @@ def test_one_timer_rings_for_all_and_only_while_somebody_waits(
     monkeypatch.setattr(hubs, "PULSE", 1e6)
 
     async def main() -> None:
-        loop, rings = asyncio.get_running_loop(), list[float]()
+        loop, rings, beats = asyncio.get_running_loop(), list[float](), list[bool]()
         call_later = loop.call_later
 
         def counted(delay: float, call: Any, *args: Any) -> asyncio.TimerHandle:
             if call == hub._ring:
                 rings.append(delay)
+            beats.append(call == hub._beat)
             return call_later(delay, call, *args)
 
         hub = Hub(None, "p")
         monkeypatch.setattr(loop, "call_later", counted)
         waits = [hub.wait(f"t{number}", 60, "x") for number in range(100)]
-        assert [60] == [round(delay) for delay in rings]
+        assert ([60], 1) == ([round(delay) for delay in rings], sum(beats))
         for done in waits:
             done.cancel()
         last = hub.wait("last", 0.01, "x")

@@ -49,7 +49,7 @@ class Kept:
         if now >= self.lapses:
             self.told_at, self.due, self.until = now, math.inf, math.inf
             return None
-        return Run("renew", ("x",), (), 1.0)
+        return Run("renew", ("x",), (), 60.0)
 
     def tended(self, step: Run, answer: Answer | Failure) -> None:
         now = self.world.now
@@ -68,7 +68,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, trip: float = 0.002) -> None:
         self.now, self.trip, self.answers = 1000.0, trip, True
         self.counts: Counter[str] = Counter()
-        self.batches: list[int] = []
+        self.batches, self.timeouts = list[int](), set[float]()
         self.leases: list[Kept] = []
         world = self
 
@@ -92,6 +92,7 @@ class World:
 
             def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
                 world.batches.append(len(steps))
+                world.timeouts |= {step.timeout for step in steps}
                 sent = world.now
                 world.now += world.trip
                 if world.answers:
@@ -158,6 +159,7 @@ def test_a_round_trip_has_no_more_than_a_batch_of_renewals(
     assert max(world.batches) == BATCH == 256
     assert len(world.batches) <= 7
     assert {1} == {lease.renewals for lease in leases}
+    assert {ROUND} == world.timeouts  # a node that hangs holds up the next batch for no longer
 
 
 def test_a_lease_is_renewed_by_a_third_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

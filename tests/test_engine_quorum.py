@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import math
 import secrets
@@ -685,6 +686,30 @@ def test_the_first_answer_to_a_command_is_not_kept_waiting_for_the_others(
     )
     assert "c" == asyncio.run(main())
     assert [True] * 4 == late  # none had given up by then
+
+
+def test_what_servers_say_to_a_command_after_its_answer_is_nobodys_error(
+    five: Five, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = threading.Event()
+
+    def command(alias: str) -> str:
+        if alias == "a":
+            return alias
+        answered.wait(20)
+        raise GONE
+
+    async def main() -> Any:
+        asyncio.get_running_loop().call_later(0.05, answered.set)
+        return await AsyncQuorumServer(Quorum(five)).command("TIME")
+
+    monkeypatch.setattr(async_server, "LATE", 20.0)
+    monkeypatch.setattr(
+        async_server, "server_of", lambda a: SimpleNamespace(command=lambda *_, timeout: command(a))
+    )
+    assert "a" == asyncio.run(main())
+    gc.collect()
+    assert [] == caplog.messages
 
 
 # In sync code

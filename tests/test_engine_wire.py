@@ -118,6 +118,31 @@ def test_the_cause_of_an_error_is_looked_at_too() -> None:
     assert "password" in turned_away(outer)
 
 
+def test_bytes_that_are_no_text_are_shown_all_the_same() -> None:
+    said = [wire.text(b"a\xff"), *wire.text([b"b\xff", [b"c\xff", 7, "d"]])]
+    assert ["a\ufffd", "b\ufffd", ["c\ufffd", 7, "d"]] == said
+
+
+def test_a_command_has_as_long_as_the_caller_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    lent: list[float] = []
+
+    class Lender:
+        def lend(self, within: float) -> Any:
+            lent.append(within)
+            raise errors.TimeoutError("late")
+
+    mine = server.Server("default")
+    monkeypatch.setattr(mine, "own", Lender)
+    for ask in (
+        lambda **of: mine.command("TIME", **of),
+        lambda **of: mine.commands([["TIME"]], **of),
+    ):
+        for given in ({"timeout": 0.5}, {}):
+            with pytest.raises(Failure):
+                ask(**given)
+    assert [0.5, wire.ATTEMPT] * 2 == lent
+
+
 def test_words_that_are_not_ascii_are_counted_in_bytes() -> None:
     step = plans.undoing(keys_of("p", "x"), "t")._replace(argv=("t", "ä", "undo", 1, 0, "-", 0))
     assert "$2\r\nä\r\n".encode() in pack_step(step)
@@ -181,12 +206,13 @@ def test_the_label_of_a_request_with_an_id_is_not_remembered() -> None:
 # Settings
 
 
+@pytest.mark.parametrize("changed", ["CACHES", "REDIS_SYNC"])
 def test_changed_caches_make_other_servers_and_the_former_let_go(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
+    settings: Any, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     former, let_go = server_of("default"), list[Any]()
     monkeypatch.setattr(server.Server, "let_go", lambda self: let_go.append(self))
-    settings.CACHES = {**settings.CACHES}
+    setattr(settings, changed, {**getattr(settings, changed, {})})
     assert former is not server_of("default")
     assert former in let_go
 
