@@ -1052,6 +1052,17 @@ def test_a_key_that_is_made_late_expires_with_the_others(x: Name, makes: str) ->
     assert all(1000 < ttl <= 3_600_000 + 2 * C["GRACE"] for ttl in ttls.values())
 
 
+def test_every_key_outlives_the_latest_of_two_leases_that_one_release_made(x: Name) -> None:
+    """Rule 7: what min_hold keeps, and what a waiter is handed."""
+    fence = x.hold("a", lease=1000, limit=2)
+    x.hold("b", lease=1000, limit=2)
+    x.wait("c", lease=1000, limit=2)
+    x.expire("b")
+    assert "ok" == x.release("a", fence, hold=60_000)
+    assert ["c", "ka"] == x.holders()
+    assert all(ttl > 60_000 for ttl in x.ttls().values())
+
+
 def test_permanent_leases_keep_the_keys_and_nothing_else_does(x: Name) -> None:
     """Rule 7."""
     first = x.hold("a", limit=2)
@@ -1240,14 +1251,15 @@ def test_no_more_wait_than_are_let(x: Name) -> None:
     assert ["no", "full", 2] == x.ask("e", max_waiters=0)[:3]
 
 
+@pytest.mark.parametrize("silent", ["b", "loop"], ids=["", "with its event loop"])
 @pytest.mark.parametrize("paused", [False, True], ids=["held", "paused"])
-def test_the_dead_take_no_place_of_those_who_may_wait(x: Name, paused: bool) -> None:
+def test_the_dead_take_no_place_of_those_who_may_wait(x: Name, paused: bool, silent: str) -> None:
     if paused:
         x.operate("pause")
     else:
         x.hold("a")
-    x.wait("b", max_waiters=1)
-    x.silence("b")
+    x.wait("b", max_waiters=1, channel="loop")
+    x.silence(silent)
     assert "wait" == x.ask("c", max_waiters=1)[0]
     assert ["c"] == x.queue()
 

@@ -98,6 +98,13 @@ def test_whom_a_pause_refuses_is_counted_though_nobody_has_the_name(x: Name) -> 
     assert 1 == len(minutes_left(x.raw, x.keys, "n"))
 
 
+def test_a_shadow_is_counted_once_and_as_what_it_got(x: Name) -> None:
+    x.hold("a")
+    assert "ok" == x.ask("b", "shadow", keep=KEEP)[0]
+    fields = x.raw.hgetall(x.keys.stats)
+    assert {b"s": b"1", b"g": b"1"} == {f[-1:]: n for f, n in fields.items() if f[-1:] in b"sgn"}
+
+
 def test_who_may_not_wait_with_others_is_counted(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c")

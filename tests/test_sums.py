@@ -208,9 +208,11 @@ def test_the_busiest_keys_are_right_within_the_bound_that_is_said(raw: redis.Red
 
 def test_old_hours_are_forgotten(raw: redis.Redis) -> None:
     hour = raw.time()[0] // 3600
-    raw.hset(SKETCH, mapping={f"{hour - 2}:k:old": 9, f"{hour - 1}:k:late": 5, "hour": hour - 1})
+    raw.hset(SKETCH, mapping={f"{hour - 2}:k:old-{n}": 9 for n in range(5)})
+    raw.hset(SKETCH, mapping={f"{hour - 1}:k:late": 5, "hour": hour - 1})
     tallied(Counter(new=1))
     assert [("late", 5), ("new", 1)] == [(busy.key, busy.refused) for busy in sums().refused]
+    assert not [field for field in raw.hkeys(SKETCH) if b":k:old" in field]
     assert hour == int(raw.hget(SKETCH, "hour") or 0)  # so that those of this one will be, too
 
 
