@@ -281,12 +281,13 @@ def test_quantiles_are_said_where_there_are_any() -> None:
 
 
 def test_a_key_may_be_typed_as_people_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = naming.identity.digest("ip", "10.0.0.1")
+    address, value = naming.identity.digest("ip", "10.0.0.1"), naming.identity.of_value("blue")
+    known = {address, value}
     monkeypatch.setattr(
-        naming, "is_listed", lambda pairs, using: [key == known for _, key in pairs]
+        naming, "is_listed", lambda pairs, using: [key in known for _, key in pairs]
     )
-    assert [("exports", known)] == naming.find("exports", "10.0.0.1", None)
-    assert [("exports", "42")] == naming.find("exports", "42", None)
+    for typed, key in (("10.0.0.1", address), ("42", "42"), ("blue", value), ("red", "red")):
+        assert [("exports", key)] == naming.find("exports", typed, None)
 
 
 def test_a_child_may_be_typed_as_a_table_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:

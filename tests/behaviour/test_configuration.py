@@ -326,3 +326,20 @@ def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, settings: Any)
     wrong = override_settings(REDIS_SYNC=sync(settings, **{key: value}))
     with wrong, pytest.raises(ImproperlyConfigured, match=key):
         conf.current()
+
+
+@both
+async def test_what_was_used_before_goes_with_changed_caches(io: Any, settings: Any) -> None:
+    settings.REDIS_SYNC = sync(settings, KEY_PREFIX=None)
+    first, second = (
+        {**settings.CACHES, "default": {**settings.CACHES["default"], "KEY_PREFIX": prefix}}
+        for prefix in (settings.PREFIX, f"{settings.PREFIX}-second")
+    )
+    lock = Lock("moved")
+    settings.CACHES = first
+    held = await io.do(lock, "acquire", blocking=False)
+    settings.CACHES = second
+    other = await io.do(lock, "acquire", blocking=False)
+    assert held and other
+    for lease in (held, other):
+        await io.do(lease, "release")
