@@ -335,6 +335,19 @@ def test_sums_are_kept_as_long_as_the_history_of_their_names(
     tally.tend(server, now[0])
     kept = [step["keep"] for step in server.taken()]
     assert [7, 360, 360] == sorted(kept)
+    other = Books()  # with a lease, and nothing that happened
+    other.now = [Share(named("exports", "7", keep=7), 1, 0)]
+    other.tend(server, now[0])
+    assert [7, 7] == [step["keep"] for step in server.taken()]
+
+
+def test_what_happens_while_others_are_added_up_is_written_with_the_next(
+    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tally.happens("g")
+    monkeypatch.setattr(tally, "_shares", lambda: tally.happens("g") or [])
+    tally.tend(server, now[0])
+    assert (1, now[0] + tallies.EVERY) == (len(tally.events), tally.due)
 
 
 def test_each_prefix_has_a_list_of_its_own_groups(
@@ -526,7 +539,11 @@ def test_a_name_in_use_is_written_again_each_minute(server: Any, now: list[float
     assert 1060.0 == names.due
     names.tend(server, now[0] + 30)
     assert [] == server.commands
-    now[0] += 60
+    now[0] += 50
+    names.add(named("c").keys)  # it moves the end of no minute
+    names.tend(server, now[0])
+    server.commands.clear()
+    now[0] += 10
     names.tend(server, now[0])
     names.tend(server, now[0])
     written = [words[3::2] for words in server.commands if words[0] == "ZADD"]

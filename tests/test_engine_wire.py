@@ -192,6 +192,7 @@ def test_labels_are_bounded_on_both_ways() -> None:
     assert labels.MOST == len(labels.read(labels.write(label=long))["label"])
     assert 1000 > len(labels.write(label=long))
     assert labels.MOST == len(labels.read(f'{{"host": "{long}"}}')["host"])
+    assert {} == labels.read("[" * 10**5)
 
 
 def test_the_label_of_a_request_with_an_id_is_not_remembered() -> None:
