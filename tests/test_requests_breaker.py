@@ -63,6 +63,14 @@ def test_each_outage_says_what_it_is(redis: Quiet, caplog: pytest.LogCaptureFixt
         redis.succeeded(redis.era)
     said = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert [True] * 2 == ["turns us away, for our user or password" in one for one in said]
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert ["Redis of the cache 'default' is back: limits hold again"] * 2 == said
+
+
+def test_an_outage_is_told_with_its_cause(down: Quiet, caplog: pytest.LogCaptureFixture) -> None:
+    assert ["Redis of the cache 'default' is down (refused): on_outage rules"] == [
+        one.getMessage() for one in caplog.get_records("setup")
+    ]
 
 
 def test_after_an_answered_probe_a_single_request_tries(down: Quiet) -> None:
