@@ -425,18 +425,20 @@ async def test_the_end_of_a_with_block_that_lost_its_lease_tells(io, view) -> No
 
 
 @both
-async def test_the_bodys_own_exception_is_never_masked(io, view, caplog) -> None:
+@pytest.mark.parametrize("kind", [Lock, RLock])
+async def test_the_bodys_own_exception_is_never_masked(io, view, kind, caplog) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with io.entered(Lock("mine")):
+        async with io.entered(kind("mine")):
             view("mine").clear()
             raise ZeroDivisionError
     assert "leaving 'mine'" in caplog.text
 
 
 @both
-async def test_a_lost_lease_at_the_end_of_a_block_can_be_a_warning(io, view, caplog) -> None:
+@pytest.mark.parametrize("kind", [Lock, RLock])
+async def test_a_lost_lease_at_the_end_of_a_block_can_be_a_warning(io, view, kind, caplog) -> None:
     """As with redis-py's `raise_on_release_error`: leaving the block only."""
-    lock = Lock("lenient", raise_on_release_error=False)
+    lock = kind("lenient", raise_on_release_error=False)
     async with io.entered(lock):
         view("lenient").clear()
     assert "leaving 'lenient'" in caplog.text
