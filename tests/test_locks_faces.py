@@ -221,16 +221,24 @@ def test_a_writer_that_could_not_become_a_reader_is_the_writer_still_and_may_ask
         asyncio.run(adowngrade(ReadWriteLock("rows")))
 
 
-def test_an_adopted_lease_tells_its_new_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "adopts",
+    [Lease.from_handle, lambda *of, **said: asyncio.run(Lease.afrom_handle(*of, **said))],
+    ids=["sync", "async"],
+)
+def test_an_adopted_lease_tells_its_new_owner(adopts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
+    summed: list[Any] = []
+    monkeypatch.setattr(Clerk, "adopted", lambda clerk, keys: summed.append(keys.display))
     monkeypatch.setattr(
         "django_redis_sync.locks.lease.tell", lambda *calls: [call() for call in calls]
     )
     handle = Lock("a", on_lost=lambda lease: told.append("the former")).acquire().detach()  # type: ignore[union-attr]
-    adopted = Lease.from_handle(handle, on_lost=told.append)
+    adopted = adopts(handle, on_lost=told.append)
     adopted._lose(Lost("taken away"))
     adopted._lose(Lost("again"))
-    assert [adopted] == told
+    assert ([adopted], ["a"]) == (told, summed)
+    assert adopts(Lock("b").acquire().detach()).terms.on_lost is None  # type: ignore[union-attr]
 
 
 def test_that_a_lease_is_lost_is_told_and_logged_once_and_why(
@@ -717,12 +725,17 @@ def test_a_lease_that_is_detached_is_renewed_as_one_that_leaves(
 
 def test_a_status_is_that_of_the_objects_own_alias(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(
-        "django_redis_sync.locks.semaphore.status_of", lambda *of, **said: asked.append((of, said))
-    )
-    Semaphore("exports", 3, key="7", using="other").status()
-    Semaphore("exports", 3).status()
+
+    async def asks(*of: Any, **said: Any) -> None:
+        asked.append((of, said))
+
+    of_semaphores = "django_redis_sync.locks.semaphore"
+    monkeypatch.setattr(f"{of_semaphores}.status_of", lambda *of, **said: asked.append((of, said)))
+    monkeypatch.setattr(f"{of_semaphores}.astatus_of", asks)
+    for one in (Semaphore("exports", 3, key="7", using="other"), Semaphore("exports", 3)):
+        one.status()
+        asyncio.run(one.astatus())
     assert [
-        (("exports", "7"), {"using": "other"}),
-        (("exports", None), {"using": "default"}),
+        *[(("exports", "7"), {"using": "other"})] * 2,
+        *[(("exports", None), {"using": "default"})] * 2,
     ] == asked
