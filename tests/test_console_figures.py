@@ -487,10 +487,17 @@ def test_a_chart_of_sums_has_no_limit_which_is_each_keys(monkeypatch: pytest.Mon
     past = history("exports", None, Counters(peak=7), Counters(), suggested_limit=9)
     sums = SimpleNamespace(history=past)
     monkeypatch.setattr(pages, "Recent", lambda name: ["7"])
-    monkeypatch.setattr(pages, "histories_of", lambda some, minutes: [past])
-    monkeypatch.setattr(pages, "sums_of", lambda some, minutes: [sums])
+    asked: list[int] = []
+
+    def told(found: Any) -> Any:
+        return lambda some, minutes: asked.append(minutes) or [found]
+
+    monkeypatch.setattr(pages, "histories_of", told(past))
+    monkeypatch.setattr(pages, "sums_of", told(sums))
     monkeypatch.setattr(pages, "listing", lambda wanted: SimpleNamespace(found=1))
     for counted, line, suggested in (({"exports": sums}, False, None), ({}, True, 9)):
         monkeypatch.setattr(pages, "counted", lambda names, counted=counted: counted)
-        found = pages.detail(make.status(), 2, Wanted())
+        found = pages.detail(make.status(waiters=(waiter(waits=7),)), 2, Wanted())
+        assert ["7.0 s"] == [row.age for row in found.waiters]
         assert (line, suggested) == (found.chart.limit_y is not None, found.past.suggested_limit)
+    assert [2] * 3 == asked
