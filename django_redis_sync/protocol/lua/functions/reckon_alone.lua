@@ -2,7 +2,6 @@
 local function reckon_alone(name, live, record, limit, mark)
   local permits = live and tonumber(string.match(record, '^%S+ %S+ %S+ (%d+)'))
   name.card, name.extra = live and 1 or 0, live and weight(permits) - 1 or 0
-  name.override, name.paused = false, false
   if mark and mark ~= '-' then heed(name, mark) end
   return name.override or limit
 end
