@@ -98,6 +98,15 @@ def test_whom_a_pause_refuses_is_counted_though_nobody_has_the_name(x: Name) -> 
     assert 1 == len(minutes_left(x.raw, x.keys, "n"))
 
 
+def test_a_winner_that_never_woke_is_reclaimed_once(x: Name) -> None:
+    fence = x.hold("a")
+    x.wait("b", "c")
+    x.release("a", fence)
+    x.silence("b")
+    assert "ok" == x.ask("c", "again", keep=KEEP)[0]
+    assert {b"c": b"1"} == {f[-1:]: n for f, n in x.raw.hgetall(x.keys.stats).items() if b":c" in f}
+
+
 def test_a_shadow_is_counted_once_and_as_what_it_got(x: Name) -> None:
     x.hold("a")
     assert "ok" == x.ask("b", "shadow", keep=KEEP)[0]
