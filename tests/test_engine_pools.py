@@ -31,7 +31,8 @@ class Line:
     def __init__(self, **given: Any) -> None:
         self.socket_timeout = self.socket_connect_timeout = 5.0
         self.__dict__.update(given)
-        self.is_open, self.noisy, self.refuses = False, False, False
+        self.is_open, self.refuses = False, False
+        self.noisy: bool | Exception = False
         self.sent: list[bytes] = []
         self.replies: list[Any] = []
 
@@ -44,6 +45,8 @@ class Line:
         self.is_open = False
 
     def can_read(self, timeout: float = 0) -> bool:
+        if isinstance(self.noisy, Exception):
+            raise self.noisy
         return self.noisy
 
     def send_packed_command(self, packed: Any) -> None:
@@ -349,13 +352,14 @@ def test_a_reply_is_waited_for_as_long_as_is_left_whatever_the_socket_waits() ->
 # Our own
 
 
-def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float]) -> None:
+@pytest.mark.parametrize("found", [True, errors.ConnectionError("cut")], ids=["noise", "its end"])
+def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float], found: Any) -> None:
     own = Own(Pool())
     (first,) = use(own)
     now[0] += FRESH
     assert [first] == use(own)
     now[0] += FRESH
-    first.noisy = True  # its end, or an unread reply
+    first.noisy = found
     assert [first] != use(own)
     assert not first.is_open
 
