@@ -1,15 +1,22 @@
 """Django REST framework: a keyed policy on the handler sees the framework's user."""
 
+from types import SimpleNamespace
+
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import connections
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 
 from django_redis_sync import Semaphore, semaphore_required
 from django_redis_sync.limits.decorator import marks_of
+from django_redis_sync.limits.enforcement import Refused
+from django_redis_sync.limits.policy import parse
+from django_redis_sync.limits.refusal import answer
 from django_redis_sync.operators import actions
+from django_redis_sync.protocol.plans import Refusal
 from tests.request_site import drf
 
 pytestmark = [
@@ -105,6 +112,17 @@ def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings, capl
     assert "text/html; charset=utf-8" == page["Content-Type"]  # of its own browsable pages
     assert b"HTTP 503" in page.content
     assert [] == [one.name for one in caplog.records if one.name == "django.request"]
+
+
+def test_a_refusal_is_rendered_as_the_urlconf_has_it() -> None:
+    class Problem(JSONRenderer):
+        media_type = "application/problem+json"
+
+    view = drf.Marked.as_view(renderer_classes=[Problem])
+    request = RequestFactory().get("/")
+    request.resolver_match = SimpleNamespace(func=view, args=(), kwargs={})
+    refused = answer(request, Refused(parse("one", {"limit": 1}), 1, Refusal("full")))
+    assert (503, "application/problem+json") == (refused.status_code, refused.accepted_media_type)
 
 
 def test_without_a_name_the_semaphore_of_a_function_is_named_after_it() -> None:
