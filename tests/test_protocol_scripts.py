@@ -1563,7 +1563,7 @@ def test_the_waiters_of_an_event_loop_are_passed_over_together(x: Name) -> None:
     x.wait("e")
     x.raw.zadd(x.keys.waiters, {"loop": x.now() - 1})
     assert 0 == x.ask("e", "again")[3]
-    assert (["e"], []) == (x.queue(), x.traces("b"))
+    assert (["e"], [], []) == (x.queue(), x.traces("b"), x.traces("loop"))
 
 
 def test_one_that_asks_is_a_sign_of_life_of_all_of_its_event_loop(x: Name) -> None:
