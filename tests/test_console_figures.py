@@ -90,6 +90,15 @@ def test_a_list_counts_each_permit_once() -> None:
     assert (1, 0) == (found.in_use, found.waiting)
 
 
+@pytest.mark.parametrize("stuck", [0, 1, 2])
+def test_a_page_marks_its_bar_where_any_holder_never_ends(stuck: int) -> None:
+    holders = tuple(forever(f"f{n}") if n < stuck else holder(f"h{n}") for n in range(2))
+    one = make.status(holders=holders, limit=None, kind="read/write")
+    rows = tuple(pages.holder_row(one, each) for each in one.holders)
+    page: Any = pages.Detail(one, rows, (), history("exports", None), None, 60, None)  # type: ignore[arg-type]
+    assert ("busy" if stuck else "calm") == page.bar.level
+
+
 def test_a_page_of_a_name_says_how_many_are_not_shown_and_means() -> None:
     past = history(
         "exports",

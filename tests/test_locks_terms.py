@@ -82,6 +82,8 @@ def test_the_call_rules_over_the_object(now: list[float]) -> None:
     assert not asked(semaphore, True, 0)[1].wait
     assert asked(Semaphore("exports", 3, blocking=False), True)[1].wait
     assert not asked(Semaphore("exports", 3, blocking=False))[1].wait
+    for given in (0, 1):
+        assert bool(given) is Semaphore("exports", 3, blocking=given).blocking  # type: ignore[arg-type]
 
 
 def test_a_time_to_wait_counts_from_each_ask(now: list[float]) -> None:
