@@ -333,7 +333,7 @@ async def test_what_was_used_before_goes_with_changed_caches(io: Any, settings: 
     settings.REDIS_SYNC = sync(settings, KEY_PREFIX=None)
     first, second = (
         {**settings.CACHES, "default": {**settings.CACHES["default"], "KEY_PREFIX": prefix}}
-        for prefix in (settings.PREFIX, f"{settings.PREFIX}-second")
+        for prefix in (settings.PREFIX, f"{settings.PREFIX}:second")
     )
     lock = Lock("moved")
     settings.CACHES = first
