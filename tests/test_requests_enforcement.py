@@ -733,12 +733,11 @@ def test_a_permit_that_is_lost_is_told_by_the_path_of_its_request(
     also = asyncio.run(aadmit([policy_of()], RequestFactory().get("/other/")))
     for hold in (made, also):
         hold._permits[0].lease.say_lost("it expired")
+        hold.release()
     said = "a request to {} goes on, and its permit of 'exports' is lost: it expired"
     assert [said.format("/reports/"), said.format("/other/")] == [
         one.getMessage() for one in caplog.records
     ]
-    made.release()
-    also.release()
 
 
 def test_a_response_that_is_dropped_gives_back_though_no_thread_can_be_started_by_then(
