@@ -331,8 +331,9 @@ def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, settings: Any)
 @both
 async def test_what_was_used_before_goes_with_changed_caches(io: Any, settings: Any) -> None:
     settings.REDIS_SYNC = sync(settings, KEY_PREFIX=None)
+    alias = conf.current().cache
     first, second = (
-        {**settings.CACHES, "default": {**settings.CACHES["default"], "KEY_PREFIX": prefix}}
+        {**settings.CACHES, alias: {**settings.CACHES[alias], "KEY_PREFIX": prefix}}
         for prefix in (settings.PREFIX, f"{settings.PREFIX}:second")
     )
     lock = Lock("moved")
