@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
@@ -120,6 +121,15 @@ def new_server() -> Iterator[Callable[..., RedisServer]]:
         pytest.skip("REDIS_URL is all there is, and this test needs a server of its own")
     with contextlib.ExitStack() as stack:
         yield lambda **options: stack.enter_context(RedisServer(**options))
+
+
+@pytest.fixture
+def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServer]) -> None:
+    """A cache `other` of another server, under another prefix."""
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
+    first = {**settings.CACHES["default"], "KEY_PREFIX": settings.PREFIX}
+    other = {**first, "LOCATION": new_server().url, "KEY_PREFIX": "second"}
+    settings.CACHES = {**settings.CACHES, "default": first, "other": other}
 
 
 def clean(url: str) -> None:

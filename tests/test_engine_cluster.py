@@ -26,6 +26,7 @@ from django_redis_sync.engine.wire import clock
 from django_redis_sync.operators.doctor import servers as doctor_looks
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run, Wait
+from tests.support.caches import under_prefixes
 
 A, B, C = (Address("127.0.0.1", port) for port in (7001, 7002, 7003))
 SEEDS = [f"redis://127.0.0.1:{one.port}/0" for one in (A, B, C)]
@@ -702,10 +703,7 @@ def test_a_loop_listens_on_a_channel_of_its_caches_own_prefix(
     nodes: Nodes, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_servers, "server_of", lambda alias: ClusterServer(alias))
-    settings.REDIS_SYNC = {}
-    settings.CACHES = {
-        alias: {**settings.CACHES["default"], "KEY_PREFIX": alias} for alias in ("default", "other")
-    }
+    under_prefixes(settings, default="default", other="other")
 
     async def main() -> str:
         return AsyncClusterServer("other").hub.channel

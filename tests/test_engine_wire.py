@@ -33,6 +33,7 @@ from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Failure, Run, Wait
 from tests.behaviour.both import eventually
+from tests.support.caches import under_prefixes
 
 # Errors
 
@@ -391,11 +392,7 @@ def test_a_loop_has_a_stand_in_while_it_stands_in_and_no_longer(before: bool) ->
 
 
 def test_a_loop_listens_on_a_channel_of_its_caches_own_prefix(settings: Any) -> None:
-    settings.REDIS_SYNC = {}
-    settings.CACHES = {
-        alias: {**settings.CACHES["default"], "KEY_PREFIX": f"of-{alias}"}
-        for alias in ("default", "jobs")
-    }
+    under_prefixes(settings, default="of-default", jobs="of-jobs")
 
     async def main() -> list[str]:
         return [async_server_of(alias).hub.channel for alias in settings.CACHES]

@@ -26,7 +26,7 @@ from django_redis_sync import (
 )
 from django_redis_sync.exceptions import UpgradeRefused
 from tests.behaviour.both import eventually
-from tests.test_operators_using import OTHER, second  # noqa: F401 - a fixture
+from tests.support.caches import OTHER
 
 pytestmark = pytest.mark.usefixtures("second")
 

@@ -26,6 +26,7 @@ from django_redis_sync.operators.doctor import (
 from django_redis_sync.operators.doctor.servers import Node
 from django_redis_sync.operators.status import Status, Unread
 from django_redis_sync.protocol.plans import Failure
+from tests.support.caches import under_prefixes
 from tests.support.statuses import AT, forever, holder, status
 
 
@@ -476,9 +477,7 @@ def test_a_cluster_that_does_not_say_how_it_is_has_no_finding() -> None:
 def test_keys_under_the_prefix_of_the_cache_are_none_of_another_tenant(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.REDIS_SYNC = {}
-    first = settings.CACHES["default"]
-    settings.CACHES = {"default": first, "other": {**first, "KEY_PREFIX": "ours"}}
+    under_prefixes(settings, default=settings.PREFIX, other="ours")
     monkeypatch.setattr(neighbours, "_places", lambda alias: {alias})
     for key, said in (("ours:sync:{x}:leases", "ok"), ("theirs:sync:{x}:leases", "warning")):
         monkeypatch.setattr(neighbours, "server_of", lambda alias, key=key: Answers(RANDOMKEY=key))
@@ -488,8 +487,7 @@ def test_keys_under_the_prefix_of_the_cache_are_none_of_another_tenant(
 def test_what_a_user_may_do_is_tried_under_the_prefix_of_the_cache(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.REDIS_SYNC = {}
-    settings.CACHES = {"other": {**settings.CACHES["default"], "KEY_PREFIX": "ours"}}
+    under_prefixes(settings, other="ours")
     tried: list[str] = []
     monkeypatch.setattr(
         permissions, "lacking", lambda server, prefix, has: tried.append(prefix) or []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 from unittest import mock
@@ -14,7 +14,6 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command
 
-from devtools.servers import RedisServer
 from django_redis_sync import Lock, ReadWriteLock, Semaphore, conf
 from django_redis_sync.engine import tally
 from django_redis_sync.engine.commands import pipelined
@@ -41,19 +40,10 @@ from django_redis_sync.operators.sums import groups, sums_of
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from tests.behaviour.both import eventually
+from tests.support.caches import OTHER
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
-OTHER: dict[str, Any] = {"using": "other"}
-
-
-@pytest.fixture
-def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServer]) -> None:
-    """Of another server, under another prefix."""
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
-    first = {**settings.CACHES["default"], "KEY_PREFIX": settings.PREFIX}
-    other = {**first, "LOCATION": new_server().url, "KEY_PREFIX": "second"}
-    settings.CACHES = {**settings.CACHES, "default": first, "other": other}
 
 
 def there(name: str, key: str | None = None) -> Status:
