@@ -54,6 +54,11 @@ class Line:
         self.broken += nowait  # else it would wait for the other side
         self._replies = asyncio.Queue()
 
+    async def gets(self, batches: int) -> None:
+        """Wait until so many were sent."""
+        while len(self.sent) < batches:
+            await asyncio.sleep(0)
+
     async def send_packed_command(self, packed: list[bytes]) -> None:
         commands = parsed(packed[0])
         self.sent.append(commands)
@@ -158,8 +163,7 @@ def test_what_comes_while_a_batch_is_in_flight_leaves_in_the_next() -> None:
         line.silent = True
         batcher = Batcher(line)
         first = batcher.submit(step("first"))
-        while not line.sent:
-            await asyncio.sleep(0)
+        await line.gets(1)
         later = [batcher.submit(step(f"t{n}")) for n in range(3)]
         await asyncio.sleep(0.01)
         assert [["first"]] == [tokens(batch) for batch in line.sent]
@@ -228,8 +232,7 @@ def test_a_script_the_server_does_not_know_is_sent_whole_before_what_came_meanwh
         line.silent = True
         batcher = Batcher(line)
         both = [batcher.submit(step("acquire"))]
-        while not line.sent:
-            await asyncio.sleep(0)
+        await line.gets(1)
         both.append(batcher.submit(step("undo")))
         both.append(batcher.submit(step("other")))
         line.silent = False
@@ -301,8 +304,7 @@ def test_a_connection_that_cannot_even_go_back_keeps_nothing_from_the_next() -> 
         line.silent = True
         batcher = Batcher(line)
         cut = batcher.submit(step("cut"))
-        while not line.sent:
-            await asyncio.sleep(0)
+        await line.gets(1)
         queued = batcher.submit(step("next"))
         line.silent = False
         line.speak()
@@ -482,16 +484,14 @@ def test_what_has_its_answer_is_freed_while_others_are_under_way(reply: Any) -> 
         line.silent = True
         batcher = Batcher(line)
         first = batcher.submit(step("first"))
-        while not line.sent:
-            await asyncio.sleep(0)
+        await line.gets(1)
         second = batcher.submit(step("second"))
         line.speak()
         await asyncio.wait([first])
         assert (first.exception() is None) == isinstance(reply, list)
         freed = weakref.ref(first)
         del first
-        while len(line.sent) < 2:
-            await asyncio.sleep(0)
+        await line.gets(2)
         assert (None, False) == (freed(), second.done())
         line.speak()
         await second
@@ -506,8 +506,7 @@ def test_the_next_orders_leave_before_the_answers_wake_any_task() -> None:
         batcher, sent = Batcher(line), list[int]()
         first = batcher.submit(step("first"))
         first.add_done_callback(lambda _: sent.append(len(line.sent)))
-        while not line.sent:
-            await asyncio.sleep(0)
+        await line.gets(1)
         second = batcher.submit(step("second"))
         line.silent = False
         line.speak()
@@ -625,8 +624,7 @@ def test_what_is_under_way_when_its_loop_ends_is_answered_first() -> None:
         line.silent = True
         batcher = Batcher(line)
         first = batcher.submit(step("first"))
-        while not line.sent:
-            await asyncio.sleep(0)
+        await line.gets(1)
         closing = asyncio.ensure_future(batcher.aclose())
         await asyncio.sleep(0.01)
         assert not closing.done()
@@ -645,8 +643,7 @@ def test_what_has_no_answer_when_its_loop_ends_fails(monkeypatch: pytest.MonkeyP
         line.silent = True
         batcher = Batcher(line)
         first = batcher.submit(step("first", 10**6))
-        while not line.sent:
-            await asyncio.sleep(0)
+        await line.gets(1)
         second = batcher.submit(step("second", 10**6))
         await batcher.aclose()
         for future in (first, second):
