@@ -192,16 +192,18 @@ def _set(alias: str, how: str, field: str, names: Sequence[Keys], value: int | N
 def _take_back(alias: str, how: str, field: str, names: Sequence[Keys]) -> None:
     for start in range(0, len(names), _BATCH):
         _operate([operating(one, how) for one in names[start : start + _BATCH]], alias)
+    registry = _marks(alias)
     over = [f"{mark}:{one.quoted}" for one in names for mark in (field, f"x{field}")]
-    command(alias, "HDEL", _marks(alias), *over)
+    command(alias, "HDEL", registry, *over)
     _unlist_marks_of_0_1(alias, names)
-    refresh(server_of(alias), _marks(alias))
+    refresh(server_of(alias), registry)
 
 
 def _take_out(alias: str, field: str, keys: Keys) -> None:
     """Have the mark of its policy not speak of this key."""
-    command(alias, "HSET", _marks(alias), f"x{field}:{keys.quoted}", 1)
-    refresh(server_of(alias), _marks(alias))
+    registry = _marks(alias)
+    command(alias, "HSET", registry, f"x{field}:{keys.quoted}", 1)
+    refresh(server_of(alias), registry)
 
 
 def _unlist_marks_of_0_1(alias: str, names: Sequence[Keys]) -> None:
