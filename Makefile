@@ -9,12 +9,12 @@ ARGS ?=
 WORKERS ?= $(if $(REDIS_URL),,-n 8 --dist worksteal)
 
 # What is read again by each worker is compiled once, whatever the environment says of bytecode.
-test deep: export PYTHONDONTWRITEBYTECODE :=
+test tools deep: export PYTHONDONTWRITEBYTECODE :=
 # Hypothesis imports trio in each worker where that is installed.
-test deep: export HYPOTHESIS_NO_PLUGINS := 1
+test tools deep: export HYPOTHESIS_NO_PLUGINS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep soak plants bench exam lint docs messages matrix server clean
+.PHONY: help demo test tools deep soak mutants bench exam lint docs messages matrix server clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 14
@@ -25,26 +25,30 @@ demo: $(VENV)/.installed server  ## the example site under real traffic (ARGS=--
 test: $(VENV)/.installed server  ## the tests (ARGS="-k name" picks some)
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
+tools: $(VENV)/.installed server  ## the tests of the exam, the benchmarks and other tools
+	@$(BIN)/python -m pytest $(WORKERS) -m tools $(ARGS)
+
 deep: $(VENV)/.installed server  ## the tests that take many servers or minutes, one after the other
 	@$(BIN)/python -m pytest -m deep $(ARGS)
 
 soak: $(VENV)/.installed server  ## random work and random faults for ten minutes (ARGS="--minutes 60")
 	@$(BIN)/python -m tests.soak $(ARGS)
 
-plants: $(VENV)/.installed server  ## planted defects, which the tests have to find (ARGS="--sample 5")
-	@$(BIN)/python -m tests.plants $(ARGS)
+mutants: $(VENV)/.installed server  ## planted defects, which the tests have to find (ARGS="--sample 5")
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(VENV)/.bench server  ## this project beside its peers, some minutes (ARGS=--quick for one)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-exam: $(VENV)/.exam server  ## any lock through thirty faults, ours beside its peers (ARGS="--only NAME --fault NAME", --self)
+exam: $(VENV)/.exam server  ## locks under the same faults, this project and its peers (ARGS="--only NAME --fault NAME", --self)
 	@$(BIN)/python -m exam $(ARGS)
 
-lint: $(VENV)/.installed  ## ruff (with bandit's rules), mypy, and the names in the Lua scripts
+lint: $(VENV)/.installed  ## ruff (with bandit's rules), mypy, the names in the Lua scripts, and phrases to avoid
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m devtools.lua_lint
+	@$(BIN)/python -m devtools.words
 
 docs: $(VENV)/.docs  ## the documentation as a site, in build/docs
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
@@ -52,7 +56,7 @@ docs: $(VENV)/.docs  ## the documentation as a site, in build/docs
 messages: $(VENV)/.installed  ## the catalog of translations, from what the code says by now
 	@$(BIN)/python -m devtools.messages
 
-matrix: $(VENV)/.dev server  ## the tests on every Python, Django and django-redis (ARGS="-s fast" for a few)
+matrix: $(VENV)/.dev server  ## the tests on every Python, Django and django-redis (ARGS="-s ends" for two)
 	@$(BIN)/python -m nox $(ARGS)
 
 clean:  ## remove the environment, builds and caches

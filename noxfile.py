@@ -1,9 +1,9 @@
 """The matrix: `make matrix`, or a line of it, named as `python -m nox -l` names it:
 `python -m nox -s "tests(python='3.12', django='6.0', django_redis='7')"`.
 
-Interpreters are looked for on PATH and among pyenv's; one that is missing is skipped with a word.
-`-s fast` runs a part of the tests, once per Python; `-s ends` the same part at both ends: the
-oldest of everything that setup.cfg admits, and the newest.
+`-s ends` runs all tests on the oldest versions that setup.cfg admits, and on the newest.
+`-s between` runs the behavior suite on versions between them. An interpreter that is neither on
+PATH nor among pyenv's is skipped, and the output says so.
 """
 
 from __future__ import annotations
@@ -26,39 +26,25 @@ nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["tests"]
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 DJANGO_REDIS = ("6", "7")
 #: Django, and the oldest Python that it runs on.
 DJANGOS = {"5.2": "3.10", "6.0": "3.12", "6.1": "3.12"}
-#: What differs between versions: everything that meets Django, django-redis or an event loop. Their
-#: protocol, storms and faults are the same everywhere.
-FAST = (
-    "not browser and not slow",
-    "tests/test_checks.py",
-    "tests/test_docs.py",
-    "tests/test_locks_synchronized.py",
-    "tests/test_admin_pages.py",
-    "tests/test_admin_host_project.py",
-    "tests/test_command_status.py",
-    "tests/test_requests_views.py",
-    "tests/test_requests_drf.py",
-    "tests/test_requests_transactions.py",
-    "tests/behaviour/test_configuration.py",
-    "tests/behaviour/test_cancellation.py",
-)
+#: The folder of a newer `redis-server` for the newest end. Debian's redis-tools has one.
+NEWER_REDIS = "DJANGO_REDIS_SYNC_NEWER_REDIS"
 
-#: Where pyenv keeps its interpreters; the one that runs this may be one of them.
+#: Where pyenv keeps its interpreters. The one that runs this file may be one of them.
 _PYENVS = (
     Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions",
     Path(sys.base_prefix).parent,
 )
 for _version in PYTHONS:
     for _found in sorted({bin for root in _PYENVS for bin in root.glob(f"{_version}.*/bin")}):
-        # Before pyenv's shims, which answer for versions that nobody chose, too.
+        # Before pyenv's shims, which also answer for versions that are not enabled.
         os.environ["PATH"] = f"{_found}{os.pathsep}{os.environ['PATH']}"
 
 
-# The environments bring no server of their own: they use the one that would be used here.
+# The environments have no server of their own: they use the one that `make test` would use.
 _server = find_server()
 if _server is not None:
     os.environ["PATH"] += f"{os.pathsep}{_server.parent}"
@@ -76,13 +62,6 @@ def _lines() -> Iterator[tuple[str, str, str]]:
                     yield python, django, django_redis
 
 
-#: For each Python the newest Django that it can have, and django-redis 6 and 7 in turn.
-ONE_EACH = [
-    (python, max(d for p, d, _ in _lines() if p == python), DJANGO_REDIS[i % 2])
-    for i, python in enumerate(PYTHONS)
-]
-
-
 def _here(python: str) -> bool:
     try:
         return not subprocess.run([f"python{python}", "-c", ""], capture_output=True).returncode
@@ -91,7 +70,7 @@ def _here(python: str) -> bool:
 
 
 def _lowest() -> list[str]:
-    """What setup.cfg requires, each pinned to the oldest release that it admits."""
+    """Return what setup.cfg requires, each pinned to the oldest release that it admits."""
     found = configparser.ConfigParser()
     found.read(Path(__file__).with_name("setup.cfg"), encoding="utf-8")
     required = found["options"]["install_requires"].split()
@@ -100,8 +79,8 @@ def _lowest() -> list[str]:
 
 def _test(session: nox.Session, versions: list[str], *words: str) -> None:
     session.install("-q", "-e", ".[test]", *versions)
-    # No more workers than cores. A server that others use too is not asked by several at once.
-    workers = () if os.environ.get("REDIS_URL") else ("-n", "auto", "--dist", "worksteal")
+    # A server that others use too must not be asked by several workers at once.
+    workers = () if os.environ.get("REDIS_URL") else ("-n", "4", "--dist", "worksteal")
     session.run("python", "-m", "pytest", "-q", *workers, *words, *session.posargs)
 
 
@@ -112,16 +91,8 @@ def _versions(django: str, django_redis: str) -> list[str]:
 @nox.session
 @nox.parametrize("python,django,django_redis", list(_lines()))
 def tests(session: nox.Session, django: str, django_redis: str) -> None:
-    """All tests but the browser's, on one line of the matrix."""
-    _test(session, _versions(django, django_redis), "-m", "not browser and not deep")
-
-
-@nox.session
-@nox.parametrize("python,django,django_redis", ONE_EACH)
-def fast(session: nox.Session, django: str, django_redis: str) -> None:
-    """A part of them, one line for each Python."""
-    marks, *files = FAST
-    _test(session, _versions(django, django_redis), "-m", marks, *files)
+    """Run all tests but the browser's on one line of the matrix."""
+    _test(session, _versions(django, django_redis), "-m", "not browser and not deep and not tools")
 
 
 _HERE = [python for python in PYTHONS if _here(python)]
@@ -134,7 +105,16 @@ if _HERE:
 @nox.session
 @nox.parametrize("python,end", [(python, end) for end, (python, _) in _ENDS.items()])
 def ends(session: nox.Session, end: str) -> None:
-    """The same part, on the oldest Python found here and on the newest."""
+    """Run what `make test` runs, on the oldest versions and on the newest."""
     session.log(f"Pythons found here: {', '.join(_HERE)}; looked for {', '.join(PYTHONS)}")
-    marks, *files = FAST
-    _test(session, _ENDS[end][1], "-m", marks, *files)
+    newer = os.environ.get(NEWER_REDIS)
+    if end == "newest" and newer:
+        session.env["PATH"] = f"{newer}{os.pathsep}{session.env.get('PATH', os.environ['PATH'])}"
+    _test(session, _ENDS[end][1])
+
+
+@nox.session
+@nox.parametrize("python,django,django_redis", [("3.11", "5.2", "7"), ("3.12", "6.0", "6")])
+def between(session: nox.Session, django: str, django_redis: str) -> None:
+    """Run the behavior suite on versions between the ends."""
+    _test(session, _versions(django, django_redis), "tests/behaviour")

@@ -14,6 +14,7 @@ from . import (
     contenders,
     crowds,
     cycles,
+    ends,
     goals,
     handover,
     instructions,
@@ -25,6 +26,7 @@ from . import (
     requests,
     server,
     serving,
+    shares,
 )
 
 BENCHMARKS = {
@@ -40,11 +42,13 @@ BENCHMARKS = {
     "holders": server.by_holders,
     "waiters": server.by_waiters,
     "handover": handover.handover,
+    "shares": shares.shares,
     "wsgi": requests.wsgi,
     "asgi": requests.asgi,
     "gunicorn": serving.gunicorn,
     "uvicorn": serving.uvicorn,
     "keeping": keeping.keeping,
+    "ends": ends.ends,
     "process": process.process,
 }
 

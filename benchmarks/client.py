@@ -24,6 +24,7 @@ from .report import Table
 Cycle = Callable[[], Any]
 
 FRESH, REUSED, NAMED = "a Lock made anew", "a Lock reused", "a Lock of a new name each time"
+WITH = "a Lock reused, `with`"
 TAKEN, REQUEST = "a semaphore: take, release", "a limited request: enter, release"
 #: Cycles before a count, and cycles and rounds that are counted: a new minute writes more.
 _WARM, _CYCLES, _ROUNDS = 50, 50, 3
@@ -62,16 +63,22 @@ def _cycles() -> dict[str, Cycle]:
         REUSED: lambda: acquire_and_release(lock),
         FRESH: lambda: acquire_and_release(Lock("client-fresh")),
         NAMED: lambda: acquire_and_release(Lock(f"client-{next(numbers)}")),
-        TAKEN: lambda: semaphore.take(False).release(),  # type: ignore[union-attr]
+        WITH: lambda: _enter_and_leave(lock),
+        TAKEN: lambda: semaphore._take(False).release(),  # type: ignore[union-attr]
         REQUEST: _request(),
     }
+
+
+def _enter_and_leave(lock: Any) -> None:
+    with lock:
+        pass
 
 
 def _request() -> Cycle:
     from django.test import RequestFactory
     from django.urls import resolve
 
-    from django_redis_sync.limits.enforcement import admit
+    from django_redis_sync.limits.admission import admit
     from django_redis_sync.limits.policy import endpoint_of
 
     request = RequestFactory().get("/limited")

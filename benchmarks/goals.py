@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from . import client, cycles, instructions, serving
+from . import client, cycles, instructions, serving, shares
 from .contenders import OURS, REDIS_PY
 from .report import Table
 
@@ -84,6 +84,14 @@ GOALS = [
     Goal("async, 200 tasks, to the best peer", "tasks", _to_best_peer, 8, least=True),
     Goal("async, 1,000 tasks, to the best peer", "waiting-tasks", _to_best_peer, 2, least=True),
     Goal("limit 4, 2 × 50 threads, to the best peer", "limit-4", _to_best_peer, 1.15, least=True),
+    Goal("one beside a flood: p99 in holds", "shares", _cell(shares.SHARES, "p99 in holds"), 2),
+    Goal(
+        "a flood with shares: grants, to plain order",
+        "shares",
+        _cell(shares.SHARES, f"× {shares.PLAIN}"),
+        0.97,
+        least=True,
+    ),
     Goal("server time, most holders to 10: acquire", "holders", _last("acquire × 10"), 1.3),
     Goal("server time, most holders to 10: release", "holders", _last("release × 10"), 1.3),
     Goal("server time, with statistics to without", "statistics", _cell("on", "both × off"), 1.3),

@@ -24,7 +24,7 @@ def setup(url: str, **given: Any) -> None:
     settings.configure(
         SECRET_KEY="only for benchmarks",
         ALLOWED_HOSTS=["*"],
-        ROOT_URLCONF=__name__,
+        ROOT_URLCONF=given.pop("ROOT_URLCONF", __name__),
         USE_TZ=True,
         CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_redis_sync"],

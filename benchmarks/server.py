@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from django_redis_sync.engine import labels
-from django_redis_sync.engine.wire import command
+from django_redis_sync.engine.wire import words_of
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
 from django_redis_sync.protocol.plans import Run
@@ -65,7 +65,7 @@ class Name:
         pipeline = self.client.pipeline(transaction=False)
         replies: list[Any] = []
         for step in steps:
-            pipeline.execute_command(*command(step))
+            pipeline.execute_command(*words_of(step))
             if len(pipeline) == 1000:
                 replies += pipeline.execute()
         return replies + pipeline.execute()

@@ -1,14 +1,16 @@
-"""Names in the Lua scripts: one that nothing defines is an error here, and a silent nil in a run.
+"""Check the Lua scripts: their names, and that the composer reads their lines as Lua does.
 
-python -m devtools.lua_lint: one line for each mistake, and 1 when there are any. A file is read by
-itself, so that a function can take nothing but its arguments, constants, KEYS and other functions.
+python -m devtools.lua_lint prints one line for each mistake, and exits with 1 if there are any. An
+unknown name is an error here, and a silent nil in a run. A file is read by itself: a function can
+take nothing but its arguments, constants, KEYS and other functions. What the composer accepts is
+said at the head of `protocol/sources.py`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ GLOBALS: dict[str, set[str]] = {
     "type": set(),
     "unpack": set(),
     "redis": {"call", "pcall"},
-    "string": {"find", "format", "gmatch", "match", "sub"},
+    "string": {"find", "format", "gmatch", "gsub", "match", "sub"},
     "math": {"abs", "ceil", "floor", "huge", "max", "min"},
 }
 
@@ -50,17 +52,63 @@ def main() -> int:
 
 
 def mistakes(path: Path, text: str) -> list[str]:
-    """What is wrong with the names of a verb or of a function."""
+    """Return what is wrong in the file of a script or of a function."""
     try:
         body = ast.parse(text).body.body
     except ast.SyntaxException as error:
         return [str(error)]
+    if layout := list(_layout(text)):
+        return layout
     if path.parent.name != "functions":
         return _Reader().read_block(body).mistakes
     if [type(node).__name__ for node in body] != ["LocalFunction"] or body[0].name.id != path.stem:
         return [f"it must be one local function {path.stem}, and nothing else"]
     unused = [] if path.stem in _called() else ["nothing calls it"]
     return unused + _Reader().read_block(body).mistakes
+
+
+_BLOCK = re.compile(r"(?:if|elseif) .* then|for .* do|else|local function .*\)")
+_ON_ONE_LINE = re.compile(r"if .* then .* end(?: *--.*)?$")
+
+
+def _layout(text: str) -> Iterator[str]:
+    """Yield each line that the composer would read otherwise than Lua."""
+    blocks, within = list[str](), False  # the open blocks; in the further lines of a statement
+    for number, line in enumerate(text.splitlines(), 1):
+        code = re.sub(r"'[^']*'", "''", line)
+        made = code.strip().removeprefix("-- make ").split() if "-- make " in code else []
+        code = code.partition("--")[0].rstrip()
+        where = f"line {number}"
+        for name in made:
+            if name not in sources.functions():
+                yield f"{where} makes {name}, which is not a function"
+        if not code:
+            continue
+        word, depth = code.split()[0], len(code) - len(code.lstrip())
+        if word in ("end", "else", "elseif") and blocks:
+            blocks.pop()
+        if within and depth > 2 * len(blocks):
+            continue
+        if depth != 2 * len(blocks):
+            yield f"{where} is indented by {depth}, not by {2 * len(blocks)}"
+        code, within = code.strip(), True
+        words = re.findall(r"\w+|;", code)
+        one_line = bool(_ON_ONE_LINE.fullmatch(code))
+        if _BLOCK.fullmatch(code):
+            blocks.append(word)
+            within = False
+        elif word == "end":
+            within = False
+        elif word in ("else", "elseif", "for") or (word == "if" and not one_line):
+            yield f"{where} has to end where it opens its block"
+        elif (
+            one_line and {*sources.called(code.partition(" then ")[2])} & sources.functions().keys()
+        ):
+            yield f"{where} makes a function for a call that it may not come to"
+        if ";" in words or words.count("end") > 1 or {"while", "repeat"} & {*words}:
+            yield f"{where} holds more than one statement, or another loop than for"
+        if "function" in words and not code.startswith("local function "):
+            yield f"{where} has a function that the composer does not know"
 
 
 _SCRIPTS = (*scripts.VERBS, *scripts.ASIDE)
@@ -129,6 +177,8 @@ class _Reader:
         if node.id == "FIELDS":
             for field in sources.fields():
                 self.use(field)
+        elif node.id in sources.functions():
+            self.mistakes.append(f"{node.id} is a function: it can only be called")
         else:
             self.use(node.id)
 
@@ -137,7 +187,7 @@ class _Reader:
             if name in scope:
                 scope[name] = True
                 return
-        if name not in self.capitals | GLOBALS.keys() | sources.functions().keys():
+        if name not in self.capitals | GLOBALS.keys():
             self.mistakes.append(f"nothing here is called {name}")
 
     def read_index(self, node: Any) -> None:
@@ -197,8 +247,8 @@ class _Reader:
             self.read_block(orelse.body)
 
     def read_call(self, node: Any) -> None:
-        self.read([node.func, node.args])
         name = getattr(node.func, "id", "")
+        self.read(node.args if name in sources.functions() else [node.func, node.args])
         given = len(node.args)
         if name in sources.functions() and (asked := _takes(name, given)):
             self.mistakes.append(f"{name} takes {asked} arguments, and is given {given}")

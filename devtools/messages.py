@@ -24,8 +24,11 @@ EMPTY = re.compile(r'^msgid ((?:".*"\n)+)(?:msgid_plural .*\n)?msgstr(?:\[0\])? 
 
 
 class Extract(makemessages.Command):
-    # A translation guessed from a similar text is a wrong one.
-    msgmerge_options = [*makemessages.Command.msgmerge_options, "--no-fuzzy-matching"]
+    # A translation guessed from a similar text is a wrong one. In the order of texts, a module can
+    # move without a change to the catalog.
+    msgmerge_options = [
+        *makemessages.Command.msgmerge_options, "--no-fuzzy-matching", "--sort-output"
+    ]  # fmt: skip
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""Measures what docs/scaling.md says: `python -m devtools.scaling`. Needs no REDIS_URL: it starts
-servers of its own.
+"""Measure the scaling figures of benchmarks/RESULTS.md: `python -m devtools.scaling`. It starts its
+own servers.
 
 A server's ceiling is counted in its own CPU seconds (INFO cpu), so that slow clients and busy
 neighbours do not lower it: a Redis server runs scripts on one core.

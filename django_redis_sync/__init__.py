@@ -1,13 +1,17 @@
 """Locks, semaphores and request limits on a project's django-redis connection."""
 
-from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
-from .limits.decorator import semaphore_required
-from .limits.mixin import SemaphoreRequiredMixin
-from .locks.acquire_all import acquire_all
-from .locks.lease import Lease
-from .locks.semaphore import Lock, Semaphore
-from .locks.synchronized import synchronized
-from .locks.variants import ReadWriteLock, RLock
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
+    from .limits.decorator import semaphore_required
+    from .limits.mixin import SemaphoreRequiredMixin
+    from .locks.acquire_all import acquire_all
+    from .locks.lease import Lease
+    from .locks.locks import Lock, ReadWriteLock, RLock
+    from .locks.semaphore import Semaphore
+    from .locks.synchronized import synchronized
 
 __all__ = [
     "Lease",
@@ -24,3 +28,31 @@ __all__ = [
     "semaphore_required",
     "synchronized",
 ]
+
+#: The module of each public name. A process loads the modules that it uses.
+_MODULES = {
+    "Lease": "locks.lease",
+    "LeaseLost": "exceptions",
+    "Lock": "locks.locks",
+    "NotAcquired": "exceptions",
+    "RLock": "locks.locks",
+    "ReadWriteLock": "locks.locks",
+    "Semaphore": "locks.semaphore",
+    "SemaphoreRequiredMixin": "limits.mixin",
+    "SyncError": "exceptions",
+    "Unavailable": "exceptions",
+    "acquire_all": "locks.acquire_all",
+    "semaphore_required": "limits.decorator",
+    "synchronized": "locks.synchronized",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

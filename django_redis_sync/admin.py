@@ -1,4 +1,4 @@
-"""The admin's entry: the permissions to see and to act, and the addresses of the pages."""
+"""The admin's entry: the permissions to view and to act, and the addresses of the pages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
+from django.views.decorators.csrf import csrf_exempt
 
 from .console import views
 from .models import Name
@@ -22,13 +24,14 @@ else:
 
 @admin.register(Name)
 class NameAdmin(NameModelAdmin):
-    """Register it with a site of your own as `site.register(Name, NameAdmin)`."""
+    """The pages of locks and semaphores. To add them to a site of your own, call
+    `site.register(Name, NameAdmin)`."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.may_manage(request) or self._may(request, "view_locks")
+        return self.may_manage(request) or self._has_permission(request, "view_locks")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -40,17 +43,17 @@ class NameAdmin(NameModelAdmin):
         return False
 
     def may_manage(self, request: HttpRequest) -> bool:
-        """Whether this visitor may act: release, pause and resize."""
-        return self._may(request, "manage_locks")
+        """Return True if the user may release, pause and resize."""
+        return self._has_permission(request, "manage_locks")
 
-    def _may(self, request: HttpRequest, codename: str) -> bool:
+    def _has_permission(self, request: HttpRequest, codename: str) -> bool:
         user: Any = request.user
         return bool(user.has_perm(f"{self.opts.app_label}.{codename}"))
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Name | None:
-        """There are no rows to look in: any name is as good as another, the pages look in Redis."""
+        """Return an entry for any valid name. There are no rows: the pages read Redis."""
         entry = Name(id=object_id)
         try:
             entry.parts  # noqa: B018
@@ -80,20 +83,29 @@ class NameAdmin(NameModelAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: Any = None
     ) -> HttpResponse:
-        shown = {**(extra_context or {})}
+        context = {**(extra_context or {})}
         if self.has_view_permission(request) and self.get_object(request, unquote(object_id)):
-            shown |= views.acts_of(unquote(object_id))
-        return super().history_view(request, object_id, shown)
+            context |= views.actions_log(unquote(object_id))
+        return super().history_view(request, object_id, context)
 
     def _page(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-        """A view of ours as a page of this site: for its staff, with CSRF, never cached."""
+        """Return a view as a page of this site: for its staff, with CSRF, never cached."""
 
-        def wrapper(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
+        def for_staff(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
             if "object_id" in kwargs:
                 kwargs["object_id"] = unquote(kwargs["object_id"])
             return view(self, request, **kwargs)
 
-        found: Any = update_wrapper(self.admin_site.admin_view(wrapper), view)
-        found.model_admin = self  # as Django's own pages say whose they are
-        own: Callable[..., HttpResponseBase] = found
-        return own
+        guarded = self.admin_site.admin_view(for_staff)  # checks login and CSRF
+
+        # Exempt from the middleware only: with CSRF_USE_SESSIONS it would answer 403 here.
+        @csrf_exempt
+        def page(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
+            if request.method == "POST" and not self.admin_site.has_permission(request):
+                # The session has ended. Log in, then confirm again with what was typed.
+                login = reverse("admin:login", current_app=self.admin_site.name)
+                return redirect_to_login(views.confirm_url(request), login)
+            return guarded(request, **kwargs)
+
+        page.model_admin = self  # type: ignore[attr-defined]  # as on Django's own pages
+        return update_wrapper(page, view, updated=())

@@ -11,6 +11,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.crypto import salted_hmac
 
 from . import defaults
 from .logs import logger
@@ -102,3 +103,19 @@ def _forget(*, setting: str, **_: Any) -> None:
 
 
 setting_changed.connect(_forget, dispatch_uid="django_redis_sync.conf")
+
+
+def secrets() -> list[Any]:
+    """Return SECRET_KEY and its fallbacks, the oldest first."""
+    return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS][::-1]
+
+
+def digest(salt: str, value: str, secret: Any = None) -> str:
+    """Return a hex digest of a value that only this project can compute.
+
+    `secret` is the oldest of `secrets()` by default, so that digests survive a change of SECRET_KEY
+    while the old one is a fallback.
+    """
+    text = value.encode("utf-8", "surrogatepass")
+    made = salted_hmac(salt, text, secret=secret or secrets()[0], algorithm="sha256")
+    return str(made.hexdigest())

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from types import MappingProxyType
 from typing import (
     Annotated,
@@ -30,6 +32,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from uuid import UUID
 
 from . import values
 from .values import Check
@@ -46,7 +49,10 @@ class Option(NamedTuple):
 
 Judge = Callable[[Any], bool | Awaitable[bool]]
 Limit = int | Callable[[Any], int | Awaitable[int]] | None
+#: What code gives as a share; for requests, see Key.
+Share = str | int | UUID | date | Enum | None
 Key = str | Callable[[Any], str | int | Awaitable[str | int]] | None
+RequestShare = str | Callable[[Any], Any] | None
 
 
 # REDIS_SYNC
@@ -104,13 +110,12 @@ class Settings:
     stats: Annotated[
         bool, Option(True, "Counters and history, written by the scripts that run anyway.")
     ]
-    stats_hours: Annotated[float, values.hours, Option(6, "Hours of per-minute history.")]
-    short_state: Annotated[
-        bool,
+    stats_hours: Annotated[
+        float,
+        values.hours,
         Option(
-            True,
-            "Keep a name without waiters and with one lease at the most in one field: cheaper for "
-            "Redis. False reads that and writes none: see docs/operations.md, Deploys.",
+            24,
+            "Hours of history: by the minute for the last two hours, by the quarter hour before.",
         ),
     ]
     async_client: Annotated[
@@ -120,6 +125,10 @@ class Settings:
             None,
             "Dotted path of a callable alias -> redis.asyncio client, when ours can't be rebuilt.",
         ),
+    ]
+    error_responses: Annotated[
+        bool,
+        Option(True, "The middleware answers 503 if a view raises NotAcquired or Unavailable."),
     ]
 
 
@@ -189,6 +198,14 @@ class SemaphoreOptions(Named, total=False):
         Option(None, "Accepted for redis-py's sake: waiting takes no polling."),
     ]
     key: Annotated[str | None, values.text, Option(None, "A child of the name, as policies make.")]
+    share: Annotated[
+        Share,
+        values.anything,
+        Option(None, "Which share of the name takes the permits; shares take turns."),
+    ]
+    share_limit: Annotated[
+        int | None, values.whole, Option(None, "Max permits that one share has at a time.")
+    ]
 
 
 class RequestOptions(Shared, total=False):
@@ -268,6 +285,23 @@ class PolicyOptions(RequestOptions, total=False):
             None, 'A semaphore for each value: "user", "ip", a callable request -> str, its path.'
         ),
     ]
+    share: Annotated[
+        RequestShare,
+        values.key,
+        Option(
+            None,
+            'The share of a request: "user", "ip", a callable request -> str, its path. Shares '
+            "of a name take turns; all requests without one are one share.",
+        ),
+    ]
+    share_limit: Annotated[
+        Limit,
+        values.limit,
+        Option(
+            None,
+            "Max permits of each share: an int, or a callable request -> int. None: only turns.",
+        ),
+    ]
     using: Annotated[str | None, values.alias, Option(None, "A cache alias; None: CACHE.")]
 
 
@@ -283,9 +317,14 @@ class Requests(RequestOptions, total=False):
     """The dict REQUESTS."""
 
     max_waiting_threads: Annotated[
-        int | None,
-        values.count,
-        Option(2, "How many threads of a process may wait at a time, over all limits; None: any."),
+        int | Literal["auto"] | None,
+        values.waiting,
+        Option(
+            "auto",
+            "How many threads of a process may wait at a time, over all limits: a waiting thread "
+            "answers no other request. auto: half of gunicorn's threads; 20 for sync views under "
+            "ASGI, where each request has its own thread; else 2. None: any number.",
+        ),
     ]
     max_waiting_tasks: Annotated[
         int | None,

@@ -1,15 +1,16 @@
-"""The errors. Contention is an answer; loss and outage are errors; never blurred.
+"""The exceptions. A full semaphore, a lost lease, and an unreachable Redis are different things.
 
 SyncError
-├── NotAcquired   (also redis.exceptions.LockError)          nothing is held: full, paused, late
-├── LeaseLost     (also redis.exceptions.LockNotOwnedError)  it was held, and is no longer
-├── Unavailable   (also redis.exceptions.RedisError)         Redis gave no useful answer
-├── UpgradeRefused (also RuntimeError)                       a reader asked to be the writer
-├── WrongKind     (also TypeError)                           plain name or read/write lock, not both
-└── ForeignValue  (also redis.exceptions.ResponseError)      something else lives under our keys
+├── NotAcquired     (also redis.exceptions.LockError)          no permit was available
+├── LeaseLost       (also redis.exceptions.LockNotOwnedError)  the lease ended under its holder
+├── Unavailable     (also redis.exceptions.RedisError)         Redis gave no usable reply
+├── UpgradeRefused  (also RuntimeError)                        a reader asked to write, or the
+reverse ├── WrongKind       (also TypeError)                           a read/write lock used as
+another lock └── ForeignValue    (also redis.exceptions.ResponseError)      another program uses one
+of the keys
 
-Wrong settings are django.core.exceptions.ImproperlyConfigured; wrong arguments ValueError or
-TypeError, raised before anything is sent.
+Wrong settings raise django.core.exceptions.ImproperlyConfigured. Wrong arguments raise ValueError
+or TypeError before anything is sent to Redis.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseE
 
 
 class SyncError(Exception):
-    """The root of this library's errors."""
+    """The base class of this library's exceptions."""
 
     __repr__ = Exception.__repr__  # redis-py's shows no message
 
 
 class NotAcquired(SyncError, LockError):
-    """Nothing is held. `reason`: a word such as full, paused or timeout (protocol.reasons has them
-    all), or empty."""
+    """No permit was available in time, or there is no lease to release.
+
+    `reason`: why, in one word such as "full", "paused" or "timeout"; empty for a release.
+    `lock_name`: the name.
+    """
 
     def __init__(self, message: str, reason: str = "", name: str | None = None) -> None:
         super().__init__(message, name)
@@ -33,7 +37,10 @@ class NotAcquired(SyncError, LockError):
 
 
 class LeaseLost(SyncError, LockNotOwnedError):
-    """The lease ended under its holder: expired, cleared, or lost with the server's data."""
+    """The lease ended under its holder: it expired, was cleared, or Redis lost its data.
+
+    What the lease protected may have been used by another holder since. `lock_name`: the name.
+    """
 
     def __init__(self, message: str, name: str | None = None) -> None:
         super().__init__(message, name)
@@ -41,9 +48,10 @@ class LeaseLost(SyncError, LockNotOwnedError):
 
 
 class Unavailable(SyncError, RedisError):
-    """Redis gave no useful answer. `maybe_executed`: the command may have taken effect anyway.
+    """Redis gave no usable reply in time.
 
-    Anything left behind is undone in the background.
+    `maybe_executed`: True if Redis may have executed the command. What it may have left behind is
+    undone in the background.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
@@ -52,12 +60,15 @@ class Unavailable(SyncError, RedisError):
 
 
 class UpgradeRefused(SyncError, RuntimeError):
-    """This thread or task reads, and asked to write: two that did so would wait for each other."""
+    """A thread or task that reads asked to write, or the reverse.
+
+    Two readers that wait to become the writer would wait for each other.
+    """
 
 
 class WrongKind(SyncError, TypeError):
-    """The name is in use as a read/write lock and was asked for as a plain lock, or the reverse."""
+    """The name is in use as a read/write lock and was used as a plain lock, or the reverse."""
 
 
 class ForeignValue(SyncError, ResponseError):
-    """A key of this name holds something that is not ours. It was left alone."""
+    """A key of the name holds a value of another program. It was not changed."""

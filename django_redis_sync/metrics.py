@@ -6,28 +6,38 @@
 Any exporter of that registry (`prometheus_client.start_http_server`, django-prometheus'
 view) shows them then. Redis is read when it is scraped, and at no other time:
 
-    redis_sync_up                                   1 when Redis answered, else 0 and nothing more
+    redis_sync_up                                   1 if Redis answered, else 0 and nothing more
     redis_sync_names                                names used within the last day
-    redis_sync_limit{name}                          permits, of each key for a keyed policy
+    redis_sync_names_left_out                       names without series of their own
+    redis_sync_all_in_use                           permits in use, of all names together
+    redis_sync_all_waiting                          waiters
+    redis_sync_all_paused                           names that are paused
+    redis_sync_all_oldest_hold_seconds              how long the oldest holder has held
+    redis_sync_all_events_total{event}              events ever
+    redis_sync_all_seconds_total{what}              seconds waited and held
+    redis_sync_limit{name}                          permits, of each key of a keyed policy
     redis_sync_in_use{name}                         permits in use
     redis_sync_waiting{name}                        waiters
-    redis_sync_paused{name}                         1 when an operator paused it
+    redis_sync_shares_waiting{name}                 shares with waiters, of a name that has shares
+    redis_sync_paused{name}                         1 if an operator paused it
     redis_sync_oldest_hold_seconds{name}            how long the oldest holder has held
     redis_sync_last_minute{name,event}              events of the last whole minute
     redis_sync_last_minute_seconds{name,what}       seconds waited and held, of the same events
     redis_sync_events_total{name,event}             events ever
     redis_sync_seconds_total{name,what}             their seconds
 
-`event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed or lost.
+`event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost, or
+share_rejected: of those rejected, in shadow mode too, those for which share_limit was the cause.
+A share has no series of its own: clients make shares, as they make keys.
 
-The label `name` is a policy or a name, never a key: children are summed. Its values are those in
-REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"] and those that `names` (globs) let in, MOST_LABELS at the
-most. Of a policy they are the sums that the processes keep, some seconds old.
-Every process shows the same numbers, so one scrape target per database is enough.
+The sums over all names cover every lock and semaphore with statistics. Besides, these names have
+series of their own, MAX_LABELS at most: those in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], those
+that `names` (globs) selects, and, unless `names` is given, those with the oldest holders and those
+used last. The label `name` is a policy or a name, never a key: keys are summed.
 
-An alert that has proved useful, when it holds for five minutes: `sum by (name)
-(redis_sync_last_minute{event=~"rejected|timed_out"}) > 0 and on (name) redis_sync_in_use >=
-redis_sync_limit`.
+Sums, and the figures of policies, are kept by the processes and are some seconds old. Every process
+shows the same numbers, so one scrape target per database is enough. Alerts that have proved useful
+are in docs/monitoring.
 """
 
 from __future__ import annotations
@@ -40,20 +50,25 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 
 from .exceptions import SyncError
-from .operators.configured import configured
+from .operators.facts import Status
 from .operators.history import Counters, History, add, histories
+from .operators.listing import Group, groups_of
 from .operators.names import (
-    Group,
     Recent,
-    count_keys,
+    configured,
     count_names,
-    counted,
-    groups_of,
-    is_listed,
+    held_since,
+    marked,
+    newest,
+    split_registry,
 )
+from .operators.statistics import SITE, statistics_of
+from .operators.status import statuses
 
-#: Names that are shown singly, and names and keys that are read for one scrape, at the most.
-MOST_LABELS, MOST_READ = 200, 280
+#: Names with series of their own, at most.
+MAX_LABELS = 100
+#: Entries of the index of holders that are read, the oldest.
+_OLDEST = 20
 
 _EVENTS = (
     "granted",
@@ -64,6 +79,7 @@ _EVENTS = (
     "released",
     "reclaimed",
     "lost",
+    "share_rejected",
 )
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
 
@@ -71,7 +87,7 @@ _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
 def register(
     *,
     registry: CollectorRegistry = REGISTRY,
-    names: Iterable[str] = (),
+    names: Iterable[str] | None = None,
     using: str | None = None,
 ) -> SyncCollector:
     """Add the metrics of a cache alias to a registry of prometheus-client."""
@@ -81,14 +97,15 @@ def register(
 
 
 class SyncCollector(Collector):
-    """The metrics above. `names`: globs of further names to show; `using`: a cache alias."""
+    """The metrics above. `names`: globs of names with series of their own, beside those in the
+    settings; without it, also the names with the oldest holders and those used last."""
 
-    def __init__(self, *, names: Iterable[str] = (), using: str | None = None) -> None:
-        self._globs, self._using = tuple(names), using
+    def __init__(self, *, names: Iterable[str] | None = None, using: str | None = None) -> None:
+        self._globs, self._using = None if names is None else tuple(names), using
 
     def describe(self) -> Iterator[Metric]:
         """The families, without asking Redis: a registry calls this when it is registered."""
-        yield from _families().values()
+        yield from (_up(), *_families().values())
 
     def collect(self) -> Iterator[Metric]:
         """The families, read now. Redis down is a value, not an error."""
@@ -98,61 +115,87 @@ class SyncCollector(Collector):
         except SyncError:
             yield _up(0)
             return
-        families["up"] = _up(1)
-        yield from families.values()
+        yield from (_up(1), *families.values())
 
     def _fill(self, families: Mapping[str, Any]) -> None:
-        families["names"].add_metric([], count_names(using=self._using))
+        count = count_names(using=self._using)
         shown = self._shown()
-        groups, _ = groups_of(shown, MOST_READ - len(shown), using=self._using)
-        read = [(one.name, one.key) for group in groups for one in group.all]
+        plain, policies = split_registry(shown, using=self._using)
+        families["names"].add_metric([], count)
+        families["left_out"].add_metric([], max(0, count - len(plain) - len(policies)))
+        groups, _ = groups_of(shown, using=self._using)
+        self._add_sums(families, groups)
+        single = [group for group in groups if group.statistics is None]
+        read = [(one.name, one.key) for group in single for one in group.all if one.used]
         by_name: dict[str, list[History]] = {}
         for one in histories(read, minutes=2, using=self._using):
             by_name.setdefault(one.name, []).append(one)
-        sums = counted([group.name for group in groups if group.keys], using=self._using)
         for group in groups:
             _add_now(families, group)
-            told = sums[group.name].history if group.name in sums else None
-            _add_events(families, group.name, by_name[group.name], told)
+            sums = None if group.statistics is None else group.statistics.history
+            _add_events(families, group.name, by_name.get(group.name, []), sums)
+
+    def _add_sums(self, families: Mapping[str, Any], groups: Iterable[Group]) -> None:
+        (site,) = statistics_of([SITE], minutes=2, using=self._using)
+        families["all_in_use"].add_metric([], site.in_use)
+        families["all_waiting"].add_metric([], site.waiting)
+        overridden = [name for name, key in marked(using=self._using) if key is None]
+        wanted = [(name, None) for name in overridden[:MAX_LABELS]]
+        paused = [s for s in statuses(wanted, using=self._using) if s.paused]
+        families["all_paused"].add_metric([], len(paused))
+        found = statuses([*held_since(using=self._using)][:_OLDEST], using=self._using)
+        found += [s for group in groups for s in group.all]
+        families["all_oldest"].add_metric([], _oldest(found))
+        for event in _EVENTS:
+            families["all_events"].add_metric([event], getattr(site.history.ever, event))
+        for what, attribute in _SECONDS.items():
+            families["all_seconds"].add_metric([what], getattr(site.history.ever, attribute))
 
     def _shown(self) -> list[str]:
         named = sorted(configured())
-        used = is_listed([(name, None) for name in named], using=self._using)
-        keys = count_keys(named, using=self._using)
-        chosen = [name for name, here in zip(named, used, strict=True) if here or keys[name]]
-        if self._globs:
-            others = (n for n in Recent(using=self._using).every() if self._is_wanted(n))
-            chosen = list(dict.fromkeys([*chosen, *others]))
-        return chosen[:MOST_LABELS]
+        plain, policies = split_registry(named, using=self._using)
+        chosen = [name for name in named if name in plain or name in policies]
+        if self._globs is None:
+            others = [name for name, _ in held_since(using=self._using)][:_OLDEST]
+            others += newest(2 * MAX_LABELS, using=self._using)
+        else:
+            others = [n for n in Recent(using=self._using).every() if self._is_wanted(n)]
+        return list(dict.fromkeys([*chosen, *others]))[:MAX_LABELS]
 
     def _is_wanted(self, name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in self._globs)
+        return any(fnmatchcase(name, glob) for glob in self._globs or ())
+
+
+#: The families by a short name: a suffix of the name, the text, and the labels.
+_GAUGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "names": ("names", "Names used within the last day.", ()),
+    "left_out": ("names_left_out", "Names without series of their own.", ()),
+    "all_in_use": ("all_in_use", "Permits in use, of all names.", ()),
+    "all_waiting": ("all_waiting", "Waiters, of all names.", ()),
+    "all_paused": ("all_paused", "Names that are paused.", ()),
+    "all_oldest": ("all_oldest_hold_seconds", "How long the oldest holder of all has held.", ()),
+    "limit": ("limit", "Permits (of each key).", ("name",)),
+    "in_use": ("in_use", "Permits in use.", ("name",)),
+    "waiting": ("waiting", "Waiters.", ("name",)),
+    "shares": ("shares_waiting", "Shares with waiters.", ("name",)),
+    "paused": ("paused", "Paused by an operator.", ("name",)),
+    "oldest": ("oldest_hold_seconds", "How long the oldest holder has held.", ("name",)),
+    "minute": ("last_minute", "Events of the last whole minute.", ("name", "event")),
+    "minute_seconds": ("last_minute_seconds", "Seconds waited and held.", ("name", "what")),
+}
+_COUNTERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "all_events": ("all_events", "Events ever, of all names.", ("event",)),
+    "all_seconds": ("all_seconds", "Seconds waited and held ever, of all names.", ("what",)),
+    "events": ("events", "Events ever.", ("name", "event")),
+    "seconds": ("seconds", "Seconds waited and held ever.", ("name", "what")),
+}
 
 
 def _families() -> dict[str, Any]:
-    name = ["name"]
     return {
-        "up": _up(),
-        "names": GaugeMetricFamily("redis_sync_names", "Names used within the last day."),
-        "limit": GaugeMetricFamily("redis_sync_limit", "Permits (of each key).", labels=name),
-        "in_use": GaugeMetricFamily("redis_sync_in_use", "Permits in use.", labels=name),
-        "waiting": GaugeMetricFamily("redis_sync_waiting", "Waiters.", labels=name),
-        "paused": GaugeMetricFamily("redis_sync_paused", "Paused by an operator.", labels=name),
-        "oldest": GaugeMetricFamily(
-            "redis_sync_oldest_hold_seconds", "How long the oldest holder has held.", labels=name
-        ),
-        "minute": GaugeMetricFamily(
-            "redis_sync_last_minute", "Events of the last whole minute.", labels=["name", "event"]
-        ),
-        "minute_seconds": GaugeMetricFamily(
-            "redis_sync_last_minute_seconds", "Seconds waited and held.", labels=["name", "what"]
-        ),
-        "events": CounterMetricFamily(
-            "redis_sync_events", "Events ever.", labels=["name", "event"]
-        ),
-        "seconds": CounterMetricFamily(
-            "redis_sync_seconds", "Seconds waited and held ever.", labels=["name", "what"]
-        ),
+        short: kind(f"redis_sync_{name}", text, labels=labels)
+        for kind, rows in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS))
+        for short, (name, text, labels) in rows.items()
     }
 
 
@@ -166,21 +209,27 @@ def _add_now(families: Mapping[str, Any], group: Group) -> None:
         families["limit"].add_metric(label, group.limit)
     families["in_use"].add_metric(label, group.in_use)
     families["waiting"].add_metric(label, group.waiting)
+    if any(s.share_count for s in group.all):
+        families["shares"].add_metric(label, group.shares_waiting)
     families["paused"].add_metric(label, int(group.paused))
-    held = [(s.at - h.since).total_seconds() for s in group.all for h in s.holders]
-    families["oldest"].add_metric(label, max(held, default=0.0))
+    families["oldest"].add_metric(label, _oldest(group.all))
+
+
+def _oldest(found: Iterable[Status]) -> float:
+    held = [(s.at - h.since).total_seconds() for s in found for h in s.holders]
+    return max(held, default=0.0)
 
 
 def _add_events(
-    families: Mapping[str, Any], name: str, histories: list[History], sums: History | None
+    families: Mapping[str, Any], name: str, histories: list[History], statistics: History | None
 ) -> None:
     """Of a name without keys its own counters; of a policy, the sums that processes keep."""
     # The last row is of a minute that is not over; that before it is whole.
-    minute = add(h.rows[0][1] for h in histories) if sums is None else sums.rows[-2][1]
+    minute = add(h.rows[0][1] for h in histories) if statistics is None else statistics.rows[-2][1]
     _add(families["minute"], families["minute_seconds"], name, minute)
     plain = [h.ever for h in histories if h.key is None]
-    if sums is not None:
-        _add(families["events"], families["seconds"], name, sums.ever)
+    if statistics is not None:
+        _add(families["events"], families["seconds"], name, statistics.ever)
     elif plain and len(histories) == 1:
         _add(families["events"], families["seconds"], name, plain[0])
 

@@ -1,4 +1,5 @@
-"""The middleware: limits by view name, and permits that outlive a request's transaction."""
+"""The middleware: limits by view name, permits beyond a request's transaction, and 503 responses to
+the errors of a view's own locks."""
 
 from __future__ import annotations
 
@@ -9,14 +10,17 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponseBase
 
+from . import conf
+from .exceptions import NotAcquired, Unavailable
+from .limits.admission import RejectedRequest, aadmit, admit
 from .limits.decorator import MARK, is_preflight, marks_of
-from .limits.enforcement import Refused, aadmit, admit
 from .limits.frameworks import is_drf
-from .limits.holding import PASSED, Hold
 from .limits.policy import Declared, Policy, endpoint_of
-from .limits.refusal import aanswer, answer
+from .limits.rejection import aanswer, answer, error_answer
+from .limits.response import PASSED, Hold
+from .logs import logger
 
 #: The attributes of a request: the middleware's hold, and whether its view is async.
 _HOLD = "_redis_sync_hold"
@@ -24,11 +28,11 @@ _ASYNC_VIEW = "_redis_sync_async_view"
 
 
 class ConcurrencyLimitMiddleware:
-    """Enforces REDIS_SYNC["ENDPOINTS"]; with ATOMIC_REQUESTS also decorators and mixins.
+    """Enforce REDIS_SYNC["ENDPOINTS"], and with ATOMIC_REQUESTS also decorators and mixins.
 
-    Place it after the middleware that turns requests away (CsrfViewMiddleware,
-    LoginRequiredMiddleware): a permit is taken just before the view and its transaction, and given
-    back when both are over.
+    List it after the middleware that rejects requests (CsrfViewMiddleware,
+    LoginRequiredMiddleware). It takes permits just before the view and its transaction, and
+    releases them after both.
     """
 
     sync_capable = async_capable = True
@@ -68,7 +72,7 @@ class ConcurrencyLimitMiddleware:
 
     def _process_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
-    ) -> HttpResponse | None:
+    ) -> HttpResponseBase | None:
         try:
             policies = policies_of(request, view, args, kwargs)
         except ImproperlyConfigured:
@@ -78,14 +82,14 @@ class ConcurrencyLimitMiddleware:
         if not policies:
             return None
         got = admit(policies, request, preflight=is_preflight(request, view))
-        if isinstance(got, Refused):
+        if isinstance(got, RejectedRequest):
             return answer(request, got)
         _enter(request, got, policies)
         return None
 
     async def _aprocess_view(
         self, request: HttpRequest, view: Any, args: Any, kwargs: Any
-    ) -> HttpResponse | None:
+    ) -> HttpResponseBase | None:
         try:
             if _asks_a_sync_view(request, view):
                 policies = await sync_to_async(policies_of)(request, view, args, kwargs)
@@ -99,14 +103,26 @@ class ConcurrencyLimitMiddleware:
             return None
         setattr(request, _ASYNC_VIEW, iscoroutinefunction(view))
         got = await aadmit(policies, request, preflight=is_preflight(request, view))
-        if isinstance(got, Refused):
+        if isinstance(got, RejectedRequest):
             return await aanswer(request, got)
         _enter(request, got, policies)
         return None
 
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
+        """Answer 503 if a view's own lock or semaphore raised NotAcquired or Unavailable.
+
+        Under ASGI, Django calls this in a thread.
+        """
+        if not isinstance(error, (NotAcquired, Unavailable)):
+            return None
+        if not conf.current().error_responses:
+            return None
+        logger.warning("503 for %s: %s: %s", request.path, type(error).__name__, error)
+        return error_answer(request, error)
+
 
 def _enter(request: HttpRequest, hold: Hold, policies: list[Policy]) -> None:
-    setattr(request, PASSED, policies)  # decorators and mixins of the view don't ask again
+    setattr(request, PASSED, policies)  # decorators and mixins don't apply these again
     if hold:
         setattr(request, _HOLD, hold)
 
@@ -119,19 +135,19 @@ async def _release_after_view(request: HttpRequest, hold: Hold) -> None:
     if getattr(request, _ASYNC_VIEW, True):
         await hold.arelease()
     else:
-        # The request was cancelled, but its view runs on in the one thread that a request has: a
-        # call in that thread comes after it.
+        # The request was cancelled, but its view runs on in the thread of the request's sync code.
+        # A call in that thread comes after the view.
         await shield(sync_to_async(hold.release)())
 
 
-# Which policies
+# Policies
 
 
 def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list[Policy]:
-    """The policies that the middleware takes for a request of this view.
+    """Return the policies that the middleware applies to a request of this view.
 
-    Those of decorators and mixins only where ATOMIC_REQUESTS wraps the view: elsewhere they take
-    their own, after the decorators before them (login_required) has let the visitor pass.
+    They include those of decorators and mixins only if ATOMIC_REQUESTS wraps the view. Otherwise
+    these apply their own, after the decorators outside of them (login_required).
     """
     endpoint = endpoint_of(request)
     own = endpoint.policy
@@ -155,28 +171,28 @@ def policies_of(request: HttpRequest, view: Any, args: Any, kwargs: Any) -> list
 
 
 def _is_of_admin(view: Any) -> bool:
-    """Whether it is a page of Django's admin: with wrong settings it stays open, for there the
-    people who can mend them read the mistake."""
-    site = getattr(view, "__self__", None)  # of the page to log in
+    """Return True for a page of Django's admin. It stays open with wrong settings, because it shows
+    the mistake to those who can correct it."""
+    site = getattr(view, "__self__", None)  # of the login page
     return any(hasattr(view, own) for own in ("admin_site", "model_admin")) or hasattr(
         site, "admin_view"
     )
 
 
 def _asks_a_sync_view(request: HttpRequest, view: Any) -> bool:
-    """Whether policies_of calls methods of a sync view: they may ask the database."""
+    """Return True if `policies_of` calls methods of a sync view: they may query the database."""
     if all(isinstance(mark, Declared) for mark in getattr(view, MARK, ())):
         return False
     return not iscoroutinefunction(view) and _matters(endpoint_of(request).policy, view)
 
 
 def _matters(own: Policy | None, view: Any) -> bool:
-    """Whether the middleware has to know the decorators and mixins."""
+    """Return True if the middleware needs to know the decorators and mixins."""
     return own is not None or is_atomic(view)
 
 
 def is_atomic(view: Any) -> bool:
-    """Whether Django wraps the view in a transaction."""
+    """Return True if Django wraps the view in a transaction."""
     skipped = getattr(view, "_non_atomic_requests", ())
     return any(
         database["ATOMIC_REQUESTS"] and alias not in skipped
@@ -185,5 +201,11 @@ def is_atomic(view: Any) -> bool:
 
 
 def _sees_the_view(policy: Policy) -> bool:
-    """Whether a policy depends on something that only the view's own request can tell."""
-    return policy.key not in (None, "ip") or policy.when is not None or callable(policy.limit)
+    """Return True if a policy depends on what only the view's own request knows."""
+    return (
+        policy.key not in (None, "ip")
+        or policy.share not in (None, "ip")
+        or policy.when is not None
+        or callable(policy.limit)
+        or callable(policy.share_limit)
+    )

@@ -7,26 +7,26 @@ from typing import Any, ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from .protocol.keys import keys_of, split
+from .protocol.keys import display, keys_of, split
 
-# Names that a URL path can't end a segment with; no quoted name looks like the right side.
+# A browser resolves these segments of a path. No quoted name is equal to a replacement.
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
 
-class _Nothing(models.Manager["Name"]):
+class _NoRows(models.Manager["Name"]):
     def get_queryset(self) -> models.QuerySet[Name]:
-        # There is no table: a reader of every model, as `dumpdata`, finds no rows.
-        nothing: models.QuerySet[Name] = super().get_queryset().none()
-        return nothing
+        # There is no table. A reader of every model, for example `dumpdata`, finds no rows.
+        rows: models.QuerySet[Name] = super().get_queryset().none()
+        return rows
 
 
 class Name(models.Model):
-    """A name as the admin speaks of it. All there is about it is in Redis, not in the database."""
+    """A name in the admin. Its data is in Redis, not in the database."""
 
     id = models.CharField(primary_key=True, max_length=1300)
 
-    objects: ClassVar[models.Manager[Any]] = _Nothing()
+    objects: ClassVar[models.Manager[Any]] = _NoRows()
 
     class Meta:
         managed = False
@@ -44,19 +44,19 @@ class Name(models.Model):
             name, key = self.parts
         except ValueError:
             return self.id
-        return name if key is None else f"{name}@{key}"
+        return display(name, key)
 
     @property
     def parts(self) -> tuple[str, str | None]:
-        """The name and its key. ValueError when no name has this id."""
+        """The name and its key. Raise ValueError if the id is not valid."""
         quoted = _UNDOTTED.get(self.id, self.id)
         name, key = split(quoted)
         if keys_of("", name, key).quoted != quoted:
-            raise ValueError(f"no name is written {self.id!r}")
+            raise ValueError(f"not the id of a name: {self.id!r}")
         return name, key
 
     @classmethod
     def of(cls, name: str, key: str | None = None) -> Name:
-        """The entry of a name, or of its child for `key`."""
+        """Return the entry of a name, or of its child for `key`."""
         quoted = keys_of("", name, key).quoted
         return cls(id=_DOTS.get(quoted, quoted))

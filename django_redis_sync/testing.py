@@ -14,6 +14,7 @@ import unittest
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -24,11 +25,12 @@ from django.test import override_settings
 from django.urls import resolve
 
 from . import conf
-from .engine.keeper import keeper
+from .defaults import Share
+from .engine.renewal import renewer
 from .engine.server import replaced
 from .limits import identity
 from .limits.decorator import is_preflight
-from .limits.enforcement import key_of
+from .limits.identity import key_of
 from .limits.policy import Policy, endpoints
 from .limits.routes import Route, policies_of, routes
 from .limits.steps import run
@@ -119,9 +121,14 @@ def filled(
     key: str | None = None,
     user: Any = None,
     request: HttpRequest | None = None,
+    share: Share = None,
+    share_limit: int | None = None,
     using: str | None = None,
 ) -> Iterator[Lease]:
     """Hold all permits of a semaphore, so that all others are refused or have to wait.
+
+    `share`: hold `share_limit` permits of that share instead, so that others of the share are
+    refused; None: the share_limit that SEMAPHORES, ENDPOINTS or a view says.
 
     `limit`: that of the code or view under test; None: the highest that SEMAPHORES, ENDPOINTS or a
     view says. `using`: a cache alias; None: that of a view, or CACHE.
@@ -139,12 +146,17 @@ def filled(
         if user is not None:
             key = identity.of_user(user.pk)
         _refuse_another_child(name, key, user)
+    _refuse_misspelled(name)
     limit = limit if limit is not None else _limit_of(name)
+    permits = limit or 1
+    if share is not None:
+        share_limit = share_limit or _limit_of(name, "share_limit")
+        permits = min(permits, share_limit or permits)
     using = using or next((policy.using for policy, _ in _policies(name) if policy.using), None)
-    semaphore = Semaphore(name, limit, key=key, using=using)
+    semaphore = Semaphore(name, limit, key=key, share=share, share_limit=share_limit, using=using)
     # On a thread: an async test may use this too, and on its loop nothing may wait.
     with ThreadPoolExecutor(1) as thread:
-        got = thread.submit(semaphore.take, False, None, limit or 1).result()
+        got = thread.submit(semaphore._take, False, None, permits).result()
     if not isinstance(got, Lease):
         raise AssertionError(f"{semaphore!r} can't be filled: {got}")
     try:
@@ -188,6 +200,18 @@ def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
     )
 
 
+def _refuse_misspelled(name: str) -> None:
+    """Raise AssertionError if only a name that looks like this one is known."""
+    entries = endpoints().entries.values()
+    known = {*conf.current().semaphores, *(entry.name for entry in entries)}
+    known |= {policy.name for route in routes() for policy in policies_of(route)}
+    if name not in known and (close := get_close_matches(name, known, n=1, cutoff=0.8)):
+        raise AssertionError(
+            f"{name!r} is not known, did you mean {close[0]!r}? If code uses {name!r}, add it to "
+            "REDIS_SYNC['SEMAPHORES']"
+        )
+
+
 def _makes(kind: Any, key: str | None) -> bool:
     """Whether a policy's key can come to the child to fill."""
     if kind is None or key is None:
@@ -197,14 +221,14 @@ def _makes(kind: Any, key: str | None) -> bool:
     return key.startswith("ip-" if kind == "ip" else "key-")
 
 
-def _limit_of(name: str) -> int | None:
+def _limit_of(name: str, option: str = "limit") -> int | None:
     """The highest limit that the settings or a view give a name, if it is a number."""
     config = conf.current()
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
-    said = [o["limit"] for o in options if isinstance(o.get("limit"), int)]
-    said += [policy.limit for policy, _ in _policies(name) if isinstance(policy.limit, int)]
-    return max(said, default=None)
+    said = [given.get(option) for given in options]
+    said += [getattr(policy, option) for policy, _ in _policies(name)]
+    return max((limit for limit in said if isinstance(limit, int)), default=None)
 
 
 @_helper
@@ -217,16 +241,18 @@ def limits_disabled() -> Iterator[None]:
 
 @_helper
 def without_redis() -> Iterator[None]:
-    """Locks, semaphores and limits work in the memory of this process; no Redis is asked.
+    """Replace Redis by a counter of permits per name, in this process.
 
-    They work among its threads and event loops, with leases, queues and fences as usual. Nothing is
-    shared with other processes, no statistics are kept, and whatever needs a server's commands
-    (listing names, `locks doctor`) raises NotImplementedError. Quorum locks are not covered.
+    Locks, semaphores and limits work among its threads and event loops: limits and the order of
+    waiters hold, and fences grow. A lease lasts until its release, whatever its `timeout`, and
+    `min_hold` keeps nothing. The limit of a share holds, but shares don't take turns. Other
+    processes share nothing, no statistics are kept, and what needs a server (operator actions,
+    listing names, `locks doctor`) raises NotImplementedError. Quorum locks are not covered.
     """
     servers: dict[str, MemoryServer] = {}
 
     def server(alias: str) -> Any:
-        return servers.setdefault(alias, MemoryServer())
+        return servers.setdefault(alias, MemoryServer(alias))
 
     def async_server(alias: str) -> Any:
         return server(alias).asynchronous
@@ -236,4 +262,4 @@ def without_redis() -> Iterator[None]:
             yield
         finally:
             for alias in servers:
-                keeper(alias).clerk.forget()  # else a Redis would hear of it afterwards
+                renewer(alias).housekeeper.forget()  # else a Redis would hear of it afterwards

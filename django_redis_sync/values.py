@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from threading import TIMEOUT_MAX
 from types import MappingProxyType
 from typing import Any
 
@@ -36,9 +37,12 @@ def positive(what: str, value: object, *, infinite: bool = False) -> float:
 
 def not_negative(what: str, value: object) -> float:
     """`value` as seconds of waiting: 0 tries once, inf waits as long as it takes."""
-    return (
-        0.0 if value == 0 and not isinstance(value, bool) else positive(what, value, infinite=True)
-    )
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
+    if not value >= 0:  # NaN, too
+        raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
+    # Python's own timers and locks take no more: 292 years.
+    return float(value if value == math.inf else min(value, TIMEOUT_MAX))
 
 
 def lease(what: str, value: object) -> float:
@@ -76,6 +80,11 @@ def whole(what: str, value: object, most: int = MOST_PERMITS) -> int:
 def count(what: str, value: object) -> int:
     """`value` as an int, 0 or more."""
     return 0 if value == 0 and type(value) is int else whole(what, value)
+
+
+def waiting(what: str, value: object) -> int | str:
+    """As `count`, or "auto"."""
+    return "auto" if value == "auto" else count(what, value)
 
 
 def prefix(what: str, value: object) -> int:
@@ -175,6 +184,18 @@ def function(what: str, value: Any) -> Any:
 
 # Names of options
 
+#: Names that other libraries have for options, and the options, of which one is known.
+ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **dict.fromkeys(("expire", "ttl", "lease_time", "lock_timeout", "ex"), ("timeout",)),
+        **dict.fromkeys(("auto_renewal", "auto_renew"), ("renew",)),
+        **dict.fromkeys(("wait", "wait_timeout", "timeout"), ("blocking_timeout",)),
+        **dict.fromkeys(("client", "redis", "redis_client", "connection", "alias"), ("using",)),
+        **dict.fromkeys(("count", "value", "max_concurrency"), ("limit", "permits")),
+        "block": ("blocking",),
+    }
+)
+
 NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -187,8 +208,11 @@ def unknown(given: Iterable[Any], known: Iterable[str], places: Mapping[str, str
     said = []
     for name in sorted(str(one) for one in given if one not in words.values()):
         close = get_close_matches(name.lower(), words, n=1)
+        ours = [option for option in ALSO_CALLED.get(name, ()) if option in words]
         if name in places and name.lower() not in words:
             said.append(f"{name} (it belongs into {places[name]})")
+        elif ours and name.lower() not in words:
+            said.append(f"{name} (write {words[ours[0]]})")
         else:
             said.append(f"{name} (did you mean {words[close[0]]}?)" if close else name)
     return ", ".join(said)

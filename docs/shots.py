@@ -67,7 +67,7 @@ def traffic() -> Iterator[None]:
 def remember() -> None:
     """Have the minutes before look as if there had been the same traffic, now more and now less."""
     from django_redis_sync import conf
-    from django_redis_sync.engine.commands import command
+    from django_redis_sync.engine.drivers import command
     from django_redis_sync.protocol.keys import keys_of
 
     now = int(command("default", "TIME")[0]) // 60

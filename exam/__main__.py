@@ -1,4 +1,4 @@
-"""`python -m exam`: puts locks through faults, judges them from outside, and prints one table."""
+"""Put locks through faults, check them from outside, and print one table."""
 
 from __future__ import annotations
 
@@ -8,102 +8,129 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from devtools.servers import NoServer, RedisServer
-
-from . import report, trial
-from .entries import ENTRIES, find
+from . import report
+from .adapter import find
+from .adapters import ADAPTERS, GROUPS
+from .checker import against
+from .controls import CONTROLS, RIGHT
 from .examine import Seen
 from .faults import FAULTS
+from .servers import NoServer, find_server
 
-ROOT = Path(__file__).resolve().parents[1]
-#: One fault takes no longer, whatever hangs.
+#: The longest time of one fault in seconds.
 FAULT_SECONDS = 240
+
+Work = tuple[str, list[str]]  # a lock and its faults
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m exam", description=__doc__)
     add = parser.add_argument
-    add("--only", action="append", default=[], metavar="NAME", help="a lock, or module:ENTRY")
-    add("--fault", action="append", default=[], choices=FAULTS, metavar="NAME", help="a fault")
-    add("--list", action="store_true", help="the names of both")
-    add("--write", action="store_true", help="put it, and what FILE has, into docs/exam.md")
-    add("--strict", action="store_true", help="exit 1 when this project fails anywhere")
+    add("--only", action="append", metavar="LOCK", help="a lock of the list, or module:Class")
+    add("--fault", action="append", choices=FAULTS, metavar="FAULT", help="a fault")
+    add("--list", action="store_true", help="print the names of locks and faults")
+    add("--self", action="store_true", help="examine the exam, by its controls")
+    add("--times", type=int, default=1, metavar="N", help="put each fault N times (default: 1)")
     add("--at-once", type=int, default=2, metavar="N", help="locks side by side (default: 2)")
-    add("--self", action="store_true", help="judge the judge: broken locks and right ones")
-    add("--times", type=int, default=20, metavar="N", help="--self: trials of each (default: 20)")
-    add(
-        "--json",
-        type=Path,
-        default=Path("build", "exam.json"),
-        metavar="FILE",
-        help="default: build/exam.json",
-    )
+    add("--strict", action="store_true", help="exit 1 if a lock of this project fails")
+    add("--json", type=Path, metavar="FILE", help="add the findings to this file")
+    add("--write", type=Path, action="append", default=[], metavar="PAGE",
+        help="put the tables of --json into a page")  # fmt: skip
     options = parser.parse_args()
-    if options.self:
-        return trial.main(options.times, options.at_once, options.only)
     if options.list:
-        print("locks: ", *ENTRIES, "\nfaults:", *FAULTS)
+        print("locks: ", *ADAPTERS, "\nfaults:", *FAULTS)
         return 0
     try:
-        server = _server_version()
+        find_server()
     except NoServer as error:
         print(error, file=sys.stderr)
         return 1
-    return _exam(options, server)
+    faults = (options.fault or list(FAULTS)) * options.times
+    if options.self:
+        return examine_the_exam(faults, options.at_once)
+    return _exam(options, faults)
 
 
-def _exam(options: argparse.Namespace, server: str) -> int:
-    keys, faults = options.only or list(ENTRIES), options.fault or list(FAULTS)
+def _exam(options: argparse.Namespace, faults: list[str]) -> int:
+    keys = options.only or list(ADAPTERS)
     absent = {key: why for key in keys if (why := find(key).missing())}
     for key, why in absent.items():
         print(f"{key}: skipped, {why}")
-    table: report.Table = {}
-    start, printing = time.monotonic(), threading.Lock()
+    start = time.monotonic()
+    work = [(key, faults) for key in keys if key not in absent]
+    table = report.read(options.json)
 
-    def one(key: str) -> None:
-        for seen in examined(key, faults):
+    def keep(one: Seen) -> str:
+        table[one.lock, one.fault] = one
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps([asdict(one) for one in table.values()], indent=1))
+        return report.line(one)
+
+    seen = at_once(work, options.at_once, keep)
+    print(f"\n{report.text(report.of(table, keys, faults), absent)}\n")
+    print(f"{time.monotonic() - start:.0f} s")
+    for page in options.write:
+        report.write(page, table, absent)
+    ours = GROUPS["This project"]
+    failed = [one for one in seen if one.outcome not in ("passed", "seen", "not applicable")]
+    return int(options.strict and any(one.lock in ours for one in failed))
+
+
+def examine_the_exam(faults: list[str], side_by_side: int) -> int:
+    """Run the control of each fault, and put the right locks to all faults."""
+    work: list[Work] = [
+        (f"control:{name}", [fault for fault in faults if fault in one.faults])
+        for name, one in CONTROLS.items()
+    ]
+    work += [(f"control:{name}", [fault]) for name in RIGHT for fault in faults]
+    seen = at_once([(key, some) for key, some in work if some], side_by_side, _verdict)
+    wrong = [one for one in seen if not is_just(one)]
+    print(f"{len(seen)} trials, {len(wrong)} wrong")
+    return int(bool(wrong))
+
+
+def is_just(seen: Seen) -> bool:
+    """Return True if a control was convicted for its defect, or a right lock was not accused."""
+    control = CONTROLS.get(seen.lock.partition(":")[2])
+    if control is None:
+        return seen.outcome in ("passed", "seen", "not applicable")
+    kinds = {one.kind for one in against(seen.found)}
+    return not seen.why and bool(kinds & {*control.kinds})
+
+
+def _verdict(seen: Seen) -> str:
+    return f"{'just ' if is_just(seen) else 'WRONG'} {report.line(seen)}"
+
+
+def at_once(work: list[Work], count: int, words: Callable[[Seen], str]) -> list[Seen]:
+    """Examine `count` locks at a time, and print each trial."""
+    printing = threading.Lock()
+    results: list[Seen] = []
+
+    def one(some: Work) -> None:
+        for seen in examined(*some):
             with printing:
-                table[key, seen.fault] = seen
-                _tell(seen)
+                results.append(seen)
+                print(words(seen), flush=True)
 
-    with ThreadPoolExecutor(options.at_once) as pool:
-        list(pool.map(one, [key for key in keys if key not in absent]))
-    ordered = {(k, f): table[k, f] for k in keys for f in faults if (k, f) in table}
-    print(f"\n{report.text(ordered, server, absent)}\n")
-    everything = {**_read(options.json), **ordered}
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps([asdict(seen) for seen in everything.values()], indent=1))
-    print(f"{time.monotonic() - start:.0f} s; {options.json} written")
-    if options.write:
-        report.write(report.text(everything, server, absent))
-        print(f"{report.PAGE.relative_to(ROOT)} written")
-    failed = [seen for seen in ordered.values() if seen.outcome in ("failed", "broken off")]
-    ours = report.PARTS["This project"]
-    return int(options.strict and any(seen.entry in ours for seen in failed))
-
-
-def _read(path: Path) -> report.Table:
-    """What earlier runs saw."""
-    if not path.exists():
-        return {}
-    read = [Seen.read(words) for words in json.loads(path.read_text())]
-    known = [seen for seen in read if seen.entry in ENTRIES and seen.fault in FAULTS]
-    return {(seen.entry, seen.fault): seen for seen in known}
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(one, work))
+    return results
 
 
 def examined(key: str, faults: list[str]) -> Iterator[Seen]:
-    """A lock through the faults, in a process that is started anew after one that hangs."""
+    """Put a lock to the faults, in a process that is started anew after one that hangs."""
     left = list(faults)
     while left:
-        words = [sys.executable, "-m", "exam.examine", key, *left]
-        process = subprocess.Popen(
-            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        words = [sys.executable, "-m", f"{__package__}.examine", key, *left]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        process = subprocess.Popen(words, stdout=pipe, stderr=null, text=True)
         assert process.stdout is not None
         hangs = threading.Timer(FAULT_SECONDS, process.terminate)
         hangs.start()
@@ -116,19 +143,8 @@ def examined(key: str, faults: list[str]) -> Iterator[Seen]:
         hangs.cancel()
         process.wait()
         if left:
-            why = f"it was not over after {FAULT_SECONDS} s, or its examiner ended"
+            why = f"it did not end within {FAULT_SECONDS} s, or its examiner ended"
             yield Seen(key, left.pop(0), "broken off", why=why)
-
-
-def _tell(seen: Seen) -> None:
-    print(f"{seen.entry:26} {seen.fault:16} {report.cell(seen)}", flush=True)
-
-
-def _server_version() -> str:
-    import redis
-
-    with RedisServer() as server, redis.Redis.from_url(server.url) as client:
-        return str(client.info("server")["redis_version"])
 
 
 if __name__ == "__main__":

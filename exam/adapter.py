@@ -1,157 +1,149 @@
-"""What the exam asks of a lock: a page to write for each, in Python or behind a line protocol.
+"""The base class of adapters: one page of code for each lock, in Python or as a program.
 
-docs/exam-adapters.md shows how. A worker makes one adapter and calls it from one thread, except
-where a fault needs a crowd: then each thread has one of its own.
+docs/exam-adapters.md shows how to write one. A worker makes an adapter and calls it from one
+thread; where a fault needs more threads, each thread has an adapter of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import json
-import shlex
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from .judge import Claims
+from .checker import Claims
 
-#: Seconds of a lease in the exam, for those that can be told.
+#: The lease in seconds, for locks that let their users choose it.
 LEASE = 2.0
 
 
 class Lost(Exception):
-    """Release said that what it was given is no longer held. Adapters raise it."""
+    """Release said that the lock is no longer held. Adapters raise it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker finds what its lock needs."""
+    """Where an adapter finds what its lock needs."""
 
     url: str = ""  # of a Redis server
-    urls: tuple[str, ...] = ()  # of several, for a quorum
-    postgres: str = ""
-    folder: str = ""  # its own, of this examination
+    urls: tuple[str, ...] = ()  # of three, if `needs` is "quorum"
+    service: str = ""  # what `service()` yielded
+    folder: str = ""  # of this trial
     name: str = "exam"
     limit: int = 1
     lease: float = LEASE
 
 
 class Adapter:
-    """One lock, as the exam uses it: it is made anew for each name, and in each process."""
+    """One lock, as the exam uses it.
+
+    title     its name in the table
+    claims    what its own documentation promises
+    quotes    the sentence behind each claim
+    source    where they stand, with the version that was read
+    needs     "redis" (one server), "quorum" (three), or "" (none)
+    limit     the limit at which it is examined: 2 for semaphores
+    module    what has to be installed; `package`: its distribution, whose version is shown
+    cannot    faults that can't be put to it, with the reason
+    """
+
+    title = ""
+    claims: ClassVar[Claims] = Claims()
+    quotes: ClassVar[dict[str, str]] = {}
+    source = ""
+    needs = "redis"
+    limit = 1
+    module = ""
+    package = ""
+    cannot: ClassVar[dict[str, str]] = {}
 
     def __init__(self, place: Place) -> None:
         self.place = place
 
     def acquire(self, wait: float) -> Any:
-        """What release is to be given, or None when it could not be had within `wait` seconds."""
+        """Return a grant for `release()`, or None if there is none within `wait` seconds."""
         raise NotImplementedError
 
     def release(self, grant: Any) -> None:
-        """Give it back. Lost, when the lock says that it was no longer held."""
+        """Release a grant. Raise Lost if the lock says that it is no longer held."""
         raise NotImplementedError
 
     def held(self, grant: Any) -> bool:
-        """What the lock says locally of being held; asked of those that claim `told`."""
+        """Return what the lock says, locally and at once. Only called if it claims `told`."""
         return True
 
     def fence(self, grant: Any) -> float | None:
-        """The grant's number; asked of those that claim `fenced`."""
+        """Return the number of the grant. Only called if the lock claims `fenced`."""
         return None
 
-    # For locks that have an async face: the fault "loop ended" is put to these only.
-
     async def aacquire(self, wait: float) -> Any:
+        """Async version of `acquire()`, for locks that have one: for the fault `loop-ended`."""
         raise NotImplementedError
 
+    # Of the class
 
-@dataclass(frozen=True)
-class Entry:
-    """A lock on the list of the exam.
+    @classmethod
+    @contextlib.contextmanager
+    def service(cls, folder: str) -> Iterator[str]:
+        """Run what else the lock needs during a trial, and yield its address."""
+        yield ""
 
-    make      the adapter's class, as "module:Class" or itself; words of a program, when a list
-    claims    what its own documentation says, for a limit of one
-    needs     "redis", "quorum", "postgres", or "" for neither
-    module    what has to be installed; `package` names its distribution, whose version is shown
-    most      the largest limit that it knows
-    prepare   is called once, before the workers are forked
-    cannot    faults that can't be put to it, with the reason
-    """
+    @classmethod
+    def promises(cls) -> Claims:
+        return replace(cls.claims, limit=cls.limit)
 
-    title: str
-    make: Any
-    claims: Claims = field(default_factory=Claims)
-    needs: str = "redis"
-    module: str = ""
-    package: str = ""
-    most: int = 1
-    asynchronous: bool = False
-    prepare: str = ""
-    cannot: dict[str, str] = field(default_factory=dict)
+    @classmethod
+    def is_async(cls) -> bool:
+        return cls.aacquire is not Adapter.aacquire
 
-    def for_limit(self, limit: int) -> Claims:
-        return replace(self.claims, limit=limit)
-
-    def missing(self) -> str:
-        """Why it can't be examined here; empty when it can."""
-        if self.module and importlib.util.find_spec(self.module) is None:
-            return f"{self.package or self.module} is not installed"
-        if self.needs == "postgres":
-            from devtools import postgres
-
-            return postgres.reason()
+    @classmethod
+    def missing(cls) -> str:
+        """Return why it can't be examined here; empty if it can."""
+        if cls.module and importlib.util.find_spec(cls.module) is None:
+            return f"{cls.package or cls.module} is not installed"
         return ""
 
-    def version(self) -> str:
-        try:
-            return importlib.metadata.version(self.package or self.module)
-        except (importlib.metadata.PackageNotFoundError, ValueError):
-            return ""
-
-    def adapter(self, place: Place) -> Adapter:
-        if isinstance(self.make, (list, tuple)):
-            return Program(place, self.make)
-        made: Adapter = _find(self.make)(place)
-        return made
-
-    def prepared(self) -> None:
-        """What has to be there before the first worker is forked."""
-        if self.prepare:
-            _find(self.prepare)()
-        elif isinstance(self.make, str):
-            importlib.import_module(self.make.partition(":")[0])
+    @classmethod
+    def version(cls) -> str:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+            return importlib.metadata.version(cls.package or cls.module)
+        return ""
 
 
-def _find(what: str | Callable[..., Any]) -> Callable[..., Any]:
-    if not isinstance(what, str):
-        return what
-    module, _, name = what.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
+    """Call `once()` until it returns more than None or `wait` seconds are over."""
+    end = time.monotonic() + wait
+    while True:
+        answer = once()
+        if answer is not None or time.monotonic() + pause > end:
+            return answer
+        time.sleep(pause)
 
 
 class Program(Adapter):
-    """A lock in any language: a program that reads a JSON line and answers with one.
+    """A lock in any language: `command` reads a JSON line and answers with one.
 
         {"do": "open", "url": ..., "name": ..., "limit": ..., "lease": ...}   -> {}
         {"do": "acquire", "wait": 5.0}   -> {"grant": ..., "fence": 7}, or {"grant": null}
         {"do": "held", "grant": ...}     -> {"held": true}
         {"do": "release", "grant": ...}  -> {}, or {"lost": "why"}
 
-    {"error": "text"} anywhere is an error of the lock. It belongs to its worker: it is killed,
-    stopped and forked with it, and should end when its input does.
+    {"error": "text"} anywhere is an error of the lock. The program is killed, stopped and forked
+    with its worker, and should end when its input does.
     """
 
-    def __init__(self, place: Place, words: list[str] | tuple[str, ...] | str) -> None:
+    command: ClassVar[list[str]] = []
+
+    def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._process = subprocess.Popen(
-            shlex.split(words) if isinstance(words, str) else list(words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, text=True)
         self._fence: float | None = None
         where = {"url": place.url, "urls": place.urls, "folder": place.folder}
         self._do("open", name=place.name, limit=place.limit, lease=place.lease, **where)
@@ -179,3 +171,18 @@ class Program(Adapter):
 
     def fence(self, grant: Any) -> float | None:
         return self._fence
+
+
+def find(key: str) -> type[Adapter]:
+    """Return an adapter by its name in the list, as "module:Class", or as "control:name"."""
+    from .adapters import ADAPTERS
+
+    module, _, name = ADAPTERS.get(key, key).partition(":")
+    if module == "control":
+        from .controls import CONTROLS, RIGHT
+
+        return RIGHT[name] if name in RIGHT else CONTROLS[name].lock
+    if not name:
+        raise LookupError(f"{key} is neither in the list nor module:Class")
+    found: type[Adapter] = getattr(importlib.import_module(module), name)
+    return found

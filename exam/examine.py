@@ -1,39 +1,38 @@
-"""One lock through some faults: `python -m exam.examine ENTRY FAULT ...` prints what was seen.
+"""One lock through some faults: `python -m exam.examine LOCK FAULT ...` prints what was seen.
 
-A process of its own for each lock: it starts the servers, and they end with it.
+Each lock has a process of its own: it starts the servers, and they end with it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .entries import find
-from .faults import FAULTS, Fault
-from .judge import FENCE, NEVER_TOLD, TOLD_LATE, TWO_INSIDE, Claims, Finding, gap, judge
+from .adapter import find
+from .checker import PROVEN, Claims, Finding, against, check, gap, read
+from .faults import FAULTS, Fault, seen_in
 from .lab import Lab, Unable
 
-#: Seconds without a turn of the witness that make a finding doubtful; how often it is put then.
+#: From this many seconds of load on, a trial that found a delay is repeated, up to TIMES.
 DOUBT, TIMES = 0.3, 3
-#: These are seen on any machine as they were.
-PROVEN = {TWO_INSIDE, NEVER_TOLD, TOLD_LATE, FENCE}
 
 
 @dataclass
 class Seen:
-    """What came of a fault. `why`: it was not put, or could not be carried through.
+    """The result of a trial. `why`: it was not carried out, or doesn't count.
 
-    outcome   "passed", "failed" (against what it claims), "seen" (claims nothing of it),
-              "not applicable", "broken off"
+    outcome   "failed" (contradicts what it claims), "passed", "seen" (not claimed otherwise),
+              "not reached" (the harm did not reach the lock), "not applicable", "broken off"
     free      the longest time in which somebody waited and nobody was inside
-    busy      seconds in which the witness got no turn
+    busy      seconds for which the observer or workers were kept from running
     """
 
-    entry: str
+    lock: str
     fault: str
     outcome: str
     found: list[Finding] = field(default_factory=list)
@@ -52,8 +51,8 @@ def examine(key: str, which: str) -> Seen:
     start = time.monotonic()
     try:
         for _ in range(TIMES):
-            seen = _put(key, which)
-            if not _doubtful(seen):
+            seen = _trial(key, which)
+            if not is_doubtful(seen):
                 break
     except Unable as error:
         seen = Seen(key, which, "not applicable", why=str(error))
@@ -63,36 +62,43 @@ def examine(key: str, which: str) -> Seen:
     return seen
 
 
-def _doubtful(seen: Seen) -> bool:
-    """Whether it waited for too long on a machine that was busy elsewhere: it is put again."""
-    kinds = {one.kind for one in seen.found if one.against}
-    return bool(kinds) and not kinds & PROVEN and seen.busy > DOUBT
+def is_doubtful(seen: Seen) -> bool:
+    """Return True if only delays are held against the lock, and the machine was busy."""
+    kinds = {one.kind for one in against(seen.found)}
+    return seen.busy > DOUBT and bool(kinds) and not kinds & PROVEN
 
 
-def _put(key: str, which: str) -> Seen:
-    entry, fault = find(key), FAULTS[which]
-    if which in entry.cannot:
-        raise Unable(entry.cannot[which])
-    if fault.limit > entry.most:
-        raise Unable(f"its limit is {entry.most}")
-    if entry.needs not in ("redis", "quorum") and (fault.config or fault.clock):
+def _trial(key: str, which: str) -> Seen:
+    lock, fault = find(key), FAULTS[which]
+    if which in lock.cannot:
+        raise Unable(lock.cannot[which])
+    if not lock.needs and fault.redis:
         raise Unable("it uses no Redis")
-    with Lab(entry, key, fault.limit, fault.config, fault.clock) as lab:
+    with Lab(lock, key, fault.config, fault.clock) as lab:
         fault.put(lab)
         history = lab.history()
-    claims = entry.for_limit(fault.limit)
-    # One server of three that forgets is what a quorum is for.
-    lossy = fault.lossy and entry.needs != "quorum"
-    found = judge(history, claims, lossy=lossy, keeps=fault.keeps, retried=fault.retried)
-    found = [_with_reason(one, fault, claims) for one in found]
-    found.sort(key=lambda one: not one.against)
-    outcome = "failed" if any(one.against for one in found) else "seen" if found else "passed"
-    busy = sum(one.number or 0 for one in history if one.what == "busy")
-    return Seen(key, which, outcome, found, round(gap(history, fault.limit), 2), round(busy, 2))
+        evidence = lab.evidence + seen_in(history)
+    claims = lock.promises()
+    # A quorum exists for the case that one server of three forgets.
+    lossy = fault.lossy and lock.needs != "quorum"
+    found = check(history, claims, lossy=lossy, keeps=fault.keeps, retried=fault.retried)
+    found = sorted((_excused(one, fault, claims) for one in found), key=lambda one: not one.against)
+    missing = [name for name in fault.evidence if not evidence[name]]
+    why = f"the harm did not reach it; missing: {', '.join(missing)}" if missing else ""
+    busy = read(history).busy_in(0, math.inf)
+    free = round(gap(history, lock.limit), 2)
+    seen = Seen(key, which, "passed", found, free, round(busy, 2), why)
+    if against(found):
+        seen.outcome = "failed"
+    elif missing:
+        seen.outcome = "not reached"
+    elif found:
+        seen.outcome = "seen"
+    return seen
 
 
-def _with_reason(found: Finding, fault: Fault, claims: Claims) -> Finding:
-    """Not held against a lock that does not make the claim it takes."""
+def _excused(found: Finding, fault: Fault, claims: Claims) -> Finding:
+    """Return a finding that does not count if the lock doesn't make the claim it takes."""
     claim = fault.unless.get(found.kind) or fault.unless.get("")
     excused = claim is not None and not getattr(claims, claim)
     return replace(found, against=False) if excused else found

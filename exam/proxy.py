@@ -1,4 +1,4 @@
-"""One worker's path to a server: a TCP proxy on loopback that does harm when it is told to.
+"""One worker's path to a server: a TCP proxy on loopback that harms messages on request.
 
 It knows nothing of what it carries: a request is what a client sent in one go.
 """
@@ -8,27 +8,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Seconds for which a doubled request may run on a connection of its own.
-DOUBLE_SECONDS = 2.0
 
+class Path:
+    """A path that clients use by its `url`. `done` counts the harm that reached a message.
 
-class Way:
-    """Clients use `port`.
-
-    silent: accepts, and swallows what comes from either side. harm(what, after): to the next
-    request but `after`: "lose" its reply by a cut; "late": its reply by `seconds`; "double":
-    the server gets it twice, the second time on a connection of its own.
+    harm(what, after, seconds) harms one request, the next but `after`:
+    drop      it does not arrive, and its connection is cut
+    lose      it arrives; its reply does not, and its connection is cut
+    late      its reply arrives after `seconds`
+    hold      it arrives after `seconds`
+    double    it arrives twice, once on another connection: before, or `seconds` later
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._to = (host, port)
         self.requests = 0
-        self.done: list[str] = []
+        self.done: Counter[str] = Counter()
         self._harm: tuple[str, int, float] | None = None
         self._silent = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,19 +48,21 @@ class Way:
         self._harm = (what, self.requests + after + 1, seconds)
 
     def silence(self) -> None:
+        """From now on accept and swallow what either side sends."""
         self._silent = True
 
     def speak(self) -> None:
-        """After silence: what was swallowed stays so, and its connections are cut."""
+        """End the silence: what was swallowed stays so, and the connections are cut."""
         self._silent = False
         self.cut()
 
     def cut(self) -> None:
         """End all connections."""
+        self.done["cut"] += len(self._tasks)
         self._run(self._end_all())
 
     def lead_to(self, host: str, port: int) -> None:
-        """From now on to another server, on new connections."""
+        """Lead to another server from now on, on new connections."""
         self._to = (host, port)
         self.cut()
 
@@ -88,10 +91,13 @@ class Way:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _accept(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        task = self._loop.create_task(self._serve(client, back))
+    def _start(self, body: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(body)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _accept(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        self._start(self._serve(client, back))
 
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         writers = [back]
@@ -110,7 +116,7 @@ class Way:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
         except OSError:
-            pass  # it is down: so is the way to it
+            pass  # the server is down, and so is the path
         finally:
             for writer in writers:
                 writer.close()
@@ -123,30 +129,44 @@ class Way:
             if self._harm and self._harm[1] == self.requests:
                 what, _, seconds = self._harm
                 self._harm = None
-                self.done.append(what)
-                if what == "double":
-                    await self._twice(data)
+                if what == "drop":
+                    self.done[what] += 1
+                    return
+                if what == "hold":
+                    await asyncio.sleep(seconds)
+                    self.done[what] += 1
+                elif what == "double" and seconds:
+                    self._start(self._again(data, seconds))
+                elif what == "double":
+                    await self._again(data)
                 else:
                     harm[:] = [what, seconds]
-            if not self._silent:
+            if self._silent:
+                self.done["swallowed"] += len(data)
+            else:
                 server.write(data)
 
-    async def _twice(self, data: bytes) -> None:
-        """Elsewhere, and first: what comes after is the repetition."""
-        replies, server = await asyncio.open_connection(*self._to)
-        server.write(data)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(replies.read(65536), DOUBLE_SECONDS)
-        server.close()
+    async def _again(self, data: bytes, seconds: float = 0.0) -> None:
+        """Send a copy of a request on another connection."""
+        await asyncio.sleep(seconds)
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            replies, server = await asyncio.open_connection(*self._to)
+            server.write(data)
+            self.done["double"] += 1
+            await asyncio.wait_for(replies.read(65536), 1)
+            server.close()
 
     async def _answers(
         self, replies: asyncio.StreamReader, back: asyncio.StreamWriter, harm: list[Any]
     ) -> None:
         while data := await replies.read(65536):
-            if harm and harm[0] == "lose":
-                return
             if harm:
+                self.done[harm[0]] += 1
+                if harm[0] == "lose":
+                    return
                 await asyncio.sleep(harm[1])
                 harm.clear()
-            if not self._silent:
+            if self._silent:
+                self.done["swallowed"] += len(data)
+            else:
                 back.write(data)

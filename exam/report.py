@@ -1,47 +1,51 @@
-"""The table: what was seen, on the terminal and in docs/exam.md."""
+"""The table: what was seen, on the terminal and in a page."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import os
 import platform
 import re
-from collections.abc import Iterable
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .entries import ENTRIES, find
+from .adapter import find
+from .adapters import ADAPTERS, GROUPS
 from .examine import Seen
 from .faults import FAULTS
+from .servers import find_server
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "exam.md"
-BEGIN, END = "<!-- the table: made by make exam -->", "<!-- the table ends -->"
+BEGIN, END = re.compile("<!-- exam: (.+) -->\n"), "<!-- exam ends -->"
 
-#: The table in parts that fit a page.
-PARTS = {
-    "This project": ("lock", "async", "quorum", "requests"),
-    "Libraries": (
-        "redis-py",
-        "python-redis-lock",
-        "pottery",
-        "redis-semaphore",
-        "steindamm",
-        "async-redis-rate-limiters",
-        "django-smart-ratelimit",
-        "cache-add",
-        "postgres",
-    ),
-    "The articles' code": ("setnx", "set-nx-ex", "zset", "zset-fair", "incr"),
-}
+Table = Mapping[tuple[str, str], Seen]
 
-Table = dict[tuple[str, str], Seen]
+
+def read(path: Path | None) -> dict[tuple[str, str], Seen]:
+    """Return what earlier runs wrote into a file."""
+    if path is None or not path.exists():
+        return {}
+    seen = [Seen.read(words) for words in json.loads(path.read_text())]
+    return {
+        (one.lock, one.fault): one for one in seen if one.lock in ADAPTERS and one.fault in FAULTS
+    }
+
+
+def of(table: Table, keys: Iterable[str], faults: Iterable[str]) -> Table:
+    """Return the part of a table."""
+    pairs = [(key, fault) for key in keys for fault in dict.fromkeys(faults)]
+    return {pair: table[pair] for pair in pairs if pair in table}
 
 
 def cell(seen: Seen | None) -> str:
-    """What one cell says: see the legend in docs/exam.md."""
+    """Return one cell of the table; docs/exam.md has the legend."""
     if seen is None:
         return ""
-    if seen.outcome in ("not applicable", "broken off"):
-        return {"not applicable": "n/a"}.get(seen.outcome, seen.outcome)
+    if seen.outcome not in ("passed", "failed", "seen"):
+        return "n/a" if seen.outcome == "not applicable" else seen.outcome
     after = f" {seen.free:.1f} s" if seen.free >= 0.3 else ""
     if seen.outcome == "passed":
         return f"✓{after}"
@@ -50,8 +54,31 @@ def cell(seen: Seen | None) -> str:
     return f"**{worst.kind}**{took}" if worst.against else f"({worst.kind}{took})"
 
 
-def rows(table: Table, keys: Iterable[str]) -> list[str]:
-    shown = [key for key in keys if any(key == entry for entry, _ in table)]
+def line(seen: Seen) -> str:
+    """Return a trial as a line for the terminal."""
+    text = f"{seen.lock:26} {seen.fault:18} {cell(seen)}"
+    return f"{text} {seen.why}" if seen.why else text
+
+
+def text(table: Table, absent: Mapping[str, str], groups: Iterable[str] = ()) -> str:
+    """Return the generated part of a page: the tables of some groups."""
+    parts: list[str] = []
+    others = [key for key in dict.fromkeys(key for key, _ in table) if key not in ADAPTERS]
+    of_groups = {title: [*GROUPS.get(title, others)] for title in groups or (*GROUPS, "Others")}
+    table = of(table, itertools.chain(*of_groups.values()), FAULTS)
+    for title, keys in of_groups.items():
+        if made := _rows(table, keys):
+            parts += [f"### {title}", "", *made, ""]
+    if lines := [*_details(table)]:
+        parts += ["### What stands against them", "", *lines, ""]
+    if lines := [*_reasons(table)]:
+        parts += ["### Not applicable", "", *lines, ""]
+    parts += [f"- {find(key).title} was not examined: {why}." for key, why in absent.items()]
+    return "\n".join([*parts, f"Run on {time.strftime('%Y-%m-%d')} with {_versions(table)}"])
+
+
+def _rows(table: Table, keys: Iterable[str]) -> list[str]:
+    shown = [key for key in keys if any(key == lock for lock, _ in table)]
     if not shown:
         return []
     titles = [find(key).title for key in shown]
@@ -63,70 +90,52 @@ def rows(table: Table, keys: Iterable[str]) -> list[str]:
     return lines
 
 
-def details(table: Table) -> list[str]:
-    """Each cell that is bold or broken off, in a sentence."""
-    lines = []
-    for (key, name), seen in sorted(table.items(), key=lambda one: _place(*one[0])):
-        if seen.outcome == "failed":
-            lines.append(f"- {find(key).title}, `{name}`: {_escaped(str(seen.found[0]))}.")
-        elif seen.outcome == "broken off":
-            lines.append(f"- {find(key).title}, `{name}`: broken off, {_escaped(seen.why)}.")
-    return lines
+def _details(table: Table) -> Iterable[str]:
+    """Say what is behind each cell that is bold or did not end."""
+    order = [*ADAPTERS, *(key for key, _ in table), *FAULTS]
+    for (key, name), seen in sorted(
+        table.items(),
+        key=lambda one: (*map(order.index, one[0]),),
+    ):
+        if seen.outcome in ("failed", "broken off", "not reached"):
+            what = str(seen.found[0]) if seen.outcome == "failed" else seen.why
+            what = re.sub(r"(/tmp/[\w./-]+|unix://\S+|127\.0\.0\.1:\d+)", "…", what)
+            what = what.replace("|", "\\|").replace("<", "&lt;")
+            yield f"- {find(key).title}, `{name}`: {what}."
 
 
-def _place(key: str, name: str) -> tuple[int, int]:
-    """Where a cell stands in the tables."""
-    keys = [one for some in PARTS.values() for one in some]
-    return keys.index(key) if key in keys else len(keys), list(FAULTS).index(name)
-
-
-def reasons(table: Table) -> list[str]:
-    """Why cells say n/a."""
+def _reasons(table: Table) -> Iterable[str]:
+    """Say why cells are not applicable."""
     by_reason: dict[str, set[str]] = {}
     for (key, name), seen in table.items():
         if seen.outcome == "not applicable":
             by_reason.setdefault(f"{find(key).title}: {seen.why}", set()).add(f"`{name}`")
-    return [f"- {why} ({', '.join(sorted(names))})." for why, names in by_reason.items()]
+    return (f"- {why} ({', '.join(sorted(names))})." for why, names in by_reason.items())
 
 
-def _escaped(text: str) -> str:
-    return re.sub(r"(/tmp/[\w./-]+|unix://\S+)", "…", text).replace("|", "\\|").replace("<", "&lt;")
-
-
-def versions(table: Table, server: str) -> str:
-    words = [f"Python {platform.python_version()}", f"Redis {server}"]
+def _versions(table: Table) -> str:
+    words = [f"Python {platform.python_version()}", _server_version()]
     for key in dict.fromkeys(key for key, _ in table):
-        entry = find(key)
-        if version := entry.version():
-            words.append(f"{entry.package or entry.module} {version}")
-    if any(find(key).needs == "postgres" for key, _ in table):
-        from devtools import postgres
-
-        words.append(f"PostgreSQL {postgres.version()}")
-    return ", ".join(dict.fromkeys(words)) + f"; {os.cpu_count()} cores."
+        lock = find(key)
+        if version := lock.version():
+            words.append(f"{lock.package or lock.module} {version}")
+    return ", ".join(dict.fromkeys(words)) + f"; {os.cpu_count()} cores, Linux."
 
 
-def text(table: Table, server: str, absent: dict[str, str]) -> str:
-    """The generated part of the page."""
-    parts: list[str] = []
-    for title, keys in PARTS.items():
-        if made := rows(table, keys):
-            parts += [f"### {title}", "", *made, ""]
-    rest = [key for key in dict.fromkeys(k for k, _ in table) if key not in ENTRIES]
-    if made := rows(table, rest):
-        parts += ["### Others", "", *made, ""]
-    if lines := details(table):
-        parts += ["### What stands against them", "", *lines, ""]
-    if lines := reasons(table):
-        parts += ["### Not applicable", "", *lines, ""]
-    parts += [f"- {find(key).title} was not examined: {why}." for key, why in absent.items()]
-    return "\n".join([*parts, f"Seen with {versions(table, server)}"])
+def _server_version() -> str:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run([find_server(), "--version"], capture_output=True, text=True).stdout
+        name, _, rest = said.partition(" server v=")
+        return f"{name} {rest.split()[0]}"
+    return "an unknown server"
 
 
-def write(made: str) -> None:
-    """Put the generated part into its place in the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin and end, f"there is no place for the table in {PAGE}"
-    PAGE.write_text(f"{before}{begin}\n\n{made}\n\n{end}{after}", encoding="utf-8")
+def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
+    """Put the tables into a page, where a comment names their groups."""
+    old = page.read_text(encoding="utf-8")
+    begin, end = BEGIN.search(old), old.find(END)
+    if begin is None or end < 0:
+        raise SystemExit(f"{page} has no place for the table")
+    absent = {key: why for key, why in absent.items() if key in ADAPTERS}
+    made = text(table, absent, begin[1].split(", "))
+    page.write_text(f"{old[: begin.end()]}\n{made}\n\n{old[end:]}", encoding="utf-8")

@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -59,7 +60,11 @@ DEEP = (
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     # Each worker reads what it collects: most of what it would leave out is not even read.
-    return True if config.option.markexpr == "not deep" and _is_deep(collection_path) else None
+    return (
+        True
+        if config.option.markexpr == "not deep and not tools" and _is_deep(collection_path)
+        else None
+    )
 
 
 @functools.cache
@@ -72,6 +77,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_deep(item.path):
             item.add_marker(pytest.mark.deep)
+
+
+#: The numbered promises of the documentation, each with the sentence that states it.
+PROMISES = {
+    int(number): " ".join(text.replace("**", "").split())
+    for number, text in re.findall(
+        r"^(\d+)\. (\*\*.+?)(?=^\d+\. |^#|\Z)",
+        (Path(__file__).parents[1] / "docs" / "promises.md").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, object]:
+    """Say which promise broke when a test of it fails."""
+    report = yield
+    if report.failed:
+        for mark in item.iter_markers("promise"):
+            for number in mark.args:
+                report.sections.append((f"promise {number}", PROMISES[number]))
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -94,8 +121,8 @@ def redis_url() -> str:
 def nothing_is_due_where_no_cache_is() -> None:
     """What the clerks of an earlier test's own caches have yet to write is gone as these are: in
     the midst of this test they would warn that there is no such cache."""
-    clerk = sys.modules.get("django_redis_sync.engine.clerk")
-    for alias, one in list(clerk._clerks.items()) if clerk is not None else ():
+    housekeeper = sys.modules.get("django_redis_sync.engine.housekeeping")
+    for alias, one in list(housekeeper._clerks.items()) if housekeeper is not None else ():
         if alias not in settings.CACHES:
             one.forget()
 
@@ -112,6 +139,21 @@ def clean_redis(redis_url: str) -> Iterator[None]:
 def raw(redis_url: str, clean_redis: None) -> redis.Redis:
     """A plain client of the server, clean at the start, that answers in bytes."""
     return _client(redis_url)
+
+
+@pytest.fixture
+def rejections() -> Iterator[list[dict[str, Any]]]:
+    """What receivers of `acquire_rejected` get."""
+    from django_redis_sync.signals import acquire_rejected
+
+    heard: list[dict[str, Any]] = []
+
+    def receiver(**said: Any) -> None:
+        heard.append(said)
+
+    acquire_rejected.connect(receiver)
+    yield heard
+    acquire_rejected.disconnect(receiver)
 
 
 @pytest.fixture
@@ -134,16 +176,15 @@ def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServe
 
 def clean(url: str) -> None:
     """No key of ours, and nothing remembered of any."""
-    from django_redis_sync.engine import clerk, keeper, marks
+    from django_redis_sync.engine import housekeeping, overrides, renewal
     from django_redis_sync.engine.names import Names
     from django_redis_sync.protocol.keys import policies
 
-    for one in list(keeper._keepers.values()):  # of leases that a test dropped, no other is told
-        for token in list(one._kept):
-            one.forget(token)
-    for each in list(clerk._clerks.values()):  # what an earlier test had listed is gone
+    for one in list(renewal._renewers.values()):  # of leases that a test dropped, no other is told
+        one.clear()
+    for each in list(housekeeping._clerks.values()):  # what an earlier test had listed is gone
         each.names = Names(each.names._in_use)
-    marks._read.clear()
+    overrides._read.clear()
     for policy in list(policies.values()):  # what an earlier test marked is gone
         policy.mark, policy.exempt, policy.due = "-", {}, -math.inf
     if FOREIGN:

@@ -1,35 +1,40 @@
-"""The admin's actions: by POST, with CSRF, confirmed, logged, and only on whom was shown."""
+"""The admin's actions: confirmed on a page, done by POST, logged, and only on the holders shown."""
 
 import html
 import math
 import re
-import time
 from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
-from django.test import Client
+from django.test import Client, override_settings
 
+from devtools.servers import free_port
 from django_redis_sync import Lease, LeaseLost, Semaphore
-from django_redis_sync.console import pages
-from django_redis_sync.console.acting import VERBS
-from django_redis_sync.engine.names import NOTED_AFTER
 from django_redis_sync.operators import actions, audit
-from django_redis_sync.operators.names import family, names_in_use
+from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
-from tests.test_admin_pages import out_of_reach
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("clean_redis")]
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.usefixtures("clean_redis"),
+    pytest.mark.promise(26),
+]
 
-PAGE = "/admin/django_redis_sync/name/exports/"
+LIST = "/admin/django_redis_sync/name/"
+PAGE = f"{LIST}exports/"
+VERBS = ("release", "clear", "pause", "resume", "resize", "reset")
+ENDED = "The lease had already ended. Nothing was done."
 
 
 def client_of(*codenames: str, **options: bool) -> Client:
-    user = User.objects.create_user("-".join(codenames), is_staff=True)
+    user = User.objects.create_user("-".join(codenames), password="right", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client = Client(**options)
     client.force_login(user)
@@ -43,331 +48,285 @@ def manager() -> Client:
 
 @pytest.fixture
 def lease() -> Iterator[Lease]:
-    """Somebody holds one of two permits, for ever."""
+    """A permanent holder of one of two permits."""
     taken = Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
     assert taken is not None
     yield taken
 
 
+def out_of_reach() -> override_settings:
+    """Settings whose Redis does not answer."""
+    location = f"redis://:hunter2@127.0.0.1:{free_port()}/0"
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
+    return override_settings(CACHES={"default": cache})
+
+
 def act(client: Client, verb: str, **fields: object) -> str:
-    """Confirm an action; what people are told of it, after what they were told before."""
-    response = client.post(f"{PAGE}act/{verb}/", {"confirm": "yes", **fields})
-    assert response.status_code == 302
-    assert response["Location"] == f"{PAGE}change/"
+    """Carry out an action. Return the last message shown after it."""
+    response = client.post(f"{PAGE}act/{verb}/", fields)
+    assert (302, f"{PAGE}change/") == (response.status_code, response.get("Location"))
     return [str(message) for message in get_messages(response.wsgi_request)][-1]
 
 
-def references(client: Client) -> list[str]:
-    """What the buttons of the page say for its holders."""
-    shown = client.get(f"{PAGE}change/").content.decode()
-    return [html.unescape(value) for value in re.findall(r'name="holder" value="([^"]+)"', shown)]
+def shown(client: Client, where: str) -> str:
+    return client.get(PAGE + where).content.decode()
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_an_action_by_get_is_refused(manager: Client, lease: Lease, verb: str) -> None:
-    response = manager.get(f"{PAGE}act/{verb}/")
-
-    assert response.status_code == 405
-    assert response["Allow"] == "POST"
-    assert not LogEntry.objects.exists()
+def fields_of(lease: Lease) -> dict[str, Any]:
+    return {"fence": lease.fence, "limit": 5}
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_an_action_without_csrf_is_refused(lease: Lease, verb: str) -> None:
-    client = client_of("manage_locks", enforce_csrf_checks=True)
-    (reference,) = references(client)
-    fields = {"confirm": "yes", "limit": 5, "holder": reference, "shown": reference}
-
-    assert client.post(f"{PAGE}act/{verb}/", fields).status_code == 403
-    assert not LogEntry.objects.exists()
-    assert lease.owned() and not status_of("exports").paused
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_who_may_only_view_may_not_act(lease: Lease, verb: str) -> None:
-    viewer = client_of("view_locks")
+def unchanged(lease: Lease) -> bool:
     status = status_of("exports")
-    reference = pages.reference(status, lease.token)
-    fields = {"confirm": "yes", "limit": 5, "holder": reference, "shown": reference}
+    logged = LogEntry.objects.exists() or audit.acts("exports")
+    return lease.owned() and not status.paused and status.override is None and not logged
 
-    assert viewer.post(f"{PAGE}act/{verb}/", fields).status_code == 403
-    assert not LogEntry.objects.exists()
-    assert lease.owned() and not status_of("exports").paused
-    assert references(viewer) == []
+
+# Permission and confirmation
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_action_is_not_carried_out_by_get(manager: Client, lease: Lease, verb: str) -> None:
+    response = manager.get(f"{PAGE}act/{verb}/", fields_of(lease))
+    assert 200 == response.status_code
+    assert 'id="confirm"' in response.content.decode()
+    assert unchanged(lease)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, verb: str) -> None:
+    without_token = client_of("manage_locks", enforce_csrf_checks=True)
+    for client in (without_token, client_of("view_locks")):
+        assert 403 == client.post(f"{PAGE}act/{verb}/", fields_of(lease)).status_code
+    assert 403 == client_of("view_locks", "add_user").get(f"{PAGE}act/{verb}/").status_code
+    assert unchanged(lease)
+
+
+def test_viewer_gets_no_links_to_actions(lease: Lease) -> None:
+    assert "/act/" not in shown(client_of("view_locks"), "change/")
+    assert "/act/" in shown(client_of("manage_locks"), "change/")
 
 
 @pytest.mark.parametrize("name", ["unknown", "%7Bother%7D", "a%00b", "x" * 300])
-def test_an_action_on_a_name_that_is_not_ours_is_refused(manager: Client, name: str) -> None:
-    response = manager.post(f"/admin/django_redis_sync/name/{name}/act/pause/", {"confirm": "yes"})
-
-    assert response.status_code == 404
+def test_action_on_an_unknown_name_is_not_found(manager: Client, name: str) -> None:
+    assert 404 == manager.post(f"{LIST}{name}/act/pause/").status_code
     assert not LogEntry.objects.exists()
-    assert names_in_use() == []
+    assert unquote(name) not in dict(names_in_use())
 
 
-def test_an_unknown_action_is_not_found(manager: Client, lease: Lease) -> None:
-    assert manager.post(f"{PAGE}act/format/").status_code == 404
+def test_unknown_action_is_not_found(manager: Client, lease: Lease) -> None:
+    assert 404 == manager.post(f"{PAGE}act/format/").status_code
 
 
-def test_the_forms_hold_no_token(manager: Client, lease: Lease) -> None:
-    (reference,) = references(manager)
-    status = status_of("exports")
+@pytest.mark.parametrize("in_session", [False, True], ids=["csrf-cookie", "csrf-session"])
+def test_confirm_page_comes_back_after_a_login_with_what_was_typed(
+    lease: Lease, in_session: bool
+) -> None:
+    """The session ends between the page and its form."""
+    with override_settings(CSRF_USE_SESSIONS=in_session):
+        manager = client_of("manage_locks", enforce_csrf_checks=True)
+        page = shown(manager, "act/resize/")
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+        assert token is not None
+        del manager.cookies["sessionid"]
+        fields = {"limit": 7, "reason": "a & b", "csrfmiddlewaretoken": token[1]}
+        response = manager.post(f"{PAGE}act/resize/", fields)
 
-    assert lease.token[8:] not in reference
-    assert reference == pages.reference(status, lease.token)
-    assert reference != pages.reference(status, lease.token[::-1])
+        address = urlsplit(response["Location"])
+        assert (302, "/admin/login/") == (response.status_code, address.path)
+        login = Client()
+        response = login.post(
+            f"{address.path}?{address.query}",
+            {"username": "manage_locks", "password": "right", **parse_qs(address.query)},
+        )
+        again = login.get(response["Location"]).content.decode()
+    assert 'name="limit" value="7"' in again and 'name="reason" value="a &amp; b"' in again
+    assert 'id="confirm"' in again
+    assert unchanged(lease)
 
 
-def test_nothing_happens_before_it_is_confirmed(manager: Client, lease: Lease) -> None:
-    (reference,) = references(manager)
-    for verb in VERBS:
-        fields = {"limit": 5, "holder": reference, "shown": reference}
-        response = manager.post(f"{PAGE}act/{verb}/", fields)
-        assert response.status_code == 200
-        assert 'name="confirm"' in response.content.decode()
-
-    status = status_of("exports")
-    assert lease.owned() and not status.paused and status.override is None
-    assert not LogEntry.objects.exists()
+# Release
 
 
-def test_a_holder_is_released_and_learns_of_it(manager: Client, lease: Lease) -> None:
-    other = Semaphore("exports", 2, label="weekly_report").acquire()
-    assert other is not None
-    reference = pages.reference(status_of("exports"), lease.token)
-    response = manager.post(f"{PAGE}act/release/", {"holder": reference})
-    shown = response.content.decode()
-    assert "nightly_report" in shown and "weekly_report" not in shown
+def test_confirm_page_shows_the_holder_to_be_released_and_no_other(
+    manager: Client, lease: Lease
+) -> None:
+    with Semaphore("exports", 2, label="weekly_report"):
+        (link, _) = re.findall(r'id="release-\d+" href="([^"]+)"', shown(manager, "change/"))
+        page = manager.get(html.unescape(link)).content.decode()
+    assert "nightly_report" in page and "weekly_report" not in page
+    assert lease.token[8:] not in page
 
-    told = act(manager, "release", holder=reference)
 
-    assert told == f"Released 1 holder of exports: {lease.token[:8]}."
-    assert other.owned()
+def test_released_holder_loses_its_lease(manager: Client, lease: Lease) -> None:
+    with Semaphore("exports", 2) as other:
+        message = act(manager, "release", fence=lease.fence)
+        assert f"Released 1 holder of exports: {lease.token[:8]}." == message
+        assert other.owned()
     with pytest.raises(LeaseLost):
         lease.renew()
-    other.release()
 
 
-def test_all_that_were_chosen_are_released(manager: Client, lease: Lease) -> None:
-    others = [Semaphore("exports", 4).acquire() for _ in range(2)]
-    status = status_of("exports")
-    chosen = [pages.reference(status, one.token) for one in (lease, others[0]) if one]
-
-    assert act(manager, "release", holder=chosen).startswith("Released 2 holders")
-    assert [others[1].token] == [holder.token for holder in status_of("exports").holders]
-
-
-def test_a_newcomer_is_left_alone(manager: Client, lease: Lease) -> None:
-    (reference,) = references(manager)
+@pytest.mark.parametrize("verb", ["release", "clear"])
+def test_later_holder_keeps_its_lease(manager: Client, lease: Lease, verb: str) -> None:
     lease.release()
-    newcomer = Semaphore("exports", 2).acquire()
-    assert newcomer is not None
-
-    assert act(manager, "release", holder=reference) == (
-        "It had ended by itself: nothing was done."
-    )
-    assert act(manager, "clear", shown=[reference]) == "It had ended by itself: nothing was done."
-    assert 302 == manager.post(f"{PAGE}act/release/", {"holder": reference}).status_code
-    assert newcomer.owned()
-    newcomer.release()
+    with Semaphore("exports", 2) as newcomer:
+        assert ENDED == act(manager, verb, fence=lease.fence)
+        assert manager.get(f"{PAGE}act/{verb}/?fence={lease.fence}").status_code == 302
+        assert newcomer.owned()
 
 
-def test_a_reference_of_another_name_releases_nobody(manager: Client, lease: Lease) -> None:
-    """Nor does a token by itself: what a form says stands for a holder of its name."""
-    other = status_of("other")
-    for said in (pages.reference(other, lease.token), lease.token, ""):
-        for verb, field in (("release", "holder"), ("clear", "shown")):
-            told = act(manager, verb, **{field: said})
-            assert told == "It had ended by itself: nothing was done."
+@pytest.mark.parametrize("fence", ["", "x", "-1", "0", "1e9"])
+def test_impossible_fence_releases_no_holder(manager: Client, lease: Lease, fence: str) -> None:
+    for verb in ("release", "clear"):
+        assert ENDED == act(manager, verb, fence=fence)
     assert lease.owned()
 
 
-def test_all_that_were_shown_are_released_and_no_other(manager: Client, lease: Lease) -> None:
-    shown = references(manager)
-    newcomer = Semaphore("exports", 2).acquire()
-    assert newcomer is not None
-
-    assert act(manager, "clear", shown=shown).startswith("Released 1 holder")
-    assert newcomer.owned() and not lease.owned()
-    newcomer.release()
-
-
-def test_of_many_holders_those_beyond_the_page_are_found(manager: Client) -> None:
+def test_release_all_includes_holders_beyond_the_rows_shown(manager: Client) -> None:
     crowd = [Semaphore("exports", 500, timeout=60 + n).acquire() for n in range(205)]
-    last = crowd[-1]
-    assert last is not None
-    assert "and 5 more" in manager.get(f"{PAGE}change/").content.decode()
+    page = shown(manager, "change/")
+    assert "and 5 more" in page
+    highest = max(one.fence for one in crowd if one)
+    newcomer = Semaphore("exports", 500, timeout=5).acquire()
+    assert newcomer is not None
+    assert "and 5 more" in shown(manager, f"act/clear/?fence={highest}")
+    assert act(manager, "clear", fence=highest).startswith("Released 205 holders of exports: ")
+    assert [newcomer.token] == [holder.token for holder in status_of("exports").holders]
 
-    reference = pages.reference(status_of("exports"), last.token)
-    assert act(manager, "release", holder=reference).startswith("Released 1 holder")
-    assert not last.owned()
+
+# Pause and resize
 
 
-def test_pause_resume_resize_and_reset(manager: Client, lease: Lease) -> None:
-    assert act(manager, "pause") == "Paused exports."
+def test_pause_resume_resize_and_reset_take_effect(manager: Client, lease: Lease) -> None:
+    assert "Paused exports." == act(manager, "pause")
     assert Semaphore("exports", 2).acquire(blocking=False) is None
-    assert act(manager, "resume") == "Resumed exports."
-    assert act(manager, "resize", limit=1) == "The limit of exports is now 1."
+    assert "Resumed exports." == act(manager, "resume")
+    assert "The limit of exports is now 1." == act(manager, "resize", limit=1)
     assert Semaphore("exports", 2).acquire(blocking=False) is None
-    assert status_of("exports").limit == 1
-    assert act(manager, "reset") == "The callers’ own limit of exports applies again."
-    assert status_of("exports").limit == 2
+    assert 1 == status_of("exports").limit
+    assert "The callers’ own limit of exports applies again." == act(manager, "reset")
+    assert 2 == status_of("exports").limit
 
 
-def test_a_policy_is_paused_with_all_its_keys(manager: Client) -> None:
-    for key in ("7", "8"):
-        with Semaphore("exports", 2, key=key):
-            pass
-    end = time.monotonic() + NOTED_AFTER + 5
-    while len(family("exports")) < 3:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+def test_pause_for_ten_minutes_says_until_when(manager: Client, lease: Lease) -> None:
+    assert '<option value="10">10 minutes</option>' in shown(manager, "act/pause/")
+    act(manager, "pause", minutes=10)
+    status = status_of("exports")
+    assert status.paused_until is not None and status.paused_since is not None
+    assert 595 < (status.paused_until - status.at).total_seconds() <= 600
+    page = shown(manager, "change/")
+    assert re.search(r"No new permit is granted until [-\d :]*\d\d:\d\d:\d\d\.", page)
 
-    asked = manager.post(f"{PAGE}act/pause/").content.decode()
-    assert "its 2 keys too" in asked
-    act(manager, "pause")
-    assert status_of("exports", "7").paused
-    assert "paused" in manager.get(f"{PAGE}change/").content.decode()
+
+@pytest.mark.parametrize("minutes", ["-1", "7", "x"])
+def test_impossible_duration_pauses_nothing(manager: Client, lease: Lease, minutes: str) -> None:
+    assert 200 == manager.post(f"{PAGE}act/pause/", {"minutes": minutes}).status_code
+    assert unchanged(lease)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x"])
-def test_an_impossible_limit_is_refused_in_words(manager: Client, lease: Lease, limit: str) -> None:
-    assert act(manager, "resize", limit=limit).startswith("A limit is a whole number")
-    assert '<li class="error">' in manager.get(f"{PAGE}change/").content.decode()
-    assert status_of("exports").override is None
+def test_impossible_limit_is_explained_and_the_reason_kept(
+    manager: Client, lease: Lease, limit: str
+) -> None:
+    response = manager.post(f"{PAGE}act/resize/", {"limit": limit, "reason": "typed before"})
+    page = response.content.decode()
+    assert 200 == response.status_code
+    assert "sync-bad-text" in page and 'value="typed before"' in page
+    assert unchanged(lease)
 
 
-def test_every_action_leaves_an_entry_in_the_log(manager: Client, lease: Lease) -> None:
-    (reference,) = references(manager)
+def test_policy_is_paused_with_all_its_keys(manager: Client) -> None:
+    for key in ("7", "8"):
+        with Semaphore("exports", 2, key=key):
+            pass
+    eventually(lambda: listed("exports@7", "exports@8"))
+    assert "The action includes its 2 keys" in shown(manager, "act/pause/")
+    assert "The action includes" not in manager.get(f"{LIST}exports@7/act/pause/").content.decode()
+    act(manager, "pause")
+    assert status_of("exports", "7").paused
+    assert "paused" in shown(manager, "change/")
+
+
+# The log
+
+
+def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Lease) -> None:
     for verb in ("pause", "resume", "reset"):
         act(manager, verb)
-    act(manager, "resize", limit=3)
-    told = act(manager, "clear", shown=reference)
+    act(manager, "resize", limit=3, reason=" the disk is full <b>\n")
+    message = act(manager, "clear", fence=lease.fence)
 
     entries = LogEntry.objects.order_by("pk")
-    assert len(entries) == 5
-    assert {entry.user.username for entry in entries} == {"view_locks-manage_locks"}
-    assert {entry.object_repr for entry in entries} == {"exports"}
-    assert entries.last().change_message == told
-    assert all(entry.get_admin_url() == f"{PAGE}change/" for entry in entries)
-    shown = manager.get(f"{PAGE}history/").content.decode()
-    assert "Paused exports." in shown and told in shown
+    assert [
+        "Paused exports.",
+        "Resumed exports.",
+        "The callers’ own limit of exports applies again.",
+        "The limit of exports is now 3. the disk is full <b>",
+        message,
+    ] == [entry.change_message for entry in entries]
+    assert {"view_locks-manage_locks"} == {entry.user.username for entry in entries}
+    assert {"exports"} == {entry.object_repr for entry in entries}
+    assert {f"{PAGE}change/"} == {entry.get_admin_url() for entry in entries}
+    page = shown(manager, "history/")
+    assert "Paused exports." in page and message in page
     assert f'href="{PAGE}change/"' in manager.get("/admin/").content.decode()
+    actions.resume("exports")
+    (recorded,) = [one for one in audit.acts("exports") if one.what == "resize"]
+    assert ("view_locks-manage_locks", "the disk is full <b>") == (recorded.by, recorded.reason)
+    assert "the disk is full &lt;b&gt;" in page
 
 
-def test_a_long_name_is_logged_too(manager: Client) -> None:
-    """As much of it as a column of Django's log takes."""
+def test_long_name_is_logged_up_to_the_column_length(manager: Client) -> None:
     name, key = "x" * 150, "y" * 150
     with Semaphore(name, 1, key=key):
-        manager.post(f"/admin/django_redis_sync/name/{name}@{key}/act/pause/", {"confirm": "yes"})
+        manager.post(f"{LIST}{name}@{key}/act/pause/")
     assert f"{name}@{key}"[:200] == LogEntry.objects.get().object_repr
 
 
-def test_a_name_that_nobody_touched_has_an_empty_history(manager: Client, lease: Lease) -> None:
-    shown = manager.get(f"{PAGE}history/").content.decode()
-    assert "Nobody did anything to it so far." in shown
-    assert f'href="{PAGE}change/"' in shown
+def test_history_of_an_untouched_name_is_empty(manager: Client, lease: Lease) -> None:
+    page = shown(manager, "history/")
+    assert "No operator has acted on this name." in page
+    assert f'href="{PAGE}change/"' in page
 
 
-def test_an_action_that_fails_is_told_and_logged(
+# Redis is down
+
+
+def test_failed_action_is_reported_and_logged(
     manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django_redis_sync.exceptions import Unavailable
-    from django_redis_sync.operators import actions
 
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("no answer in time", maybe_executed=True)
 
     monkeypatch.setattr(actions, "pause", fail)
-
-    told = act(manager, "pause")
-
-    assert "no answer in time" in told
-    assert '<li class="error">' in manager.get(f"{PAGE}change/").content.decode()
-    assert LogEntry.objects.get().change_message == told
+    message = act(manager, "pause")
+    assert "Pause exports: this failed. no answer in time" == message
+    assert '<li class="error">' in shown(manager, "change/")
+    assert message == LogEntry.objects.get().change_message
 
 
-def test_redis_down_at_an_action_is_a_page(manager: Client) -> None:
-    with out_of_reach():
-        response = manager.post(f"{PAGE}act/pause/", {"confirm": "yes"})
-    assert response.status_code == 503
-    assert "Check that the server runs" in response.content.decode()
-
-
-def test_a_limit_that_was_typed_is_kept_when_redis_goes_away(manager: Client) -> None:
-    with out_of_reach():
-        response = manager.post(f"{PAGE}act/resize/", {"limit": "17"})
-    shown = response.content.decode()
-    assert 503 == response.status_code
-    assert "Nothing was done of what you asked for: Set the limit of exports to 17." in shown
-    assert 'value="Try again: Set the limit of exports to 17"' in shown
-    assert '<input type="hidden" name="limit" value="17">' in shown
-
-
-@pytest.mark.parametrize(
-    ("verb", "said"),
-    [
-        ("pause", "Pause exports"),
-        ("resume", "Resume exports"),
-        ("reset", "Reset the limit of exports"),
-        ("release", "Release holders of exports"),
-        ("clear", "Release holders of exports"),
-    ],
-)
-def test_what_was_asked_for_is_said_when_redis_goes_away(
-    manager: Client, verb: str, said: str
+@pytest.mark.parametrize("verb", VERBS)
+def test_action_can_be_tried_again_after_redis_was_down(
+    manager: Client, lease: Lease, verb: str
 ) -> None:
     with out_of_reach():
-        shown = manager.post(f"{PAGE}act/{verb}/").content.decode()
-    assert f"Nothing was done of what you asked for: {said}." in shown
-    assert f'value="Try again: {said}"' in shown
+        fields = {**fields_of(lease), "reason": "a", "csrfmiddlewaretoken": "old"}
+        response = manager.post(f"{PAGE}act/{verb}/", fields)
+    page = response.content.decode()
+    assert 503 == response.status_code
+    assert "Check that the server is running" in page and "hunter2" not in page
+    assert "Your action was not carried out." in page
+    (link,) = re.findall(r'id="again"[^>]* href="([^"]+)"', page)
+    assert "old" not in link
+    again = manager.get(html.unescape(link)).content.decode()
+    assert 'name="reason" value="a"' in again and 'id="confirm"' in again
+    assert unchanged(lease)
 
 
-def test_all_that_were_chosen_are_kept_when_redis_goes_away(manager: Client) -> None:
-    with out_of_reach():
-        fields = {"holder": ["one", "two"], "csrfmiddlewaretoken": "old"}
-        response = manager.post(f"{PAGE}act/release/", fields)
-    shown = response.content.decode()
-    assert 'value="old"' not in shown
-    kept = re.findall(r'<input type="hidden" name="holder" value="(\w+)">', shown)
-    assert (503, ["one", "two"]) == (response.status_code, kept)
-
-
-@pytest.mark.usefixtures("fresh_keeper")
-def test_the_button_says_what_will_happen(manager: Client, lease: Lease) -> None:
-    def button(verb: str, **fields: object) -> str:
-        shown = manager.post(f"{PAGE}act/{verb}/", fields).content.decode()
-        found = re.search(r'<input type="submit" id="confirm"[^>]* value="([^"]+)"', shown)
-        assert found is not None
-        return html.unescape(found[1])
-
-    assert "Pause exports: 1 holds, 0 wait" == button("pause")
-    assert "Set the limit of exports to 5: 1 holds, 0 wait" == button("resize", limit=5)
-    (reference,) = references(manager)
-    assert "Release 1 holder of exports" == button("release", holder=reference)
-    with Semaphore("exports", 2, key="7"):
-        eventually(lambda: listed("exports@7"))
-        assert "Pause exports: 1 key" == button("pause")
-        key = manager.post(f"{PAGE[:-1]}@7/act/pause/").content.decode()
-    assert "Pause exports@7: 1 holds, 0 wait" in key and "of its 1 key too" not in key
-
-
-def test_the_reason_and_whoever_acts_are_on_record(manager: Client, lease: Lease) -> None:
-    act(manager, "pause", reason=" the disk is full <b>\n")
-    actions.resume("exports", by="cron", reason="it is not")
-    by_page, by_code = reversed(audit.acts("exports"))
-    assert ("pause", "view_locks-manage_locks", "the disk is full <b>") == (
-        by_page.what,
-        by_page.by,
-        by_page.reason,
-    )
-    assert ("resume", "cron", "it is not") == (by_code.what, by_code.by, by_code.reason)
-    shown = manager.get(f"{PAGE}history/").content.decode()
-    assert "the disk is full &lt;b&gt;" in shown and "cron" in shown and "it is not" in shown
-    assert LogEntry.objects.get().change_message == "Paused exports. the disk is full <b>"
-
-
-def test_the_history_is_shown_while_redis_is_down(manager: Client, lease: Lease) -> None:
+def test_history_is_shown_while_redis_is_down(manager: Client, lease: Lease) -> None:
     act(manager, "pause")
     with out_of_reach():
         response = manager.get(f"{PAGE}history/")

@@ -1,4 +1,4 @@
-"""The model behind the admin's entry disturbs nobody's project."""
+"""The model behind the admin's entry does not disturb a project."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from django.core import checks
 from django.core.management import call_command
 
 from django_redis_sync.models import Name
-from tests.support import nursery
+from tests.support import worker_processes
 
 SETTINGS = """
 from tests.settings import *
@@ -45,10 +45,10 @@ class HostProject:
             "PYTHONPATH": f"{self.folder}{os.pathsep}{here}",
             "DJANGO_SETTINGS_MODULE": "host",
         }
-        return nursery.run("-W", "error", "-m", "django", *words, env=environment)
+        return worker_processes.run("-W", "error", "-m", "django", *words, env=environment)
 
 
-def test_a_host_project_migrates_dumps_and_has_nothing_to_make(tmp_path: Path) -> None:
+def test_project_migrates_dumps_and_needs_no_migrations(tmp_path: Path) -> None:
     project = HostProject(tmp_path)
     made = project.manage("makemigrations", "shop")
     assert made.returncode == 0, made.stderr
@@ -66,13 +66,13 @@ def test_a_host_project_migrates_dumps_and_has_nothing_to_make(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("more", ["", 'DEFAULT_AUTO_FIELD = "django.db.models.AutoField"'])
-def test_whatever_the_hosts_auto_field_is_ours_is_no_matter(tmp_path: Path, more: str) -> None:
+def test_default_auto_field_needs_no_migration(tmp_path: Path, more: str) -> None:
     project = HostProject(tmp_path, more)
     assert "django_redis_sync" not in project.manage("check").stderr
     assert project.manage("makemigrations", "django_redis_sync", "--check").returncode == 0
 
 
-def test_a_host_without_an_admin_needs_none(tmp_path: Path) -> None:
+def test_project_without_an_admin_works(tmp_path: Path) -> None:
     bare = 'INSTALLED_APPS = ["django_redis_sync"]; MIDDLEWARE = []; ROOT_URLCONF = "shop"'
     project = HostProject(tmp_path, bare)
     (tmp_path / "shop/__init__.py").write_text("urlpatterns = []")
@@ -82,16 +82,16 @@ def test_a_host_without_an_admin_needs_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db
-def test_our_own_migrations_are_complete() -> None:
+def test_migrations_are_complete() -> None:
     call_command("makemigrations", "django_redis_sync", check=True, dry_run=True, verbosity=0)
 
 
-def test_the_checks_find_nothing() -> None:
+def test_checks_find_no_problem() -> None:
     assert [found for found in checks.run_checks() if found.is_serious()] == []
 
 
 @pytest.mark.django_db
-def test_there_is_no_table_and_nobody_asks_for_one(
+def test_model_has_no_table_and_sends_no_queries(
     django_assert_num_queries: object,
 ) -> None:
     assert not Name._meta.managed
@@ -101,6 +101,6 @@ def test_there_is_no_table_and_nobody_asks_for_one(
 
 
 @pytest.mark.django_db
-def test_the_permissions_are_the_two_that_are_meant() -> None:
+def test_permissions_are_view_and_manage() -> None:
     ours = Permission.objects.filter(content_type__app_label="django_redis_sync")
     assert set(ours.values_list("codename", flat=True)) == {"view_locks", "manage_locks"}

@@ -19,7 +19,7 @@ from django_redis_sync import LeaseLost, Lock, RLock, Semaphore
 from .behaviour.both import both
 from .behaviour.watching import View
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = "test-sync-article"

@@ -21,7 +21,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import nursery
+from tests.support import worker_processes
+
+pytestmark = pytest.mark.tools
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The same pages in sync and in async code.
@@ -34,7 +36,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Any:
 
     @functools.cache
     def run(prefix: str, *roles: str, **environment: str) -> Any:
-        done = nursery.run(
+        done = worker_processes.run(
             *("-m", __name__, prefix, *roles),
             env={
                 **os.environ,

@@ -23,6 +23,8 @@ import pytest
 from .behaviour import child
 from .behaviour.child import Child, forked, reap, say
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parent.parent
 MODES = pytest.mark.parametrize("mode", ["sync", "async"])
 BUYERS, PROCESSES, TICKETS = 50, 5, 10
@@ -70,16 +72,16 @@ def test_optimistic_locking_a_paused_holder_cannot_write(
         Other("account", "paused", mode, 60, "b", "-", **environment) as second,
     ):
         assert ["ready"] == first.line() == second.line()
-        first.tell()
+        first.run_callbacks()
         fence = int(first.line()[1])
         os.kill(first.process.pid, signal.SIGSTOP)
-        second.tell()
+        second.run_callbacks()
         newer = int(second.line()[1])
         assert newer > fence
-        second.tell()
+        second.run_callbacks()
         assert [["wrote", "1"], ["left", "well"]] == [second.line(), second.line()]
         os.kill(first.process.pid, signal.SIGCONT)
-        first.tell()
+        first.run_callbacks()
         assert [["wrote", "0"], ["left", "LeaseLost"]] == [first.line(), first.line()]
     with contextlib.closing(sqlite3.connect(database)) as file:
         assert [(newer, "b")] == file.execute("SELECT fence, owner FROM account").fetchall()
@@ -98,14 +100,14 @@ def test_a_permit_taken_here_is_given_back_in_another_process(raw, mode: str) ->
             handle = lease.detach(timeout=60)
         assert 30 < view.ends_in <= 60
         assert sem.acquire() is None
-        worker.tell(handle)
+        worker.run_callbacks(handle)
         assert ["adopted", str(lease.fence)] == worker.line()
         with pytest.raises(LeaseLost):
             lease.renew()
         assert sem.acquire() is None
-        worker.tell()
+        worker.run_callbacks()
         assert ["released"] == worker.line()
-        worker.tell(handle)  # delivered twice, as queues do
+        worker.run_callbacks(handle)  # delivered twice, as queues do
         assert ["refused", "LeaseLost"] == worker.line()
     assert sem.acquire()
 
@@ -149,7 +151,7 @@ def test_a_crashed_holder_of_a_permanent_lease_stays_until_it_is_cleared(raw, mo
     lock = Lock("crashed", blocking=False)
     assert lock.acquire() is None
     (row,) = lock.status().holders
-    assert row.stuck
+    assert row.permanent
     shown = io.StringIO()
     call_command("locks", "status", "crashed", stdout=shown, no_color=True)
     assert "permanent" in shown.getvalue()

@@ -1,7 +1,7 @@
 """`cache.lock(...)` becomes `Lock(...)`: the same code does the same, but for what is stated.
 
 The first part runs the same body against both; the second asserts each difference that
-docs/migrating-from-redis-py.md lists.
+docs/migrating.md lists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django_redis_sync import LeaseLost, Lock, NotAcquired
 from .behaviour.both import both
 from .behaviour.watching import View
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 
 class AsyncTheirs:

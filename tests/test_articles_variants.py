@@ -18,7 +18,7 @@ from django_redis_sync import LeaseLost, Lock, Semaphore
 from .behaviour.both import both, until
 from .behaviour.watching import View, sent
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 KEY = "test-sync-variant"
 
@@ -221,7 +221,7 @@ async def test_without_expiry_a_crash_costs_a_permit_for_ever(io, their, view) -
     await io.do(Semaphore("ours", 1, timeout=0.05), "acquire")
     assert await io.do(Semaphore("ours", 1, timeout=math.inf), "acquire", blocking_timeout=20)
     (row,) = (await io.do(Semaphore("ours", 1), "status")).holders
-    assert row.stuck
+    assert row.permanent
 
 
 @both

@@ -18,7 +18,9 @@ from devtools.servers import find_server
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.protocol import scripts
 from tests.behaviour.watching import sent
-from tests.support import nursery
+from tests.support import worker_processes
+
+pytestmark = pytest.mark.tools
 
 ROOT = Path(__file__).resolve().parent.parent
 ALONE = pytest.mark.skipif(
@@ -29,7 +31,7 @@ ALONE = pytest.mark.skipif(
 @pytest.mark.skipif(find_server() is None, reason="benchmarks start a server of their own")
 def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
     found = tmp_path / "new" / "found.json"
-    done = nursery.run(
+    done = worker_processes.run(
         *("-m", "benchmarks", "--quick", "--only", "statistics", "--json", found),
         env={name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
     )

@@ -93,7 +93,7 @@ def test_the_index_would_take_both(built: Path) -> None:
 def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {PACKAGE} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert [] == [name for name in names if re.search(r"test_|conftest|\.po$|\.pyc$", name)]
+    assert [] == [name for name in names if re.search(r"/test_|conftest|\.po$|\.pyc$", name)]
     package = [name.removeprefix(f"{PACKAGE}/") for name in names]
     for needed in (
         "py.typed",

@@ -1,35 +1,39 @@
-"""The system checks: what each finds, that sound projects are left alone, that none connects."""
+"""The system checks: the mistakes that each names, that sound projects are left alone, and that no
+check opens a connection."""
 
 import ast
-import inspect
 import math
 import re
 import socket
+import subprocess
 import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
-from django.apps import apps
+from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.checks import run_checks
 from django.db import connections, transaction
 from django.http import HttpResponse
-from django.test import override_settings
 from django.urls import clear_url_caches, include, path, resolve
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 
-from django_redis_sync import SemaphoreRequiredMixin, checks, conf, semaphore_required, synchronized
+from django_redis_sync import SemaphoreRequiredMixin, conf, semaphore_required, synchronized
 from django_redis_sync.limits import routes
-from tests.request_site import urls
-from tests.support.written import as_written
+from tests.request_site import drf
+from tests.support.snapshots import as_written
 
-MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+pytestmark = pytest.mark.promise(29)
 
-pytestmark = pytest.mark.urls("tests.request_site.urls")
+ROOT = Path(__file__).resolve().parent.parent
+OURS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 
 
 @pytest.fixture(autouse=True)
@@ -44,186 +48,69 @@ def nothing_connects(monkeypatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-@pytest.fixture
-def given(settings):
-    """Sets REDIS_SYNC, and the middleware unless told otherwise."""
-
-    def give(middleware=MIDDLEWARE, **sync):
-        settings.MIDDLEWARE = [*settings.MIDDLEWARE, *([middleware] if middleware else [])]
-        settings.REDIS_SYNC = {**settings.REDIS_SYNC, **sync}
-
-    return give
+# Views
 
 
-def found(deploy: bool = False) -> list[str]:
-    return sorted(message.id.removeprefix("redis_sync.") for message in messages(deploy))
+def view(request):
+    return HttpResponse()
 
 
-def told_of(pattern: str) -> set[str]:
-    """What the pattern finds in each message."""
-    return {found[1] for found in (re.search(pattern, one.msg) for one in messages()) if found}
+async def aview(request):
+    return HttpResponse()
 
 
-def messages(deploy: bool = False) -> list:
-    told = run_checks(tags=["redis_sync"], include_deployment_checks=deploy)
-    assert all(message.hint for message in told), "a message says what helps"
-    return told
-
-
-def test_a_sound_project_is_left_alone(given) -> None:
-    given(
-        REQUESTS={"trusted_proxies": 1},
-        SEMAPHORES={
-            "exports": {"limit": 3},
-            "lock": {"timeout": 60},
-            "patient": {"blocking_timeout": math.inf},
-        },
-        ENDPOINTS={"reports:export": "exports", "free": {"limit": 1, "key": "user"}},
-    )
-    assert [] == found(deploy=True)
-
-
-def test_every_mistake_is_told(given, monkeypatch) -> None:
-    given(None, CACHE="unknown", ENDPOINTS={"nowhere": {"limit": 0}})
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    assert 5 == len(messages())
-
-
-@pytest.mark.parametrize(
-    "sync",
-    [
-        {"CASHE": "default"},
-        {"REQUESTS": {"limits": 3}},
-        {"TIMEOUT": -1},
-        {"ENDPOINTS": {"free": 3}},
-        {"ENDPOINTS": {3: "exports"}},
-    ],
-)
-def test_settings_that_cannot_be_read(given, sync) -> None:
-    given(**sync)
-    assert ["E001"] == found(deploy=True)
-
-
-def test_an_alias_that_is_missing(given) -> None:
-    another = {"limit": 1, "using": "another"}
-    given(CACHE="unknown", SEMAPHORES={"x": another}, ENDPOINTS={"free": {**another, "using": "a"}})
-    assert ["E002"] * 3 == found()
-    assert {"unknown", "another", "a"} == told_of(r"CACHES has no alias '(\w+)'")
-
-
-def test_an_alias_that_is_not_of_django_redis(given, settings) -> None:
-    backend = "django.core.cache.backends.locmem.LocMemCache"
-    settings.CACHES = {**settings.CACHES, "memory": {"BACKEND": backend}}
-    given(CACHE="memory")
-    assert ["E003"] == found()
-    assert {"memory"} == told_of(r"The cache '(\w+)' is a LocMemCache: .*django_redis")
-
-
-def test_an_alias_that_is_sharded(given, settings) -> None:
-    options = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
-    shards = {**settings.CACHES["default"], "OPTIONS": options}
-    shards["LOCATION"] = ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/1"]
-    settings.CACHES = {**settings.CACHES, "shards": shards}
-    given(CACHE="shards")
-    assert ["E004"] == found()
-    assert {"shards"} == told_of(r"The cache '(\w+)' is sharded .*ShardClient")
-
-
-@pytest.mark.parametrize(
-    "sync",
-    [
-        {"ENDPOINTS": {"free": {"limit": 0}}},
-        {"ENDPOINTS": {"free": {"limt": 1}}},
-        {"ENDPOINTS": {"free": "without a limit"}},
-        {"ENDPOINTS": {"free": {"limit": 1, "key": "nowhere.to_be_found"}}},
-        {"SEMAPHORES": {"free": {"limit": -1}}},
-        {"SEMAPHORES": {"free": {"limit": "3"}}},
-        {"SEMAPHORES": {"": {"limit": 1}}},
-        {"SEMAPHORES": {"free": {"blocking_timeout": -1}}},
-        {"SEMAPHORES": {"free": {"max_hold": math.inf}}},
-        {"SEMAPHORES": {"free": 3}},
-    ],
-)
-def test_an_entry_that_cannot_be_a_policy(given, sync) -> None:
-    given(**sync)
-    assert ["E005"] == found()
-    ((setting, entries),) = sync.items()
-    (name,) = entries
-    assert f"REDIS_SYNC[{setting!r}][{name!r}]" in messages()[0].msg
-
-
-def test_a_view_that_the_urls_do_not_name_is_known_by_its_own_name(settings, monkeypatch) -> None:
-    class Callable:
-        def __call__(self, request):
-            return HttpResponse()
-
-    class Based(View):
-        pass
-
-    views = (urls.views.plain, Based.as_view(), Callable())
-    settings.ROOT_URLCONF = tuple(path(f"{n}/", view) for n, view in enumerate(views))
-    here = [f"{__name__}.{name}" for name in ("Based", "Callable")]
-    assert [f"{urls.views.__name__}.plain", *here] == [route.name for route in routes.routes()]
-    monkeypatch.setitem(sys.modules, "without_patterns", ModuleType("without_patterns"))
-    for none in (None, "no.such.module", "without_patterns"):
-        settings.ROOT_URLCONF = none
-        assert [] == routes.routes()
-
-
-def test_a_view_is_known_by_all_of_its_namespaces(settings) -> None:
-    inner = path("c/", urls.views.plain, name="view")
-    for space in ("inner", "outer"):
-        inner = path(f"{space}/", include(([inner], space)))
-    settings.ROOT_URLCONF = (inner,)
-    assert ["outer:inner:view"] == [route.name for route in routes.routes()]
-    assert "outer:inner:view" == resolve("/outer/inner/c/").view_name
-
-
-@pytest.mark.parametrize("pattern", ["fre", "reports:nope", "other:*", "views.free"])
-def test_an_endpoint_that_no_view_has(given, pattern) -> None:
-    given(ENDPOINTS={pattern: {"limit": 1}, "free": {"limit": 1}, "reports:*": {"limit": 1}})
-    assert ["W006"] == found()
-
-
-@pytest.mark.parametrize("other", ["no.such.Middleware", "tests.test_checks.view"])
-def test_a_middleware_that_is_not_there_or_a_function_is_left_to_django(given, other: str) -> None:
-    given(other, ENDPOINTS={"free": {"limit": 1}})
-    assert ["W007"] == found()
-
-
-def test_endpoints_without_the_middleware(given) -> None:
-    given(None, ENDPOINTS={"free": {"limit": 1}})
-    (message,) = messages()
-    assert ("redis_sync.W007", True) == (message.id, f"'{MIDDLEWARE}'" in message.hint)
-
-
-def test_atomic_requests_without_the_middleware(given, settings, monkeypatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    given(None)
-    (message,) = messages()
-    assert "redis_sync.W008" == message.id
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, MIDDLEWARE]
-    assert [] == found()
-
-
-class Handled(View):
-    """Its handlers are limited, and not the view that is made of it."""
-
-    @semaphore_required("exports", 3)
+class Plain(View):
     def get(self, request):
         return HttpResponse()
 
 
-def test_atomic_requests_around_limited_handlers_of_a_class(given, monkeypatch) -> None:
-    given(None)
-    monkeypatch.setattr(urls, "urlpatterns", [path("", Handled.as_view(), name="handled")])
-    clear_url_caches()
-    assert [] == found()
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    (message,) = messages()
-    assert ("redis_sync.W008", True) == (message.id, "handled" in message.msg)
-    monkeypatch.undo()
-    clear_url_caches()
+class Mixed(SemaphoreRequiredMixin, Plain):
+    semaphore_name = "nowhere"
+
+
+class ByTenant(Mixed):
+    def get_semaphore_limit(self):
+        return len(self.request.path)
+
+
+class NamedByTenant(Mixed):
+    def get_semaphore_name(self):
+        return self.kwargs["tenant"]
+
+
+class OnGet(View):
+    @semaphore_required("nowhere")
+    def get(self, request):
+        return HttpResponse()
+
+
+class WithSelf(Mixed):
+    semaphore_limit = 3
+
+    def semaphore_when(self, request):
+        return True
+
+
+class Hides(Mixed):
+    semaphore_limit = 3
+
+    def dispatch(self, request):
+        return HttpResponse()
+
+
+class Delegates(Mixed):
+    semaphore_limit = 3
+
+    def dispatch(self, request):
+        return super().dispatch(request)
+
+
+class BeforeLogin(SemaphoreRequiredMixin, LoginRequiredMixin, Plain):
+    semaphore_limit = 3
+
+
+class AfterLogin(LoginRequiredMixin, SemaphoreRequiredMixin, Plain):
+    semaphore_limit = 3
 
 
 @synchronized("stock")
@@ -242,343 +129,358 @@ class Races(View):
         return HttpResponse()
 
 
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
-        (races, ["W014"]),
-        (never_cache(races), ["W014"]),
-        (Races.as_view(), ["W014"]),
-        (waits, []),
-        (transaction.non_atomic_requests(lambda request: races(request)), []),
-    ],
-)
-def test_a_synchronized_view_that_atomic_requests_wraps(
-    given, monkeypatch, view, expected: list[str]
-) -> None:
-    given()
-    monkeypatch.setattr(urls, "urlpatterns", [path("", view, name="stock")])
-    clear_url_caches()
-    assert [] == found()
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    assert expected == found()
-    monkeypatch.undo()
-    clear_url_caches()
+def limit(name: str = "here", number: int = 3, **options):
+    return semaphore_required(name, number, **options)
 
 
-def test_the_middleware_before_those_that_turn_requests_away(given, settings) -> None:
-    given()
-    csrf = "django.middleware.csrf.CsrfViewMiddleware"
-    settings.MIDDLEWARE = [MIDDLEWARE, "django.middleware.common.CommonMiddleware"]
-    assert [] == found()
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, csrf]
-    assert {csrf} == told_of("stands before (.*): it takes")
-    settings.MIDDLEWARE = settings.MIDDLEWARE[1:]
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE[1:], MIDDLEWARE, MIDDLEWARE]
-    assert ["W009"] == found()
-
-
-@pytest.mark.urls("tests.request_site.drf")
-def test_a_view_of_django_rest_framework_limited_by_user_from_outside(given) -> None:
-    given(ENDPOINTS={"token": {"limit": 1, "key": "user"}, "marked": {"limit": 1}})
-    assert ["W010"] == found()
-    given(None, ENDPOINTS={"token": {"limit": 0, "key": "user"}})
-    assert ["E005"] == found()
-
-
-@pytest.mark.parametrize(
-    "written",
-    [str, lambda url: [url, "redis://127.0.0.1:1"], lambda url: f"{url},redis://127.0.0.1:1"],
-    ids=["alone", "in a list", "in a text"],
-)
-def test_a_cache_that_shares_its_url(given, settings, written) -> None:
-    own = settings.CACHES["default"]
-    settings.CACHES = {**settings.CACHES, "pages": {**own, "LOCATION": written(own["LOCATION"])}}
-    given(REQUESTS={"trusted_proxies": 1})
-    assert [] == found()
-    assert ["W011"] == found(deploy=True)
-
-
-@semaphore_required("here")
-def without_a_limit(request): ...
-
-
-@semaphore_required("here", limit=1)
-def limited(request): ...
-
-
-def test_a_limit_that_is_missing_is_told_by_the_name_it_would_have(given) -> None:
-    given()
-    paths = (path("x/", semaphore_required(view), name="shop"),)
-    with override_settings(ROOT_URLCONF=paths):
-        (said,) = [one.msg for one in messages() if one.id == "redis_sync.E013"]
-    assert f"{view.__module__}.view" in said and "It limits shop." in said
-
-
-@pytest.mark.parametrize(
-    ("check", "view", "middleware"),
-    [
-        ("E013", without_a_limit, MIDDLEWARE),
-        ("W008", limited, None),
-        ("W014", races, MIDDLEWARE),
-    ],
-)
-def test_views_that_something_is_wrong_with_are_named_up_to_five(
-    given, monkeypatch, check: str, view, middleware
-) -> None:
-    given(middleware)
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    for amount, named in ((1, 1), (5, 5), (7, 5)):
-        paths = tuple(path(f"{n}/", view, name=f"view{n}") for n in range(amount))
-        with override_settings(ROOT_URLCONF=paths):
-            (said,) = [one.msg for one in messages() if one.id == f"redis_sync.{check}"]
-        assert [f"view{n}" for n in range(named)] == re.findall(r"view\d", said)
-
-
-@pytest.mark.parametrize(("most", "small"), [(1, True), (3, True), (4, False), (None, False)])
-def test_a_pool_that_is_too_small(given, settings, most, small: bool) -> None:
-    options = {"CONNECTION_POOL_KWARGS": {} if most is None else {"max_connections": most}}
-    own = {**settings.CACHES["default"], "OPTIONS": options}
-    settings.CACHES = {"default": settings.CACHES["default"], "locks": own}
-    given(CACHE="locks")
-    assert (["W012"] if small else []) == [one for one in found() if one == "W012"]
-    told = [one for one in messages() if one.id.endswith("W012")]
-    said = [f"The cache 'locks' has a pool of {most} connections" in one.msg for one in told]
-    assert [True] * small == said
-    assert all("to 4 at the least" in message.hint for message in told)
-
-
-# What decorators and mixins say
-
-
-def view(request):
-    return HttpResponse()
-
-
-class Plain(View):
-    def get(self, request):
-        return HttpResponse()
-
-
-class Mixed(SemaphoreRequiredMixin, Plain):
-    semaphore_name = "nowhere"
-
-
-class ByTenant(Mixed):
-    def get_semaphore_limit(self):
-        return len(self.request.path)
-
-
-class OnGet(View):
-    @semaphore_required("nowhere")
-    def get(self, request):
-        return HttpResponse()
-
-
-def limited(**attributes):
+def mixed(**attributes):
     return type("Limited", (Mixed,), attributes).as_view()
 
 
-@pytest.mark.parametrize(
-    "limited_view",
-    [
-        semaphore_required("nowhere")(view),
-        semaphore_required(view),
-        Mixed.as_view(),
-        OnGet.as_view(),
-        semaphore_required("nowhere")(Plain.as_view()),
-        method_decorator(semaphore_required("nowhere"), name="get")(
-            type("OfOneMethod", (Plain,), {})
-        ).as_view(),
-        limited(semaphore_limit=0),
-        limited(semaphore_limit=3, semaphore_key="nobody"),
-    ],
-)
-def test_a_view_whose_limit_is_missing_or_impossible(given, limited_view) -> None:
-    given()
-    with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
-        (message,) = messages()
-        assert "redis_sync.E013" == message.id
-        assert "It limits shop." in message.msg
-        assert message.hint
+def both(first: str, second: str, between=never_cache):
+    """Takes two limits, with another decorator in between."""
+    return limit(first)(between(limit(second)(view)))
 
 
-def test_a_mistake_of_many_views_is_told_once_with_some_of_them(given) -> None:
-    given()
-    wrong = semaphore_required("nowhere")(view)
-    for many, said in ((2, "v0, v1"), (7, "v0, v1, v2, v3, v4")):
-        urls = tuple(path(f"{n}/", wrong, name=f"v{n}") for n in range(many))
-        with override_settings(ROOT_URLCONF=urls):
-            (message,) = messages()
-            assert message.msg.endswith(f"It limits {said}.")
+class OnDispatchAndGet(View):
+    @limit("b")
+    def get(self, request):
+        return HttpResponse()
 
 
-def test_a_mistake_in_one_limit_hides_no_other(given) -> None:
-    class Wrong(Mixed):
-        semaphore_limit = "three"
+KEY = "user"
+PROXY = {"REQUESTS": {"trusted_proxies": 1}}
 
-    given()
-    route = routes.Route("shop", semaphore_required("here", limit=3)(Wrong.as_view()))
+
+class Case(NamedTuple):
+    """A project: REDIS_SYNC, the views, the middleware, and other settings."""
+
+    sync: dict[str, Any] = {}  # with one trusted proxy, unless it says REQUESTS
+    views: Any = ()
+    middleware: Any = (AUTHENTICATION, OURS)
+    atomic: bool = False
+    caches: dict[str, Any] = {}
+
+
+def cache(**options) -> dict[str, Any]:
+    location = options.pop("location", "redis://127.0.0.1:1/7")
+    return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+
+
+def endpoints(**entry):
+    return {"ENDPOINTS": {"view0": entry}}
+
+
+def semaphores(**entry):
+    return {"SEMAPHORES": {"here": entry}}
+
+
+SHARDS = cache(CLIENT_CLASS="django_redis.client.ShardClient", location=["redis://127.0.0.1:1"])
+DJANGOS = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://h"}
+SMALL = {"small": cache(location="redis://h", CONNECTION_POOL_KWARGS={"max_connections": 3})}
+
+#: What each mistake is found as: the ids, by the case's own words.
+MISTAKES: dict[str, tuple[list[str], Case]] = {
+    "an unknown key": (["E001"], Case({"CASHE": "default"})),
+    "an unknown key of REQUESTS": (["E001"], Case({"REQUESTS": {"max_waiter": 3}})),
+    "an impossible value": (["E001"], Case({"TIMEOUT": -1})),
+    "an endpoint that is a number": (["E001"], Case({"ENDPOINTS": {"view0": 3}})),
+    "an endpoint without a name": (["E001"], Case({"ENDPOINTS": {3: "exports"}})),
+    "a missing alias": (["E002"], Case({"CACHE": "unknown"})),
+    "a missing alias of an entry": (["E002"], Case(semaphores(limit=1, using="another"))),
+    "Django's own cache": (["E003"], Case({"CACHE": "own"}, caches={"own": DJANGOS})),
+    "a sharded cache": (["E004"], Case({"CACHE": "shards"}, caches={"shards": SHARDS})),
+    "an endpoint with limit 0": (["E005"], Case(endpoints(limit=0), [view])),
+    "a misspelt option": (["E005"], Case(endpoints(limt=1), [view])),
+    "an endpoint without a limit": (["E005"], Case({"ENDPOINTS": {"view0": "there"}}, [view])),
+    "a path to nowhere": (["E005"], Case(endpoints(limit=1, key="nowhere.at_all"), [view])),
+    "a path to a str": (["E005"], Case(endpoints(limit=1, key=f"{__name__}.KEY"), [view])),
+    "an impossible option": (["E005"], Case(endpoints(limit=2, max_hold=-1), [view])),
+    "a semaphore with limit -1": (["E005"], Case(semaphores(limit=-1))),
+    "a semaphore without a name": (["E005"], Case({"SEMAPHORES": {"": {"limit": 1}}})),
+    "a semaphore that is a number": (["E005"], Case({"SEMAPHORES": {"here": 3}})),
+    "a max_hold without end": (["E005"], Case(semaphores(max_hold=math.inf))),
+    "a decorator without a limit": (["E013"], Case({}, [semaphore_required("there")(view)] * 7)),
+    "a nameless decorator": (["E013"], Case({}, [semaphore_required(view)])),
+    "a mixin without a limit": (["E013"], Case({}, [Mixed.as_view()])),
+    "a method without a limit": (["E013"], Case({}, [OnGet.as_view()])),
+    "a mixin with limit 0": (["E013"], Case({}, [mixed(semaphore_limit=0)])),
+    "a mixin's key": (["E013"], Case({}, [mixed(semaphore_limit=3, semaphore_key="nobody")])),
+    "one mistake of two": (["E013"], Case({}, [semaphore_required("x")(limit()(view))])),
+    "a path to no async client": (["E016"], Case({"ASYNC_CLIENT": "nowhere.at_all"})),
+    "an async client that is a str": (["E016"], Case({"ASYNC_CLIENT": f"{__name__}.KEY"})),
+    "a key without an argument": (["E017"], Case({}, [limit(key=lambda: "x")(view)] * 2)),
+    "a share without an argument": (["E017"], Case({}, [limit(share=lambda: "x")(view)])),
+    "a share_limit with two arguments": (
+        ["E017"],
+        Case({}, [limit(share="user", share_limit=lambda a, b: 3)(view)]),
+    ),
+    "a share of another word": (["E005"], Case(endpoints(limit=3, share="users"), [view])),
+    "a share_limit of 0": (["E005"], Case(endpoints(limit=3, share="user", share_limit=0), [view])),
+    "a share out of order": (
+        ["E013"],
+        Case({}, [mixed(semaphore_limit=3, semaphore_share="user", semaphore_fair=False)]),
+    ),
+    "a limit with two arguments": (["E017"], Case({}, [limit(number=lambda a, b: 3)(view)])),
+    "a response with one": (["E017"], Case({}, [limit(response=lambda request: None)(view)])),
+    "a method in place of a function": (["E017"], Case({}, [WithSelf.as_view()])),
+    "an endpoint without a view": (["W006"], Case(endpoints(limit=1), [])),
+    "endpoints without middleware": (["W007"], Case(endpoints(limit=1), [view], ())),
+    "atomic without middleware": (["W008"], Case({}, [limit()(view)] * 7, (), True)),
+    "an atomic method": (
+        ["W008"],
+        Case(
+            {}, [method_decorator(limit(), name="get")(type("M", (Plain,), {})).as_view()], (), True
+        ),
+    ),
+    "middleware too early": (["W009"], Case({}, [], (OURS, CSRF))),
+    "middleware twice": (["W009"], Case({}, [], (OURS, OURS))),
+    "a DRF view by user": (["W010"], Case(endpoints(limit=1, key="user"), [drf.Token.as_view()])),
+    "a DRF view shared by user": (
+        ["W010"],
+        Case(endpoints(limit=1, share="user"), [drf.Token.as_view()]),
+    ),
+    "a small pool": (["W012"], Case({"CACHE": "small"}, caches=SMALL)),
+    "a small pool of an entry": (["W012"], Case(semaphores(limit=1, using="small"), caches=SMALL)),
+    "a small pool by its URL": (
+        ["W012"],
+        Case({"CACHE": "x"}, caches={"x": cache(location="redis://h/1?max_connections=2")}),
+    ),
+    "synchronized too short": (["W014"], Case({}, [races] * 7, atomic=True)),
+    "synchronized further inside": (["W014"], Case({}, [never_cache(races)], atomic=True)),
+    "a synchronized method": (["W014"], Case({}, [Races.as_view()], atomic=True)),
+    "a misspelt method": (["W016"], Case({}, [limit(methods=["PSOT"])(view)])),
+    "different limits of a name": (
+        ["W018"],
+        Case(
+            {"ENDPOINTS": {f"view{n}": {"name": "x", "limit": n + 1} for n in (0, 1)}}, [view, view]
+        ),
+    ),
+    "a user without middleware": (["W019"], Case({}, [limit(key="user")(view)], (OURS,))),
+    "a share by user without middleware": (
+        ["W019"],
+        Case({}, [limit(share="user")(view)], (OURS,)),
+    ),
+    "a share_limit without a share": (["W024"], Case({}, [limit(share_limit=2)(view)])),
+    "a share_limit of the settings without a share": (
+        ["W024"],
+        Case(semaphores(limit=3, share_limit=2), [semaphore_required("here")(view)]),
+    ),
+    "a share_limit above the limit": (
+        ["W025"],
+        Case({}, [limit(share="user", share_limit=4)(view)]),
+    ),
+    "a share_limit of code above the limit": (["W025"], Case(semaphores(limit=3, share_limit=4))),
+    "a hidden dispatch": (["W020"], Case({}, [Hides.as_view()])),
+    "a mixin before the login": (["W022"], Case({}, [BeforeLogin.as_view(semaphore_limit=3)])),
+    "two orders": (["W023"], Case({}, [both("a", "b"), both("b", "a")])),
+    "two orders of a class": (
+        ["W023"],
+        Case({}, [limit("a")(OnDispatchAndGet.as_view()), both("b", "a")]),
+    ),
+    "two orders with ENDPOINTS": (
+        ["W023"],
+        Case(
+            {"ENDPOINTS": {"view0": {"name": "b", "limit": 1}}}, [limit("a")(view), both("a", "b")]
+        ),
+    ),
+    # Of deployments
+    "a shared URL": (
+        ["W011"],
+        Case({"CACHE": "x"}, caches={"x": cache(), "pages": cache(location=[cache()["LOCATION"]])}),
+    ),
+    "an address without proxies": (
+        ["W015"],
+        Case({"REQUESTS": {"trusted_proxies": 0}}, [limit(key="ip")(view)]),
+    ),
+    "a share by address without proxies": (
+        ["W015"],
+        Case({"REQUESTS": {"trusted_proxies": 0}}, [limit(share="ip")(view)]),
+    ),
+    "waits by default": (["W021"], Case({}, [limit(blocking_timeout=2)(view)])),
+}
+
+#: What is sound.
+SOUND = {
+    "nothing": Case(),
+    "settings": Case(
+        {
+            "SEMAPHORES": {
+                "exports": {"limit": 3},
+                "lock": {"timeout": 60},
+                "patient": {"blocking_timeout": math.inf},
+            },
+            "ENDPOINTS": {"view*": "exports", "view1": {"limit": 1, "key": "user"}},
+        },
+        [view, view],
+    ),
+    "decorators": Case({}, [limit()(view), limit()(Plain.as_view()), limit()(aview)]),
+    "a limit in SEMAPHORES": Case(semaphores(limit=3), [semaphore_required("here")(view)]),
+    "a limit in ENDPOINTS": Case(endpoints(name="here", limit=3), [semaphore_required(view)]),
+    "mixins": Case(
+        {}, [Mixed.as_view(semaphore_limit=3), ByTenant.as_view(), NamedByTenant.as_view()]
+    ),
+    "a login first": Case({}, [AfterLogin.as_view(), Delegates.as_view()]),
+    "atomic with middleware": Case({}, [limit()(view), waits], atomic=True),
+    "not atomic": Case({}, [transaction.non_atomic_requests(lambda r: races(r))], atomic=True),
+    "other middleware": Case({}, [], (OURS, "django.middleware.common.CommonMiddleware")),
+    "middleware that Django reports": Case({}, [], ("no.such.Middleware", f"{__name__}.view")),
+    "a DRF view by user": Case({}, [drf.Token.as_view()], (OURS,)),
+    "a large pool": Case(
+        {"CACHE": "x"}, caches={"x": cache(CONNECTION_POOL_KWARGS={"max_connections": 4})}
+    ),
+    "callables": Case({}, [limit(key=lambda r, *more: "x", when=bool, number=int)(view)]),
+    "shares": Case({}, [limit(share="user", share_limit=3)(view), limit(share="user")(aview)]),
+    "a share of one of two views": Case(
+        semaphores(limit=3, share_limit=2),
+        [semaphore_required("here")(view), semaphore_required("here", share="user")(view)],
+    ),
+    "a share of code": Case(semaphores(limit=3, share_limit=2)),
+    "tiers": Case({}, [limit(share="user", share_limit=int)(view)]),
+    "decorators on each other": Case(
+        {}, [limit("a")(limit("b")(view)), limit("b")(limit("a")(view)), both("a", "b")]
+    ),
+    "an async view that waits": Case({}, [limit(blocking_timeout=2)(aview)]),
+    "proxies": Case(PROXY, [limit(key="ip")(view)]),
+    "threads": Case({"REQUESTS": {"max_waiting_threads": 1}}, [limit(blocking_timeout=2)(view)]),
+}
+DEPLOYMENTS = {"W011", "W015", "W021"}
+
+
+@pytest.fixture
+def messages(settings, monkeypatch):
+    """The messages of a project."""
+    own = settings.CACHES
+
+    def of(case: Case, deploy: bool = True) -> list:
+        settings.REDIS_SYNC = {**PROXY, **case.sync}
+        settings.MIDDLEWARE, settings.CACHES = case.middleware, {**own, **case.caches}
+        settings.ROOT_URLCONF = tuple(
+            path(f"{n}/", one, name=f"view{n}") for n, one in enumerate(case.views)
+        )
+        monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", case.atomic)
+        clear_url_caches()
+        found = run_checks(tags=["redis_sync"], include_deployment_checks=deploy)
+        assert all(message.hint for message in found), "a message says what helps"
+        return found
+
+    yield of
+    clear_url_caches()
+
+
+def ids(found: list) -> list[str]:
+    return [message.id.removeprefix("redis_sync.") for message in found]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_check_names_each_mistake_and_no_other(name: str, messages) -> None:
+    expected, case = MISTAKES[name]
+    assert expected == ids(messages(case))
+    assert [] == [one for one in ids(messages(case, deploy=False)) if one in DEPLOYMENTS]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_check_leaves_a_sound_project_alone(name: str, messages) -> None:
+    assert [] == ids(messages(SOUND[name]))
+
+
+def test_check_messages_are_those_of_the_snapshot(messages) -> None:
+    """They name the object, up to five of several views, and what to do."""
+    found = [one for _, case in MISTAKES.values() for one in messages(case)]
+    lines = {f"{type(one).__name__} {one.id}: {one.msg} {one.hint}" for one in found}
+    as_written("checks", sorted(lines))
+
+
+def test_check_reports_all_mistakes_of_a_project(messages) -> None:
+    case = Case({"CACHE": "unknown", "ENDPOINTS": {"nowhere": {"limit": 0}}}, [races], (), True)
+    assert ["E002", "E005", "W007", "W006", "W014"] == ids(messages(case))
+
+
+def test_check_reports_each_limit_of_a_view(messages) -> None:
+    nested = semaphore_required("a")(semaphore_required("b")(view))
+    found = messages(Case({}, [nested]))
+    assert ["a", "b"] == [re.findall("limit of '(.*?)'", one.msg)[0] for one in found]
+
+
+def test_policies_of_a_route_are_those_without_a_mistake(settings) -> None:
+    wrong = limit()(mixed(semaphore_limit="three"))
+    route = routes.Route("shop", wrong)
     assert {"here"} == {policy.name for policy in routes.policies_of(route)}
-    given(ENDPOINTS={"shop": {"limt": 3}})
+    settings.REDIS_SYNC = {"ENDPOINTS": {"shop": {"limt": 3}}}
     assert [] == [*routes.policies_of(route)]
 
 
-def test_each_of_the_limits_of_a_view_is_checked(given) -> None:
-    given()
-    both = semaphore_required("nowhere")(semaphore_required("no place")(view))
-    with override_settings(ROOT_URLCONF=(path("x/", both, name="shop"),)):
-        said = {re.findall("limit of '(.*?)' is missing", one.msg)[0] for one in messages()}
-        assert {"nowhere", "no place"} == said
+def test_routes_have_the_name_of_a_view_that_the_urls_do_not_name(settings, monkeypatch) -> None:
+    class Callable:
+        def __call__(self, request):
+            return HttpResponse()
+
+    views = (view, Plain.as_view(), Callable())
+    settings.ROOT_URLCONF = tuple(path(f"{n}/", one) for n, one in enumerate(views))
+    here = [f"{__name__}.{name}" for name in ("view", "Plain", "Callable")]
+    assert here == [route.name for route in routes.routes()]
+    monkeypatch.setitem(sys.modules, "without_patterns", ModuleType("without_patterns"))
+    for none in (None, "no.such.module", "without_patterns"):
+        settings.ROOT_URLCONF = none
+        assert [] == routes.routes()
 
 
-@pytest.mark.parametrize(
-    ("limited_view", "sync"),
-    [
-        (semaphore_required("here")(view), {"SEMAPHORES": {"here": {"limit": 3}}}),
-        (semaphore_required("here", limit=3)(view), {}),
-        (Mixed.as_view(semaphore_limit=3), {}),
-        (ByTenant.as_view(), {}),
-        (semaphore_required(view), {"ENDPOINTS": {"shop": {"name": "here", "limit": 3}}}),
-        (semaphore_required("here", limit=3)(Plain.as_view()), {}),
-    ],
-)
-def test_a_view_whose_limit_is_given_somewhere(given, limited_view, sync) -> None:
-    given(**sync)
-    with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
-        assert [] == found()
-
-
-def test_a_view_whose_limit_is_named_by_its_request_is_left_alone(given, settings) -> None:
-    class Tenant(SemaphoreRequiredMixin, View):
-        def get_semaphore_name(self):
-            return self.kwargs["tenant"]
-
-    given()
-    settings.ROOT_URLCONF = (path("", Tenant.as_view()),)
-    assert [] == found()
-
-
-@pytest.mark.parametrize("key", ["ip", "user", None, lambda request: "x"])
-@pytest.mark.parametrize("proxies", [0, 1])
-def test_limits_by_address_that_trust_no_proxy(given, key, proxies) -> None:
-    given(REQUESTS={"trusted_proxies": proxies})
-    limited_view = semaphore_required("here", limit=3, key=key)(view)
-    with override_settings(ROOT_URLCONF=(path("x/", limited_view, name="shop"),)):
-        assert [] == found()
-        expected = ["W015"] if key in ("ip", "user") and not proxies else []
-        assert expected == found(deploy=True)
-        assert all(one.msg.startswith("here: limited by address") for one in messages(deploy=True))
+def test_routes_have_all_namespaces_of_a_view(settings) -> None:
+    inner = path("c/", view, name="view")
+    for space in ("inner", "outer"):
+        inner = path(f"{space}/", include(([inner], space)))
+    settings.ROOT_URLCONF = (inner,)
+    assert ["outer:inner:view"] == [route.name for route in routes.routes()]
+    assert "outer:inner:view" == resolve("/outer/inner/c/").view_name
 
 
 # Ids
 
 
-def ids() -> dict[str, set[str]]:
+def functions_by_id() -> dict[str, set[str]]:
     """The functions that give each id. E002 to E004 are of one, which counts."""
-    places = defaultdict(set)
-    for function in ast.parse(inspect.getsource(checks)).body:
-        for identifier in re.findall(r"redis_sync\.([EW]\d{3})", ast.unparse(function)):
-            places[identifier].add(getattr(function, "name", ""))
-    return places | {f"E00{number}": {"_check_alias"} for number in (2, 3, 4)}
+    found = defaultdict(set)
+    for module in (ROOT / "django_redis_sync" / "checks").glob("*.py"):
+        for node in ast.parse(module.read_text()).body:
+            for one in re.findall(r"redis_sync\.([EW]\d{3})", ast.unparse(node)):
+                found[one].add(f"{module.stem}.{getattr(node, 'name', '')}")
+    return found | {f"E00{number}": {"settings._check_alias"} for number in (2, 3, 4)}
 
 
-def test_an_id_is_of_a_single_check() -> None:
+def test_an_id_belongs_to_a_single_check() -> None:
     """Silencing one must not silence another."""
-    assert {} == {one: where for one, where in ids().items() if len(where) > 1}
+    assert {} == {one: where for one, where in functions_by_id().items() if len(where) > 1}
 
 
 def test_every_id_is_in_the_documentation() -> None:
-    page = Path(checks.__file__).parents[1] / "docs" / "operations.md"
-    rows = re.findall(r"^\| `redis_sync\.([EW]\d{3})` \|", page.read_text(), re.MULTILINE)
-    assert sorted(ids()) == rows
+    rows = re.findall(
+        r"^\| `redis_sync\.([EW]\d{3})` \|", (ROOT / "docs/checks.md").read_text(), re.MULTILINE
+    )
+    assert sorted(functions_by_id()) == rows
 
 
-# Hints
+# Loading
 
 
-@pytest.mark.parametrize(
-    ("sync", "said", "hint"),
-    [
-        ({"SEMAPHORE": {}}, "did you mean SEMAPHORES", "SEMAPHORES, ENDPOINTS"),
-        ({"REQUESTS": {"max_waiter": 1}}, r"\['REQUESTS'\]", "What REQUESTS may say: .*fair"),
-        ({"SEMAPHORES": {"x": 2}}, "such as {'limit': 2}, not 2", "What an entry may say: .*limit"),
-        (
-            {"SEMAPHORES": {"x": "2"}},
-            "such as {'limit': 3}, not '2'",
-            "What an entry may say: .*limit",
-        ),
-        ({"SEMAPHORES": {"x": {"limt": 2}}}, "limt .did you mean limit", "What an entry may say"),
-        ({"SEMAPHORES": {"x": {"limit": 2, "status": 2}}}, "from 400 to", "status: HTTP status of"),
-        ({"ENDPOINTS": {"free": {"limit": 2, "max_hold": -1}}}, "above 0", "max_hold: Seconds"),
-        ({"ENDPOINTS": {"free": {"key": "ip"}}}, "limit of 'free' is missing", "such as {'limit'"),
-        ({"ENDPOINTS": {"free": {"key": "ip"}}}, r"\['SEMAPHORES'\]\['free'\]\['limit'\]", ""),
-        ({"ENDPOINTS": {"free": {"limit": 2, "key": "no.such"}}}, "No module", "What an entry"),
-        (
-            {"ENDPOINTS": {"free": 3}},
-            "name of a semaphore or a dict",
-            "What an entry may say: .*limit",
-        ),
-    ],
-)
-def test_a_message_says_what_helps_with_this_mistake(given, sync, said, hint) -> None:
-    given(**sync)
-    (message,) = messages()
-    assert re.search(said, message.msg), message.msg
-    assert re.search(hint, message.hint), message.hint
+LOADED = """
+import sys
+import django
+
+django.setup()
+print([name for name in sys.modules if name.startswith("django_redis_sync.checks.")])
+"""
 
 
-def test_an_app_that_is_not_installed_is_told_once(settings, caplog) -> None:
+def test_installed_app_loads_the_checks_when_they_run() -> None:
+    words = [sys.executable, "-c", LOADED]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert "[]" == done.stdout.strip()
+
+
+def test_process_without_the_app_installed_logs_one_warning(settings, caplog) -> None:
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if "redis_sync" not in app]
     conf.current.cache_clear()
     for _ in range(3):
         conf.current()
     (record,) = caplog.records
     assert "not in INSTALLED_APPS" in record.getMessage()
-
-
-def test_a_process_is_looked_at_as_soon_as_the_app_is_ready(monkeypatch) -> None:
-    looked: list[int] = []
-    where = "django_redis_sync.engine.threads.warn_about_this_process"
-    monkeypatch.setattr(where, lambda: looked.append(1))
-    apps.get_app_config("django_redis_sync").ready()
-    assert [1] == looked
-
-
-DUMMY = "django.core.cache.backends.dummy.DummyCache"
-CSRF = "django.middleware.csrf.CsrfViewMiddleware"
-
-
-def test_what_is_wrong_and_what_helps_is_said_in_these_words(settings, monkeypatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    own = settings.CACHES["default"]
-    small = {**own, "OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 2}}}
-    settings.CACHES = {"default": own, "none": {"BACKEND": DUMMY}, "pages": {**own}}
-    settings.CACHES["small"] = {**small, "LOCATION": "redis://127.0.0.1:1"}
-    by_all = semaphore_required("there", limit=3)(view)
-    by_address = semaphore_required("there", limit=3, key="ip")(view)
-    three, none, our = {"limit": 3}, [], [MIDDLEWARE]
-    cases: list = [
-        ({"TYPO": 1}, our, none),
-        ({"REQUESTS": {"typo": 1}}, our, none),
-        ({"ENDPOINTS": {"a": {"typo": 1}}}, our, none),
-        ({"CACHE": "nowhere"}, our, none),
-        ({"SEMAPHORES": {"a": {**three, "using": "none"}}}, our, none),
-        ({"ENDPOINTS": {"a": {**three, "timeout": -1}}}, our, none),
-        ({"ENDPOINTS": {"a": {}}}, our, none),
-        ({"SEMAPHORES": {"a": {"limit": 0}}}, our, none),
-        ({"ENDPOINTS": {"nowhere": three}}, none, none),
-        ({"CACHE": "small"}, our, none),
-        ({}, [*our, CSRF], none),
-        ({}, [*our, *our], none),
-        ({}, our, [without_a_limit]),
-        ({}, none, [by_all, races]),
-        ({}, our, [by_address]),
-    ]
-    said = []
-    for given, middleware, views in cases:
-        settings.REDIS_SYNC, settings.MIDDLEWARE = given, middleware
-        settings.ROOT_URLCONF = tuple(path(f"{n}/", one) for n, one in enumerate(views))
-        clear_url_caches()
-        for one in messages(deploy=True):
-            said.append(f"{type(one).__name__} {one.id}: {one.msg} {one.hint}")
-    as_written("checks", sorted({*said}))

@@ -1,33 +1,30 @@
 """`manage.py locks run`: flock(1) for a fleet, from real shells."""
 
-import errno
 import io
-import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_sync import Lock, Semaphore, Unavailable
-from django_redis_sync.management import runner, watchdog
+from django_redis_sync import Lock, Semaphore
+from django_redis_sync.management import runner
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
-from django_redis_sync.protocol.plans import Refusal
 from tests.behaviour.both import eventually
-from tests.support import nursery
+from tests.support import worker_processes
 
 ROOT = Path(__file__).resolve().parent.parent
 LEASE = 3.0
 
-Run = Callable[..., nursery.Process]
+Run = Callable[..., worker_processes.Process]
 
 
 @pytest.fixture
@@ -44,11 +41,11 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
         "DJANGO_SETTINGS_MODULE": "quick_settings",
         "PYTHONWARNINGS": "",
     }
-    started: list[nursery.Process] = []
+    started: list[worker_processes.Process] = []
 
-    def start(*words: str, **more: str) -> nursery.Process:
+    def start(*words: str, **more: str) -> worker_processes.Process:
         started.append(
-            nursery.Process(
+            worker_processes.Process(
                 *("-m", "django", "locks", "run", *words),
                 env={**env, **more},
                 cwd=tmp_path,
@@ -63,7 +60,7 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
         process.communicate()
 
 
-def ended(process: nursery.Process, seconds: float = 60) -> tuple[int, str, str]:
+def ended(process: worker_processes.Process, seconds: float = 60) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
 
@@ -127,6 +124,34 @@ def test_it_renews_for_as_long_as_the_command_runs(run: Run) -> None:
     assert ended(process)[0] == 0
 
 
+def test_ctrl_z_does_not_suspend_what_renews(raw: redis.Redis) -> None:
+    """In a process group below a shell, as at a terminal: elsewhere the kernel ignores Ctrl-Z."""
+    code = """if True:
+        import os, signal, subprocess, sys, time
+        words = [sys.executable, "-m", "django", "locks", "run", "job", "--", "sh", "-c"]
+        words += ["echo up; read line; exit 3"]
+        with subprocess.Popen(
+            words, preexec_fn=os.setpgrp, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as job:
+            job.stdout.readline()
+            os.killpg(job.pid, signal.SIGTSTP)
+            _, status = os.waitpid(job.pid, os.WUNTRACED | os.WNOHANG)
+            for _ in range(20):
+                time.sleep(0.1)
+                _, status = os.waitpid(job.pid, os.WUNTRACED | os.WNOHANG)
+                if status:
+                    job.kill()
+                    sys.exit("it was stopped")
+            job.communicate(b"go on\\n")
+            sys.exit(job.returncode)
+    """
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert 3 == done.returncode, done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_reach_the_command(run: Run, number: signal.Signals) -> None:
     script = f"trap 'echo got it; exit 3' {number.name[3:]}; echo up; while :; do sleep 0.05; done"
@@ -173,7 +198,7 @@ def test_a_command_that_ignores_sigterm_is_killed(
     monkeypatch.setattr(runner, "PATIENCE", 0.5)
     ready = tmp_path / "ready"
     threading.Thread(target=lambda: eventually(ready.exists) and clear("job")).start()
-    order = runner.Order("job", None, None, False, None, None)
+    order = runner.RunOptions("job", None, None, False, None, None)
     before = signal.getsignal(signal.SIGTERM)
     script = f"trap 'echo no' TERM; : > {ready}; while :; do sleep 0.05; done"
     assert runner.run(order, ["sh", "-c", script], io.StringIO()) == 76
@@ -201,34 +226,31 @@ def pids(folder: Path, *names: str) -> list[int]:
     return [int(file.read_text()) for file in files]
 
 
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who descends")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 FAMILY = """
 sleep 61 & echo $! > child
-setsid sh -c 'echo $$ > apart; exec sleep 62' &
-sh -c '(setsid sh -c "echo \\$\\$ > orphan; exec sleep 63" &)'
+setsid sh -c 'echo $$ > apart; exec sleep 62' > /dev/null 2>&1 &
 wait
 """
 
 
 @needs_linux
-def test_a_killed_runner_takes_all_along_before_another_gets_in(run: Run, tmp_path: Path) -> None:
-    """Grandchildren too, those with a session of their own and those whose parent is gone."""
+@pytest.mark.parametrize("how", ["killed", "lost"])
+def test_the_process_group_ends_with_the_permit(run: Run, tmp_path: Path, how: str) -> None:
+    """A process that left the group, here by setsid, is out of reach."""
     process = run("job", "--", "sh", "-c", FAMILY)
-    family = pids(tmp_path, "child", "apart", "orphan")
-    assert all(map(alive, family))
-    process.kill()
-    with Lock("job", blocking_timeout=10):
-        assert [False, False, False] == [alive(pid) for pid in family]
-
-
-@needs_linux
-def test_a_lost_permit_ends_all_of_it(run: Run, tmp_path: Path) -> None:
-    process = run("job", "--", "sh", "-c", FAMILY)
-    family = pids(tmp_path, "child", "apart", "orphan")
-    clear("job")
-    assert 76 == ended(process)[0]
-    assert [False, False, False] == [alive(pid) for pid in family]
+    child, apart = pids(tmp_path, "child", "apart")
+    if how == "killed":
+        process.kill()
+        with Lock("job", blocking_timeout=30):
+            eventually(lambda: not alive(child))
+    else:
+        clear("job")
+        assert 76 == ended(process)[0]
+        eventually(lambda: not alive(child))
+    assert alive(apart)
+    os.kill(apart, signal.SIGKILL)
 
 
 @needs_linux
@@ -288,264 +310,16 @@ def test_who_holds_is_shown_without_the_commands_arguments(run: Run) -> None:
     assert ended(process)[0] == 128 + signal.SIGTERM
 
 
-# In this process
+def test_a_paused_name_is_skipped(run: Run) -> None:
+    actions.pause("job")
+    assert (0, "") == ended(run("job", "--skip", "--", "false"))[::2]
+    assert 75 == ended(run("job", "--wait", "0", "--", "false"))[0]
 
 
-def order(**said: Any) -> runner.Order:
-    usual = {"name": "job", "limit": None, "wait": None, "skip": False, "min_hold": None}
-    return runner.Order(**{**usual, "using": None, **said})
-
-
-@pytest.mark.parametrize(
-    ("said", "asked"),
-    [
-        ({}, (1, math.inf, None, None)),
-        ({"name": "named"}, (None, math.inf, None, None)),
-        ({"limit": 4, "wait": 2.5}, (4, 2.5, None, None)),
-        ({"skip": True}, (1, 0.0, None, None)),
-        ({"skip": True, "wait": 2.5}, (1, 2.5, None, None)),
-        ({"min_hold": 60.0, "using": "other"}, (1, math.inf, 60.0, "other")),
-    ],
-)
-def test_the_permit_is_as_the_options_say(said: Any, asked: Any, settings: Any) -> None:
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"named": {"limit": 2}}}
-    found = runner._semaphore(order(**said), ["/bin/sleep", "30"])
-    assert asked == (found.limit, found.blocking_timeout, found.min_hold, found.using)
-    assert ("locks run: sleep", True) == (found.label, found.renew)
-
-
-@pytest.mark.parametrize(
-    ("program", "kind"),
-    [
-        ("sh", type(None)),
-        ("no-such-command", FileNotFoundError),
-        ("/no/such/command", FileNotFoundError),
-        ("/etc/passwd", PermissionError),
-    ],
-)
-def test_whether_there_is_anything_to_run_is_found_out_before(program: str, kind: type) -> None:
-    assert isinstance(runner._missing(program), kind)
-
-
-@pytest.mark.parametrize(
-    ("reason", "skips"),
-    [
-        ("full", True),
-        ("timeout", True),
-        ("waiters", True),
-        ("paused", True),
-        ("cleared", False),
-        ("kind", False),
-        ("large", False),
-    ],
-)
-def test_what_is_taken_or_paused_is_skipped_and_what_is_wrong_is_said(
-    reason: str, skips: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused = SimpleNamespace(take=lambda: Refusal(reason, "3"))
-    monkeypatch.setattr(runner, "_semaphore", lambda order, command: refused)
-    for skip in (True, False):
-        said = io.StringIO()
-        code = runner.run(order(skip=skip), ["sh"], said)
-        quietly = skip and skips
-        assert (0 if quietly else runner.NOT_ACQUIRED, quietly) == (code, not said.getvalue())
-
-
-def test_without_room_for_a_pipe_the_permit_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full() -> Any:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    said, lease = io.StringIO(), Lock("job").acquire()
-    assert lease
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pipe", full)
-        assert runner.CANNOT_RUN == runner._Job(["sh"], said).under(lease)
-    assert "sh: Too many open files" == said.getvalue() and lease.ended
-
-
-@pytest.mark.parametrize(
-    ("error", "code"), [(FileNotFoundError(), 127), (PermissionError(), 126), (OSError(), 126)]
-)
-def test_a_command_begins_with_the_signals_of_a_shell(
-    error: OSError, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """None is blocked, none is anybody's else."""
-    done: list[Any] = []
-
-    def fails(*words: Any) -> None:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(watchdog, "prctl", lambda *words: None)
-        patch.setattr(signal, "signal", lambda *words: done.append(words))
-        patch.setattr(signal, "pthread_sigmask", lambda *words: done.append(words))
-        patch.setattr(os, "execvp", fails)
-        patch.setattr(os, "_exit", sys.exit)
-        with pytest.raises(SystemExit) as ends:
-            watchdog.become(["backup"], os.getppid())
-    assert code == ends.value.code
-    assert (signal.SIG_SETMASK, []) in done
-    asked = {getattr(signal, name) for name in watchdog.PASSED}
-    assert asked <= {number for number, handler in done if handler is signal.SIG_DFL}
-
-
-def test_a_signal_that_came_while_it_was_started_is_passed_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    child = SimpleNamespace(pid=7, wait=lambda: None)
-    sent: list[int] = []
-    job = runner._Job(["backup"], None)
-
-    def start(words: list[str], **said: Any) -> Any:
-        job._received(signal.SIGTERM, None)
-        assert [] == sent
-        return child
-
-    monkeypatch.setattr(runner.subprocess, "Popen", start)
-    monkeypatch.setattr(job, "_send", sent.append)
-    job._start(SimpleNamespace(name="job", fence=9))  # type: ignore[arg-type]
-    os.close(job._lifeline)
-    assert [signal.SIGTERM] == sent
-
-
-@pytest.mark.parametrize("name", runner._PASSED_ON)
-def test_whoever_waits_for_the_permit_is_ended_by_what_ends_a_command(name: str) -> None:
-    """And by nothing else: that a window has another size, say."""
-    number, job = getattr(signal, name), runner._Job(["backup"], None)
-    if name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"):
-        with pytest.raises(SystemExit) as ends:
-            job._received(number, None)
-        assert 128 + number == ends.value.code
-    else:
-        job._received(number, None)
-    assert [] == job._early
-
-
-@pytest.mark.parametrize("quietly", [False, True])
-def test_a_permit_that_could_not_be_given_back_is_said_unless_its_loss_was(quietly: bool) -> None:
-    def release() -> None:
-        raise Unavailable("Error at redis://:s3cret@h: gone")
-
-    said = io.StringIO()
-    lease: Any = SimpleNamespace(release=release)
-    runner._Job(["backup"], said)._give_back(lease, quietly)
-    told = "The permit could not be given back: Error at redis://***@h: gone"
-    assert ("" if quietly else told) == said.getvalue()
-
-
-def test_without_proc_nobodys_descendants_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watchdog, "Path", lambda _: tmp_path)
-    assert watchdog.descendants() is None
-
-
-def test_where_descendants_cannot_be_told_the_process_group_is_signalled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(watchdog, "descendants", lambda: None)
-    monkeypatch.setattr(watchdog, "reap", lambda command: 1)
-    monkeypatch.setattr(os, "killpg", lambda *words: told.append(words))
-    assert watchdog.signal_all(signal.SIGTERM)
-    assert [(os.getpgrp(), signal.SIGTERM)] == told
-
-
-def test_without_room_for_a_thread_the_end_of_the_command_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks: list[float] = []
-
-    def no_room() -> None:
-        raise RuntimeError("can't start new thread")
-
-    def wait(seconds: float) -> bool:
-        looks.append(seconds)
-        assert len(looks) < 3000, "nobody saw it"
-        time.sleep(0.01)
-        return False
-
-    thread = SimpleNamespace(start=no_room)
-    threads = SimpleNamespace(Thread=lambda **_: thread, Event=threading.Event)
-    monkeypatch.setattr(runner, "threading", threads)
-    job, lease = runner._Job(["sh", "-c", "exit 5"], io.StringIO()), Lock("job").acquire()
-    assert lease
-    monkeypatch.setattr(job, "_done", SimpleNamespace(wait=wait))
-    assert 5 == job.under(lease)
-    assert lease.ended and {runner._LOOK} == {*looks}
-    with pytest.raises(OSError):
-        os.fstat(job._lifeline)
-
-
-def test_a_signal_that_came_before_the_command_was_there_is_passed_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    numbers = [getattr(signal, name) for name in watchdog.PASSED]
-    before = {number: signal.getsignal(number) for number in (*numbers, signal.SIGCHLD)}
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    sent: list[Any] = []
-
-    def fork() -> int:
-        signal.raise_signal(signal.SIGUSR1)
-        return 4242
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fork", fork)
-        patch.setattr(os, "kill", lambda *words: sent.append(words))
-        try:
-            assert 4242 == watchdog.start(["backup"])
-            assert masked == signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-    assert [(4242, signal.SIGUSR1)] == sent
-    assert signal.SIGUSR1 in watchdog.received  # and this process lived on
-    watchdog.received.clear()
-
-
-@pytest.mark.parametrize(
-    ("said", "patience"), [(b"2.5", 2.5), (None, 0.0)], ids=["asked to end", "its parent is dead"]
-)
-def test_the_watchdog_looks_when_something_ended_and_ends_all_when_it_is_told(
-    said: bytes | None, patience: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipes, pipe = list[Any](), os.pipe
-    lifeline, other = pipe()
-    wakes: list[int] = []
-    looks: list[int] = []
-    ended: list[float] = []
-
-    def reap(command: int) -> int | None:
-        looks.append(command)
-        if len(looks) == 3:
-            if said is not None:
-                os.write(other, said)
-            os.close(other)
-        elif len(looks) < 3:  # somebody ended, who is not the command
-            os.write(wakes[0], b"\x11")
-        return 5 if len(looks) == 9 else None
-
-    def end(patience: float) -> None:
-        ended.append(patience)
-        raise SystemExit
-
-    def ends(code: int) -> None:
-        raise SystemExit(code)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pipe", lambda: pipes.append(pipe()) or pipes[-1])
-        patch.setattr(watchdog, "prctl", lambda *words: None)
-        patch.setattr(watchdog, "start", lambda words: 7)
-        patch.setattr(watchdog, "reap", reap)
-        patch.setattr(watchdog, "end", end)
-        patch.setattr(os, "_exit", ends)
-        patch.setattr(signal, "set_wakeup_fd", lambda fd, **_: wakes.append(fd))
-        with pytest.raises(SystemExit):
-            watchdog.main(lifeline, ["backup"])
-    assert ([patience], [7, 7, 7]) == (ended, looks)
-    ((awake, wake),) = pipes
-    with pytest.raises(BlockingIOError):  # read, or it would look without a pause
-        os.read(awake, 1)
-    for descriptor in (lifeline, awake, wake):
-        os.close(descriptor)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_command_starts_ends_it(run: Run, number: signal.Signals) -> None:
+    process = run("job", "--", "sleep", "60")
+    eventually(lambda: taken("job"))
+    process.send_signal(number)
+    assert 128 + number == ended(process)[0]
+    eventually(lambda: not taken("job"))

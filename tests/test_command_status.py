@@ -23,20 +23,16 @@ import pytest
 import redis
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.core.management.color import no_style
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.limits import identity
-from django_redis_sync.management import display, looking, terminal
-from django_redis_sync.management.commands.locks import Command
+from django_redis_sync.management import terminal
 from django_redis_sync.operators import actions
-from django_redis_sync.operators.doctor import Finding
 from django_redis_sync.operators.names import names_in_use
-from django_redis_sync.operators.status import _record, status_of
-from django_redis_sync.operators.words import duration
+from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
-from tests.support import nursery
+from tests.support import worker_processes
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
@@ -86,28 +82,125 @@ def busy(raw: redis.Redis) -> Iterator[None]:
         yield
 
 
+def rows(text: str) -> list[dict[str, str]]:
+    """The tables of a text, whatever the order of their columns: the cells of a row by title."""
+    found: list[dict[str, str]] = []
+    for block in text.split("\n\n"):
+        head: list[tuple[str, int, int]] = []
+        for line in block.splitlines():
+            if re.fullmatch(r"(#|[A-Z]+( [A-Z]+)*)(  +[A-Z]+( [A-Z]+)*)+", line):
+                head = [(one[0], *one.span()) for one in re.finditer(r"#|[A-Z]+( [A-Z]+)*", line)]
+            elif head:
+                cells = [(one[0], *one.span()) for one in re.finditer(r"\S+( \S+)*", line)]
+                row = {}
+                for title, start, end in head:
+                    # A cell begins or ends below its title.
+                    row[title] = next(
+                        (text for text, left, right in cells if start == left or end == right), ""
+                    )
+                found.append(row)
+    return found
+
+
+def by_name(text: str) -> dict[str, dict[str, str]]:
+    return {row["NAME"]: row for row in rows(text)}
+
+
 # The table
 
 
-def test_the_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> None:
+@pytest.mark.promise(25)
+def test_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> None:
     actions.pause("api")
-    head, *lines = locks("status").splitlines()
-    assert re.split(r"  +", head) == [
-        "NAME",
-        "KEYS",
-        "IN USE",
-        "WAITING",
-        "REFUSED",
-        "HELD FOR",
-        "NOTES",
-    ]
-    rows = {line.split("  ")[0]: line for line in lines}
-    assert len(rows) == 8
-    assert re.search(r"exports +2/2 +0 ", rows["exports"])
-    assert re.search(r"api +3 +3 +0 .*paused", rows["api"])
-    assert rows["clash"].endswith("callers disagree")
-    assert rows["for ever"].endswith("permanent")
-    assert " writer " in rows["index"]
+    found = by_name(locks("status"))
+    assert 8 == len(found)
+    assert ("2/2", "0") == (found["exports"]["IN USE"], found["exports"]["WAITING"])
+    assert "1" == found["exports"]["REJECTED"] and found["exports"]["HELD FOR"]
+    assert ("3", "3") == (found["api"]["KEYS"], found["api"]["IN USE"])
+    assert "writer" == found["index"]["IN USE"]
+    notes = {"api": "paused", "clash": "callers disagree", "for ever": "permanent"}
+    assert notes == {name: row["NOTES"] for name, row in found.items() if row["NOTES"]}
+
+
+@pytest.mark.promise(25, 28)
+def test_page_shows_holders_with_their_place_and_their_lease(busy: None) -> None:
+    page = locks("status", "exports")
+    lease = status_of("exports").holders[0]
+    assert "exports: 2 of 2 in use\n" in page
+    row = next(row for row in rows(page) if row["HOLDER"] == lease.id)
+    assert f"{os.uname().nodename}:{os.getpid()}" == row["WHERE"]
+    assert "1" == row["PERMITS"] and row["HELD FOR"] and row["LEASE LEFT"]
+    # On a pipe nothing is cut and nothing is colored.
+    assert row["WHO"].startswith("reports.views.export_everything_for_the_accountants_of_all_c")
+    assert lease.token not in page and "…" not in page and "\x1b" not in page
+    assert "Last 60 min: granted 2, at most 2 in use." in page
+    assert "Trouble: rejected 1." in page
+
+
+def test_page_shows_what_is_odd_about_holders(raw: redis.Redis) -> None:
+    Semaphore("s", 9, min_hold=60, label="early").acquire().release()
+    with Semaphore("s", 9, timeout=math.inf, label="endless"), ReadWriteLock("rw").write:
+        lease = Semaphore("s", 9, label="two").acquire(permits=2)
+        found = rows(locks("status", "s"))
+        (writer,) = rows(locks("status", "rw"))
+        lease.release()
+
+    def shown(label: str) -> dict[str, str]:
+        return next(row for row in found if label in row["WHO"])
+
+    assert ("2", "1") == (shown("two")["PERMITS"], shown("endless")["PERMITS"])
+    assert "permanent" in shown("endless")["LEASE LEFT"]
+    assert "kept by min_hold" in shown("early")["WHO"]
+    assert "all" == writer["PERMITS"]
+
+
+def test_page_shows_waiters_in_order_and_one_that_is_silent(raw: redis.Redis) -> None:
+    with Lock("a"), subprocess_waiter("a") as waiter:
+        eventually(lambda: status_of("a").waiting)
+        page = locks("status", "a")
+        assert "a: 1 of 1 in use, 1 waits\n" in page
+        row = next(row for row in rows(page) if row.get("WAITER"))
+        assert ("1", "1") == (row["#"], row["PERMITS"]) and row["WHO"].startswith("a waiter")
+        waiter.send_signal(signal.SIGSTOP)
+        eventually(lambda: "(silent)" in locks("status", "a"), 30)
+
+
+def test_page_explains_a_permit_that_was_just_handed_over(raw: redis.Redis) -> None:
+    lease = Lock("a").acquire()
+    with subprocess_waiter("a") as waiter:
+        eventually(lambda: status_of("a").waiting)
+        waiter.send_signal(signal.SIGSTOP)
+        lease.release()
+        page = locks("status", "a")
+    assert "\n* Just handed over: it waited, and got its permit" in page
+    assert rows(page)[0]["LEASE LEFT"].endswith("*")
+
+
+def test_page_of_a_busy_policy_has_a_line_for_each_key(raw: redis.Redis) -> None:
+    with contextlib.ExitStack() as stack:
+        for n in range(21):
+            stack.enter_context(Semaphore("api", 3, key=f"k{n}"))
+        stack.enter_context(Semaphore("few", 3, key="k", label="me"))
+        eventually(lambda: listed(*(f"api@k{n}" for n in range(21)), "few@k"))
+        page = locks("status", "api")
+        assert page.startswith("api: 21 keys, 21 in use, 0 waiting, limit 3 each\n")
+        assert 20 == len(rows(page)) and all("1/3" == row["IN USE"] for row in rows(page))
+        assert "20 of 21 are shown" not in page
+        one = locks("status", "api", "--sort", "name", "--top", "1")
+        assert ["api@k0"] == [*by_name(one)] and "1 of 21 are shown: see --top" in one
+        assert ["me"] == [row["WHO"].split(",")[0] for row in rows(locks("status", "few"))]
+
+
+def test_color_is_for_terminals_and_on_demand(busy: None) -> None:
+    assert re.search(r"\x1b\[[\d;]+m2/2", locks("status", force_color=True)), "a full name"
+    assert "\x1b[" not in locks("status")
+
+
+def test_the_list_begins_with_trouble(busy: None) -> None:
+    with Lock("a-quiet-name"):
+        eventually(lambda: "a-quiet-name" in locks("status"))
+        names = [line.split("  ")[0] for line in locks("status").splitlines()[1:]]
+    assert names.index("exports") < names.index("a-quiet-name"), "exports rejected a call"
 
 
 def test_nothing_is_said_in_one_sentence(raw: redis.Redis) -> None:
@@ -162,68 +255,13 @@ def test_json_of_an_unknown_name_is_whole_and_the_code_says_so(busy: None) -> No
     assert (one["name"], one["in_use"], one["holders"]) == ("exprots", 0, [])
 
 
-def test_a_page_answers_who_holds_since_when_where_and_whether_it_was_too_small(
-    busy: None, raw: redis.Redis
-) -> None:
-    page = locks("status", "exports")
-    lease = status_of("exports").holders[0]
-    assert "exports: 2 of 2 in use\n" in page
-    assert page.count(f"{os.uname().nodename}:{os.getpid()}") == 2
-    assert re.search(rf"{lease.id} +[\d.]+ m?s +\d+ s +1 ", page)
-    assert lease.token not in page
-    # On a pipe nothing is cut and nothing is coloured.
-    assert "reports.views.export_everything_for_the_accountants_of_all_countries" in page
-    assert "…" not in page and "\x1b" not in page
-    assert "Last 60 min: granted 2, at most 2 in use." in page
-    assert "Trouble: rejected 1." in page
-
-
-def test_a_page_shows_waiters_in_order(raw: redis.Redis) -> None:
-    with Lock("a"), subprocess_waiter("a"):
-        eventually(lambda: status_of("a").waiting)
-        page = locks("status", "a")
-        assert "a: 1 of 1 in use, 1 waits\n" in page
-        assert re.search(r"^1  [0-9a-f]{8} +\S+ m?s +1  \S+:\d+ +a waiter", page, re.M)
-
-
-def test_a_holder_by_hand_over_is_explained(
-    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = _record
-    monkeypatch.setattr(
-        "django_redis_sync.operators.status._record", lambda text: ("g", *read(text)[1:])
-    )
-    with Lock("handed"):
-        page = locks("status", "handed")
-    assert re.search(r"^[0-9a-f]{8} +\S+ m?s +[\d.]+ s\*  ", page, re.M)
-    assert "\n* Just handed over: it waited, and got its permit" in page
-    assert "the permit goes to the next by itself within 5 s.\n" in page
-
-
-def test_one_is_no_plural(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = Finding("x", "warning", "odd", "so it is", "mend it")
-    last = display.findings([finding], None, no_style())[-1]
-    assert last == "0 errors, 1 warning, 0 ok"
-    with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
-        eventually(lambda: listed("api@1", "api@2"))
-        assert "1 of 2 are shown: see --top" in locks(
-            "status", "api", "--sort", "name", "--top", "1"
-        )
-    stream = StringIO()
-    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda **_: os.terminal_size((80, 3)))
-    terminal.Screen(stream).draw(["1", "2", "3"])
-    assert "more line" not in stream.getvalue()
-    terminal.Screen(stream).draw(["1", "2", "3", "4"])
-    assert "… 2 more lines: make the terminal higher" in stream.getvalue()
-
-
 @contextlib.contextmanager
-def subprocess_waiter(name: str) -> Iterator[None]:
+def subprocess_waiter(name: str) -> Iterator[worker_processes.Process]:
     code = "import django; django.setup(); from django_redis_sync import Lock\n"
     code += f"Lock({name!r}, label='a waiter').acquire()"
-    with nursery.Process("-c", code, env=environment()) as waiter:
+    with worker_processes.Process("-c", code, env=environment()) as waiter:
         try:
-            yield
+            yield waiter
         finally:
             waiter.kill()
 
@@ -232,7 +270,7 @@ def test_marks_are_visible_with_the_way_back(busy: None) -> None:
     actions.pause("exports")
     actions.resize("exports", None, 7)
     page = locks("status", "exports")
-    assert re.search(r"Paused for .*: nobody new gets in. Undo: locks resume exports", page)
+    assert re.search(r"Paused for .*: nothing new is granted. Undo: locks resume exports", page)
     assert "An operator set the limit to 7; callers say 2." in page
     actions.pause("exports", "ann b")
     page = locks("status", "exports", "--key", "ann b")
@@ -257,25 +295,23 @@ def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:
     assert r"\u62a5\u8868" in done.stdout
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 200])
-def test_tables_fit_the_terminal(busy: None, width: int) -> None:
-    seen = looking.at(None, None, "", 100, None)
-    lists = [display.overview(seen, width, no_style())]
-    lists += [
-        display.page(looking.at(g.name, None, "", 100, None), width, no_style())
-        for g in seen.groups
-    ]
-    needed = 64 if width < 64 else width  # what can't give way any more is left to the terminal
-    for line in (line for lines in lists for line in lines):
-        assert terminal.wide(line) <= needed, line
-    if width == 200:
-        assert not any("…" in line for lines in lists for line in lines)
-
-
-def test_columns_stay_aligned_with_wide_letters(busy: None) -> None:
-    lines = locks("status").splitlines()
-    use = {terminal.wide(line[: line.index("1/1") + 3]) for line in lines if "1/1" in line}
-    assert len(use) == 1
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ("name", ["a 2", "a 10", "b"]),
+        ("recent", ["b", "a 2", "a 10"]),
+        ("use", ["a 10", "b", "a 2"]),
+        ("rejected", ["a 2", "a 10", "b"]),
+        ("oldest", ["b", "a 2", "a 10"]),
+    ],
+)
+def test_list_is_in_the_order_asked_for(raw: redis.Redis, order: str, names: list[str]) -> None:
+    with Semaphore("b", 2), Semaphore("a 2", 3), Semaphore("a 10", 1):
+        for name, limit in (("a 2", 3), ("a 2", 3), ("a 10", 1)):
+            assert Semaphore(name, limit).acquire(blocking=False, permits=limit) is None
+        eventually(lambda: listed(*names))
+        raw.zadd(f"{settings.PREFIX}:names", {"a 10": 1, "a 2": 2, "b": 3})
+        assert names == [*by_name(locks("status", "--sort", order))]
 
 
 # Which name is meant
@@ -287,12 +323,9 @@ def test_a_policy_shows_all_its_keys_and_one_by_key(busy: None) -> None:
     assert page.count(" of 5 in use\n") == 3
     for words in (["api", "--key", "42"], ["api@42"]):
         assert locks("status", *words).startswith("api@42: 1 of 5 in use\n")
-
-
-def test_an_address_is_digested_as_request_policies_do(busy: None) -> None:
-    assert locks("status", "api", "--key", "10.0.0.1").startswith(
-        f"api@{identity.digest('ip', '10.0.0.1')}: 1 of 5 in use\n"
-    )
+    address = identity.digest("ip", "10.0.0.1")  # as the policies of requests do it
+    page = locks("status", "api", "--key", "10.0.0.1")
+    assert page.startswith(f"api@{address}: 1 of 5 in use\n")
 
 
 def test_a_plain_name_with_an_at_sign_comes_first(raw: redis.Redis) -> None:
@@ -309,13 +342,19 @@ def test_json_holds_everything_the_table_shows(busy: None) -> None:
     by_name = {one["display"]: one for one in found["names"]}
     assert len(by_name) == 10
     exports = by_name["exports"]
+    about = "name key display kind limit callers_limit override paused_since paused_until in_use"
+    about += " exclusive holding waiting conflicting_limit fence at members holders waiters recent"
+    about += " ever suggested_limit suggested_limit_is_estimate"
+    assert {*about.split()} <= {*exports}, "scripts rely on these"
+    who = "id since held_seconds ends_in_seconds permanent permits state fence host pid thread"
+    assert {*who.split(), "label", "user", "request"} <= {*exports["holders"][0]}
     assert (exports["in_use"], exports["limit"], exports["waiting"]) == (2, 2, 0)
     holder = exports["holders"][0]
     assert holder["host"] == os.uname().nodename and holder["pid"] == os.getpid()
     assert 0 <= holder["held_seconds"] < 60 and 0 < holder["ends_in_seconds"] <= 30
     assert by_name["for ever"]["holders"][0]["permanent"] is True
     assert by_name["for ever"]["holders"][0]["ends_in_seconds"] is None
-    assert by_name["clash"]["clash"]["limit"] == 2
+    assert by_name["clash"]["conflicting_limit"]["limit"] == 2
     assert by_name["index"]["exclusive"] is True
     token = status_of("exports").holders[0].token
     assert token not in json.dumps(found)
@@ -330,7 +369,7 @@ def test_json_holds_everything_the_table_shows(busy: None) -> None:
 @pytest.mark.parametrize(("action", "code"), [("status", 1), ("doctor", 2)])
 def test_redis_down_is_one_line_and_an_exit_code(action: str, code: int) -> None:
     dead = environment(DJANGO_REDIS_SYNC_TEST_URL="redis://me:secret@127.0.0.1:1/0")
-    done = nursery.run(*MANAGE, action, env=dead)
+    done = worker_processes.run(*MANAGE, action, env=dead)
     assert done.returncode == code
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -350,59 +389,13 @@ def test_a_reader_that_leaves_early_is_no_error(busy: None) -> None:
     assert (done.stdout.split()[-1], done.stderr) == ("0", "")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("status", "--sort", "age"), ("status", "--format", "yaml"), ("status", "--top", "0"),
-        ("status", "--watch", "soon"), ("status", "--watch", "-1"), ("log", "--format", "yaml"),
-        ("log", "--top", "some"), ("resize", "exports", "0"), ("resize", "exports", "many"),
-        ("run", "exports", "--limit", "0"), ("run", "exports", "--wait", "-1"),
-        ("run", "exports", "--wait", "nan"), ("run", "exports", "--min-hold", "1e9"),
-        ("clear",), ("pause",), ("resume",), ("run",), ("stat",), (),
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_what_cannot_be_meant_is_refused_before_anything_is_done(words: tuple[str, ...]) -> None:
-    with pytest.raises(CommandError, match="argument"):
-        call_command("locks", *words)
-
-
-def test_the_help_of_run_says_where_the_command_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        Command().create_parser("manage.py", "locks").parse_args(["run", "--help"])
-    usage = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
-    assert usage.startswith("usage: manage.py locks run NAME ") and usage.endswith("-- COMMAND ...")
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        ("--settings", "x"), ("--pythonpath", "."), ("-v", "2"), ("--verbosity", "0"),
-        ("--traceback",), ("--no-color",), ("--force-color",), ("--using", "other"),
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_an_option_may_stand_behind_the_action_too(option: tuple[str, ...]) -> None:
-    parser = Command().create_parser("manage.py", "locks")
-    before, behind = (
-        vars(parser.parse_args(words)) for words in ([*option, "status"], ["status", *option])
-    )
-    assert before == behind != vars(parser.parse_args(["status"]))
-
-
-def test_a_key_needs_a_name(raw: redis.Redis) -> None:
-    with pytest.raises(CommandError) as caught:
-        locks("status", "--key", "1")
-    assert caught.value.returncode == 2
-
-
 # Again and again
 
 
 class Terminal:
     """A command on a pseudo-terminal of 80 × 24."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, **more: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.process = subprocess.Popen(
@@ -411,7 +404,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            env=environment(TERM="xterm-256color"),
+            env=environment(TERM="xterm-256color", **more),
         )
         os.close(slave)
         self.seen = ""
@@ -450,62 +443,50 @@ class Terminal:
 def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
     raw: redis.Redis, ends: str
 ) -> None:
-    with Terminal("status", "watched", "--watch", "0.1") as screen:
+    with Terminal("status", "watched", "--watch", "0") as screen:
         screen.read_until("Nothing is known of watched")
         with Lock("watched", label="a long label that has to be cut at eighty columns, surely"):
             frames = screen.read_until("1 of 1 in use\x1b")
             frames += screen.read_until("a long label that")
         screen.read_until("watched: free")
+        with contextlib.ExitStack() as stack:
+            for _ in range(30):
+                stack.enter_context(Semaphore("watched", 30))
+            frames += screen.read_until("more lines: make the terminal higher")
         if ends == "ctrl-c":
             screen.type(b"\x03")
         else:
             screen.process.send_signal(signal.SIGTERM)
         assert screen.wait() == 0
-    assert "every 100 ms" in screen.seen
+    assert "every 100 ms" in screen.seen  # however often it is asked for
     assert screen.seen.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert screen.seen.replace("^C", "").endswith("\x1b[?25h\x1b[?1049l")
     # Never blank in between: lines are overwritten and then cleared to their right.
     assert "\x1b[2J" not in screen.seen
     for frame in frames.split("\x1b[H")[1:-1]:
         assert frame.count("\x1b[J") == 1 and frame.endswith("\x1b[J")
-        for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).split("\r\n"):
-            assert terminal.wide(line) <= 80
+        lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).split("\r\n")
+        assert len(lines) <= 24 and all(terminal.wide(line) <= 80 for line in lines)
+
+
+def test_watch_goes_on_while_redis_is_down(new_server: Any) -> None:
+    server = new_server()
+    words = ("status", "watched", "--watch", "0.1")
+    with Terminal(*words, DJANGO_REDIS_SYNC_TEST_URL=server.url) as screen:
+        screen.read_until("Nothing is known of watched")
+        server.kill()
+        screen.read_until("is LOCATION in CACHES")
+        server.restart()
+        screen.read_until("Nothing is known of watched")
 
 
 def test_watch_on_a_pipe_gives_a_json_line_each_time(raw: redis.Redis) -> None:
     words = ("status", "a", "--format", "json", "--watch", "0.1")
-    with nursery.Process(*MANAGE, *words, env=environment()) as watch:
+    with worker_processes.Process(*MANAGE, *words, env=environment()) as watch:
         lines = [json.loads(watch.line()) for _ in range(3)]
         watch.send_signal(signal.SIGINT)
         assert watch.wait(10) == 0
     assert [line["names"][0]["display"] for line in lines] == ["a"] * 3
-
-
-# Texts
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0314, "31 ms"),
-        (1.26, "1.3 s"),
-        (59.9, "59 s"),
-        (61, "1 min 1 s"),
-        (3600, "1 h 0 min"),
-        (100_000, "1 d 3 h"),
-        (math.inf, "for ever"),
-        (-1, "0 ms"),
-        (90_000, "1 d 1 h"),
-    ],
-)
-def test_durations_are_for_people(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-def test_a_coloured_line_is_cut_by_what_is_seen() -> None:
-    assert terminal.clip("\x1b[31mabcdef\x1b[0m gh", 4) == "\x1b[31mabc…\x1b[0m"
-    assert terminal.clip("\x1b[31mab\x1b[0m", 4) == "\x1b[31mab\x1b[0m"
-    assert terminal.fit("报表导出", 5) == "报表…"
 
 
 def test_a_name_that_cannot_be_read_does_not_hide_the_others(raw: redis.Redis) -> None:

@@ -41,6 +41,8 @@ OTHER = {
     "trusted_proxies": 1,
     "ipv6_prefix": 56,
     "key": "ip",
+    "share": "user",
+    "share_limit": 1,
     "using": "other",
     "limit": 9,
 }
@@ -75,7 +77,7 @@ def test_requests_says_it_where_nothing_else_does(option: str, requests) -> None
     assert ENTRY[option].checked(OTHER[option]) == getattr(parse("x", {"limit": 1}), option)
 
 
-@pytest.mark.parametrize("option", ["limit", "key", "using"])
+@pytest.mark.parametrize("option", ["limit", "key", "share", "share_limit", "using"])
 def test_what_requests_can_not_say_is_told_where_it_belongs(option: str, requests) -> None:
     requests(**{option: OTHER[option]})
     said = rf"REDIS_SYNC\['REQUESTS'\] has unknown keys: {option} \(it belongs into an entry"
@@ -85,7 +87,7 @@ def test_what_requests_can_not_say_is_told_where_it_belongs(option: str, request
 
 def test_the_refusal_of_all_requests_can_be_set(requests) -> None:
     requests(status=429)
-    assert 429 == parse("x", {"limit": 1}).refusal_status
+    assert 429 == parse("x", {"limit": 1}).refusal_status()
 
 
 def test_the_mixin_has_an_attribute_and_a_method_for_each() -> None:
@@ -96,7 +98,7 @@ def test_the_mixin_has_an_attribute_and_a_method_for_each() -> None:
 
 def test_a_semaphore_in_code_takes_what_the_table_says() -> None:
     parameters = inspect.signature(Semaphore).parameters
-    taken = {name: parameters[name].default for name in parameters if name not in ("name", "limit")}
+    taken = {one.name: one.default for one in parameters.values() if one.kind is one.KEYWORD_ONLY}
     assert {row.name: row.default for row in SEMAPHORE.values()} == taken
 
 
@@ -262,26 +264,28 @@ def test_the_page_has_every_option_once() -> None:
 
 #: Times by module and name, in seconds, roughly.
 TIMES = {
-    "engine.courier": {"LINGER": 5},
-    "engine.errands": {"GIVE_UP": 120},
-    "engine.keeper": {"GLANCE": 60},
-    "engine.loops": {"SLICE": 0.05, "LATE": 0.01, "LOOK": 0.002, "MOST_LATE": 10},
-    "engine.marks": {"EVERY": 1, "STALE": 1, "IDLE": 5},
+    "engine.renewal": {"POLL_INTERVAL": 60},
+    "engine.loops": {"TICK": 0.05, "LATE": 0.01, "LAST_LOOK": 0.002, "MAX_LATE": 10},
+    "engine.overrides": {"EVERY": 1, "STALE": 1, "IDLE": 5},
     "engine.names": {"NOTED_EVERY": 60, "NOTED_AFTER": 0.3},
     "engine.pools": {"FRESH": 1, "_IDLE_FOR": 60, "_AT_ONCE": 0.01, "_SHORTEST": 0.1},
     "engine.server": {"_POLL": 0.05},
-    "engine.tally": {"EVERY": 2, "AGAIN": 10, "LIFE": 30},
-    "engine.threads": {"LINGER": 60, "_STARTING": 0.05, "_SAID_EVERY": 1},
+    "engine.statistics": {"EVERY": 2, "AGAIN": 10, "LIFE": 30},
+    "engine.housekeeping": {"GIVE_UP": 120},
+    "engine.threads": {
+        "CALLBACKS_IDLE": 5,
+        "IDLE_TIMEOUT": 60,
+        "_STARTING": 0.05,
+        "_LOG_INTERVAL": 1,
+    },
     "engine.wire": {"ATTEMPT": 5, "ROUND": 1, "RETRY": 1},
-    "limits.enforcement": {"ATTEMPT": 0.5, "Counted.HOUR": 3600, "_Pressure.MOMENT": 5},
-    "limits.holding": {"LEAD": 0.5},
-    "limits.outage": {"WINDOW": 1, "PROBE": 0.5, "REMIND": 300},
-    "limits.refusal": {"SOONEST": 1, "LATEST": 120, "USUAL": 2},
-    "limits.seats": {"SETTLES": 0.1, "LOOK": 0.005},
-    "locks.abandoned": {"PAUSE": 5},
-    "locks.handle": {"_LEAST": 0.001},
+    "limits.breaker": {"PROBE_INTERVAL": 1, "PROBE_TIMEOUT": 0.5, "REMINDER_INTERVAL": 300},
+    "limits.response": {"LEAD": 0.5},
+    "limits.rejection": {"MIN_SECONDS": 1, "MAX_SECONDS": 120, "DEFAULT_SECONDS": 2},
+    "limits.semaphore": {"ATTEMPT": 0.5, "CountedKeys.HOUR": 3600, "_CROWDED": 5},
+    "locks.callers": {"COLLECT_INTERVAL": 5},
+    "locks.handle": {"_MIN_HOLD_LEFT": 0.001},
     "locks.lease_state": {"_CLOSE": 0.005},
-    "memory": {"TICK": 0.01, "PATIENCE": 2},
     "protocol.plans": {"RIDE_OUT": 30, "UNDO_BUDGET": 1, "TICK": 0.001, "SHORTEST_WAIT": 0.01},
 }
 

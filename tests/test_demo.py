@@ -8,30 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
-from django.conf import settings
 
 from devtools.servers import find_server
-from example_project.demo.judging import (
-    ExportsSeen,
-    KillSeen,
-    SaleSeen,
-    judge_exports,
-    judge_kill,
-    judge_sale,
-)
-from example_project.demo.traffic import Answer
 from example_project.redis_url import neighbour_database
-from example_project.shop.witness import Visit, Witness
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 180
@@ -204,154 +191,6 @@ def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, redis_url: 
         with demo(tmp_path, redis_url, "--exit") as running:
             assert running.ended() == 2
             assert "another demo runs in" in running.text
-
-
-# The judges
-
-
-def visits(path: str = "/line/", count: int = 10, inside: int = 3) -> list[Visit]:
-    """A line in good order: each arrives 0.1 s after the one before, and waits a second."""
-    return [
-        Visit(path, 1, 1, number / 10, 1 + number / 10, min(number + 1, inside))
-        for number in range(count)
-    ]
-
-
-SALE = SaleSeen(
-    buyers=3,
-    tickets=2,
-    answers=[Answer("/", 200), Answer("/", 200), Answer("/", 409)],
-    sold=[(1, 7), (2, 8)],
-    stock=0,
-)
-EXPORTS = ExportsSeen(
-    limit=3,
-    requests=11,
-    in_line="/line/",
-    answers=[Answer("/line/", 200)] * 10 + [Answer("/now/", 503, "1")],
-    visits=visits(),
-)
-KILL = KillSeen(lease=5, before=Answer("/", 503, "1"), first=Answer("/", 0), back=4.2, peak=1)
-
-
-def test_good_evidence_is_judged_good() -> None:
-    assert judge_sale(SALE).faults == ()
-    assert judge_exports(EXPORTS).faults == ()
-    assert judge_kill(KILL).faults == ()
-
-
-@pytest.mark.parametrize(
-    ("case", "fault"),
-    [
-        (replace(SALE, sold=[(1, 7), (1, 8)]), "1 ticket number sold more than once"),
-        (replace(SALE, sold=[(1, 7), (2, 8), (3, 8)]), "3 tickets sold of 2"),
-        (replace(SALE, sold=[]), "0 tickets sold of 2"),
-        (replace(SALE, stock=-1), "the stock ended at -1"),
-        (replace(SALE, answers=[Answer("/", 200)] * 3), "3 buyers were told that they got one"),
-        (replace(SALE, answers=[]), "0 answers to 3 requests"),
-        (replace(SALE, answers=[*SALE.answers[:2], Answer("/", 500)]), "1 request got status 500"),
-        (replace(SALE, answers=[*SALE.answers[:2], Answer("/", 0)]), "1 request got no answer"),
-    ],
-)
-def test_a_bad_sale_is_found(case: SaleSeen, fault: str) -> None:
-    assert fault in judge_sale(case).faults
-
-
-@pytest.mark.parametrize(
-    ("case", "fault"),
-    [
-        (replace(EXPORTS, visits=visits(inside=4)), "4 inside at once, the limit is 3"),
-        (
-            replace(EXPORTS, visits=visits(inside=2)),
-            "only 2 inside at once: the limit was not tried",
-        ),
-        (replace(EXPORTS, visits=[]), "10 served, but 0 were inside"),
-        (replace(EXPORTS, visits=visits("/now/")), "nobody had to wait"),
-        (replace(EXPORTS, answers=EXPORTS.answers[:10]), "nobody was refused"),
-        (
-            replace(EXPORTS, answers=[*EXPORTS.answers[:10], Answer("/now/", 503)]),
-            "1 refusal without Retry-After",
-        ),
-        (
-            replace(EXPORTS, answers=[*EXPORTS.answers[:10], Answer("/line/", 503, "1")]),
-            "1 in line were refused",
-        ),
-        (
-            replace(EXPORTS, visits=[*visits(), Visit("/line/", 1, 1, 2.0, 1.0, 1)]),
-            "7 in line were overtaken",
-        ),
-    ],
-)
-def test_bad_exports_are_found(case: ExportsSeen, fault: str) -> None:
-    assert fault in judge_exports(case).faults
-
-
-@pytest.mark.parametrize(
-    ("case", "fault"),
-    [
-        (
-            replace(KILL, before=Answer("/", 200)),
-            "a second request was let in while the first was inside",
-        ),
-        (replace(KILL, before=Answer("/", 500)), "the next request got 500, not 503"),
-        (replace(KILL, before=Answer("/", 503)), "the refusal had no Retry-After"),
-        (replace(KILL, first=Answer("/", 200)), "the killed worker answered all the same"),
-        (replace(KILL, back=7.0), "the permit came back after 7.0 s, the lease is 5 s"),
-        (replace(KILL, back=None), "the permit came back never, the lease is 5 s"),
-        (replace(KILL, peak=2), "2 inside at once, the limit is 1"),
-        (replace(KILL, peak=0), "0 inside at once, the limit is 1"),
-    ],
-)
-def test_a_permit_that_does_not_come_back_is_found(case: KillSeen, fault: str) -> None:
-    assert fault in judge_kill(case).faults
-
-
-# The witness
-
-
-@pytest.fixture
-def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
-    monkeypatch.setattr(settings, "DEMO_DIR", tmp_path, raising=False)
-    return Witness("door")
-
-
-def test_the_witness_counts_threads(witness: Witness) -> None:
-    together = threading.Barrier(8)
-
-    def visit() -> None:
-        with witness.watch("/", time.monotonic()):
-            together.wait(10)
-
-    in_threads(8, visit)
-    assert list(range(1, 9)) == [visit.inside for visit in witness.visits()]
-    assert witness.present() == []
-
-
-def test_the_witness_forgets_a_killed_process(witness: Witness, tmp_path: Path) -> None:
-    code = (
-        "import time; from django.conf import settings;"
-        f"settings.configure(DEMO_DIR={str(tmp_path)!r});"
-        "from example_project.shop.witness import Witness;"
-        "visit = Witness('door').watch('/', time.monotonic()); visit.__enter__();"
-        "print(flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        assert [(other.pid, os.getpid())] == [(v.pid, v.parent) for v in witness.present()]
-        other.kill()
-        other.wait()
-    assert witness.present() == []
-    with witness.watch("/", time.monotonic()) as visit:
-        assert visit.inside == 1
-
-
-def in_threads(count: int, work: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 # The locks' own database

@@ -44,7 +44,7 @@ PAGES = {
 
 BLOCK = re.compile(
     r"(?:^<!-- needs: (?P<needs>[\w.]+) -->\n)?"
-    r"(?:^```(?P<language>\w*)\n(?P<shown>.*?)^```$|^<!-- python\n(?P<hidden>.*?)^-->$)",
+    r"(?:^```(?P<language>[\w{}-]*)\n(?P<shown>.*?)^```$|^<!-- python\n(?P<hidden>.*?)^-->$)",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -236,7 +236,7 @@ def test_what_a_page_has_made_is_a_target_of_the_makefile(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_no_block_of_an_unknown_language(name: str) -> None:
-    known = {"python", "console", "sh", "shell", "bash", "text", "json", "ini", "lua", "nginx"}
+    known = {"python", "console", "sh", "shell", "bash", "text", "json", "ini", "{eval-rst}"}
     assert set() == {block.language for block in blocks(PAGES[name])} - known
     fences = len(re.findall(r"^```", PAGES[name].read_text(encoding="utf-8"), re.MULTILINE))
     shown = [block for block in blocks(PAGES[name]) if block.language]
@@ -260,6 +260,18 @@ def test_every_picture_is_there_and_says_what_it_shows(name: str) -> None:
     assert [] == [
         path for said, path in pictures if not said or not (PAGES[name].parent / path).is_file()
     ]
+
+
+def test_each_public_name_has_an_entry_in_the_api_reference() -> None:
+    import django_redis_sync
+    from django_redis_sync import exceptions
+
+    page = PAGES["api"].read_text(encoding="utf-8")
+    entries = set(re.findall(r"^\.\. auto\w+:: ([\w.]+)", page, re.MULTILINE))
+    documented = {entry.rpartition(".")[2] for entry in entries}
+    if "django_redis_sync.exceptions" in entries:
+        documented |= {name for name, value in vars(exceptions).items() if isinstance(value, type)}
+    assert set() == set(django_redis_sync.__all__) - documented
 
 
 def test_the_quickstart_takes_under_twenty_lines() -> None:

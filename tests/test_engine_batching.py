@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import math
 import sys
 import time
-import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -15,10 +12,9 @@ import pytest
 from redis import exceptions as errors
 
 from django_redis_sync.engine import batching, loops
-from django_redis_sync.engine import hub as hubs
-from django_redis_sync.engine.batching import MANY, MOST, Batch, Batcher, Order
+from django_redis_sync.engine.batching import Batcher
 from django_redis_sync.engine.hub import Hub
-from django_redis_sync.engine.loops import Patience
+from django_redis_sync.engine.loops import LoopTimeout
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 
 PATIENCE = 20.0
@@ -175,37 +171,6 @@ def test_what_comes_while_a_batch_is_in_flight_leaves_in_the_next() -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
-    ("count", "sizes"),
-    [(MANY - 1, [MANY - 1]), (MANY, [MANY // 2] * 2), (MANY + 1, [MANY // 2, MANY // 2 + 1])],
-)
-def test_many_are_two_batches(count: int, sizes: list[int]) -> None:
-    async def main() -> None:
-        line = Line()
-        batcher = Batcher(line)
-        await asyncio.gather(*[batcher.submit(step(f"t{n}")) for n in range(count)])
-        assert sizes == [len(batch) for batch in line.sent]
-
-    run(main())
-
-
-def test_only_the_first_of_many_is_split() -> None:
-    batcher = Batcher(Line())
-    batcher._queue = [Order(step("t"), False, cast(Any, object())) for _ in range(4 * MANY)]
-    assert [2 * MANY, 2 * MANY, 0] == [len(batcher._take(split)) for split in (True, False, True)]
-
-
-def test_a_batch_is_never_larger_than_the_most() -> None:
-    async def main() -> None:
-        line = Line()
-        batcher = Batcher(line)
-        await asyncio.gather(*[batcher.submit(step(f"t{n}")) for n in range(3 * MOST)])
-        sizes = [len(batch) for batch in line.sent]
-        assert (3 * MOST, True) == (sum(sizes), max(sizes) <= MOST)
-
-    run(main())
-
-
 def test_the_least_patient_of_a_batch_rules() -> None:
     """Whoever can wait may ask again; whoever can't must not be kept."""
 
@@ -244,19 +209,6 @@ def test_a_script_the_server_does_not_know_is_sent_whole_before_what_came_meanwh
     run(main())
 
 
-def test_scripts_to_be_sent_whole_stand_first_in_line() -> None:
-    line = Line()
-    orders = [Order(step(token), False, cast(Any, None)) for token in ("a", "b", "later")]
-    batcher = Batcher(line)
-    batcher._queue = [orders[2]]
-    unknown = errors.NoScriptError("no script")
-    patience = cast(Any, None)
-    batcher._deliver(Batch(orders[:2], 0.0, patience), [unknown, unknown], 0.0)
-    assert [("a", True), ("b", True), ("later", False)] == [
-        (order.step.argv[0], order.whole) for order in batcher._queue
-    ]
-
-
 def test_a_step_submitted_while_the_connection_goes_back_is_sent() -> None:
     class Slow(Line):
         async def release(self, connection: Any) -> None:
@@ -277,19 +229,6 @@ def test_a_step_submitted_while_the_connection_goes_back_is_sent() -> None:
         assert ["ok", "meanwhile"] == (await line.later[0]).reply
 
     batcher: Any = None
-    run(main())
-
-
-def test_a_lost_connection_fails_its_batch_and_not_the_next() -> None:
-    async def main() -> None:
-        line = Line(lambda c: OSError("cut") if token_of(c) == "cut" else ["ok"])
-        batcher = Batcher(line)
-        with pytest.raises(Failure) as caught:
-            await batcher.submit(step("cut"))
-        assert "unanswered" == caught.value.why
-        assert ["ok"] == (await batcher.submit(step("next"))).reply
-        assert 1 == line.broken
-
     run(main())
 
 
@@ -315,33 +254,6 @@ def test_a_connection_that_cannot_even_go_back_keeps_nothing_from_the_next() -> 
     run(main())
 
 
-@pytest.mark.parametrize("where", ["send_packed_command", "read_response"])
-def test_what_failed_is_freed_without_the_garbage_collector(where: str) -> None:
-    async def fail(*_: Any, **__: Any) -> None:
-        try:
-            raise OSError("cut")
-        except OSError as error:
-            raise errors.ConnectionError("cut") from error
-
-    async def main() -> None:
-        line = Line()
-        setattr(line, where, fail)
-        batcher = Batcher(line)
-        waiting = batcher.submit(step("a"))
-        freed = weakref.ref(waiting)
-        await asyncio.wait([waiting])
-        assert isinstance(waiting.exception(), Failure)
-        del waiting
-        await batcher.aclose()
-        assert freed() is None
-
-    gc.disable()
-    try:
-        run(main())
-    finally:
-        gc.enable()
-
-
 def test_a_mistake_of_our_own_leaves_nobody_waiting_and_no_reply_for_the_next() -> None:
     class Odd(Line):
         async def read_response(self, timeout: float = 0.0) -> Any:
@@ -359,18 +271,6 @@ def test_a_mistake_of_our_own_leaves_nobody_waiting_and_no_reply_for_the_next() 
         assert ["ok", "even"] == (await batcher.submit(step("even"))).reply
         await batcher.aclose()
         assert (1, 0) == (line.broken, line.lent)
-
-    run(main())
-
-
-def test_an_error_of_the_server_is_of_one_step() -> None:
-    async def main() -> None:
-        line = Line(lambda c: errors.ResponseError("WRONGTYPE") if token_of(c) == "bad" else ["ok"])
-        batcher = Batcher(line)
-        good, bad = batcher.submit(step("good")), batcher.submit(step("bad"))
-        with pytest.raises(Failure, match="WRONGTYPE"):
-            await bad
-        assert (["ok"], 0) == ((await good).reply, line.broken)
 
     run(main())
 
@@ -435,12 +335,6 @@ def outcomes(line: Line, count: int) -> list[Any]:
     return cast(list[Any], run(main()))
 
 
-def test_replies_that_came_together_are_asked_for_once() -> None:
-    line = Read(b"*1\r\n:0\r\n*1\r\n:1\r\n*1\r\n", b":2\r\n*2\r\n$2\r\nok\r\n$-1\r\n")
-    assert [[0], [1], [2], ["ok", None]] == outcomes(line, 4)
-    assert 2 == line.asked  # each time that the socket had to be read
-
-
 def test_an_error_among_replies_that_came_together_is_of_its_step() -> None:
     line = Read(b"*1\r\n:0\r\n-ERR no\r\n*1\r\n:2\r\n-WRONGTYPE no\r\n")
     assert [[0], "final", [2], "final"] == outcomes(line, 4)
@@ -465,57 +359,6 @@ def test_news_of_the_connection_among_replies_go_to_redis_py() -> None:
     assert [[b"MOVING", 7]] == line.pushed
 
 
-def test_nothing_is_lent_or_waited_for_between_two_runs() -> None:
-    async def main() -> None:
-        line = Line()
-        batcher = Batcher(line)
-        for number in range(3):
-            await batcher.submit(step(f"t{number}"))
-            while line.lent:
-                await asyncio.sleep(0)
-
-    run(main())
-
-
-@pytest.mark.parametrize("reply", [["ok", "t"], errors.ConnectionError("cut")], ids=["ok", "cut"])
-def test_what_has_its_answer_is_freed_while_others_are_under_way(reply: Any) -> None:
-    async def main() -> None:
-        line = Line(lambda command: ["ok", "t"] if len(line.sent) > 1 else reply)
-        line.silent = True
-        batcher = Batcher(line)
-        first = batcher.submit(step("first"))
-        await line.gets(1)
-        second = batcher.submit(step("second"))
-        line.speak()
-        await asyncio.wait([first])
-        assert (first.exception() is None) == isinstance(reply, list)
-        freed = weakref.ref(first)
-        del first
-        await line.gets(2)
-        assert (None, False) == (freed(), second.done())
-        line.speak()
-        await second
-
-    run(main())
-
-
-def test_the_next_orders_leave_before_the_answers_wake_any_task() -> None:
-    async def main() -> None:
-        line = Line()
-        line.silent = True
-        batcher, sent = Batcher(line), list[int]()
-        first = batcher.submit(step("first"))
-        first.add_done_callback(lambda _: sent.append(len(line.sent)))
-        await line.gets(1)
-        second = batcher.submit(step("second"))
-        line.silent = False
-        line.speak()
-        await asyncio.gather(first, second)
-        assert [2] == sent
-
-    run(main())
-
-
 @pytest.mark.parametrize(
     ("where", "why"), [("get_connection", "unreachable"), ("send_packed_command", "unanswered")]
 )
@@ -531,44 +374,6 @@ def test_what_failed_on_its_way_may_have_run_and_without_a_connection_nothing_wa
         with pytest.raises(Failure) as caught:
             await Batcher(line).submit(step("first"))
         assert why == caught.value.why
-
-    run(main())
-
-
-def test_a_connection_that_came_late_because_the_loop_was_busy_is_made_again() -> None:
-    class Slow(Line):
-        tries = 0
-
-        async def get_connection(self) -> Line:
-            self.tries += 1
-            if self.tries == 1:
-                time.sleep(0.2)
-                await asyncio.sleep(0.01)  # now it is known how late it is
-                raise errors.TimeoutError("Timeout connecting to server")
-            return await super().get_connection()
-
-    async def main() -> None:
-        line = Slow()
-        assert ["ok", "first"] == (await Batcher(line).submit(step("first"))).reply
-        assert 2 == line.tries
-
-    run(main())
-
-
-def test_a_connection_that_came_late_on_a_loop_that_is_on_time_is_a_failure() -> None:
-    class Late(Line):
-        tries = 0
-
-        async def get_connection(self) -> Line:
-            self.tries += 1
-            assert self.tries < 9
-            raise errors.TimeoutError("Timeout connecting to server")
-
-    async def main() -> None:
-        line = Late()
-        with pytest.raises(Failure) as caught:
-            await Batcher(line).submit(step("first"))
-        assert ("unreachable", 1) == (caught.value.why, line.tries)
 
     run(main())
 
@@ -660,7 +465,7 @@ def test_what_has_no_answer_when_its_loop_ends_fails(monkeypatch: pytest.MonkeyP
 
 async def waited(seconds: float) -> float:
     began = time.monotonic()
-    patience = Patience(seconds)
+    patience = LoopTimeout(seconds)
     with pytest.raises(asyncio.TimeoutError), patience:
         await asyncio.get_running_loop().create_future()
     return time.monotonic() - began
@@ -671,25 +476,6 @@ def test_patience_ends_when_its_time_is_over(seconds: float) -> None:
     assert seconds <= run(waited(seconds)) < seconds + 5
 
 
-@pytest.mark.parametrize("limit", [0.02, 10**6], ids=["the limit", "its own"])
-def test_of_two_times_for_an_answer_the_shorter_rules(limit: float) -> None:
-    async def main() -> None:
-        patience = Patience(0.02 if limit > 1 else 10**6)
-        patience.limit(limit)
-        began = time.monotonic()
-        with pytest.raises(asyncio.TimeoutError), patience:
-            await asyncio.get_running_loop().create_future()
-        assert time.monotonic() - began < 5
-
-    run(main())
-
-
-def test_no_timer_of_redis_pys_ends_a_wait_for_a_reply() -> None:
-    line = Line()
-    outcomes(line, 3)
-    assert {math.inf} == line.timeouts
-
-
 def test_time_in_which_the_loop_was_blocked_does_not_count() -> None:
     async def main() -> float:
         waiting = asyncio.ensure_future(waited(0.3))
@@ -698,23 +484,11 @@ def test_time_in_which_the_loop_was_blocked_does_not_count() -> None:
             time.sleep(0.5)
         return await waiting
 
-    assert run(main()) >= 3 * 0.5 + 0.3 - 3 * loops.SLICE - 0.05
-
-
-def test_an_answer_that_came_while_the_loop_was_blocked_is_heard() -> None:
-    async def main() -> str:
-        answer = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(0.4, answer.set_result, "heard")
-        asyncio.get_running_loop().call_soon(time.sleep, 0.6)
-        patience = Patience(0.3)
-        with patience:
-            return await answer
-
-    assert "heard" == run(main())
+    assert run(main()) >= 3 * 0.5 + 0.3 - 3 * loops.TICK - 0.05
 
 
 def test_a_loop_that_is_never_on_time_has_an_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "MOST_LATE", 0.5)
+    monkeypatch.setattr(loops, "MAX_LATE", 0.5)
 
     async def main() -> float:
         waiting = asyncio.ensure_future(waited(0.2))
@@ -726,26 +500,9 @@ def test_a_loop_that_is_never_on_time_has_an_end_too(monkeypatch: pytest.MonkeyP
     assert 0.2 <= run(main()) < 10
 
 
-def test_a_loop_that_is_always_busy_is_looked_at_so_often_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(loops, "MOST_LOOKS", 2)
-    monkeypatch.setattr(loops, "LATE", -1.0)  # each look is late
-    looks, arm = list[float](), Patience._arm
-
-    def noted(self: Patience, seconds: float) -> None:
-        looks.append(seconds)
-        assert len(looks) < 50
-        arm(self, seconds)
-
-    monkeypatch.setattr(Patience, "_arm", noted)
-    run(waited(0.01))
-    assert [0.01, loops.LOOK, loops.LOOK] == looks
-
-
 def test_who_is_cancelled_while_its_patience_is_over_is_cancelled() -> None:
     async def main() -> None:
-        patience = Patience(0.0)
+        patience = LoopTimeout(0.0)
         while not patience._over:
             await asyncio.sleep(0.01)
         task = asyncio.current_task()
@@ -763,7 +520,7 @@ def test_patience_that_ended_while_nothing_waited_ends_the_next_wait() -> None:
         errors_of_the_loop: list[Any] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: errors_of_the_loop.append(context))
-        patience = Patience(0.02)
+        patience = LoopTimeout(0.02)
         await asyncio.sleep(0.1)
         with pytest.raises(asyncio.TimeoutError), patience:
             await loop.create_future()
@@ -775,7 +532,7 @@ def test_patience_that_ended_while_nothing_waited_ends_the_next_wait() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no task knows how often it was cancelled")
 def test_patience_leaves_no_cancellation_to_the_task() -> None:
     async def main() -> None:
-        with pytest.raises(asyncio.TimeoutError), Patience(0.01):
+        with pytest.raises(asyncio.TimeoutError), LoopTimeout(0.01):
             await asyncio.sleep(PATIENCE)
         task = asyncio.current_task()
         assert task is not None and 0 == task.cancelling()  # type: ignore[attr-defined]
@@ -785,7 +542,7 @@ def test_patience_leaves_no_cancellation_to_the_task() -> None:
 
 def test_patience_that_is_stopped_ends_nothing() -> None:
     async def main() -> None:
-        patience = Patience(0.02)
+        patience = LoopTimeout(0.02)
         with patience:
             await asyncio.sleep(0)
         patience.stop()
@@ -834,32 +591,6 @@ async def listening() -> tuple[Radio, Hub]:
     return radio, hub
 
 
-def test_a_message_wakes_the_waiter_it_names() -> None:
-    async def main() -> None:
-        radio, hub = await listening()
-        mine, other = hub.wait("mine", PATIENCE, "name"), hub.wait("other", PATIENCE, "name")
-        radio.say("mine 7 8 9")
-        assert "7 8 9" == (await mine).reply
-        assert not other.done()
-        await hub.aclose()
-
-    run(main())
-
-
-def test_what_redis_py_heeds_itself_is_no_message_and_no_error() -> None:
-    """As the reply to a look at whether the connection still lives."""
-
-    async def main() -> None:
-        radio, hub = await listening()
-        mine = hub.wait("mine", PATIENCE, "name")
-        radio.said.put_nowait(None)
-        radio.say("mine 7 8 9")
-        assert ("7 8 9", 1) == ((await mine).reply, radio.tuned)
-        await hub.aclose()
-
-    run(main())
-
-
 def test_a_message_before_its_waiter_is_kept_for_it() -> None:
     async def main() -> None:
         radio, hub = await listening()
@@ -870,64 +601,6 @@ def test_a_message_before_its_waiter_is_kept_for_it() -> None:
         waiting = hub.wait("mine", PATIENCE, "name")
         assert waiting.done() and "7 8 9" == waiting.result().reply
         assert not hub.wait("mine", PATIENCE, "name").done()  # once
-        await hub.aclose()
-
-    run(main())
-
-
-def test_messages_for_waiters_that_left_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_EARLY", 0.05)
-
-    async def main() -> None:
-        radio, hub = await listening()
-        for number in range(100):
-            radio.say(f"gone-{number} 7 8 9")
-        while not radio.said.empty():
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert 100 == len(hub._early)
-        while hub._early:
-            await asyncio.sleep(0.01)
-        await hub.aclose()
-
-    run(main())
-
-
-def test_all_ask_again_after_the_hub_subscribed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "PULSE", 1e6)  # no sign of life is due
-
-    async def main() -> None:
-        radio, hub = await listening()
-        waiting = [hub.wait(f"w{n}", 1e6, "name") for n in range(3)]
-        radio.said.put_nowait(errors.ConnectionError("cut"))
-        answers: list[Answer] = await asyncio.gather(*waiting)
-        assert ([None] * 3, 2) == ([answer.reply for answer in answers], radio.tuned)
-        await hub.aclose()
-
-    run(main())
-
-
-def test_a_wait_ends_in_time_without_a_message() -> None:
-    async def main() -> None:
-        _, hub = await listening()
-        assert (await hub.wait("mine", 0.02, "name")).reply is None
-        assert {} == hub._waiters
-        await hub.aclose()
-
-    run(main())
-
-
-def test_a_cancelled_waiter_for_the_hub_is_cancelled() -> None:
-    """wait_for() swallows it before Python 3.12, when it comes together with the answer."""
-
-    async def main() -> None:
-        hub = Hub(Radio(), "test")
-        task = asyncio.ensure_future(hub.ready(PATIENCE))
-        while hub._tried is None or not hub._tried.is_set():
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
         await hub.aclose()
 
     run(main())

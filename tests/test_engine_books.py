@@ -14,16 +14,14 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
-from django_redis_sync.engine import clerk as clerks
-from django_redis_sync.engine import errands as errandses
-from django_redis_sync.engine import marks as markses
+from django_redis_sync.engine import housekeeping as clerks
 from django_redis_sync.engine import names as nameses
-from django_redis_sync.engine import tally as tallies
-from django_redis_sync.engine.clerk import Clerk
-from django_redis_sync.engine.errands import Errands
-from django_redis_sync.engine.marks import Marks
+from django_redis_sync.engine import overrides as markses
+from django_redis_sync.engine import statistics as tallies
+from django_redis_sync.engine.housekeeping import Housekeeper, RetryQueue
 from django_redis_sync.engine.names import Names
-from django_redis_sync.engine.tally import Share, Tally, bucket
+from django_redis_sync.engine.overrides import OverridePoller
+from django_redis_sync.engine.statistics import Gauge, StatisticsBuffer, bucket
 from django_redis_sync.protocol.keys import keys_of, policies
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from django_redis_sync.protocol.scripts import CONSTANTS, script
@@ -35,6 +33,8 @@ FINAL = Failure(errors.ResponseError("WRONGTYPE"), 0.0, "final")
 
 class Recorder:
     """In the place of a server. `fails`: the Failure that everything comes to, if any."""
+
+    alias = "default"
 
     def __init__(self) -> None:
         self.steps: list[Run] = []
@@ -77,7 +77,7 @@ def clock_now() -> float:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock's time."""
     _now[0] = 1000.0
-    for module in (tallies, markses, nameses, errandses, clerks):
+    for module in (tallies, markses, nameses, clerks):
         monkeypatch.setattr(module, "clock", clock_now)
     return _now
 
@@ -94,16 +94,16 @@ def named(name: str, key: str | None = None, template: str = "", keep: int = 360
 # Sums
 
 
-class Books(Tally):
+class Books(StatisticsBuffer):
     """With shares as the test says."""
 
     def __init__(self) -> None:
-        self.now: list[Share] = []
+        self.now: list[Gauge] = []
         super().__init__(lambda: self.now)
 
     def happens(self, kind: str, ms: int = 0, of: Any = None) -> None:
         of = of or named("exports", "7")
-        self.events.append((of.keys, of.template, kind, ms))
+        self.events.append((of.keys, of.template, kind, ms, 1))
 
 
 @pytest.fixture
@@ -115,20 +115,6 @@ def by_group(server: Any) -> dict[str, dict[str, Any]]:
     """What was written, by group."""
     groups = [step.keys[0].partition("{")[2].partition("}")[0] for step in server.steps]
     return dict(zip(groups, server.taken(), strict=True))
-
-
-def test_what_happens_is_summed_by_policy_by_template_and_over_all(
-    tally: Books, server: Any, now: list[float]
-) -> None:
-    tally.happens("g")
-    tally.happens("g", of=named("invoice:1", template="invoice:{pk}"))
-    tally.happens("g", of=named("nightly"))
-    tally.happens("g", of=named("silent", keep=0))
-    tally.tend(server, now[0])
-    written = by_group(server)
-    assert {"%", "exports", "invoice:%7Bpk%7D"} == {*written}
-    counts = {group: json.loads(said["counts"]) for group, said in written.items()}
-    assert [{"g": "3"}, {"g": "1"}, {"g": "1"}] == [counts[g] for g in ("%", *sorted(counts)[1:])]
 
 
 def test_counts_carry_their_milliseconds_and_durations_their_bucket(
@@ -148,7 +134,7 @@ def test_counts_carry_their_milliseconds_and_durations_their_bucket(
 def test_a_share_is_said_when_it_changed_and_again_before_it_ends(
     tally: Books, server: Any, now: list[float]
 ) -> None:
-    tally.now = [Share(named("exports", "7"), 2, 0), Share(named("exports", "8"), 1, 3)]
+    tally.now = [Gauge(named("exports", "7"), 2, 0), Gauge(named("exports", "8"), 1, 3)]
     tally.tend(server, now[0])
     said = by_group(server)["exports"]
     assert [3, 3, [0, 0], {"7": [2, 0], "8": [1, 3]}] == json.loads(said["entry"])
@@ -173,10 +159,10 @@ def test_the_busiest_by_use_and_by_waiters_are_named_and_the_rest_is_bounded(
 ) -> None:
     monkeypatch.setattr(tallies, "NAMED", 1)
     uses = {"a": (5, 0), "b": (4, 1), "c": (0, 9), "d": (3, 2)}
-    tally.now = [Share(named("exports", key), *use) for key, use in uses.items()]
+    tally.now = [Gauge(named("exports", key), *use) for key, use in uses.items()]
     tally.tend(server, now[0])
-    *sums, off, busiest = json.loads(by_group(server)["exports"]["entry"])
-    assert ([12, 12], [4, 2], {"a": [5, 0], "c": [0, 9]}) == (sums, off, busiest)
+    *statistics, off, busiest = json.loads(by_group(server)["exports"]["entry"])
+    assert ([12, 12], [4, 2], {"a": [5, 0], "c": [0, 9]}) == (statistics, off, busiest)
 
 
 def test_refusals_beyond_the_most_are_bounded(
@@ -205,52 +191,6 @@ def test_there_are_only_so_many_groups(
     assert {"g": "10"} == json.loads(written["policy0"]["counts"])
 
 
-def test_what_could_not_be_written_is_added_to_the_next(
-    tally: Books, server: Any, now: list[float]
-) -> None:
-    server.fails = GONE
-    tally.now = [Share(named("exports", "7"), 1, 0)]
-    tally.happens("g")
-    with pytest.raises(Failure):
-        tally.tend(server, now[0])
-    assert tally.unwritten and now[0] + tallies.EVERY == tally.due
-    server.fails = None
-    server.steps.clear()
-    tally.happens("g")
-    tally.tend(server, now[0])
-    said = by_group(server)["exports"]
-    assert ({"g": "2"}, [1, 0]) == (json.loads(said["counts"]), json.loads(said["entry"])[:2])
-    assert not tally.unwritten
-
-
-@pytest.mark.parametrize("failure", [GONE, FINAL], ids=["outage", "for good"])
-def test_a_share_that_could_not_be_written_is_said_anew(
-    failure: Failure, tally: Books, server: Any, now: list[float]
-) -> None:
-    tally.now = [Share(named("exports", "7"), 1, 0)]
-    server.fails = failure
-    with pytest.raises(Failure):
-        tally.tend(server, now[0])
-    server.fails = None
-    server.steps.clear()
-    tally.tend(server, now[0])
-    assert [1, 0] == json.loads(by_group(server)["exports"]["entry"])[:2]
-
-
-def test_of_refusals_that_cannot_be_written_the_busiest_keys_are_kept(
-    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tallies, "MOST_KEYS", 2)
-    server.fails = GONE
-    for n in range(100):
-        tally.happens("n", of=named("exports", f"k{n}"))
-    tally.happens("n", of=named("exports", "k70"))
-    with pytest.raises(Failure):
-        tally.tend(server, now[0])
-    for one in tally._unwritten.values():
-        assert 20 == len(one.refused) and 2 == max(one.refused.values())
-
-
 def test_of_several_writes_one_may_fail(
     tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,26 +206,10 @@ def test_of_several_writes_one_may_fail(
     assert ["exports"] == [*by_group(server)]  # the sums of the site were written
 
 
-def test_what_can_never_be_written_is_dropped(tally: Books, server: Any, now: list[float]) -> None:
-    server.fails = FINAL
-    tally.happens("g")
-    with pytest.raises(Failure):
-        tally.tend(server, now[0])
-    assert not tally.unwritten
-
-
-def test_of_too_many_events_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tallies, "MOST_EVENTS", 3)
-    tally = Books()
-    for ms in range(5):
-        tally.happens("w", ms)
-    assert [2, 3, 4] == [ms for *_, ms in tally.events]
-
-
 def test_a_process_that_ends_takes_its_share_back_and_writes_its_events(
     tally: Books, server: Any, now: list[float]
 ) -> None:
-    tally.now = [Share(named("exports", "7"), 1, 0)]
+    tally.now = [Gauge(named("exports", "7"), 1, 0)]
     tally.tend(server, now[0])
     server.steps.clear()
     tally.happens("r", 5)
@@ -295,17 +219,6 @@ def test_a_process_that_ends_takes_its_share_back_and_writes_its_events(
     said = by_group(server)["exports"]
     assert ("", {"r": str(PAIR + 5)}) == (said["entry"], json.loads(said["counts"]))
     assert not tally.unwritten
-
-
-def test_a_process_that_ends_takes_its_share_back_though_nothing_happened(
-    tally: Books, server: Any, now: list[float]
-) -> None:
-    tally.hurry()
-    assert (math.inf, False) == (tally.due, tally.unwritten)  # it has none
-    tally._leaving, tally.now = False, [Share(named("exports", "7"), 1, 0)]
-    tally.tend(server, now[0])
-    tally.hurry()
-    assert (0.0, True) == (tally.due, tally.unwritten)
 
 
 def test_groups_are_listed_by_their_last_event_and_the_old_ones_go(
@@ -323,53 +236,17 @@ def test_groups_are_listed_by_their_last_event_and_the_old_ones_go(
     ] == server.commands
 
 
-def test_sums_are_kept_as_long_as_the_history_of_their_names(
-    tally: Books, server: Any, now: list[float]
-) -> None:
-    for keep in (7, 360):
-        tally.happens("g", of=named("exports", "7", keep=keep))
-        tally.tend(server, now[0])
-        assert {keep} == {step["keep"] for step in server.taken()}
-    for keep in (360, 7):  # those of the whole site: as long as the longest
-        tally.happens("g", of=named(f"exports-{keep}", "7", keep=keep))
-    tally.tend(server, now[0])
-    kept = [step["keep"] for step in server.taken()]
-    assert [7, 360, 360] == sorted(kept)
-    other = Books()  # with a lease, and nothing that happened
-    other.now = [Share(named("exports", "7", keep=7), 1, 0)]
-    other.tend(server, now[0])
-    assert [7, 7] == [step["keep"] for step in server.taken()]
-
-
-def test_what_happens_while_others_are_added_up_is_written_with_the_next(
-    tally: Books, server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tally.happens("g")
-    monkeypatch.setattr(tally, "_shares", lambda: tally.happens("g") or [])
-    tally.tend(server, now[0])
-    assert (1, now[0] + tallies.EVERY) == (len(tally.events), tally.due)
-
-
-def test_each_prefix_has_a_list_of_its_own_groups(
-    tally: Books, server: Any, now: list[float]
-) -> None:
-    for prefix, name in (("p", "exports"), ("q", "imports")):
-        keys = keys_of(prefix, name, "7", 360)
-        tally.happens("g", of=SimpleNamespace(keys=keys, template=""))
-    tally.tend(server, now[0])
-    listed = {words[1]: words[3:] for words in server.commands if words[0] == "ZADD"}
-    assert {"p:groups": ("exports",), "q:groups": ("imports",)} == listed
-
-
 # The clerk
 
 
 @pytest.fixture
-def clerk(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clerk]:
+def housekeeper(
+    now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Housekeeper]:
     """Without a thread: the test takes its turns. `held`: its leases."""
     monkeypatch.setattr(clerks, "server_of", lambda alias: server)
     held: list[Any] = []
-    made = Clerk("default", lambda: held)
+    made = Housekeeper("default", lambda: held)
     made.held = held  # type: ignore[attr-defined]
     expected: list[float] = []
     monkeypatch.setattr(made._worker, "expect", expected.append)
@@ -379,16 +256,16 @@ def clerk(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def lease(permits: int, of: Any) -> Any:
-    return SimpleNamespace(permits=permits, terms=of)
+    return SimpleNamespace(permits=permits, _settings=of)
 
 
-def test_shares_are_the_permits_held_and_the_waiters(clerk: Any) -> None:
-    clerk.held += [lease(3, named("a")), lease(0, named("b"))]
-    clerk.waits("token", named("c"))
-    found = [(one.of.keys.display, one.in_use, one.waiting) for one in clerk._shares()]
+def test_shares_are_the_permits_held_and_the_waiters(housekeeper: Any) -> None:
+    housekeeper.held += [lease(3, named("a")), lease(0, named("b"))]
+    housekeeper.waits("token", named("c"))
+    found = [(one.of.keys.display, one.in_use, one.waiting) for one in housekeeper._shares()]
     assert [("a", 3, 0), ("b", 1, 0), ("c", 0, 1)] == found
-    clerk.waits("token", None)
-    assert 2 == len([*clerk._shares()])
+    housekeeper.waits("token", None)
+    assert 2 == len([*housekeeper._shares()])
 
 
 @pytest.mark.parametrize(
@@ -403,7 +280,7 @@ def test_after_an_error_the_clerk_goes_on_a_while_later(
     error: Exception,
     level: str,
     said: str,
-    clerk: Any,
+    housekeeper: Any,
     now: list[float],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -413,97 +290,69 @@ def test_after_an_error_the_clerk_goes_on_a_while_later(
     def fail(*_: Any) -> None:
         raise error
 
-    clerk.count(named("a"), "g", 0)
+    housekeeper.count(named("a"), "g", 0)
     now[0] += tallies.EVERY
-    monkeypatch.setattr(clerk.tally, "tend", fail)
-    assert now[0] + clerks.RETRY == clerk._turn()
-    assert not clerk._busy
+    monkeypatch.setattr(housekeeper.tally, "tend", fail)
+    assert now[0] + clerks.RETRY == housekeeper._turn()
+    assert not housekeeper._busy
     assert [(level, said)] == [(record.levelname, record.message) for record in caplog.records]
     assert (error is not GONE) == ("RuntimeError: odd" in caplog.text)
 
 
 def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
-    clerk: Any, now: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    housekeeper: Any, now: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(alias: str) -> Any:
         raise ImproperlyConfigured("no such cache")
 
-    clerk.count(named("a"), "g", 0)
-    clerk.names.add(named("a").keys)
-    clerk.tally.due = now[0]
+    housekeeper.count(named("a"), "g", 0)
+    housekeeper.names.add(named("a").keys)
+    housekeeper.tally.due = now[0]
     with monkeypatch.context() as patch:
         patch.setattr(clerks, "server_of", gone)
-        assert math.inf == clerk._turn()
+        assert math.inf == housekeeper._turn()
     assert "the clerk of 'default' keeps nothing: no such cache" in caplog.text
-    assert not any(book.unwritten for book in clerk._books)
-    clerk.count(named("a"), "g", 0)  # what comes later waits for no retry
-    assert now[0] + tallies.EVERY == clerk._earliest()
+    assert not any(book.unwritten for book in housekeeper._books)
+    housekeeper.count(named("a"), "g", 0)  # what comes later waits for no retry
+    assert now[0] + tallies.EVERY == housekeeper._earliest()
 
 
-def test_an_adopted_lease_is_in_the_sums_though_nothing_happens(clerk: Any, now: Any) -> None:
-    clerk.names.noted.add(named("a").keys.leases)
-    clerk.adopted(named("a", keep=0).keys)
-    assert math.inf == clerk.tally.due
-    clerk.adopted(named("a").keys)
-    assert now[0] + tallies.EVERY == clerk.tally.due
+def test_an_adopted_lease_is_in_the_sums_though_nothing_happens(housekeeper: Any, now: Any) -> None:
+    housekeeper.names.noted.add(named("a").keys.leases)
+    housekeeper.adopted(named("a", keep=0).keys)
+    assert math.inf == housekeeper.tally.due
+    housekeeper.adopted(named("a").keys)
+    assert now[0] + tallies.EVERY == housekeeper.tally.due
 
 
-def test_whatever_is_to_be_written_has_the_clerk_come_in_time(clerk: Any, now: Any) -> None:
+def test_whatever_is_to_be_written_has_the_clerk_come_in_time(housekeeper: Any, now: Any) -> None:
     for act, book in (
-        (lambda: clerk.note(named("a").keys), "names"),
-        (lambda: clerk.count(named("a"), "n", 0), "tally"),
-        (lambda: clerk.adopted(named("a").keys), "tally"),
+        (lambda: housekeeper.note(named("a").keys), "names"),
+        (lambda: housekeeper.count(named("a"), "n", 0), "tally"),
+        (lambda: housekeeper.adopted(named("a").keys), "tally"),
     ):
-        clerk.forget()
-        clerk.expected.clear()
+        housekeeper.forget()
+        housekeeper.expected.clear()
         act()
-        assert [getattr(clerk, book).due] == clerk.expected
-        assert clerk.expected[0] < now[0] + 60
-
-
-def test_the_end_of_a_process_waits_for_what_is_being_written(
-    clerk: Any, now: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[float] = []
-
-    def tend(*_: Any) -> None:
-        clerk.tally.events.clear()  # taken, and not written yet
-        clerk.tally.due = math.inf
-        monkeypatch.setattr(clerks, "clock", lambda: next(times))
-        clerk.last_words(now[0])
-
-    clerk.count(named("a"), "g", 0)
-    now[0] += tallies.EVERY
-    times = iter([now[0] - 1, now[0] - 1, now[0], now[0]])
-    monkeypatch.setattr(clerk.tally, "tend", tend)
-    monkeypatch.setattr(clerks, "time", SimpleNamespace(sleep=waited.append))
-    clerk._turn()
-    assert 2 == len(waited)
-
-
-def test_all_books_are_written_when_the_process_ends(
-    clerk: Any, server: Any, now: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clerk.count(named("a"), "g", 0)
-    clerk.names.add(named("a").keys)
-    monkeypatch.setattr(clerk._worker, "rouse", clerk._turn)
-    clerk.last_words(now[0])  # no time to wait
-    assert server.steps and any(words[0] == "ZADD" for words in server.commands)
-    assert not any(book.unwritten for book in clerk._books)
+        assert [getattr(housekeeper, book).due] == housekeeper.expected
+        assert housekeeper.expected[0] < now[0] + 60
 
 
 def test_marks_that_were_read_for_an_ask_are_read_again_in_time(
-    clerk: Any, policy: Any, server: Any, now: list[float]
+    housekeeper: Any, policy: Any, server: Any, now: list[float]
 ) -> None:
     server.reply = ["p:exports", "17"]
-    plan = clerk.heed(policy)
+    plan = housekeeper.heed(policy)
     with contextlib.suppress(StopIteration):
         plan.send(server.run(next(plan)))
-    assert ("17 0", [0.0]) == (policy.mark, clerk.expected)  # at once: waiters look at the change
-    clerk._turn()
+    assert ("17 0", [0.0]) == (
+        policy.mark,
+        housekeeper.expected,
+    )  # at once: waiters look at the change
+    housekeeper._turn()
     with contextlib.suppress(StopIteration):
-        next(clerk.heed(policy))
-    assert [0.0, now[0] + markses.EVERY] == clerk.expected
+        next(housekeeper.heed(policy))
+    assert [0.0, now[0] + markses.EVERY] == housekeeper.expected
 
 
 # Names
@@ -551,31 +400,6 @@ def test_a_name_in_use_is_written_again_each_minute(server: Any, now: list[float
     assert {named("a").keys.leases} == names.noted
 
 
-def test_lists_that_never_come_again_are_not_kept_in_mind_for_ever(
-    server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nameses, "MOST_NOTED", 3)
-    names = Names(list)
-    for n in range(10):
-        now[0] += 100
-        names.add(keys_of("p", f"exports {n}", "7"))
-        names.tend(server, now[0])
-    assert len(names._trim_at) <= 3 + 1
-
-
-def test_a_list_of_names_is_trimmed_and_kept_once_a_minute(server: Any, now: list[float]) -> None:
-    names, counts = Names(list), []
-    for name in "abc":
-        names.add(named(name).keys)
-        now[0] = max(now[0], names.due)
-        names.tend(server, now[0])
-        words = [command[0] for command in server.commands]
-        counts.append((words.count("ZREMRANGEBYSCORE"), words.count("PEXPIRE")))
-        if name == "b":
-            now[0] += nameses.NOTED_EVERY
-    assert [(1, 1), (1, 1), (2, 2)] == counts
-
-
 def test_names_are_written_in_groups_but_at_once_when_the_process_ends(
     server: Any, now: list[float]
 ) -> None:
@@ -594,19 +418,6 @@ def test_names_are_written_in_groups_but_at_once_when_the_process_ends(
     assert now[0] == names.due
 
 
-def test_no_more_names_are_noted_than_may(
-    server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nameses, "MOST_NOTED", 3)
-    names = Names(list)
-    for n in range(9):
-        names.add(named(f"n{n}").keys)
-    assert (3, 3) == (len(names.noted), len(names.fresh))
-    server.fails = GONE
-    names.tend(server, now[0])
-    assert 3 == len(names.fresh)
-
-
 def test_a_name_that_comes_while_others_are_written_is_written_soon(
     server: Any, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -620,16 +431,6 @@ def test_a_name_that_comes_while_others_are_written_is_written_soon(
     monkeypatch.setattr(Names, "_write", meanwhile)
     names.tend(server, now[0])
     assert now[0] + nameses.NOTED_AFTER == names.due
-
-
-def test_very_many_names_are_written_a_thousand_at_a_time(server: Any, now: list[float]) -> None:
-    names, many = Names(list), [f"n{n}" for n in range(2_500)]
-    for name in many:
-        names.add(named(name).keys)
-    names.tend(server, now[0])
-    written = [words[3::2] for words in server.commands if words[0] == "ZADD"]
-    assert [1000, 1000, 500] == [len(words) for words in written]
-    assert many == [name for words in written for name in words]
 
 
 def test_names_that_could_not_be_written_are_kept(
@@ -664,8 +465,8 @@ def nothing_read(monkeypatch: pytest.MonkeyPatch) -> None:
     keys_of.cache_clear()  # each has its policy
 
 
-def marks_of(waiting: Any = (), in_use: Any = ()) -> Marks:
-    return Marks(lambda: in_use, lambda: waiting)
+def marks_of(waiting: Any = (), in_use: Any = ()) -> OverridePoller:
+    return OverridePoller(lambda: in_use, lambda: waiting)
 
 
 def test_marks_are_read_before_the_first_ask_and_each_second_while_a_policy_is_used(
@@ -724,18 +525,6 @@ def test_a_key_that_was_taken_out_of_a_mark_is_out_of_that_one_only(
     assert ["17 5", "0 5", "17 0", "-"] == found
 
 
-def test_marks_that_changed_together_are_known_together(
-    policy: Any, server: Any, now: list[float]
-) -> None:
-    both = keys_of("p", "exports", "7"), keys_of("p", "imports", "7")
-    server.reply = ["p:exports", "17", "l:imports", "5"]
-    marks_of(both).tend(server, now[0])
-    assert ["17 0", "0 5"] == [keys.mark for keys in both]
-    poked = {step.keys[0] for step in server.steps if step.verb == "operate"}
-    assert {keys.leases for keys in both} == poked
-    assert {1.0} == {step.timeout for step in server.steps}  # the clerk's thread has more to do
-
-
 def test_waiters_look_at_what_changed_and_others_do_not(
     policy: Any, server: Any, now: list[float]
 ) -> None:
@@ -752,16 +541,6 @@ def test_waiters_look_at_what_changed_and_others_do_not(
     assert {"marks"} == {step.verb for step in server.steps}  # nothing new
 
 
-def test_however_many_wait_all_of_them_look_at_what_changed(
-    policy: Any, server: Any, now: list[float]
-) -> None:
-    waiting = [keys_of("p", "exports", str(n)) for n in range(2 * markses._BATCH + 1)]
-    server.reply = ["p:exports", "17"]
-    marks_of(waiting).tend(server, now[0])
-    poked = [step.keys[0] for step in server.steps if step.verb == "operate"]
-    assert sorted(keys.leases for keys in waiting) == sorted(poked)
-
-
 def test_marks_that_cannot_be_read_stay_as_they_were_and_it_is_said_once(
     policy: Any, server: Any, now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -772,7 +551,7 @@ def test_marks_that_cannot_be_read_stay_as_they_were_and_it_is_said_once(
     for _ in range(3):
         now[0] += markses.STALE
         marks.tend(server, now[0])
-    said = "operators' marks can't be read, those last known stay in force: refused"
+    said = "operators' marks can't be read, those last known stay in force: Redis: refused"
     assert ("17 0", [said]) == (policy.mark, caplog.messages)
     assert now[0] + markses.STALE == policy.due
     server.fails = None
@@ -782,13 +561,13 @@ def test_marks_that_cannot_be_read_stay_as_they_were_and_it_is_said_once(
     assert [said] * 2 == caplog.messages
 
 
-# Errands
+# RetryQueue
 
 
 @pytest.fixture
-def errands(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> Errands:
-    monkeypatch.setattr(errandses, "server_of", lambda alias: server)
-    made = Errands("default")
+def errands(now: list[float], server: Any, monkeypatch: pytest.MonkeyPatch) -> RetryQueue:
+    monkeypatch.setattr(clerks, "server_of", lambda alias: server)
+    made = RetryQueue("default")
     monkeypatch.setattr(made._worker, "rouse", lambda: True)
     return made
 
@@ -803,107 +582,46 @@ def tokens(server: Any) -> list[str]:
 
 
 def test_what_failed_is_tried_again_in_its_order_until_it_is_given_up(
-    errands: Errands, server: Any, now: list[float], caplog: pytest.LogCaptureFixture
+    errands: RetryQueue, server: Any, now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     server.fails = GONE
     for token in "abc":
-        errands.send(errand(token))
-    assert now[0] + errandses.RETRY == errands._turn()
+        errands.enqueue(errand(token))
+    assert now[0] + clerks.RETRY == errands._turn()
     assert ["a", "b", "c"] == tokens(server)
     errands._turn()
     assert [] == tokens(server)  # it is not time yet
-    now[0] += errandses.RETRY
-    errands.send(errand("d"))
+    now[0] += clerks.RETRY
+    errands.enqueue(errand("d"))
     errands._turn()
     assert ["a", "b", "c", "d"] == tokens(server)
-    now[0] += errandses.GIVE_UP
+    now[0] += clerks.GIVE_UP
     errands._turn()
     said = f"gave up undoing on {named('x').keys.leases}: refused"
     assert ([said] * 4, False) == (caplog.messages, errands.busy)
 
 
-def test_what_was_done_is_not_done_again(errands: Errands, server: Any, now: list[float]) -> None:
-    errands.send(errand("a"))
+def test_what_was_done_is_not_done_again(
+    errands: RetryQueue, server: Any, now: list[float]
+) -> None:
+    errands.enqueue(errand("a"))
     assert errands.busy
     assert math.inf == errands._turn()
     assert (["a"], False) == (tokens(server), errands.busy)
 
 
-def test_nothing_is_done_later_on_an_alias_that_is_gone(
-    errands: Errands, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def gone(alias: str) -> Any:
-        raise ImproperlyConfigured("no such cache")
-
-    monkeypatch.setattr(errandses, "server_of", gone)
-    errands.send(errand("a"))
-    assert (math.inf, False) == (errands._turn(), errands.busy)
-    assert ["on 'default' nothing is finished later: no such cache"] == caplog.messages
-
-
 def test_what_failed_before_is_not_kept_for_an_alias_that_is_gone(
-    errands: Errands, server: Any, monkeypatch: pytest.MonkeyPatch
+    errands: RetryQueue, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(alias: str) -> Any:
         raise ImproperlyConfigured("no such cache")
 
     server.fails = GONE
-    errands.send(errand("a"))
+    errands.enqueue(errand("a"))
     errands._turn()
-    monkeypatch.setattr(errandses, "server_of", gone)
-    errands.send(errand("b"))
+    monkeypatch.setattr(clerks, "server_of", gone)
+    errands.enqueue(errand("b"))
     assert (math.inf, False) == (errands._turn(), errands.busy)
-
-
-def test_a_mistake_of_our_own_is_tried_again_too(
-    errands: Errands,
-    server: Any,
-    now: list[float],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail(steps: Any) -> Any:
-        raise RuntimeError("odd")
-
-    errands.send(errand("a"))
-    with monkeypatch.context() as patch:
-        patch.setattr(server, "many", fail)
-        assert now[0] + errandses.RETRY == errands._turn()
-    assert ["finishing on 'default' met an error, and is tried again"] == caplog.messages
-    assert "RuntimeError: odd" in caplog.text
-    errands._turn()
-    assert [] == tokens(server)  # it is not time yet
-    errands.hurry()
-    errands._turn()
-    assert ["a"] == tokens(server)
-
-
-def test_the_end_of_a_process_has_what_failed_tried_at_once(
-    errands: Errands, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def many(steps: Any) -> Any:
-        busy.append(errands.busy)
-        return Recorder.many(server, steps)
-
-    busy, roused = list[bool](), list[int]()
-    monkeypatch.setattr(server, "many", many)
-    server.fails = GONE
-    errands.send(errand("a"))
-    errands._turn()
-    server.fails = None
-    assert errands.busy
-    monkeypatch.setattr(errands._worker, "rouse", lambda: roused.append(1) or errands._turn())
-    errands.hurry()
-    assert ([True] * 2, False) == (busy, errands.busy)
-    errands.hurry()
-    assert [1] == roused  # and no thread is started for nothing
-
-
-def test_very_many_go_in_batches(errands: Errands, server: Any) -> None:
-    for n in range(errandses.BATCH + 1):
-        errands.send(errand(str(n)))
-    assert -math.inf == errands._turn()
-    assert errandses.BATCH == len(tokens(server))
 
 
 def test_the_clerk_waits_for_no_answer_for_long(
@@ -916,9 +634,3 @@ def test_the_clerk_waits_for_no_answer_for_long(
     names.tend(server, now[0])
     assert {1.0} == {*server.timeouts}
     assert {1.0} == {step.timeout for step in server.steps}
-
-
-def test_no_answer_to_an_errand_is_waited_for_for_long(errands: Errands, server: Any) -> None:
-    errands.send(errand("a"))
-    errands._turn()
-    assert [1.0] == [step.timeout for step in server.steps]

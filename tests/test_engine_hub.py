@@ -9,14 +9,13 @@ import pytest
 from redis import exceptions as errors
 
 from django_redis_sync.engine import hub as hubs
-from django_redis_sync.engine.hub import PULSE, Hub
-from django_redis_sync.protocol.plans import Answer
+from django_redis_sync.engine.hub import HEARTBEAT_INTERVAL, Hub
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.test_engine_batching import PATIENCE, Radio, run
 
 
 def test_a_sign_of_life_may_be_late_by_more_than_a_second() -> None:
-    assert PULSE + 1 < CONSTANTS["ALIVE"] / 1000
+    assert HEARTBEAT_INTERVAL + 1 < CONSTANTS["ALIVE"] / 1000
 
 
 def test_one_waiter_of_each_name_asks_again_for_all() -> None:
@@ -24,7 +23,7 @@ def test_one_waiter_of_each_name_asks_again_for_all() -> None:
         hub = Hub(None, "p")
         ours = [hub.wait(token, 60, "x") for token in "abc"]
         others = [hub.wait(token, 60, "y") for token in "de"]
-        await asyncio.sleep(1.4 * PULSE)
+        await asyncio.sleep(1.4 * HEARTBEAT_INTERVAL)
         assert [False, False, True] == [done.done() for done in ours]
         assert [False, True] == [done.done() for done in others]
         assert ours[2].result().reply is None
@@ -35,7 +34,7 @@ def test_one_waiter_of_each_name_asks_again_for_all() -> None:
 def test_a_waiter_is_asked_for_signs_of_life_for_as_long_as_it_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hubs, "PULSE", 0.02)
+    monkeypatch.setattr(hubs, "HEARTBEAT_INTERVAL", 0.02)
 
     async def main() -> None:
         hub = Hub(None, "p")
@@ -44,26 +43,6 @@ def test_a_waiter_is_asked_for_signs_of_life_for_as_long_as_it_waits(
             assert answer.reply is None
 
     asyncio.run(main())
-
-
-def test_nobody_is_woken_while_some_waiter_of_the_name_asks_anyway(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(hubs, "clock", lambda: now[0])
-
-    async def main() -> None:
-        hub, waiting = Hub(None, "p"), list[asyncio.Future[Answer]]()
-        for number in range(3):
-            waiting.append(hub.wait(str(number), 60, "x"))
-            now[0] += 0.99 * PULSE
-            hub._beat("x")
-        assert [False] * 3 == [done.done() for done in waiting]
-        now[0] += 0.02 * PULSE
-        hub._beat("x")
-        assert [False, False, True] == [done.done() for done in waiting]
-
-    run(main())
 
 
 def test_who_has_an_answer_or_was_cancelled_is_woken_no_more() -> None:
@@ -82,8 +61,8 @@ def test_a_name_that_nobody_waits_for_is_forgotten() -> None:
     async def main() -> None:
         hub = Hub(None, "p")
         hub.wait("a", 0.01, "x")
-        await asyncio.sleep(2.5 * PULSE)
-        assert {} == hub._rooms
+        await asyncio.sleep(2.5 * HEARTBEAT_INTERVAL)
+        assert {} == hub._by_name
 
     asyncio.run(main())
 
@@ -92,7 +71,7 @@ def test_a_name_that_nobody_waits_for_is_forgotten() -> None:
 
 
 def test_of_too_many_early_messages_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "_MOST_EARLY", 2)
+    monkeypatch.setattr(hubs, "_MAX_EARLY", 2)
 
     async def main() -> None:
         hub = Hub(None, "p")
@@ -116,7 +95,7 @@ def test_an_early_message_is_kept_for_its_time_and_no_longer(
         now[0] += hubs._EARLY / 2
         hub._deliver("new element")
         now[0] += hubs._EARLY / 2
-        hub._sweep()
+        hub._expire()
         assert [False, True] == [hub.wait(token, 60, "x").done() for token in ("old", "new")]
 
     run(main())
@@ -183,26 +162,6 @@ def test_a_subscription_that_cannot_even_be_closed_is_tried_again(pauses: list[i
     run(main())
 
 
-def test_a_subscription_that_came_to_nothing_leaves_no_connection(pauses: list[int]) -> None:
-    class Counting(Deaf):
-        closed = 0
-
-        async def aclose(self) -> None:
-            self.closed += 1
-
-    async def main() -> None:
-        radio = Counting(2)
-        hub = Hub(radio, "p")
-        await hub.ready(PATIENCE)
-        while radio.tuned < 1:
-            await asyncio.sleep(0)
-        assert 2 == radio.closed
-        await hub.aclose()
-        assert 3 == radio.closed
-
-    run(main())
-
-
 def test_the_pauses_between_tries_grow_and_begin_anew_once_it_went_well(pauses: list[int]) -> None:
     async def main() -> None:
         radio = Deaf(4)
@@ -233,59 +192,13 @@ def test_a_hub_that_hears_nothing_is_not_waited_for_longer_than_was_said() -> No
     run(main())
 
 
-def test_a_hub_that_was_closed_listens_again_when_somebody_waits_again() -> None:
-    async def main() -> None:
-        radio = Radio()
-        hub = Hub(radio, "p")
-        for tuned in (1, 2):
-            await hub.ready(PATIENCE)
-            assert tuned == radio.tuned
-            await hub.aclose()
-
-    run(main())
-
-
 # Rooms
-
-
-def test_a_waiter_that_left_gives_no_sign_of_life() -> None:
-    async def main() -> None:
-        hub = Hub(None, "p")
-        stays, leaves = (hub.wait(token, 60, "x") for token in "ab")
-        leaves.cancel()
-        await asyncio.sleep(0)
-        assert ["a"] == [*hub._waiters] == [*hub._rooms["x"].tokens]
-        assert not stays.done()
-
-    run(main())
-
-
-def test_all_are_woken_at_once_when_it_subscribed_anew() -> None:
-    async def main() -> None:
-        hub = Hub(None, "p")
-        waiting = [hub.wait(token, 60, "x") for token in "abc"]
-        hub._subscribed(asyncio.Event())
-        assert [None] * 3 == [done.result().reply for done in waiting]
-
-    run(main())
-
-
-def test_each_waits_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "PULSE", 1e6)
-
-    async def main() -> None:
-        hub = Hub(None, "p")
-        short, long = hub.wait("a", 0.01, "x"), hub.wait("b", 60, "x")
-        assert (await short).reply is None
-        assert not long.done()
-
-    run(main())
 
 
 def test_waits_end_in_the_order_of_their_times_whichever_came_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hubs, "PULSE", 1e6)
+    monkeypatch.setattr(hubs, "HEARTBEAT_INTERVAL", 1e6)
 
     async def main() -> None:
         hub, ended = Hub(None, "p"), list[str]()
@@ -295,34 +208,6 @@ def test_waits_end_in_the_order_of_their_times_whichever_came_first(
             done.add_done_callback(lambda _, token=token: ended.append(token))
         await asyncio.wait_for(asyncio.gather(*waits.values()), PATIENCE)
         assert ["a", "b", "c", "d"] == ended
-
-    run(main())
-
-
-def test_one_timer_rings_for_all_and_only_while_somebody_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hubs, "PULSE", 1e6)
-
-    async def main() -> None:
-        loop, rings, beats = asyncio.get_running_loop(), list[float](), list[bool]()
-        call_later = loop.call_later
-
-        def counted(delay: float, call: Any, *args: Any) -> asyncio.TimerHandle:
-            if call == hub._ring:
-                rings.append(delay)
-            beats.append(call == hub._beat)
-            return call_later(delay, call, *args)
-
-        hub = Hub(None, "p")
-        monkeypatch.setattr(loop, "call_later", counted)
-        waits = [hub.wait(f"t{number}", 60, "x") for number in range(100)]
-        assert ([60], 1) == ([round(delay) for delay in rings], sum(beats))
-        for done in waits:
-            done.cancel()
-        last = hub.wait("last", 0.01, "x")
-        assert (await asyncio.wait_for(last, PATIENCE)).reply is None
-        assert 2 == len(rings)
 
     run(main())
 
@@ -365,7 +250,7 @@ def test_what_was_read_along_with_a_message_is_heard_at_once(words: Any) -> None
 def test_a_hub_subscribes_anew_when_an_error_was_read_along_with_a_message(
     pauses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hubs, "PULSE", 1e6)  # no sign of life is due
+    monkeypatch.setattr(hubs, "HEARTBEAT_INTERVAL", 1e6)  # no sign of life is due
 
     async def main() -> None:
         radio = Radio()
@@ -384,7 +269,7 @@ def test_a_hub_subscribes_anew_when_an_error_was_read_along_with_a_message(
 def test_all_ask_again_when_a_subscription_was_read_along_with_a_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hubs, "PULSE", 1e6)
+    monkeypatch.setattr(hubs, "HEARTBEAT_INTERVAL", 1e6)
 
     async def main() -> None:
         radio = Radio()

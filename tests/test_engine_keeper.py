@@ -3,62 +3,58 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
 from django_redis_sync import Lock
-from django_redis_sync.engine import clerk
-from django_redis_sync.engine import keeper as keeping
-from django_redis_sync.engine.keeper import BATCH, Keeper
+from django_redis_sync.engine import renewal as keeping
+from django_redis_sync.engine.renewal import BATCH, LeaseRenewer
 from django_redis_sync.engine.wire import ROUND
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from tests.behaviour.both import eventually
-from tests.behaviour.watching import counted
-from tests.support import nursery
+from tests.support import worker_processes
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 from tests.support.no_threads import NoThreads
 
 KEYS = keys_of("test", "x")
 
 
-class Kept:
+class RenewableLease:
     """A renewed lease on a clock of the test's own, that counts how often it is looked at."""
 
     def __init__(self, world: World, seconds: float) -> None:
         self.world, self.seconds = world, seconds
         self.until = world.now + seconds
-        self.due = world.now + seconds / 3
+        self._due = world.now + seconds / 3
         self.renewals, self.told_at = 0, math.inf
 
     @property
-    def lapses(self) -> float:
+    def _deadline(self) -> float:
         self.world.counts["looked at"] += 1
         return self.until - 0.05 * self.seconds
 
-    def tend(self, now: float) -> Run | None:
+    def _next_renewal(self, now: float) -> Run | None:
         self.world.counts["tended"] += 1
-        if now >= self.lapses:
-            self.told_at, self.due, self.until = now, math.inf, math.inf
+        if now >= self._deadline:
+            self.told_at, self._due, self.until = now, math.inf, math.inf
             return None
         return Run("renew", ("x",), (), 60.0)
 
-    def tended(self, step: Run, answer: Answer | Failure) -> None:
+    def _renewal_done(self, step: Run, answer: Answer | Failure) -> None:
         now = self.world.now
         if isinstance(answer, Failure):
-            self.due = min(now + self.seconds / 10, self.lapses)
+            self._due = min(now + self.seconds / 10, self._deadline)
             return
         assert now < self.until
         self.renewals += 1
-        self.until, self.due = answer.sent + self.seconds, now + self.seconds / 3
+        self.until, self._due = answer.sent + self.seconds, now + self.seconds / 3
 
 
 class World:
@@ -69,7 +65,7 @@ class World:
         self.now, self.trip, self.answers = 1000.0, trip, True
         self.counts: Counter[str] = Counter()
         self.batches, self.timeouts = list[int](), set[float]()
-        self.leases: list[Kept] = []
+        self.leases: list[RenewableLease] = []
         world = self
 
         class Still:
@@ -87,7 +83,7 @@ class World:
                 return self.expect(world.now)
 
         class Server:
-            def place(self, step: Run) -> None:
+            def node_of(self, step: Run) -> None:
                 return None
 
             def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
@@ -99,26 +95,26 @@ class World:
                     return [Answer(["ok", "1"], sent, world.now) for _ in steps]
                 return [Failure(OSError(), world.now, "unanswered") for _ in steps]
 
-        class Clerk:
+        class Housekeeper:
             def note(self, keys: Any) -> None: ...
 
         monkeypatch.setattr(keeping, "Worker", Still)
         monkeypatch.setattr(keeping, "clock", lambda: world.now)
         monkeypatch.setattr(keeping, "server_of", lambda alias: Server())
-        monkeypatch.setattr(keeping, "clerk", lambda alias, in_use: Clerk())
-        self.keeper = Keeper("simulated")
+        monkeypatch.setattr(keeping, "housekeeper", lambda alias, in_use: Housekeeper())
+        self.renewer = LeaseRenewer("simulated")
 
-    def take(self, seconds: float) -> Kept:
-        lease = Kept(self, seconds)
+    def take(self, seconds: float) -> RenewableLease:
+        lease = RenewableLease(self, seconds)
         self.leases.append(lease)
-        self.keeper.watch(lease, f"t{len(self.leases)}", KEYS)
+        self.renewer.watch(lease, f"t{len(self.leases)}", KEYS)
         return lease
 
     def run(self, seconds: float) -> None:
         """Let so much time pass."""
-        end, mine = self.now + seconds, self.keeper
+        end, mine = self.now + seconds, self.renewer
         while True:
-            workers = [mine._worker, *[lane._worker for lane in mine._lanes.values()]]
+            workers = [mine._worker, *[lane._worker for lane in mine._queues.values()]]
             next_one = min(workers, key=lambda worker: worker.due)
             if next_one.due > end:
                 self.now = max(self.now, end)
@@ -162,15 +158,6 @@ def test_a_round_trip_has_no_more_than_a_batch_of_renewals(
     assert {ROUND} == world.timeouts  # a node that hangs holds up the next batch for no longer
 
 
-def test_a_lease_is_renewed_by_a_third_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch)
-    lease = world.take(30.0)
-    world.run(10.1)
-    assert lease.renewals == 1
-    world.run(60)
-    assert 7 <= lease.renewals <= 8
-
-
 def test_while_nothing_answers_all_are_told_before_their_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -179,7 +166,9 @@ def test_while_nothing_answers_all_are_told_before_their_end(
     world.answers = False
     # The clock of a look does not wait for the round trip: that is on its own thread.
     lanes = []
-    monkeypatch.setattr(keeping.Lane, "send", lambda self, orders: lanes.append(len(orders)))
+    monkeypatch.setattr(
+        keeping.NodeQueue, "enqueue", lambda self, orders: lanes.append(len(orders))
+    )
     world.run(10)
     assert lanes
     assert all(2.8 <= lease.told_at - 1000 <= 2.9 for lease in leases)
@@ -201,10 +190,10 @@ def test_a_renewal_that_failed_is_sent_again_when_its_lease_says(
 def test_a_renewal_on_its_way_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     sent: list[int] = []
-    monkeypatch.setattr(keeping.Lane, "send", lambda self, orders: sent.append(len(orders)))
+    monkeypatch.setattr(keeping.NodeQueue, "enqueue", lambda self, orders: sent.append(len(orders)))
     lease = world.take(3.0)
     world.run(1.5)
-    world.keeper.moved(lease, "t1")  # as after a renewal of the holder's own
+    world.renewer.moved(lease, "t1")  # as after a renewal of the holder's own
     world.run(1.0)
     assert sent == [1]
 
@@ -217,12 +206,12 @@ def test_a_holder_that_shortens_its_lease_is_looked_at_in_time(
     lease = world.take(30.0)
     world.run(1)
     lease.until = world.now + 3
-    world.keeper.moved(lease, "t1")
+    world.renewer.moved(lease, "t1")
     world.run(5)
     assert lease.told_at < 1004
 
 
-@pytest.mark.parametrize("method", ["tend", "tended"])
+@pytest.mark.parametrize("method", ["_next_renewal", "_renewal_done"])
 def test_a_lease_that_fails_stops_no_other(
     method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,22 +224,8 @@ def test_a_lease_that_fails_stops_no_other(
     monkeypatch.setattr(broken, method, fail)
     world.run(10)
     assert sound.renewals >= 9
-    assert ["the keeper of 'simulated' met an error and goes on"] == caplog.messages
+    assert ["the renewal thread of 'simulated' met an error and goes on"] == caplog.messages
     assert "SystemExit" in caplog.text
-
-
-def test_a_lease_that_nobody_has_is_said_and_forgotten(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World(monkeypatch)
-    world.take(math.inf)
-    kept = world.take(3.0)
-    world.leases.clear()
-    del kept
-    world.run(100)
-    assert caplog.text.count("'x' was dropped without a release") == 2
-    assert (0, {}) == (len(world.keeper._schedule), world.keeper._kept)
-    assert world.batches == []
 
 
 @pytest.mark.parametrize("looks", [False, True], ids=["before a look", "after it"])
@@ -261,51 +236,18 @@ def test_what_is_forgotten_is_looked_at_no_more(
     for _ in range(1000):
         world.take(30.0)
     if looks:
-        world.keeper._turn()
+        world.renewer._turn()
     for number in range(1000):
-        world.keeper.forget(f"t{number + 1}")
-    assert len(world.keeper._schedule) == 0
+        world.renewer.forget(f"t{number + 1}")
+    assert len(world.renewer._schedule) == 0
     world.counts.clear()
     world.run(100)
     assert world.counts["tended"] == 0
     assert world.counts["turns of keeper"] <= 2
-    assert world.keeper._schedule.entries == 0
-
-
-# On a real server
-
-
-@pytest.mark.usefixtures("fresh_keeper")
-def test_three_hundred_leases_are_renewed_in_few_round_trips(raw: redis.Redis) -> None:
-    leases = [Lock(f"n{n}", timeout=6, renew=True).acquire() for n in range(300)]
-    with counted(raw) as seen:
-        time.sleep(6)
-        assert all(lease and lease.held for lease in leases)
-    for lease in leases:
-        assert lease
-        lease.release()
-    # Three renewals each, and whatever the registry of names needs.
-    assert 600 <= seen["evalsha"] <= 1300
+    assert world.renewer._schedule.entries == 0
 
 
 # Threads that can't be started
-
-
-@pytest.mark.usefixtures("fresh_keeper")
-def test_a_keeper_that_could_not_start_is_started_by_the_next_use(
-    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = {"timeout": 1.5, "renew": True}
-    with NoThreads(monkeypatch) as none:
-        first = Lock("first", **options).acquire()
-        assert first and first.held and none.tried
-        assert "redis-sync-keeper-default could not start" in caplog.text
-    second = Lock("second", **options).acquire()
-    assert second
-    time.sleep(2.5)
-    assert first.held and second.held and first.owned() and second.owned()
-    first.release()
-    second.release()
 
 
 @pytest.mark.usefixtures("fresh_keeper")
@@ -351,22 +293,6 @@ def test_without_a_thread_of_its_own_a_renewal_is_sent_by_the_one_that_watches(
     lease.release()
 
 
-@pytest.mark.usefixtures("fresh_keeper")
-def test_an_undo_that_got_no_thread_is_done_when_there_is_one(
-    raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lease = Lock("x").acquire()
-    assert lease
-    step = lease._state.giving_back()
-    with NoThreads(monkeypatch):
-        keeping.keeper("default").later(step)
-    assert Lock("x", blocking=False).acquire() is None
-    keeping.keeper("default").later(step)
-    got = Lock("x").acquire(blocking_timeout=5)
-    assert got
-    got.release()
-
-
 #: A process in which the next thread's stack finds no room, then does: nothing in it is faked.
 SQUEEZED = """if True:
     import resource, threading, time
@@ -397,7 +323,7 @@ SQUEEZED = """if True:
 def test_in_a_process_without_room_for_threads_the_next_use_starts_the_keeper(
     raw: redis.Redis,
 ) -> None:
-    done = nursery.run("-c", SQUEEZED)
+    done = worker_processes.run("-c", SQUEEZED)
     assert done.stdout.splitlines() == [
         "no threads",
         "held True",
@@ -413,42 +339,10 @@ def test_a_keeper_whose_alias_is_gone_says_so_once_and_rests(
     settings.CACHES = {**settings.CACHES, "gone": settings.CACHES["default"]}
     lease = Lock("x", using="gone", timeout=1, renew=True).acquire()
     settings.CACHES = {name: one for name, one in settings.CACHES.items() if name != "gone"}
-    mine = keeping.keeper("gone")
-    eventually(lambda: "the keeper of 'gone' keeps nothing" in caplog.text)
+    mine = keeping.renewer("gone")
+    eventually(lambda: "the leases of 'gone' are not renewed any more" in caplog.text)
     turns, before = [], mine._worker._turn
     mine._worker._turn = lambda: turns.append(1) or before()
     time.sleep(0.5)
-    assert lease and caplog.text.count("the keeper of 'gone' keeps nothing") == 1
+    assert lease and caplog.text.count("the leases of 'gone' are not renewed any more") == 1
     assert len(turns) < 5
-
-
-@pytest.mark.parametrize("late", ["a renewal", "nothing"])
-def test_the_end_of_a_process_waits_for_what_is_under_way(
-    monkeypatch: pytest.MonkeyPatch, late: str
-) -> None:
-    world, looks = World(monkeypatch), list[float]()
-    world.take(30.0)
-    world.run(20.0)
-    lane = world.keeper._lanes[None]
-    lane._sending = late == "a renewal"
-
-    def looked(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 3:
-            lane._sending = False
-
-    monkeypatch.setattr(keeping, "time", SimpleNamespace(sleep=looked))
-    world.keeper.last_words(world.now + 1.0)
-    assert (0 if late == "nothing" else 3) == len(looks)
-
-
-@pytest.mark.parametrize(("room", "known"), [(keeping, "_keepers"), (clerk, "_clerks")])
-def test_the_end_of_a_process_waits_as_long_as_an_answer_may_take_for_all_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, room: Any, known: str
-) -> None:
-    told: list[float] = []
-    some = [SimpleNamespace(pid=pid, last_words=told.append) for pid in (os.getpid(), -1)]
-    monkeypatch.setattr(room, known, dict(enumerate([*some, some[0]])))
-    monkeypatch.setattr(room, "clock", lambda: 1000.0)
-    room._last_words()
-    assert [1000.0 + ROUND] * 2 == told

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import threading
-import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,12 +13,16 @@ from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
 from django_redis_sync.engine import pools
-from django_redis_sync.engine import server as servers
-from django_redis_sync.engine.pools import FRESH, AtHand, Borrowed, Exhausted, Own, Waiting
+from django_redis_sync.engine.pools import (
+    FRESH,
+    CachedConnections,
+    CheckedOut,
+    Own,
+    Waiting,
+)
 from django_redis_sync.engine.server import Server
-from django_redis_sync.memory import MemoryServer
-from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Answer, Failure, Run, Sleep, Wait
+from django_redis_sync.protocol.plans import Failure
+from tests.support import worker_processes
 
 
 class Line:
@@ -100,13 +100,13 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return time
 
 
-def hand_of(pool: Any) -> AtHand:
-    hand = AtHand()
+def hand_of(pool: Any) -> CachedConnections:
+    hand = CachedConnections()
     hand.belong_to(pool, Own(pool))
     return hand
 
 
-def use(hand: AtHand | Own, times: int = 1) -> list[Any]:
+def use(hand: CachedConnections | Own, times: int = 1) -> list[Any]:
     """So many connections at the same time, given back."""
     lent = [hand.lend(5.0)[0] for _ in range(times)]
     for connection in lent:
@@ -207,15 +207,6 @@ def test_whoever_is_interrupted_while_a_pool_connects_hears_of_it_and_leaves_not
     assert (1, int(known)) == (pool.cut, 1000 - pool.free)
 
 
-def test_a_pool_that_might_not_answer_in_time_is_asked_for_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pools, "_never_waits", lambda pool: False)
-    pool = Pool()
-    (first,), (second,) = use(hand := hand_of(pool)), use(hand)
-    assert (first, 1000, []) == (second, pool.free, pool.back)
-
-
 def test_a_pool_that_waits_or_may_do_anything_is_known_as_such() -> None:
     class Own(ConnectionPool):
         def get_connection(self, *_: Any, **__: Any) -> Any: ...
@@ -250,22 +241,13 @@ def test_a_connection_goes_back_open_when_all_was_read_of_it(
     bystander, used = use(hand, 2)
     used.connect()
     ends = pytest.raises((Failure, KeyboardInterrupt)) if error else contextlib.nullcontext()
-    with ends, Borrowed(hand, 5.0) as borrowed:
+    with ends, CheckedOut(hand, 5.0) as borrowed:
         assert used is borrowed.connection
         if error:
             raise error
     assert stays == used.is_open
     # What broke one may have broken all: the pool looks at each.
     assert (set() if stays else {bystander, used}) == {*pool.back}
-
-
-def test_a_failure_says_whether_anything_was_sent() -> None:
-    for sends, why in ((False, "unreachable"), (True, "unanswered")):
-        with pytest.raises(Failure) as caught, Borrowed(hand_of(Pool()), 5.0) as borrowed:
-            if sends:
-                borrowed.send(b"PING")
-            raise errors.ConnectionError("cut")
-        assert why == caught.value.why
 
 
 @pytest.mark.parametrize(
@@ -276,7 +258,7 @@ def test_a_failure_says_whether_anything_was_sent() -> None:
     ],
 )
 def test_of_several_commands_some_may_have_left_before_sending_failed(
-    send: Callable[[Borrowed], None], why: str
+    send: Callable[[CheckedOut], None], why: str
 ) -> None:
     """Half a command is none; of a pipeline the first half may have run."""
 
@@ -286,7 +268,7 @@ def test_of_several_commands_some_may_have_left_before_sending_failed(
 
     pool = Pool()
     pool.connection_class = Choked
-    with pytest.raises(Failure) as caught, Borrowed(Own(pool), 5.0) as borrowed:
+    with pytest.raises(Failure) as caught, CheckedOut(Own(pool), 5.0) as borrowed:
         send(borrowed)
     assert why == caught.value.why
 
@@ -316,9 +298,9 @@ def test_only_what_a_lost_connection_cut_is_asked_anew_and_once(
         return [failure if step == "cut" else "done" for step in steps]
 
     with pytest.raises(Failure):
-        pools.anew_if_cut(ask)
+        pools.retry_if_disconnected(ask)
     steps: list[Any] = ["one", "cut", "other"]
-    assert ["done", failure, "done"] == pools.many_anew_if_cut(many, steps)
+    assert ["done", failure, "done"] == pools.retry_many_if_disconnected(many, steps)
     assert asked == len(alone)
     assert [steps, ["cut"]][:asked] == together
 
@@ -378,27 +360,6 @@ class Socket:
         self.set.append(seconds)
 
 
-def test_an_own_connection_is_told_how_long_to_wait_when_that_changes_and_not_each_time() -> None:
-    own = Own(Pool())
-    connection, _ = own.lend(5.0)
-    connection._sock = socket = Socket(5.0)
-    own.release(connection)
-    for within in (5.0, 0.5, 0.5, 0.5, 9.0):
-        with Borrowed(own, within) as borrowed:
-            assert b"OK" == borrowed.read()
-            assert min(within, own.patience) == connection.socket_timeout == socket.seconds
-    assert [0.5, 5.0] == socket.set
-
-
-def test_one_that_its_look_told_to_wait_for_longer_waits_no_longer_than_there_is_time() -> None:
-    own = Own(Pool())
-    connection, _ = own.lend(0.5)
-    connection._sock, connection.socket_timeout = Socket(5.0), 0.5
-    own.release(connection)
-    assert connection is own.lend(0.5)[0]
-    assert 0.5 == connection._sock.seconds
-
-
 def test_a_connection_of_the_pool_that_waits_for_longer_than_there_is_time_stays_idle() -> None:
     pool = Pool()
     hand = hand_of(pool)
@@ -412,27 +373,13 @@ def test_a_connection_of_the_pool_that_waits_for_longer_than_there_is_time_stays
 def test_own_connections_are_closed_when_there_are_too_many_or_they_are_idle_for_long(
     now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_MOST_IDLE", 3)
+    monkeypatch.setattr(pools, "_MAX_IDLE", 3)
     own = Own(Pool())
     some = use(own, 5)
     assert [False, False, True, True, True] == [line.is_open for line in some]
     now[0] += pools._IDLE_FOR + 1
     use(own)
     assert 1 == sum(line.is_open for line in some)
-
-
-def test_one_that_could_not_be_made_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, made = Own(Pool()), list[Line]()
-
-    def make(within: float) -> Line:
-        made.append(Line())
-        made[0].refuses = True
-        return made[0]
-
-    monkeypatch.setattr(own, "_make", make)
-    with pytest.raises(errors.ConnectionError):
-        own.lend(5.0)
-    assert not made[0].is_open
 
 
 def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[float]) -> None:
@@ -460,32 +407,6 @@ def test_one_is_made_and_answers_in_the_time_that_there_is_or_less(said: float |
         assert (timeout, timeout) == (line.socket_timeout, line.socket_connect_timeout)
 
 
-@pytest.mark.parametrize(
-    ("given", "takes"), [((1.0, 3.0), 3.0), ((3.0, 1.0), 3.0), ((None, 1.0), math.inf)]
-)
-def test_a_connection_of_the_pool_takes_as_long_as_the_longer_of_its_times(
-    given: tuple[Any, Any], takes: float
-) -> None:
-    pool = Pool()
-    pool.connection_kwargs = dict(zip(pools._TIMEOUTS, given, strict=True))
-    assert takes == Own(pool).takes
-
-
-def test_what_a_connection_says_of_its_library_is_looked_up_once() -> None:
-    class Telling(Line):
-        looked_up = 0
-
-        def __init__(self, driver_info: Any = None, **given: Any) -> None:
-            super().__init__(**given)
-            type(self).looked_up += driver_info is None
-            self.driver_info = driver_info or "redis-py"
-
-    pool = Pool()
-    pool.connection_class = Telling
-    assert 3 == len(use(Own(pool), 3))
-    assert 1 == Telling.looked_up
-
-
 def test_a_class_that_is_told_nothing_of_its_library_is_not_told() -> None:
     class Plain(Line):
         driver_info = "its own"
@@ -496,17 +417,6 @@ def test_a_class_that_is_told_nothing_of_its_library_is_not_told() -> None:
     pool = Pool()
     pool.connection_class = Plain
     assert 1 == len(use(Own(pool)))
-
-
-def test_all_that_are_idle_are_closed_when_there_will_be_no_more_questions() -> None:
-    pool = Pool()
-    own, hand = Own(pool), hand_of(pool)
-    some = use(own, 3)
-    own.let_go()
-    assert not any(line.is_open for line in some)
-    mine = use(hand, 3)
-    hand.give_back()
-    assert {*mine} == {*pool.back}
 
 
 # Waiters
@@ -543,62 +453,6 @@ def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
     assert [line] != use(own)
 
 
-@pytest.mark.parametrize(
-    ("said", "patience"), [(2.0, 2.0), (60.0, pools.ATTEMPT), (None, pools.ATTEMPT)]
-)
-def test_an_answer_may_take_as_long_as_the_project_says_but_not_longer_than_ours(
-    said: float | None, patience: float
-) -> None:
-    pool = Pool()
-    pool.connection_kwargs = {"socket_timeout": said}
-    assert patience == Own(pool).patience
-
-
-@pytest.mark.parametrize("server", [Server("default"), MemoryServer()], ids=["redis", "memory"])
-def test_a_plan_sleeps_for_as_long_as_it_says(server: Any) -> None:
-    answer = server.perform(Sleep(0.02))
-    assert answer.received - answer.sent >= 0.019
-
-
-def test_the_projects_pool_is_known_to_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "used_pools", used := weakref.WeakSet[Any]())
-    assert {Server("default").pool()} == {*used}
-
-
-def test_a_script_that_is_not_known_and_cannot_be_sent_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mine, failure = Server("default"), Failure(OSError("cut"), 0.0, "unanswered")
-
-    def run(step: Run) -> Answer:
-        raise failure
-
-    monkeypatch.setattr(mine, "run", run)
-    step = Run("renew", ("x",), (), 1.0)
-    assert failure is mine._again(step, errors.NoScriptError("NOSCRIPT"))
-
-
-def test_a_wait_whose_connection_is_cut_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pop(self: Waiting, key: str, seconds: float) -> None:
-        raise errors.ConnectionError("cut")
-
-    monkeypatch.setattr(Waiting, "pop", pop)
-    with pytest.raises(Failure, match="cut") as caught:
-        Server("default").wait(Wait(keys_of("p", "x"), "t", 1.0))
-    assert "unanswered" == caught.value.why
-
-
-def test_a_server_that_is_let_go_closes_what_it_had_open() -> None:
-    mine, pool = Server("default"), Pool()
-    mine._own[pool] = own = Own(pool)
-    mine._at_hand.belong_to(pool, own)
-    lines, at_hand = use(own, 2), use(mine._at_hand, 2)
-    mine.let_go()
-    assert [False, False] == [line.is_open for line in lines]
-    assert {*at_hand} == {*pool.back}
-    assert not {*lines} & {*use(own, 2)}
-
-
 def test_what_is_lent_when_a_server_is_let_go_is_not_kept_when_it_comes_back() -> None:
     mine, pool = Server("default"), Pool()
     mine._own[pool] = own = Own(pool)
@@ -610,52 +464,33 @@ def test_what_is_lent_when_a_server_is_let_go_is_not_kept_when_it_comes_back() -
     assert (False, [borrowed]) == (lent.is_open, pool.back)
 
 
-def test_those_who_died_while_they_waited_leave_their_places() -> None:
-    waiting = Waiting(Own(Pool()))
-    waiting._inside.update(dict.fromkeys(range(-pools.MOST_WAITING, 0)))
-    with pytest.raises(Exhausted):
-        waiting.pop("wake", 0.1)
-    assert b"OK" == waiting.pop("wake", 0.1)
+#: A thread of the parent has the lock of the project's pool while the process forks.
+FORKING = """if True:
+    import os, threading
+    import django
+    django.setup()
+    from django.core.cache import caches
+    from django_redis_sync import Lock
+
+    Lock("x").acquire().release()
+    pool, has_it = caches["default"].client.get_client().connection_pool, threading.Event()
+
+    def hold():
+        with pool._lock:
+            has_it.set()
+            threading.Event().wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    has_it.wait()
+    child = os.fork()
+    if child == 0:
+        Lock("x").acquire().release()
+        os._exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 
 
-def test_a_fork_waits_for_no_lock_of_a_pool_that_another_thread_had(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pool: Any = Pool()
-    pool._lock, pool._fork_lock = theirs = threading.RLock(), threading.RLock()
-    monkeypatch.setattr(pools, "used_pools", {pool})
-    with ThreadPoolExecutor(1) as another:
-        assert all(another.submit(lock.acquire).result() for lock in theirs)
-        pools._free_pools()  # as in a forked child
-        assert all(lock.acquire(timeout=0) for lock in (pool._lock, pool._fork_lock))
-
-
-def test_a_fork_has_all_places_for_those_who_wait() -> None:
-    waiting = Waiting(Own(Pool()))
-    waiting._inside.update(dict.fromkeys(range(-pools.MOST_WAITING, 0)))
-    waiting._pid = -1  # made by the parent
-    assert b"OK" == waiting.pop("wake", 0.1)
-
-
-def test_whoever_waits_takes_a_place_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "MOST_WAITING", 1)
-    waiting = Waiting(Own(Pool()))
-
-    def meanwhile(line: Any, seconds: float) -> bytes:
-        monkeypatch.setattr(pools, "read", lambda line, seconds: b"OK")
-        with ThreadPoolExecutor(1) as another, pytest.raises(Exhausted):
-            another.submit(waiting.pop, "wake", 0.1).result()
-        return b"OK"
-
-    for _ in range(2):
-        monkeypatch.setattr(pools, "read", meanwhile)
-        assert b"OK" == waiting.pop("wake", 0.1)
-
-
-def test_no_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "MOST_WAITING", 1)
-    waiting = Waiting(Own(Pool()))
-    waiting._inside[threading.get_ident()] = None  # alive, and inside
-    with pytest.raises(Exhausted):
-        waiting.pop("wake", 0.1)
-    assert {threading.get_ident(): None} == waiting._inside
+@pytest.mark.usefixtures("clean_redis")
+def test_forked_child_waits_for_no_lock_of_its_parents_pool() -> None:
+    done = worker_processes.run("-c", FORKING)
+    assert "7" == done.stdout.strip(), done.stderr

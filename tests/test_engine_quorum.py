@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import math
-import secrets
-import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,24 +13,18 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
-from django_redis_sync import Lease, Lock, Semaphore
+from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import loops
 from django_redis_sync.engine.quorum import (
     Quorum,
-    async_server,
-    held,
     members,
     quorum_of,
     server,
-    steps,
     voting,
 )
-from django_redis_sync.engine.quorum import loop as quorum_loop
-from django_redis_sync.engine.quorum.async_server import AsyncQuorumServer
 from django_redis_sync.engine.quorum.members import deducted, stretched
-from django_redis_sync.engine.quorum.server import QuorumServer
-from django_redis_sync.engine.quorum.steps import undo
-from django_redis_sync.locks.lease_state import LeaseState, Terms
+from django_redis_sync.engine.quorum.server import AsyncQuorumServer, QuorumServer
+from django_redis_sync.engine.quorum.voting import undo
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
@@ -54,7 +45,7 @@ GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
 )
 def test_an_undo_of_any_step_has_every_argument_in_its_place(step: Run) -> None:
     given = scripts.said("release", undo(step, 1).argv)
-    expected = {"token": "t", "how": "undo", "bury": 1, "mark": "-", "keep": KEYS.keep}
+    expected = {"token": "t", "how": "undo", "tombstone": 1, "mark": "-", "keep": KEYS.keep}
     assert expected == {word: given[word] for word in expected}
 
 
@@ -119,8 +110,8 @@ def five(monkeypatch: pytest.MonkeyPatch) -> Five:
     made = Five({alias: Member() for alias in "abcde"})
     made.later = {alias: Later() for alias in made}
     monkeypatch.setattr(voting, "async_server_of", lambda alias: made[alias])
-    monkeypatch.setattr(async_server, "keeper", lambda alias: made.later[alias])
-    monkeypatch.setattr(async_server, "check", lambda quorum: None)
+    monkeypatch.setattr(server, "renewer", lambda alias: made.later[alias])
+    monkeypatch.setattr(server, "check", lambda quorum: None)
     monkeypatch.setattr(voting, "LATE", 0.0)
     return made
 
@@ -147,16 +138,12 @@ def run(five: Five, *asked: Run) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def nothing_known() -> None:
-    held._known.clear()
+    voting._known.clear()
 
 
 @pytest.mark.parametrize(("servers", "need"), [(3, 2), (4, 3), (5, 3), (7, 4)])
 def test_more_than_half_is_a_majority(servers: int, need: int) -> None:
     assert need == Quorum([str(n) for n in range(servers)]).need
-
-
-def test_a_quorum_is_called_by_its_aliases() -> None:
-    assert "a+b+c" == str(Quorum("abc"))
 
 
 def test_servers_are_asked_for_more_than_is_believed() -> None:
@@ -180,7 +167,7 @@ def test_an_answer_counts_from_before_any_server_was_asked(
         return REPLIES[step.verb]
 
     now = [100.0]
-    monkeypatch.setattr(async_server, "clock", lambda: now[0])
+    monkeypatch.setattr(server, "clock", lambda: now[0])
     for member in five.values():
         member.says = says
     answer = asyncio.run(AsyncQuorumServer(Quorum(five)).run(ask()))
@@ -205,15 +192,15 @@ def test_a_minority_that_waits_asks_again_after_a_while_that_differs(five: Five)
 
     split, full, just = whiles(2, "e"), whiles(0), whiles(2)
     assert len(split) > 3 and len(full) > 3
-    assert max(split) <= async_server.SPLIT[1] and max(full) <= async_server.HELD[1]
-    assert max(just) > async_server.SPLIT[1], "a majority that refuses is no split vote"
+    assert max(split) <= server.SPLIT[1] and max(full) <= server.HELD[1]
+    assert max(just) > server.SPLIT[1], "a majority that refuses is no split vote"
 
 
 def test_a_lease_that_the_vote_itself_outlasted_is_no_grant(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = itertools.count(100.0, 40.0)
-    monkeypatch.setattr(async_server, "clock", lambda: next(now))
+    monkeypatch.setattr(server, "clock", lambda: next(now))
     (refused,) = run(five, ask())
     assert ["no", "full", 0] == refused
     assert all(member.told("release") for member in five.values())
@@ -242,16 +229,6 @@ def test_a_failure_says_that_a_step_may_have_run_where_any_server_leaves_it_open
     assert ("unanswered", True) == (failure.why, "failed with: late" in str(failure.cause))
 
 
-def test_a_step_that_a_server_was_cancelled_on_may_have_run() -> None:
-    async def main() -> None:
-        votes, cancelled = voting.Votes({}, {}), asyncio.get_running_loop().create_future()
-        cancelled.cancel()
-        voting._count(cancelled, "a", votes)
-        assert "unanswered" == votes.failures["a"].why
-
-    asyncio.run(main())
-
-
 def test_a_pause_on_any_server_is_the_reason_that_is_told(five: Five) -> None:
     five.ok()
     says(five, "acquire", ["no", "paused", 0], "c")
@@ -264,22 +241,6 @@ def test_a_majority_that_refuses_a_step_is_an_error_of_the_servers(five: Five) -
         five[alias].says = lambda step: refused
     (failure,) = run(five, ask())
     assert ("final", errors.ResponseError) == (failure.why, type(failure.cause))
-
-
-def test_each_try_is_remembered_for_as_long_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(held, "clock", lambda: now[0])
-    one = held.Held("t")
-    for _ in range(2):
-        now[0] += 200
-        one.again()
-        assert now[0] + held.FORGET == one.until
-
-
-def test_of_an_ask_that_was_refused_nothing_is_remembered(five: Five) -> None:
-    five.ok("30302")
-    assert "no" == run(five, ask())[0][0]
-    assert {} == held._known
 
 
 def test_a_lease_that_never_ends_never_ends(five: Five) -> None:
@@ -357,23 +318,12 @@ def test_a_waiter_that_gives_up_has_nothing_to_undo(five: Five) -> None:
     before = [len(member.told("release")) for member in five.values()]
     assert [["gone"]] == run(five, giveup)
     assert before == [len(member.told("release")) for member in five.values()]
-    assert {} == held._known
+    assert {} == voting._known
 
 
 def test_what_this_process_knows_nothing_of_is_lost(five: Five) -> None:
     assert [["lost"], ["lost"]] == run(five, RENEW, RELEASE)
     assert [] == [step for member in five.values() for step in member.asked]
-
-
-def test_an_error_that_is_no_servers_ends_the_vote(five: Five) -> None:
-    five["c"].says = lambda step: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        run(five, ask())
-    failed: asyncio.Future[Any] = asyncio.Future(loop=asyncio.new_event_loop())
-    failed.set_exception(ZeroDivisionError())
-    with pytest.raises(ZeroDivisionError):
-        voting._count(failed, "a", voting.Votes({}, {}))
-    failed.get_loop().close()
 
 
 def test_a_majority_that_grants_to_somebody_who_gave_up_meanwhile_takes_it_back(
@@ -396,7 +346,7 @@ def test_a_majority_that_grants_to_somebody_who_gave_up_meanwhile_takes_it_back(
     assert ("no", [1] * 5) == asyncio.run(main())
     for alias in "abc":
         assert [("t", "0", 7, "undo")] * 2 == [argv[:4] for argv in five[alias].told("release")]
-    assert {} == held._known
+    assert {} == voting._known
 
 
 RENEW = plans.renewing(KEYS, GRANT, 30.0, 1, 1.0)
@@ -423,7 +373,7 @@ def test_a_lease_is_lost_when_no_majority_can_have_it_and_not_before(five: Five)
     _, first, second = run(five, ask(), RENEW, RENEW)
     assert isinstance(first, Failure) and isinstance(second, Failure)
     says(five, "renew", ["lost"], "c")
-    held._known.clear()
+    voting._known.clear()
     assert ["lost"] == run(five, ask(), ask("again"), RENEW)[2]
     (_, again), undone = five["e"].told("acquire")[-2:], five["e"].told("release")[-1]
     assert again[0] == undone[0], "what is left of it is given back"
@@ -434,12 +384,12 @@ def test_what_was_given_back_or_is_lost_is_remembered_no_longer(five: Five) -> N
     for tries in ([ask()], [ask(), ask("again")]):  # the second has another token on the servers
         for last, word in ((RELEASE, "ok"), (undoing, "gone")):
             assert word == run(five, *tries, last)[-1][0]
-            assert {} == held._known
+            assert {} == voting._known
             for member in five.values():
                 assert member.told("acquire")[-1][0] == member.told("release")[-1][0]
     says(five, "renew", ["lost"], *five)
     assert "lost" == run(five, ask(), RENEW)[1][0]
-    assert {} == held._known
+    assert {} == voting._known
 
 
 @pytest.mark.parametrize("renewed", [False, True])
@@ -448,24 +398,15 @@ def test_what_is_held_is_remembered_for_as_long_as_it_is(
 ) -> None:
     five.ok(*["30302" if renewed else "1000000"] * 5)
     says(five, "renew", ["ok", "1000000"], *five)
-    began, quorum = held.clock(), Quorum(five)
+    began, quorum = voting.clock(), Quorum(five)
     assert "ok" == run(five, ask(), *[RENEW] * renewed)[-1][0]
-    monkeypatch.setattr(held, "MOST_KNOWN", 0)
+    monkeypatch.setattr(voting, "MAX_REMEMBERED", 0)
     known = []
     for later in (900.0, 1100.0):
-        monkeypatch.setattr(held, "clock", lambda later=later: began + later)
-        held.remember(quorum, f"another {later}")
-        known.append(held.held_of(quorum, "t") is not None)
+        monkeypatch.setattr(voting, "clock", lambda later=later: began + later)
+        voting.remember(quorum, f"another {later}")
+        known.append(voting.held_of(quorum, "t") is not None)
     assert [True, False] == known
-
-
-def test_what_an_operator_does_is_done_by_a_majority_or_failed(five: Five) -> None:
-    operate = Run("operate", KEYS.declared, ("", "pause", "", "-", 7), 1.0)
-    says(five, "operate", GONE, "a", "b")
-    assert [["ok"]] == run(five, operate)
-    says(five, "operate", GONE, "c")
-    (failed,) = run(five, operate)
-    assert isinstance(failed, Failure) and "2 of 5 servers" in str(failed)
 
 
 def test_a_loop_that_ends_waits_for_the_vote_under_way(
@@ -490,32 +431,6 @@ def test_a_loop_that_ends_waits_for_the_vote_under_way(
     assert "ok" == asyncio.run(main()).reply[0]
 
 
-def test_on_a_loop_that_was_closed_no_vote_is_left(
-    five: Five, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[Run] = []
-
-    async def voting_for_ever(step: Run) -> Answer:
-        try:
-            return await asyncio.get_running_loop().create_future()
-        finally:
-            ended.append(step)
-
-    async def main() -> tuple[AsyncQuorumServer, Any]:
-        server = AsyncQuorumServer(Quorum(five))
-        monkeypatch.setattr(server, "run", voting_for_ever)
-        done = server.perform(ask())
-        await asyncio.sleep(0)
-        return server, done
-
-    loop = asyncio.new_event_loop()
-    server, _done = loop.run_until_complete(main())
-    loop.close()
-    assert [] == ended
-    server.drop()
-    assert [ask()] == ended
-
-
 def test_no_server_has_longer_for_a_step_than_a_vote_may_last(five: Five) -> None:
     run(five, ask()._replace(timeout=9.0), ask(token="u")._replace(timeout=0.5))
     timeouts = [[step.timeout for step in member.asked] for member in five.values()]
@@ -534,23 +449,7 @@ def test_a_server_that_did_not_answer_the_ask_is_told_to_undo_what_it_may_have(
     five["e"].says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
     assert ["ok"] == run(five, ask(), RELEASE)[1]
     hows = [said("release", five[alias].told("release")[0]) for alias in "ae"]
-    assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["bury"])) for one in hows]
-
-
-def test_whoever_is_a_moment_later_than_the_majority_is_heard(
-    five: Five, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(voting, "LATE", 20.0)
-
-    def says_soon(step: Run) -> Any:
-        if step.verb == "acquire":
-            return REPLIES["acquire"]
-        asyncio.get_running_loop().call_later(0.01, five["e"].answer, ["ok"])
-        return None
-
-    five["e"].says = says_soon
-    assert ["ok"] == run(five, ask(), RELEASE)[1]
-    assert [] == five.later["e"].steps
+    assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["tombstone"])) for one in hows]
 
 
 def test_a_release_without_a_majority_is_a_failure_and_asked_again_only_where_it_failed(
@@ -579,7 +478,7 @@ def test_a_server_that_was_silent_is_not_waited_for_again(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     five["e"].says = lambda step: None
-    monkeypatch.setattr(steps, "UNDO_BUDGET", 1e6)
+    monkeypatch.setattr(voting, "UNDO_BUDGET", 1e6)
 
     async def main() -> None:
         server = AsyncQuorumServer(Quorum(five))
@@ -651,65 +550,15 @@ def test_a_command_is_answered_by_any_server_and_fails_when_all_do(
             raise GONE
         return alias
 
-    async def main() -> Any:
-        return await AsyncQuorumServer(Quorum(five)).command("TIME", timeout=timeout)
-
-    asked: list[Any] = []
-    monkeypatch.setattr(async_server, "server_of", of)
-    monkeypatch.setattr(async_server, "LATE", 5.0)
+    monkeypatch.setattr(server, "check", lambda quorum: None)
+    monkeypatch.setattr(server, "server_of", of)
+    quorum, asked = QuorumServer(Quorum(five)), list[Any]()
     if answering:
-        assert asyncio.run(main()) in answering
+        assert quorum.command("TIME", timeout=timeout) in answering
     else:
         with pytest.raises(Failure, match="refused"):
-            asyncio.run(main())
+            quorum.command("TIME", timeout=timeout)
     assert [(alias, min(timeout, voting.PATIENCE)) for alias in five] == sorted(asked)
-
-
-def test_the_first_answer_to_a_command_is_not_kept_waiting_for_the_others(
-    five: Five, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    silent, late = threading.Event(), []
-
-    def command(alias: str) -> str:
-        if alias != "c":
-            late.append(silent.wait(20))
-        return alias
-
-    async def main() -> Any:
-        try:
-            return await AsyncQuorumServer(Quorum(five)).command("TIME")
-        finally:
-            silent.set()
-
-    monkeypatch.setattr(
-        async_server, "server_of", lambda a: SimpleNamespace(command=lambda *_, timeout: command(a))
-    )
-    assert "c" == asyncio.run(main())
-    assert [True] * 4 == late  # none had given up by then
-
-
-def test_what_servers_say_to_a_command_after_its_answer_is_nobodys_error(
-    five: Five, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    answered = threading.Event()
-
-    def command(alias: str) -> str:
-        if alias == "a":
-            return alias
-        answered.wait(20)
-        raise GONE
-
-    async def main() -> Any:
-        asyncio.get_running_loop().call_later(0.05, answered.set)
-        return await AsyncQuorumServer(Quorum(five)).command("TIME")
-
-    monkeypatch.setattr(async_server, "LATE", 20.0)
-    monkeypatch.setattr(
-        async_server, "server_of", lambda a: SimpleNamespace(command=lambda *_, timeout: command(a))
-    )
-    assert "a" == asyncio.run(main())
-    gc.collect()
-    assert [] == caplog.messages
 
 
 # In sync code
@@ -737,35 +586,6 @@ def test_of_several_steps_each_has_its_answer_or_its_failure(
     says(five, "renew", ["ok", "no number"], *five)
     with pytest.raises(ValueError):
         in_sync_code.many([RENEW])
-
-
-def test_a_wait_lasts_as_long_as_it_says_for_no_server_wakes_it(in_sync_code: QuorumServer) -> None:
-    answer = in_sync_code.wait(plans.Wait(KEYS, "t", 0.05))
-    assert answer.reply is None and answer.received - answer.sent >= 0.05
-
-
-def test_sync_code_has_a_thread_that_keeps_no_process_alive(in_sync_code: QuorumServer) -> None:
-    """And another one when that has ended, as in a forked child."""
-    for _ in range(2):
-        assert "ok" == in_sync_code.run(ask(token=secrets.token_hex(4))).reply[0]
-        (thread,) = [t for t in threading.enumerate() if t.name == "redis-sync-quorum"]
-        assert thread.daemon
-        ended = quorum_loop._loop
-        assert ended is quorum_loop._running()
-        ended.stop()
-        assert not ended.runs
-        ended.loop.close()
-
-
-def test_in_async_code_a_wait_and_a_pause_last_as_long_as_they_say(five: Five) -> None:
-    async def main() -> None:
-        server, loop = AsyncQuorumServer(Quorum(five)), asyncio.get_running_loop()
-        for step in (plans.Wait(KEYS, "t", 0.05), plans.Sleep(0.05)):
-            began = loop.time()
-            assert (await server.perform(step)).reply is None
-            assert loop.time() - began >= 0.05 - 0.001
-
-    asyncio.run(main())
 
 
 # Which servers
@@ -796,39 +616,3 @@ def test_what_a_quorum_cannot_keep_is_refused(options: Any) -> None:
             Lock("x", using=several, **options)
     with pytest.raises(ImproperlyConfigured):
         Semaphore("x", 2, using=["a", "b", "c"])
-
-
-def test_a_lease_of_several_servers_is_handed_to_nobody() -> None:
-    lease = object.__new__(Lease)
-    terms = Terms(KEYS, Quorum("abc"), 30.0, True, math.inf, 0.0)
-    lease._state = LeaseState(terms, GRANT, 0, 0.0)
-    with pytest.raises(NotImplementedError, match="several servers"):
-        lease.detach()
-    with pytest.raises(NotImplementedError, match="several servers"):
-        asyncio.run(lease.adetach())
-
-
-def test_an_acquisition_is_remembered_until_it_is_over_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(held, "clock", lambda: now[0])
-    monkeypatch.setattr(held, "MOST_KNOWN", 0)
-    quorum = Quorum("abc")
-    first = held.remember(quorum, "t1")
-    held.remember(quorum, "t2")
-    assert first is held.held_of(quorum, "t1")
-    now[0] += held.FORGET + 1
-    held.remember(quorum, "t3")
-    assert held.held_of(quorum, "t1") is None
-    wire = first.wire
-    first.again()
-    assert wire == first.wire
-    first.again()
-    assert wire != first.wire  # the last may be buried somewhere
-
-
-def test_a_plain_lock_may_have_several_servers() -> None:
-    for options in ({}, {"timeout": 10.0}, {"fair": False}):
-        lock = Lock("x", using=["a", "b", "c"], **options)
-        assert ("a", "b", "c") == lock.using.aliases  # type: ignore[union-attr]

@@ -23,14 +23,18 @@ import pytest
 from django.db import connections
 
 from django_redis_sync import LeaseLost, Lock, Semaphore
-from django_redis_sync.engine import courier as couriers
 from django_redis_sync.engine import threads
-from django_redis_sync.engine.courier import Courier
-from django_redis_sync.engine.quorum import loop
-from django_redis_sync.engine.threads import Bell, Worker, forgotten_in_forks, made_once
+from django_redis_sync.engine.quorum import server as loop
+from django_redis_sync.engine.threads import (
+    Bell,
+    CallbackExecutor,
+    Worker,
+    forgotten_in_forks,
+    made_once,
+)
 from django_redis_sync.protocol.plans import Failure
 from tests.behaviour.both import eventually
-from tests.support import nursery
+from tests.support import worker_processes
 from tests.support.interrupting import Interrupted, at_any_step, interruptions
 from tests.support.no_threads import NoThreads
 
@@ -66,10 +70,16 @@ class Desk:
         return self.worker.expect(-math.inf)
 
 
+def stop(of_quorum: Any) -> None:
+    """End the thread of a quorum's event loop."""
+    of_quorum.loop.call_soon_threadsafe(of_quorum.loop.stop)
+    of_quorum._thread.join(10)
+
+
 @pytest.fixture(autouse=True)
 def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test has started ends with it, about."""
-    monkeypatch.setattr(threads, "LINGER", 0.5)
+    monkeypatch.setattr(threads, "IDLE_TIMEOUT", 0.5)
 
 
 # The bell
@@ -85,37 +95,7 @@ def test_a_bell_that_was_rung_before_ends_the_next_wait_and_no_other() -> None:
     assert time.monotonic() - began < 4
 
 
-def test_a_bell_wakes_who_waits_without_end() -> None:
-    bell, heard = Bell(), list[bool]()
-    thread = threading.Thread(target=lambda: heard.append(bell.wait(math.inf)))
-    thread.start()
-    bell.ring()
-    thread.join(10)
-    assert heard == [True]
-
-
 # The worker
-
-
-def test_what_is_put_on_a_desk_is_done_by_one_thread() -> None:
-    desk = Desk()
-    for number in range(100):
-        assert desk.put(number)
-    eventually(lambda: desk.done == list(range(100)))
-    assert {"redis-sync-test"} == {thread.name for thread in desk.by}
-    assert all(thread.daemon for thread in desk.by)
-    assert desk.most == 1
-
-
-def test_whoever_starts_a_thread_is_told_so_warns_and_holds_up_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    warned: list[int] = []
-    monkeypatch.setattr(threads, "warn_about_this_process", lambda: warned.append(1))
-    desk = Desk()
-    assert desk.put(1) is True
-    assert ([1], False) == (warned, desk.worker._starting.locked())
-    eventually(lambda: desk.done)
 
 
 def test_many_callers_at_once_get_one_thread() -> None:
@@ -137,18 +117,6 @@ def test_a_thread_without_work_ends_and_the_next_work_starts_another() -> None:
         eventually(lambda number=number: len(desk.done) == number + 1)
         eventually(lambda: not desk.worker.runs)
     assert len(set(desk.by)) == 3
-
-
-def test_nothing_is_left_undone_when_it_comes_while_the_thread_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(threads, "LINGER", 0.0005)
-    desk = Desk()
-    for number in range(2000):
-        desk.put(number)
-        if number % 3:
-            time.sleep(0.0005)
-    eventually(lambda: len(desk.done) == 2000, 10)
 
 
 def test_what_comes_in_a_threads_last_moment_is_done_by_another(
@@ -197,42 +165,6 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_work(
     eventually(lambda: desk.done == list(range(6)))
 
 
-def test_that_a_thread_cannot_start_is_said_again_while_it_lasts(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(threads, "clock", lambda: now[0])
-    worker = Worker("redis-sync-test", lambda: math.inf, lambda: math.inf)
-    with NoThreads(monkeypatch):
-        for _ in range(3):
-            worker.rouse()
-            worker.rouse()
-            now[0] += threads._SAID_EVERY
-    assert 3 == len(caplog.messages)
-
-
-@pytest.mark.parametrize("expected", [0.3, 2.0], ids=["in time", "later than it is due"])
-def test_what_is_due_later_is_not_looked_at_before(expected: float) -> None:
-    looks, waits = list[float](), list[float]()
-    due = threads.clock() + 0.3
-
-    def turn() -> float:
-        looks.append(threads.clock())
-        return due if looks[-1] < due else math.inf
-
-    class Heard(Bell):
-        def wait(self, seconds: float) -> bool:
-            waits.append(seconds)
-            return super().wait(seconds)
-
-    worker = Worker("redis-sync-test", turn, lambda: due if threads.clock() < due else math.inf)
-    worker._bell = Heard()
-    worker.expect(due - 0.3 + expected)
-    eventually(lambda: looks and looks[-1] >= due)
-    assert len(looks) <= 3
-    assert all(seconds <= 0.3 for seconds in waits[: len(looks) - 1])
-
-
 # Callers that are interrupted, at any bytecode
 
 
@@ -248,15 +180,15 @@ def test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_fo
     assert len(desks) > 20
 
 
-def test_a_courier_interrupted_at_any_bytecode_still_delivers() -> None:
-    couriers, told = [Courier()], list[int]()
+def test_a_executor_interrupted_at_any_bytecode_still_delivers() -> None:
+    couriers, told = [CallbackExecutor()], list[int]()
     tries = interruptions(
-        lambda: couriers[-1].send(lambda: None), "engine/courier.py", where=at_any_step
+        lambda: couriers[-1].submit(lambda: None), "engine/threads.py", where=at_any_step
     )
     for nth, _ in enumerate(tries):
-        couriers[-1].send(lambda nth=nth: told.append(nth))
+        couriers[-1].submit(lambda nth=nth: told.append(nth))
         eventually(lambda nth=nth: told[-1:] == [nth], 5)
-        couriers.append(Courier())
+        couriers.append(CallbackExecutor())
     assert len(couriers) > 10
 
 
@@ -265,17 +197,17 @@ def test_a_courier_interrupted_at_any_bytecode_still_delivers() -> None:
 
 def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
     """The garbage collector may run one at any bytecode, and inside the call that it repeats."""
-    desk, courier, told = Desk(), Courier(), list[str]()
+    desk, callbacks, told = Desk(), CallbackExecutor(), list[str]()
     inside: list[str] = []
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(("engine/threads.py", "engine/courier.py")):
+        if not frame.f_code.co_filename.endswith("engine/threads.py"):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
             sys.settrace(None)
             desk.put("destructor's")
-            courier.send(lambda: told.append("destructor's"))
+            callbacks.submit(lambda: told.append("destructor's"))
             inside.append(event)
             sys.settrace(trace)
         return trace
@@ -284,7 +216,7 @@ def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
         sys.settrace(trace)
         try:
             desk.put("mine")
-            courier.send(lambda: told.append("mine"))
+            callbacks.submit(lambda: told.append("mine"))
         finally:
             sys.settrace(None)
 
@@ -297,48 +229,21 @@ def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
     assert len(inside) > 20
 
 
-def test_a_cycle_collected_inside_a_send_may_send_too() -> None:
-    desk = Desk()
-
-    class Cycle:
-        def __init__(self) -> None:
-            self.me = self
-
-        def __del__(self) -> None:
-            desk.put("destructor's")
-
-    before = gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        for number in range(300):
-            Cycle()
-            desk.put(number)
-    finally:
-        gc.set_threshold(*before)
-
-    def all_are_done() -> bool:
-        gc.collect()  # does nothing while another thread collects
-        return len(desk.done) == 600
-
-    eventually(all_are_done)
-    assert not desk.todo
-
-
 # Receivers
 
 
 def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    courier, ran = Courier(), list[str]()
+    callbacks, ran = CallbackExecutor(), list[str]()
 
     def end() -> None:
         ran.append("ends")
         raise SystemExit
 
-    courier.send(lambda: ran.append("first"), end, lambda: ran.append("last"))
+    callbacks.submit(lambda: ran.append("first"), end, lambda: ran.append("last"))
     eventually(lambda: ran == ["first", "ends", "last"])
-    assert ["a receiver of a lost lease failed"] == caplog.messages
+    assert ["a callback or receiver failed"] == caplog.messages
     assert "SystemExit" in caplog.text
 
 
@@ -349,149 +254,87 @@ def test_the_databases_of_a_receiver_are_closed_behind_it(monkeypatch: pytest.Mo
         happened.append((what, threading.get_ident()))
 
     monkeypatch.setattr(connections, "close_all", lambda: here("closed"))
-    Courier().send(lambda: here("one"), lambda: here("another"))
+    CallbackExecutor().submit(lambda: here("one"), lambda: here("another"))
     eventually(lambda: len(happened) == 3)
     assert ["one", "another", "closed"] == [what for what, _ in happened]
     assert 1 == len({thread for _, thread in happened} - {threading.get_ident()})
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_waits_for_a_thread_that_dies_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(couriers, "MOST_AT_ONCE", 1)
-    courier, go, ran, dead = Courier(), threading.Event(), list[str](), list[threading.Thread]()
-
-    def die() -> None:
-        if not dead:
-            dead.append(threading.current_thread())
-            raise SystemError("odd")
-
-    monkeypatch.setattr(connections, "close_all", die)
-    courier.send(lambda: go.wait(20))
-    eventually(lambda: courier._threads)
-    courier.send(lambda: ran.append("second"))
-    go.set()
-    eventually(lambda: ran)
-    dead[0].join(30)  # what it ends with is told within this test
-
-
-def test_a_fork_has_a_courier_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    parents, ran = Courier(), list[int]()
+def test_a_fork_has_a_executor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, ran = CallbackExecutor(), list[int]()
     parents.pid, parents._idle = -1, [object()]  # a thread that waits, in the parent
-    monkeypatch.setattr(couriers, "_courier", parents)
-    couriers.tell(lambda: ran.append(1))
+    monkeypatch.setattr(threads, "_executor", parents)
+    threads.run_callbacks(lambda: ran.append(1))
     eventually(lambda: ran)
-
-
-def test_receivers_of_several_leases_go_by_the_same_courier(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(couriers, "_courier", None)
-    seen, ran = list[Any](), list[int]()
-    for _ in range(2):
-        couriers.tell(lambda: ran.append(1))
-        seen.append(couriers._courier)
-    assert seen[0] is seen[1]
-    eventually(lambda: len(ran) == 2)
 
 
 def test_receivers_without_a_thread_are_looked_after_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
-    monkeypatch.setattr(couriers, "_courier", Courier())
-    assert math.inf == couriers.look_after(100.0)
+    monkeypatch.setattr(threads, "_executor", CallbackExecutor())
+    assert math.inf == threads.look_after_callbacks(100.0)
     with NoThreads(monkeypatch):
-        couriers.tell(lambda: ran.append(1))
-        assert 100.0 + couriers.RETRY == couriers.look_after(100.0)
-    assert math.inf == couriers.look_after(101.0)
+        threads.run_callbacks(lambda: ran.append(1))
+        assert 100.0 + threads.RETRY == threads.look_after_callbacks(100.0)
+    assert math.inf == threads.look_after_callbacks(101.0)
     eventually(lambda: ran)
-
-
-def test_one_that_takes_its_time_holds_up_no_other() -> None:
-    courier, go, ran = Courier(), threading.Event(), list[int]()
-    for _ in range(3):
-        courier.send(lambda: go.wait(20))
-    for number in range(20):
-        courier.send(lambda number=number: ran.append(number))
-    eventually(lambda: sorted(ran) == list(range(20)))
-    go.set()
 
 
 def test_receivers_take_no_more_threads_than_they_may() -> None:
     def threads_now() -> int:
-        return [one.name for one in threading.enumerate()].count("redis-sync-courier")
+        return [one.name for one in threading.enumerate()].count("redis-sync-callbacks")
 
-    courier, go, before = Courier(), threading.Event(), threads_now()
+    callbacks, go, before = CallbackExecutor(), threading.Event(), threads_now()
     for _ in range(100):
-        courier.send(lambda: go.wait(20))
+        callbacks.submit(lambda: go.wait(20))
     assert threads_now() - before <= 12
     go.set()
     ran: list[int] = []
-    courier.send(lambda: ran.append(1))
+    callbacks.submit(lambda: ran.append(1))
     eventually(lambda: ran)
-
-
-def test_a_thread_that_is_idle_serves_the_next_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(couriers, "LINGER", 60.0)
-    courier, by = Courier(), list[threading.Thread]()
-    for count in (1, 2):
-        courier.send(lambda: by.append(threading.current_thread()))
-        eventually(lambda count=count: len(by) == count and courier._idle)
-    assert by[0] is by[1]
-    monkeypatch.setattr(couriers, "LINGER", 0.01)
-    courier.send(lambda: None)  # and it ends with this test
-    eventually(lambda: not courier._threads)
-
-
-def test_a_thread_that_no_receiver_came_to_for_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(couriers, "LINGER", 0.01)
-    courier, ran = Courier(), list[int]()
-    for _ in range(2):
-        courier.send(lambda: ran.append(1))
-        eventually(lambda: not courier._threads and not courier._idle)
-    assert [1, 1] == ran
 
 
 def test_receivers_that_got_no_thread_run_when_one_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    courier, ran = Courier(), list[str]()
+    callbacks, ran = CallbackExecutor(), list[str]()
     with NoThreads(monkeypatch):
-        courier.send(lambda: ran.append("first"))
-        assert courier.stuck and courier.look_after()
-    said = "receivers wait for a thread, which could not start: can't start new thread"
+        callbacks.submit(lambda: ran.append("first"))
+        assert callbacks.stuck and callbacks.look_after()
+    said = "callbacks wait for a thread, which could not start: can't start new thread"
     assert [said] * 2 == caplog.messages
-    assert not courier.look_after()
+    assert not callbacks.look_after()
     eventually(lambda: ran == ["first"])
     with NoThreads(monkeypatch):
-        courier.send(lambda: ran.append("second"))  # the thread of before is there
-    courier.send(lambda: ran.append("third"))
+        callbacks.submit(lambda: ran.append("second"))  # the thread of before is there
+    callbacks.submit(lambda: ran.append("third"))
     eventually(lambda: sorted(ran) == ["first", "second", "third"])
 
 
 # All of them
 
 
-@pytest.mark.parametrize("what", ["worker", "courier", "quorum"])
+@pytest.mark.parametrize("what", ["worker", "callbacks", "quorum"])
 def test_a_thread_of_ours_has_our_name_and_keeps_no_process_alive(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr(loop, "_loop", None)
     told: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
 
-    def tell() -> float:
+    def run_callbacks() -> float:
         told.put(threading.current_thread())
         return math.inf
 
     async def on_the_loop() -> None:
-        tell()
+        run_callbacks()
 
     if what == "worker":
-        Worker("redis-sync-worker", tell, lambda: math.inf).rouse()
-    elif what == "courier":
-        Courier().send(tell)
+        Worker("redis-sync-worker", run_callbacks, lambda: math.inf).rouse()
+    elif what == "callbacks":
+        CallbackExecutor().submit(run_callbacks)
     else:
         loop.on_our_loop(on_the_loop())
         assert loop._loop is not None
-        loop._loop.stop()
+        stop(loop._loop)
         loop._loop.loop.close()
     thread = told.get(timeout=20)
     assert (f"redis-sync-{what}", True) == (thread.name, thread.daemon)
@@ -507,7 +350,9 @@ def test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other() -> None:
         return 1
 
     count = 0
-    tries = interruptions(lambda: loop.on_our_loop(nothing()), "quorum/loop.py", where=at_any_step)
+    tries = interruptions(
+        lambda: loop.on_our_loop(nothing()), "quorum/server.py", where=at_any_step
+    )
     for _ in tries:
         count += 1
         done: list[int] = []
@@ -531,7 +376,7 @@ def test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts
     assert loop.on_our_loop(nothing()) == 1
     mine = loop._loop
     assert mine is not None
-    mine.stop()
+    stop(mine)
     mine.loop.close()
 
 
@@ -570,7 +415,7 @@ def test_a_fork_has_a_quorums_loop_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         assert parents is not loop.on_our_loop(running())
         mine = loop._loop
         assert mine is not None
-        mine.stop()
+        stop(mine)
         mine.loop.close()
     assert parents is loop.on_our_loop(running())
 
@@ -637,7 +482,7 @@ STORM = """if True:
     from django_redis_sync.exceptions import LeaseLost, SyncError
 
     # hiredis reads through a null pointer where a handler raises while it packs a number, as in
-    # redis-py's greeting (docs/faq.md). What is ours holds none for it.
+    # redis-py's greeting (docs/failure-modes.md). What is ours holds none for it.
     redis.connection.HIREDIS_AVAILABLE = False
 
     class Limit(BaseException):
@@ -699,7 +544,7 @@ STORM = """if True:
 
 
 def test_a_storm_of_signals_leaves_nobody_hanging(raw: Any) -> None:
-    done = nursery.run("-c", STORM, timeout=90)
+    done = worker_processes.run("-c", STORM, timeout=90)
     said = done.stdout.split("\n")[0]
     assert ("True True 0 []", 0) == (said, done.returncode), done.stderr
     # What was granted to an interrupted caller is nobody's, and back within its lease.
@@ -732,10 +577,3 @@ def test_a_fork_starts_with_none() -> None:
         os._exit(len(found) or made_once(found, "default", Slow).pid != os.getpid())
     assert 0 == os.waitpid(child, 0)[1]
     assert mine is made_once(found, "default", Slow)
-
-
-def test_what_another_process_made_is_made_anew() -> None:
-    """Where a fork told nobody."""
-    found: dict[str, Slow] = {}
-    made_once(found, "default", Slow).pid = -1
-    assert os.getpid() == made_once(found, "default", Slow).pid

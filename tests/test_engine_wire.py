@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 from redis._parsers import BaseParser
@@ -20,18 +19,17 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_redis_sync import conf
-from django_redis_sync.engine import clients, commands, courier, labels, server, threads, wire
-from django_redis_sync.engine import keeper as keeping
+from django_redis_sync.engine import clients, drivers, labels, server, threads, wire
 from django_redis_sync.engine import loops as looping
+from django_redis_sync.engine import renewal as keeping
 from django_redis_sync.engine.drivers import error_of
-from django_redis_sync.engine.keeper import Keeper, Lane
-from django_redis_sync.engine.pools import Exhausted
-from django_redis_sync.engine.server import AsyncServer, async_server_of, server_of
+from django_redis_sync.engine.renewal import LeaseRenewer, NodeQueue
+from django_redis_sync.engine.server import AsyncServer, async_server_of
 from django_redis_sync.engine.wire import pack, pack_step, turned_away, why
 from django_redis_sync.exceptions import ForeignValue, Unavailable
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Failure, Run, Wait
+from django_redis_sync.protocol.plans import Failure, Run
 from tests.behaviour.both import eventually
 from tests.support.caches import under_prefixes
 
@@ -83,7 +81,7 @@ def test_of_an_error_what_may_have_run_is_said() -> None:
 def test_another_programs_value_is_told_with_the_keys_where_it_may_be() -> None:
     wrong = Failure(errors.ResponseError("WRONGTYPE Operation against a key"), 0.0, "final")
     step = Run("release", ("sync:{a}:leases", "sync:{a}:never"), (), 1.0)
-    for where, said in ((step, "of sync:{a}:leases, sync:{a}:queue, "), (None, "a name: ")):
+    for where, said in ((step, "of sync:{a}:leases, sync:{a}:queue, "), (None, "a key: ")):
         found = error_of(wrong, where)
         assert isinstance(found, ForeignValue) and said in str(found)
 
@@ -158,34 +156,28 @@ def replies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a pipeline is answered."""
     made: list[Any] = []
     stub = SimpleNamespace(commands=lambda some: made, command=lambda *words: made[0])
-    monkeypatch.setattr(commands, "server_of", lambda alias: stub)
+    monkeypatch.setattr(drivers, "server_of", lambda alias: stub)
     return made
-
-
-def test_nothing_at_all_is_sent_in_no_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = server_of("default")
-    monkeypatch.setattr(asked, "own", lambda: pytest.fail("a connection was asked for"))
-    assert [] == asked.many([])
 
 
 def test_a_hash_is_a_dict_in_either_protocol(replies: list[Any]) -> None:
     asked = [("HGETALL", "a"), ("HGETALL", "b"), ("ZRANGE", "c", 0, 1)]
     replies += [[b"x", b"1"], {b"x": b"1"}, [b"x", b"1"]]
-    assert [{"x": "1"}, {"x": "1"}, ["x", "1"]] == commands.pipelined("default", asked)
+    assert [{"x": "1"}, {"x": "1"}, ["x", "1"]] == drivers.pipelined("default", asked)
     flat = [b"a", b"1", b"b", b"2"]
-    assert {"a": "1", "b": "2"} == commands._shaped(("HGETALL", "k"), flat)
+    assert {"a": "1", "b": "2"} == drivers._shaped(("HGETALL", "k"), flat)
 
 
 def test_an_error_in_a_pipeline_is_raised(replies: list[Any]) -> None:
     replies += [b"1", errors.ResponseError("OOM command not allowed")]
     with pytest.raises(Unavailable, match="OOM"):
-        commands.pipelined("default", [("GET", "a"), ("GET", "b")])
+        drivers.pipelined("default", [("GET", "a"), ("GET", "b")])
 
 
 def test_a_number_that_cannot_be_ours_is_another() -> None:
     texts = ["7", "-7", "", "x", "1.5", str(2**63 - 1), str(2**63), "9" * 400]
-    assert [7, -7, 0, 0, 0, 2**63 - 1, 0, 0] == [commands.whole(text) for text in texts]
-    assert 5 == commands.whole("x", 5)
+    assert [7, -7, 0, 0, 0, 2**63 - 1, 0, 0] == [wire.whole(text) for text in texts]
+    assert 5 == wire.whole("x", 5)
 
 
 def test_labels_are_bounded_on_both_ways() -> None:
@@ -196,30 +188,10 @@ def test_labels_are_bounded_on_both_ways() -> None:
     assert {} == labels.read("[" * 10**5)
 
 
-def test_the_label_of_a_request_with_an_id_is_not_remembered() -> None:
-    labels._write.cache_clear()
-    for n in range(5):
-        labels.write("view", "42", f"request-{n}")
-    assert 0 == labels._write.cache_info().currsize
-    labels.write("view", "42")
-    assert 1 == labels._write.cache_info().currsize
-
-
 # Settings
 
 
-@pytest.mark.parametrize("changed", ["CACHES", "REDIS_SYNC"])
-def test_changed_caches_make_other_servers_and_the_former_let_go(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
-    former, let_go = server_of("default"), list[Any]()
-    monkeypatch.setattr(server.Server, "let_go", lambda self: let_go.append(self))
-    setattr(settings, changed, {**getattr(settings, changed, {})})
-    assert former is not server_of("default")
-    assert former in let_go
-
-
-class Resident(AsyncServer):
+class LoopResource(AsyncServer):
     """An async server without a client. `closed`: how often it was."""
 
     def __init__(self) -> None:
@@ -232,13 +204,13 @@ class Resident(AsyncServer):
 def test_a_retired_server_is_closed_when_its_last_plan_has_ended(settings: Any) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        mine = looping.on_loop(loop)
-        used, idle = Resident(), Resident()
+        mine = looping.resources_of(loop)
+        used, idle = LoopResource(), LoopResource()
         used.plans = 2
-        mine.residents.update(used=used, idle=idle)
+        mine.by_alias.update(used=used, idle=idle)
         settings.CACHES = {**settings.CACHES}
         await asyncio.sleep(0.01)
-        assert ({}, 0, 1) == (mine.residents, used.closed, idle.closed)
+        assert ({}, 0, 1) == (mine.by_alias, used.closed, idle.closed)
         used.left()
         await asyncio.sleep(0.01)
         assert 0 == used.closed
@@ -250,10 +222,10 @@ def test_a_retired_server_is_closed_when_its_last_plan_has_ended(settings: Any) 
 
 
 def test_on_a_loop_that_sleeps_in_another_thread_what_is_retired_is_closed(settings: Any) -> None:
-    loop, idle = asyncio.new_event_loop(), Resident()
+    loop, idle = asyncio.new_event_loop(), LoopResource()
 
     async def begin() -> None:
-        looping.on_loop(loop).residents["idle"] = idle
+        looping.resources_of(loop).by_alias["idle"] = idle
 
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -264,39 +236,6 @@ def test_on_a_loop_that_sleeps_in_another_thread_what_is_retired_is_closed(setti
     loop.call_soon_threadsafe(loop.stop)
     thread.join(20)
     loop.close()
-
-
-def test_who_waits_on_a_loop_waits_for_a_name_among_others_of_it() -> None:
-    waited: list[Any] = []
-    mine, keys = Resident(), keys_of("p", "x")
-    mine.hub = SimpleNamespace(wait=lambda *said: waited.append(said))  # type: ignore[assignment]
-    for token in "ab":
-        mine.perform(Wait(keys, token, 60.0))
-    assert [("a", 60.0, keys.leases), ("b", 60.0, keys.leases)] == waited
-
-
-def test_a_loop_that_was_just_closed_has_the_retired_cut_too() -> None:
-    cut: list[str] = []
-
-    async def main() -> looping.OnLoop:
-        mine = looping.OnLoop(asyncio.get_running_loop())
-        for name, plans_now in (("present", 0), ("retired", 1)):
-            one = Resident()
-            one.plans, one.drop = plans_now, lambda name=name: cut.append(name)  # type: ignore[method-assign]
-            mine.residents[name] = one
-        mine.retire([mine.residents.pop("retired")])
-        return mine
-
-    loop = asyncio.new_event_loop()
-    mine = loop.run_until_complete(main())
-    loop.close()
-    mine.drop()
-    assert ["present", "retired"] == cut
-
-
-def test_the_async_client_is_the_projects_own_where_the_settings_name_one(settings: Any) -> None:
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.own_client"}
-    assert "the client of other" == clients.async_client("other")
 
 
 def own_client(alias: str) -> str:
@@ -355,42 +294,6 @@ def test_a_uwsgi_without_threads_and_a_late_gevent_are_said_once(
     assert 1 == caplog.text.count("gevent patched")
 
 
-def test_a_courier_without_a_thread_is_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine, started = courier.Courier(), list[int]()
-    monkeypatch.setattr(mine, "_start", lambda: started.append(1))
-    mine.send(lambda: None)
-    assert mine.stuck
-    assert mine.look_after()
-    assert 2 == len(started)
-    mine._threads[mine] = None  # one that is busy will see to it
-    assert not mine.stuck and not mine.look_after()
-    mine._threads.clear()
-    mine._todo.get_nowait()
-    assert not mine.look_after()
-    assert 2 == len(started)
-
-
-def test_an_async_server_is_made_once_for_a_loop() -> None:
-    async def main() -> None:
-        mine = async_server_of("default")
-        assert mine is async_server_of("default")
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("before", [False, True], ids=["first", "after its own"])
-def test_a_loop_has_a_stand_in_while_it_stands_in_and_no_longer(before: bool) -> None:
-    async def main() -> None:
-        if before:
-            async_server_of("default")
-        with server.replaced(lambda alias: None, lambda alias: f"in place of {alias}"):
-            found: Any = async_server_of("default")
-        assert "in place of default" == found
-        assert "default" == async_server_of("default").alias
-
-    asyncio.run(main())
-
-
 def test_a_loop_listens_on_a_channel_of_its_caches_own_prefix(settings: Any) -> None:
     under_prefixes(settings, default="of-default", jobs="of-jobs")
 
@@ -399,15 +302,6 @@ def test_a_loop_listens_on_a_channel_of_its_caches_own_prefix(settings: Any) -> 
 
     for alias, channel in zip(settings.CACHES, asyncio.run(main()), strict=True):
         assert channel.startswith(f"of-{alias}:sync:wake:")
-
-
-def test_receivers_leave_no_connection_of_a_database_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    from django.db import connections
-
-    closed: list[str] = []
-    monkeypatch.setattr(connections, "close_all", lambda: closed.append("all"))
-    courier._run_all((lambda: 1 / 0,))
-    assert ["all"] == closed
 
 
 # Belief
@@ -449,7 +343,7 @@ def test_an_answer_counts_from_before_its_command_was_sent(
     now = [100.0]
     says = [errors.NoScriptError("none"), [b"ok"]] if unknown else [[b"ok"]]
     line = Borrowing(now, *says)
-    monkeypatch.setattr(server, "Borrowed", line)
+    monkeypatch.setattr(server, "CheckedOut", line)
     monkeypatch.setattr(server, "clock", lambda: now[0])
     mine = server.Server("default")
     monkeypatch.setattr(mine, "_connections", lambda: None)
@@ -460,7 +354,7 @@ def test_an_answer_counts_from_before_its_command_was_sent(
 def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     line = Borrowing(now, [b"ok"], errors.ResponseError("WRONGTYPE"), [b"ok"])
-    monkeypatch.setattr(server, "Borrowed", line)
+    monkeypatch.setattr(server, "CheckedOut", line)
     monkeypatch.setattr(server, "clock", lambda: now[0])
     mine = server.Server("default")
     monkeypatch.setattr(mine, "own", lambda: "our own")
@@ -482,40 +376,12 @@ def test_of_several_steps_one_whose_script_is_unknown_fails_alone_too(
         raise gone
 
     mine = server.Server("default")
-    monkeypatch.setattr(server, "Borrowed", Borrowing([100.0], errors.NoScriptError(""), [b"ok"]))
+    monkeypatch.setattr(server, "CheckedOut", Borrowing([100.0], errors.NoScriptError(""), [b"ok"]))
     monkeypatch.setattr(mine, "own", lambda: None)
     monkeypatch.setattr(mine, "run", run)
     step = plans.undoing(keys_of("p", "x"), "t")
     failed, done = mine.many([step, step])
     assert failed is gone and ["ok"] == done.reply  # type: ignore[union-attr]
-
-
-def test_a_pause_between_two_steps_lasts_as_long_as_it_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(server.time, "sleep", slept.append)
-    assert server.Server("default").perform(plans.Sleep(0.2)).reply is None
-    assert [0.2] == slept
-
-
-def test_a_waiter_without_a_connection_asks_again_after_a_moment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slept: list[float] = []
-
-    class Full:
-        def pop(self, key: str, seconds: float) -> Any:
-            raise Exhausted
-
-    mine = server.Server("default")
-    monkeypatch.setattr(server.time, "sleep", slept.append)
-    monkeypatch.setattr(mine, "_connections", lambda: SimpleNamespace(pool=Key()))
-    monkeypatch.setattr(server, "Waiting", lambda own: Full())
-    monkeypatch.setattr(mine, "_own_of", lambda pool: None)
-    for seconds in (20.0, 0.01):
-        assert mine.wait(Wait(keys_of("p", "x"), "t", seconds)).reply is None
-    assert [server._POLL, 0.01] == slept
 
 
 class Key:
@@ -528,29 +394,13 @@ class Key:
 def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lane, gone = Lane("default", lambda steps: [], lambda *_: None), [GONE]
+    lane, gone = NodeQueue("default", lambda steps: [], lambda *_: None), [GONE]
     for failures in ([], gone * 3, gone, [], [], gone, []):
-        lane._say(failures)
+        lane._log(failures)
     words = ["3 leases of 'default' could not be renewed: refused"]
     words += ["the leases of 'default' are renewed again"]
     words += ["1 leases of 'default' could not be renewed: refused", words[1]]
     assert words == caplog.messages
-
-
-def test_a_keeper_knows_of_no_lease_that_is_gone_and_lets_go_of_all() -> None:
-    mine, keys, let_go = Keeper("default"), keys_of("p", "x"), list[int]()
-    mine._kept["t"] = (lambda: None), keys  # type: ignore[assignment]
-    assert [] == mine.newest(keys, 9)
-    mine.errands = SimpleNamespace(let_go=lambda: let_go.append(1))  # type: ignore[assignment]
-    mine.let_go()
-    assert ({}, [1]) == (mine._kept, let_go)
-
-
-def test_a_keeper_looks_again_when_receivers_wait_for_a_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(keeping.courier, "look_after", lambda now: 7.0)
-    assert 7.0 == Keeper("default")._turn()
 
 
 def test_a_mistake_of_our_own_in_a_renewal_fails_it_and_is_said(
@@ -561,67 +411,12 @@ def test_a_mistake_of_our_own_in_a_renewal_fails_it_and_is_said(
 
     monkeypatch.setattr(keeping, "server_of", fail)
     steps = [Run("renew", (), (), 1.0)] * 2
-    assert ["unanswered"] * 2 == [one.why for one in Keeper("default")._perform(steps)]  # type: ignore[union-attr]
+    assert ["unanswered"] * 2 == [one.why for one in LeaseRenewer("default")._perform(steps)]  # type: ignore[union-attr]
     assert ["a renewal on 'default' met an error"] == caplog.messages
     assert "RuntimeError: odd" in caplog.text
 
 
-def test_a_lane_is_busy_until_what_it_sends_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-
-    def perform(steps: Any) -> list[Any]:
-        seen.append(lane.busy)
-        return [GONE for _ in steps]
-
-    lane = Lane("default", perform, lambda *_: seen.append(lane.busy))
-    for thread in (True, False):
-        assert not lane.busy
-        monkeypatch.setattr(lane._worker, "rouse", lambda thread=thread: thread)
-        lane.send([("t", Run("renew", (), (), 1.0))])
-        assert thread == lane.busy  # it did not begin, or it is over: here, for want of a thread
-        lane._turn()
-    assert [True] * 4 == seen
-
-
-def test_a_lane_with_nothing_to_send_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    lane = Lane("default", lambda steps: [GONE for _ in steps], lambda *_: None)
-    lane._orders.append(("t", Run("renew", (), (), 1.0)))
-    for _ in range(3):
-        lane._turn()
-    assert ["1 leases of 'default' could not be renewed: refused"] == caplog.messages
-
-
 GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")
-
-
-def test_the_end_of_a_process_waits_for_its_loose_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Errands:
-        """Done after some looks."""
-
-        looks, hurried = 3, False
-
-        def hurry(self) -> None:
-            self.hurried = True
-
-        @property
-        def busy(self) -> bool:
-            self.looks -= 1
-            return self.looks > 0
-
-    mine = Keeper("default")
-    mine.errands = errands = Errands()  # type: ignore[assignment]
-    mine.last_words(keeping.clock() + 30)
-    assert (True, 0) == (errands.hurried, errands.looks)
-    errands.looks = 100
-    mine.last_words(keeping.clock() - 1)
-    assert errands.looks >= 99  # but for no longer than there is time
-
-
-def test_a_cache_that_was_let_go_is_made_anew_when_it_is_asked_for() -> None:
-    before = caches["default"]
-    for _ in range(2):
-        commands.forget("default")
-    assert before is not caches["default"]
 
 
 def test_belief_goes_on_while_the_machine_sleeps() -> None:

@@ -15,8 +15,9 @@ import redis
 from django.conf import settings
 
 from django_redis_sync.protocol import plans, scripts
+from django_redis_sync.protocol.expiry import LocalExpiry
 from django_redis_sync.protocol.keys import keys_of
-from tests.support import nursery
+from tests.support import worker_processes
 from tests.support.history import RULES, judge
 from tests.support.journal import Entry, journalling
 from tests.support.workload import FAST, Workload, call, words
@@ -36,16 +37,24 @@ def test_random_clients_find_nothing_wrong_with_the_scripts(raw: redis.Redis) ->
     random.run(10_000)
     summary = random.journal.check().summary()
 
-    assert 4 == summary["names"]
+    assert 5 == summary["names"]
     assert summary["believed"] > 1000
     # What was never seen was never checked.
-    for what in ("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"):
+    for what in (
+        "granted at once",
+        "handed over",
+        "reclaimed",
+        "unclaimed",
+        "waited",
+        "dead",
+        "refused, share",
+    ):
         assert summary[what] > 10, what
 
 
 def test_nothing_is_left_in_the_end(raw: redis.Redis) -> None:
     """Rule 7: every key expires some time after the last lease or waiter."""
-    random = workload(raw, constants={**FAST, "BURIAL": 300})
+    random = workload(raw, constants={**FAST, "TOMBSTONE_TTL": 300})
     random.run(1500)
     random.settle()
     deadline = time.monotonic() + 5
@@ -70,13 +79,13 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"fence", "limit"},
     ),
     "a hand-over that is lost": (
-        "if redis.call('ZCARD', QUEUE) > 0 then",
-        "if false then",
+        "if waiting > 0 then\n  if name.card > 0 then",
+        "if false then\n  if true then",
         {"handover"},
     ),
     "a hand-over that tells nobody": (
-        "redis.pcall('RPUSH', wake_list(t), element)",
-        "redis.pcall('DEL', wake_list(t))",
+        "redis.pcall('RPUSH', wake_key(t), message)",
+        "redis.pcall('DEL', wake_key(t))",
         {"silent"},
     ),
     "a hand-over out of order": (
@@ -116,13 +125,13 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     ),
     "the releaser's key expiry": ("and latest + GRACE > expiry", "", {"expiry", "vanished"}),
     "a permanent lease on keys that expire": (
-        "else redis.call('PERSIST', key) end",
-        "end",
+        "redis.call('PERSIST', key)",
+        "",
         {"expiry"},
     ),
     "one permit too many": (
-        "name.card + name.extra + permits <= limit",
-        "name.card + name.extra + permits <= limit + 1",
+        "  return used <= limit\n",
+        "  return used <= limit + 1\n",
         {"limit"},
     ),
     "a newcomer that passes the queue": (
@@ -131,8 +140,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"order"},
     ),
     "an unfair newcomer that passes an old head": (
-        "math.abs(name.now - head / 1000) < BEAT",
-        "name.now - head / 1000 < 60 * BEAT",
+        "math.abs(name.now - head / 1000) < HEARTBEAT",
+        "name.now - head / 1000 < 60 * HEARTBEAT",
         {"order"},
     ),
     "a fence that is only the clock": (
@@ -140,9 +149,9 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         "name.fence = name.us",
         {"fence"},
     ),
-    "nothing buried": ("if bury == '1' then", "if false then", {"ended"}),
+    "nothing buried": ("if tombstone == '1' then", "if false then", {"ended"}),
     "a winner that claimed thrown out": (
-        "elseif ends and redis.call('EXISTS', wake_list(t)) == 0 then",
+        "elseif ends and redis.call('EXISTS', wake_key(t)) == 0 then",
         "elseif false then",
         {"owner"},
     ),
@@ -157,8 +166,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"handover", "order", "place"},
     ),
     "a sign of life thrown out with a waiter": (
-        "    redis.call('ZREM', WAITERS, t)\n    redis.call('DEL', wake_list(t))",
-        "    redis.call('ZREM', WAITERS, t, 'loop:1')\n    redis.call('DEL', wake_list(t))",
+        "    redis.call('ZREM', WAITERS, t)\n",
+        "    redis.call('ZREM', WAITERS, t, 'loop:1')\n",
         {"place"},
     ),
     "live waiters dropped among the dead": (
@@ -182,7 +191,11 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         "",
         {"term"},
     ),
-    "an operator's marks that expire": ("  name.latest = math.huge\n", "", {"expiry"}),
+    "an operator's marks that expire": (
+        "    latest = math.max(latest, pause_ends(marks[2]))\n",
+        "",
+        {"expiry"},
+    ),
     "an operator who hands nothing over": (
         "for _ = 1, BOUND do\n    local head",
         "for _ = 1, ARGV[2] == 'resume' and 0 or BOUND do\n    local head",
@@ -220,9 +233,29 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         "if true then\n    redis.call('ZREM', LEASES, t)",
         {"limit"},
     ),
+    "a newcomer above the limit of its share": (
+        "local fitting, last = share_fits(held, many, bound), nil",
+        "local fitting, last = true, nil",
+        {"share"},
+    ),
+    "two of one share in the queue": (
+        "if fitting and first == '' and not last then",
+        "if fitting then",
+        {"turn"},
+    ),
+    "a share that gives back and calls nobody up": (
+        "first = call_up(name, share, held, ticket)",
+        "first = ''",
+        {"turn"},
+    ),
+    "a share whose use is forgotten": (
+        "held = held + weight(permits)\n",
+        "held = held\n",
+        {"share"},
+    ),
     "a place lost by asking again": (
-        "  sweep(name, token)\n",
-        "  redis.call('ZADD', QUEUE, name.us, token)\n  sweep(name, token)\n",
+        "  sweep(name, me)\n",
+        "  if me then redis.call('ZADD', QUEUE, name.us, me) end\n  sweep(name, me)\n",
         {"place"},
     ),
 }
@@ -253,14 +286,14 @@ def test_a_planted_defect_is_found(raw: redis.Redis, name: str) -> None:
     pytest.fail(f"not found: {name}\n{found.summary()}\n{found.report()}")
 
 
-class OfTheLastAnswer(plans.Belief):
+class OfTheLastAnswer(LocalExpiry):
     """Believes the answer that came last."""
 
     def answered(self, nth: int, until: float) -> None:
         self._ends = {nth: (until, True)}
 
 
-class OfAnswersOnly(plans.Belief):
+class OfAnswersOnly(LocalExpiry):
     """Does not reckon with what is on its way."""
 
     def asked(self, nth: int, lease: float, now: float) -> None:
@@ -269,7 +302,7 @@ class OfAnswersOnly(plans.Belief):
 
 @pytest.mark.parametrize("believing", [OfTheLastAnswer, OfAnswersOnly])
 def test_a_defect_in_what_holders_believe_is_found(
-    raw: redis.Redis, believing: type[plans.Belief]
+    raw: redis.Redis, believing: type[LocalExpiry]
 ) -> None:
     random = workload(raw, believing=believing)
     for steps in ROUNDS:
@@ -289,7 +322,7 @@ EXPIRY = [("PEXPIREAT", key, str(NOW + 500_000)) for key in (1, 2, 3, 4)]
 Write = tuple[Any, ...]
 
 
-class Book:
+class Job:
     """Writes entries by hand. Times are ms after the start; tokens are any words."""
 
     def __init__(self) -> None:
@@ -358,44 +391,44 @@ class Book:
         self.add(at, call("operate", KEYS, how=how, value=value), ("ok",), *writes)
 
 
-def limit(book: Book) -> None:
+def limit(book: Job) -> None:
     book.grant(0, "a")
     book.grant(50, "b")
 
 
-def limit_of_the_whole_name(book: Book) -> None:
+def limit_of_the_whole_name(book: Job) -> None:
     book.grant(0, "a", limit=9, kind="w")
     book.grant(50, "b", limit=9, kind="w", permits=0)
 
 
-def limit_by_an_operator(book: Book) -> None:
+def limit_by_an_operator(book: Job) -> None:
     book.operate(0, "resize", value=1)
     book.grant(0, "a", limit=9)
     book.grant(50, "b", limit=9)
 
 
-def fence_that_stands_still(book: Book) -> None:
+def fence_that_stands_still(book: Job) -> None:
     book.grant(0, "a", limit=2)
     book.grant(0, "b", limit=2)
 
 
-def fence_of_a_repeated_ask(book: Book) -> None:
+def fence_of_a_repeated_ask(book: Job) -> None:
     book.grant(0, "a")
     book.add(10, book.asked("a"), ("ok", str(US + 10_000), "90"))
 
 
-def owner_by_fence(book: Book) -> None:
+def owner_by_fence(book: Job) -> None:
     fence = book.grant(0, "a")
     book.release(10, "a", str(int(fence) - 1))
 
 
-def owner_by_token(book: Book) -> None:
+def owner_by_token(book: Job) -> None:
     fence = book.grant(0, "a", limit=2)
     book.grant(1, "b", limit=2)
     book.release(10, "b", fence, ("ZREM", 1, "a", 0))
 
 
-def owner_of_a_claimed_hand_over(book: Book) -> None:
+def owner_of_a_claimed_hand_over(book: Job) -> None:
     fence = book.grant(0, "a")
     book.wait(1, "b")
     book.release(2, "a", fence, *book.handed(2, "b"))
@@ -403,184 +436,197 @@ def owner_of_a_claimed_hand_over(book: Book) -> None:
     book.operate(60, "resume", ("ZREM", 1, "b", 0))
 
 
-def extended(book: Book) -> None:
+def extended(book: Job) -> None:
     fence = book.grant(0, "a")
     one = call("renew", KEYS, "a", fence=fence, how="set", ms=100)
     book.add(150, one, ("ok", "100"), ("ZADD", 1, str(NOW + 250), "a"))
 
 
-def moved(book: Book) -> None:
+def moved(book: Job) -> None:
     fence = book.grant(0, "a")
     one = call("renew", KEYS, "a", fence=int(fence) + 1, how="set", ms=100)
     book.add(50, one, ("ok", "100"), ("ZADD", 1, str(NOW + 150), "a"))
 
 
-def moved_by_a_late_renewal(book: Book) -> None:
+def moved_by_a_late_renewal(book: Job) -> None:
     fence = book.grant(0, "a")
     for at, nth, ms in ((10, 2, 500), (20, 1, 100)):
         one = call("renew", KEYS, "a", fence=fence, how="set", ms=ms, nth=nth)
         book.add(at, one, ("ok", str(ms)), ("ZADD", 1, str(NOW + at + ms), "a"))
 
 
-def owner_of_kept_permits(book: Book) -> None:
+def owner_of_kept_permits(book: Job) -> None:
     fence = book.grant(0, "a")
     one = call("release", KEYS, "b", fence=fence, how="release", hold=500)
     book.add(10, one, ("lost",), ("ZADD", 1, str(NOW + 500), "kb"))
 
 
-def limit_of_kept_permits(book: Book) -> None:
+def limit_of_kept_permits(book: Job) -> None:
     fence = book.grant(0, "a")
     one = call("release", KEYS, "a", fence=fence, how="release", hold=500)
     book.add(10, one, ("ok",), ("ZREM", 1, "a", 0), ("ZADD", 1, str(NOW + 500), "ka"))
     book.grant(400, "b")
 
 
-def ended(book: Book) -> None:
+def ended(book: Job) -> None:
     fence = book.grant(0, "a")
     book.release(10, "a", fence)
     book.grant(20, "a")
 
 
-def ended_before_it_came(book: Book) -> None:
-    one = call("release", KEYS, "a", how="undo", bury=1)
+def ended_before_it_came(book: Job) -> None:
+    one = call("release", KEYS, "a", how="undo", tombstone=1)
     book.add(0, one, ("gone",), ("ZADD", 3, str(NOW + 100_000), "a"), *EXPIRY)
     book.grant(20, "a")
 
 
-def order(book: Book) -> None:
+def order(book: Job) -> None:
     fence = book.grant(0, "a")
     book.wait(1, "b")
     book.wait(2, "c")
     book.release(3, "a", fence, *book.handed(3, "c"))
 
 
-def order_of_a_newcomer(book: Book) -> None:
+def order_of_a_newcomer(book: Job) -> None:
     book.grant(0, "a", limit=2)
     book.wait(1, "b", permits=2, limit=2)
     book.grant(2, "c", limit=2)
 
 
-def order_of_an_unfair_newcomer(book: Book) -> None:
+def order_of_an_unfair_newcomer(book: Job) -> None:
     book.grant(0, "a", limit=2, lease=5000)
     book.wait(1, "b", 9000, permits=2, limit=2)
     book.grant(2000, "c", limit=2, fair=0)
 
 
-def place_taken(book: Book) -> None:
+def place_taken(book: Job) -> None:
     book.grant(0, "a")
     book.wait(1, "b")
     book.operate(5, "resume", ("ZREM", 2, "b"))
 
 
-def place_given_twice(book: Book) -> None:
+def place_given_twice(book: Job) -> None:
     book.grant(0, "a")
     book.wait(1, "b")
     book.wait(2, "b")
 
 
-def paused(book: Book) -> None:
+def paused(book: Job) -> None:
     book.operate(0, "pause")
     book.grant(1, "a")
 
 
-def refused(book: Book) -> None:
+def refused(book: Job) -> None:
     book.add(0, book.asked("a"), ("no", "full", 0))
 
 
-def refused_after_expiry(book: Book) -> None:
+def refused_after_expiry(book: Job) -> None:
     book.grant(0, "a")
     book.add(100, book.asked("b", how="try"), ("no", "full", 0))
 
 
-def refused_as_too_large(book: Book) -> None:
+def refused_as_too_large(book: Job) -> None:
     book.add(0, book.asked("a", permits=2, limit=2), ("large", "2"))
 
 
-def handover(book: Book) -> None:
+def handover(book: Job) -> None:
     fence = book.grant(0, "a")
     book.wait(1, "b")
     book.release(2, "a", fence)
 
 
-def handover_after_resume(book: Book) -> None:
+def handover_after_resume(book: Job) -> None:
     book.operate(0, "pause")
     book.wait(1, "a")
     book.operate(2, "resume")
 
 
-def silent(book: Book) -> None:
+def silent(book: Job) -> None:
     fence = book.grant(0, "a")
     book.wait(1, "b")
     book.release(2, "a", fence, *(w for w in book.handed(2, "b") if w[1] != 5))
 
 
-def term_that_is_too_long(book: Book) -> None:
+def term_that_is_too_long(book: Job) -> None:
     book.given(0, book.asked("a", lease=50), "a", 100)
 
 
-def term_promised_too_long(book: Book) -> None:
+def term_promised_too_long(book: Job) -> None:
     fence = book.grant(0, "a")
     book.add(10, book.asked("a"), ("ok", fence, "100"))
 
 
-def term_of_a_hand_over(book: Book) -> None:
+def term_of_a_hand_over(book: Job) -> None:
     fence = book.grant(0, "a")
     book.wait(1, "b", lease=60_000)
     book.release(2, "a", fence, *book.handed(2, "b", 60_000))
 
 
-def answer_of_an_expired_release(book: Book) -> None:
+def answer_of_an_expired_release(book: Job) -> None:
     fence = book.grant(0, "a")
     book.release(100, "a", fence)
 
 
-def answer_of_a_renewal(book: Book) -> None:
+def answer_of_a_renewal(book: Job) -> None:
     fence = book.grant(0, "a")
     book.add(50, call("renew", KEYS, "a", fence=fence, how="set", ms=9), ("lost",))
 
 
-def answer_without_a_lease(book: Book) -> None:
+def answer_without_a_lease(book: Job) -> None:
     book.add(0, book.asked("a"), ("ok", str(US), "100"))
 
 
-def expiry_too_early(book: Book) -> None:
+def expiry_too_early(book: Job) -> None:
     book.grant(0, "a", limit=2, lease=60_000)
     early = [("PEXPIREAT", key, str(NOW + 1700)) for key in (1, 4)]
     one = book.asked("b", limit=2)
     book.add(10, one, ("ok", str(US + 10_000), "100"), *book.lent(10, "b", 100), *early)
 
 
-def expiry_never(book: Book) -> None:
+def expiry_never(book: Job) -> None:
     writes = [w for w in book.lent(0, "a", 100) if w[0] != "PEXPIREAT"]
     book.add(0, book.asked("a"), ("ok", str(US), "100"), *writes)
 
 
-def expiry_of_the_wake_list(book: Book) -> None:
+def expiry_of_the_wake_list(book: Job) -> None:
     fence = book.grant(0, "a")
     book.wait(1, "b")
     book.release(2, "a", fence, *(w for w in book.handed(2, "b") if w[:2] != ("PEXPIREAT", 5)))
 
 
-def vanished(book: Book) -> None:
+def vanished(book: Job) -> None:
     book.grant(0, "a")
     book.leases.clear()
     book.add(50, book.asked("b", how="try"), ("no", "full", 0))
 
 
-def keys(book: Book) -> None:
+def keys(book: Job) -> None:
     book.add(0, call("clear", KEYS, "a"), ("gone",), ("SET", 0, "other", "1"))
 
 
-def belief(book: Book) -> None:
+def belief(book: Job) -> None:
     book.grant(0, "a")
     book.believe(50, "a", until=101)
 
 
-def error(book: Book) -> None:
+def error(book: Job) -> None:
     book.add(0, call("clear", KEYS, "a"), (), error="ERR attempt to index a nil value")
 
 
-BAD: list[Callable[[Book], None]] = [
+def share_above_its_limit(book: Job) -> None:
+    for at, token in enumerate("ab"):
+        book.grant(at, token, limit=3, share="acme", share_limit=1)
+
+
+def turn_of_two_of_a_share(book: Job) -> None:
+    book.grant(0, "a", limit=1, share="acme", share_limit=3)
+    book.wait(1, "b", limit=1, share="acme", share_limit=3)
+    book.wait(2, "c", limit=1, share="acme", share_limit=3)
+
+
+BAD: list[Callable[[Job], None]] = [
+    share_above_its_limit,
+    turn_of_two_of_a_share,
     limit,
     limit_of_the_whole_name,
     limit_by_an_operator,
@@ -624,13 +670,13 @@ BAD: list[Callable[[Book], None]] = [
 ]
 
 
-def rule_of(write: Callable[[Book], None]) -> str:
+def rule_of(write: Callable[[Job], None]) -> str:
     return write.__name__.partition("_")[0]
 
 
 @pytest.mark.parametrize("write", BAD, ids=lambda write: write.__name__)
-def test_a_bad_journal_breaks_its_rule(write: Callable[[Book], None]) -> None:
-    book, rule = Book(), rule_of(write)
+def test_a_bad_journal_breaks_its_rule(write: Callable[[Job], None]) -> None:
+    book, rule = Job(), rule_of(write)
     write(book)
 
     assert rule in judge(book.entries).rules()
@@ -642,8 +688,8 @@ def test_every_rule_has_a_bad_journal() -> None:
     assert set(RULES) == {rule_of(write) for write in BAD}
 
 
-def good() -> Book:
-    book = Book()
+def good() -> Job:
+    book = Job()
     fence = book.grant(0, "a")
     book.believe(0, "a", until=99)
     book.wait(1, "b")
@@ -668,7 +714,7 @@ def test_a_good_journal_breaks_none() -> None:
 def test_fences_go_back_only_with_the_clock_and_a_restart(
     restarted: bool, expected: set[str]
 ) -> None:
-    book = Book()
+    book = Job()
     fence = book.grant(1000, "a")
     book.release(1010, "a", fence)
     book.epoch = "second" if restarted else "first"
@@ -678,7 +724,7 @@ def test_fences_go_back_only_with_the_clock_and_a_restart(
 
 
 def test_leases_lost_in_a_restart_are_not_held_against_the_scripts() -> None:
-    book = Book()
+    book = Job()
     book.grant(0, "a")
     book.leases.clear()
     book.epoch = "second"
@@ -689,7 +735,7 @@ def test_leases_lost_in_a_restart_are_not_held_against_the_scripts() -> None:
 
 def test_a_shared_lease_that_is_over_is_asked_for_anew_as_a_whole() -> None:
     """A writer that became a reader is a writer again when it asks after its lease ended."""
-    book, writer = Book(), {"limit": 9, "kind": "w", "permits": 0}
+    book, writer = Job(), {"limit": 9, "kind": "w", "permits": 0}
     fence = book.grant(0, "a", **writer)
     share = call("release", KEYS, "a", fence=fence, how="share")
     book.add(5, share, ("ok",), ("HSET", 4, "a", "h"))
@@ -703,7 +749,7 @@ def test_a_shared_lease_that_is_over_is_asked_for_anew_as_a_whole() -> None:
 
 def test_keys_that_expired_a_millisecond_ago_are_gone() -> None:
     """What lay in them need not outlive what is granted then."""
-    book = Book()
+    book = Job()
     ends = [
         ("ZADD", 3, str(NOW + 20), "late"),
         *(("PEXPIREAT", n, str(NOW + 60)) for n in (1, 3, 4)),
@@ -719,7 +765,7 @@ def test_keys_that_expired_a_millisecond_ago_are_gone() -> None:
 
 
 def test_a_violation_shows_what_happened_around_it() -> None:
-    book = Book()
+    book = Job()
     limit(book)
     book.wait(60, "c")
     (violation,) = judge(book.entries).violations
@@ -759,7 +805,7 @@ def test_a_replay_takes_as_much_for_each_entry_however_many_there_are() -> None:
 
 def test_a_wrapped_script_answers_as_the_plain_one(raw: redis.Redis, redis_url: str) -> None:
     keys = keys_of(settings.PREFIX, "x")
-    one = call("acquire", keys, "t" * 32, how="wait", label="ünï {} \"'\\", short=0)
+    one = call("acquire", keys, "t" * 32, how="wait", label="ünï {} \"'\\", compact=0)
     plain = one.run_on(raw)
     with journalling(redis_url) as journal:
         wrapped = one.run_on(raw)
@@ -852,8 +898,8 @@ assert "777" in scripts.script("clear").source
 with redis.Redis.from_url({redis_url!r}) as client:
     print(one.run_on(client))
 """
-    with journalling(redis_url, constants={"BURIAL": 777}) as journal:
-        done = nursery.run("-c", child)
+    with journalling(redis_url, constants={"TOMBSTONE_TTL": 777}) as journal:
+        done = worker_processes.run("-c", child)
         verbs = [entry.verb for entry in journal]
 
     assert "b'gone'\n" == done.stdout, done.stderr

@@ -23,7 +23,7 @@ from .behaviour.both import both, until
 from .behaviour.watching import View, sent
 from .support.journal import journalling
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
 
 @pytest.fixture
@@ -40,14 +40,6 @@ async def test_the_leases_come_in_the_order_given(io, view) -> None:
         assert ["a", "b", "c"] == [x.name for x in sorted(leases, key=lambda x: x.fence)]
         assert all(lease.held for lease in leases)
     assert all(view(name).empty for name in names)
-
-
-@both
-async def test_permits_can_be_asked_for_each(io, view) -> None:
-    pool, lock = Semaphore("pool", 5), Lock("single")
-    async with io.entered(acquire_all([(pool, 4), lock])) as (four, one):
-        assert (4, 1) == (four.permits, one.permits)
-        assert await io.do(pool, "acquire", blocking=False, permits=2) is None
 
 
 @both
@@ -206,3 +198,12 @@ async def test_a_table_is_read_while_a_row_of_it_is_locked(io, view) -> None:
         waiting = io.start(other(change(3)))
         await until(io, lambda: view("accounts").waiting == 1)
     assert await io.result(waiting)
+
+
+def test_keys_of_a_name_are_taken_in_order_and_once_each() -> None:
+    one, other = (Semaphore("a", 1, key=key) for key in "xy")
+    with acquire_all([other, one]) as leases:
+        assert ["a@y", "a@x"] == [lease.name for lease in leases]
+        assert leases[1].fence < leases[0].fence
+    with pytest.raises(ValueError, match="each name once"):
+        acquire_all([one, Semaphore("a", 1, key="x")])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import io
-import threading
 import unittest
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,6 +16,7 @@ import redis
 
 from django_redis_sync import (
     Lease,
+    LeaseLost,
     Lock,
     NotAcquired,
     ReadWriteLock,
@@ -85,19 +84,72 @@ def test_a_generator_that_another_thread_closes_gives_back(kind: str, held: Any)
 
 
 @each_shared
-@pytest.mark.parametrize("threads", [False, True])
-def test_two_generators_over_one_object_end_their_own(
-    kind: str, threads: bool, held: Any, raw: redis.Redis
-) -> None:
-    run = elsewhere if threads else lambda call, *args: call(*args)
+def test_blocks_that_interleave_hold_one_permit_each(kind: str, held: Any) -> None:
+    """Which of them ended can't be told, so the newest lease of the thread is released."""
     thing = KINDS[kind][0]()
     first, second = entered(thing), entered(thing)
-    one, other = run(next, first), run(next, second)
-    run(list, first)  # the older one, as no stack would have it
-    assert not one.held and other.held
-    assert other.owned()
-    run(list, second)
+    next(first)
+    next(second)
+    list(first)
+    assert [1] == held("x")
+    list(second)
     assert [0] == held("x")
+
+
+@each_shared
+def test_blocks_that_end_elsewhere_and_cannot_be_told_release_nothing(
+    kind: str, held: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    thing = KINDS[kind][0]()
+    first, second = entered(thing), entered(thing)
+    one, other = elsewhere(next, first), elsewhere(next, second)
+    elsewhere(list, first)
+    assert one.held and other.held, "no block releases the lease of another"
+    assert "several blocks over the same object are open" in caplog.text
+    gone = [weakref.ref(lease) for lease in (one, other)]
+    elsewhere(list, second)
+    del first, second, one, other
+    eventually(lambda: [None, None] == [ref() for ref in gone])
+    assert [2] == held("x"), "their leases expire"
+
+
+def test_block_whose_lease_was_lost_releases_no_other(held: Any, raw: redis.Redis) -> None:
+    semaphore = Semaphore("x", 9)
+    with semaphore as outer:
+        with pytest.raises(LeaseLost), semaphore as inner:
+            raw.delete(*View(raw, "x").left())
+            with pytest.raises(LeaseLost):
+                inner.renew()
+        assert not inner.held and not outer.ended
+        with pytest.raises(LeaseLost):
+            outer.renew()
+        semaphore.raise_on_release_error = False
+
+
+@pytest.mark.parametrize("ends", ["released", "detached"])
+def test_block_keeps_its_place_whatever_became_of_its_lease(ends: str, held: Any) -> None:
+    semaphore = Semaphore("x", 9)
+    with semaphore as outer:
+        with semaphore as inner:
+            if ends == "released":
+                semaphore.release()
+            else:
+                inner.detach()
+            assert inner.ended and outer.held
+        assert outer.held, "the inner block released the lease of the outer one"
+    assert not outer.held
+
+
+def test_downgraded_block_releases_its_own_lease(held: Any) -> None:
+    lock = ReadWriteLock("x")
+    with lock.read as other:
+        pass
+    with lock.write as lease:
+        lock.downgrade()
+        assert lease.held and not other.held
+        assert elsewhere(lock.read.acquire)
+        assert [2] == held("x")
+    assert not lease.held and [1] == held("x")
 
 
 @each_shared
@@ -157,55 +209,6 @@ def test_an_async_block_may_end_in_another_task(kind: str, held: Any) -> None:
     asyncio.run(main())
 
 
-@each_shared
-def test_two_async_generators_over_one_object_end_their_own(kind: str, held: Any) -> None:
-    thing = KINDS[kind][0]()
-
-    async def main() -> None:
-        first, second = aentered(thing), aentered(thing)
-        one, other = await anext(first), await anext(second)
-        await first.aclose()  # type: ignore[attr-defined]
-        assert not one.held and other.held and await other.aowned()
-        await second.aclose()  # type: ignore[attr-defined]
-        assert [0] == held("x")
-
-    asyncio.run(main())
-
-
-@each
-def test_an_exit_stack_may_be_closed_in_another_thread(kind: str, held: Any) -> None:
-    make, names = KINDS[kind]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(make())
-        moved = stack.pop_all()
-    assert [1] * len(names) == held(*names)
-    elsewhere(moved.close)
-    assert [0] * len(names) == held(*names)
-
-
-@each_shared
-def test_two_exit_stacks_over_one_object_end_their_own(kind: str, held: Any) -> None:
-    thing, first, second = KINDS[kind][0](), contextlib.ExitStack(), contextlib.ExitStack()
-    one, other = first.enter_context(thing), second.enter_context(thing)
-    first.close()
-    assert not one.held and other.held
-    second.close()
-    assert [0] == held("x")
-
-
-@each
-def test_an_async_exit_stack_may_be_closed_in_another_task(kind: str, held: Any) -> None:
-    make, names = KINDS[kind]
-
-    async def main() -> None:
-        stack = contextlib.AsyncExitStack()
-        await asyncio.create_task(stack.enter_async_context(make()))  # type: ignore[arg-type]
-        await asyncio.create_task(stack.aclose())
-        assert [0] * len(names) == held(*names)
-
-    asyncio.run(main())
-
-
 @each
 def test_a_context_that_a_test_case_enters_is_left_with_it(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
@@ -244,77 +247,23 @@ def test_the_only_one_entered_by_hand_may_be_left_in_another_thread(kind: str, h
     assert [0] * len(names) == held(*names)
 
 
-def test_of_several_entered_by_hand_elsewhere_none_is_left_for_another(held: Any) -> None:
-    lock = Semaphore("x", 9, thread_local=True)
-    done = threading.Event()
-
-    def hold(ready: threading.Barrier) -> None:
-        lock.__enter__()
-        ready.wait(10)
-        done.wait(10)
-        lock.__exit__(None, None, None)
-
-    ready = threading.Barrier(3)
-    threads = [threading.Thread(target=hold, args=(ready,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    ready.wait(10)
-    with pytest.raises(NotAcquired, match="holds nothing"):
-        lock.__exit__(None, None, None)
-    assert [2] == held("x")
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert [0] == held("x")
-
-
-def test_leaving_by_hand_gives_back_what_was_acquired_and_no_other_block_has(held: Any) -> None:
-    lock = Semaphore("x", 9)
-    with lock as inside:
-        got = lock.acquire()
-        assert got is not None
-        lock.__exit__(None, None, None)
-        assert not got.held and inside.held
-        with pytest.raises(NotAcquired, match="holds nothing"):
-            lock.__exit__(None, None, None)
-    assert [0] == held("x")
-
-
 class Loud(Semaphore):
-    """Both ends are overridden: the block belongs to the thread."""
-
-    def __enter__(self) -> Lease:
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-
-
-class Noted(Semaphore):
-    """One end is overridden, and takes another lock on the way in."""
+    """Overrides `__enter__` and `__exit__`. Its `__enter__` acquires another lock."""
 
     def __enter__(self) -> Lease:
         with Lock("note"):
             return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
 
 
 def test_a_subclass_may_override_both_ends(held: Any) -> None:
     loud = Loud("x", 9)
     with loud as one:
         with loud as other:
-            assert [2] == held("x")
+            assert [0, 2] == held("note", "x")
         assert one.held and not other.held
-    assert [0] == held("x")
-
-
-def test_a_subclass_may_override_one_end(held: Any) -> None:
-    noted = Noted("x", 9)
-    first, second = entered(noted), entered(noted)
-    one, other = next(first), next(second)
-    assert [0, 2] == held("note", "x")
-    elsewhere(list, first)
-    assert not one.held and other.held
-    elsewhere(list, second)
     assert [0] == held("x")
 
 
@@ -370,3 +319,31 @@ def test_leases_that_were_lost_do_not_pile_up() -> None:
         del lease
     # Those whose receivers are still to be told are referred to by that.
     eventually(lambda: sum(ref() is not None for ref in kept) < 450)
+
+
+def test_what_a_thread_acquired_goes_with_the_thread() -> None:
+    lock = Lock("x")
+    gone = elsewhere(lambda: weakref.ref(lock.acquire()))
+    eventually(lambda: gone() is None)
+
+
+def test_what_a_task_acquired_goes_with_the_task() -> None:
+    async def take() -> Any:
+        return weakref.ref(await lock.aacquire())  # type: ignore[arg-type]
+
+    async def main() -> None:
+        gone = await asyncio.create_task(take())
+        await asyncio.sleep(0)
+        assert gone() is None, "the lease outlives its task"
+
+    lock = Lock("x")
+    asyncio.run(main())
+
+
+def test_leases_of_open_use_are_all_remembered() -> None:
+    semaphore = Semaphore("x", 10_000)
+    leases = [semaphore.acquire() for _ in range(350)]
+    for lease in reversed(leases):
+        assert lease is not None and lease.held
+        semaphore.release()
+        assert not lease.held

@@ -13,7 +13,7 @@ from django_redis_sync import conf
 from django_redis_sync.exceptions import LeaseLost
 from django_redis_sync.locks import handle
 from django_redis_sync.locks.handle import Adoption
-from django_redis_sync.locks.lease_state import LeaseState, Terms
+from django_redis_sync.locks.lease_state import LeaseSettings, LeaseState
 from django_redis_sync.protocol.keys import MOST_BYTES, Token, keys_of
 from django_redis_sync.protocol.plans import Answer, Grant, Run
 
@@ -24,11 +24,11 @@ def told(*_: Any) -> None:
     """A receiver."""
 
 
-def terms_of(key: str | None = "4711", **said: Any) -> Terms:
+def terms_of(key: str | None = "4711", **said: Any) -> LeaseSettings:
     config = conf.current()
     keys = keys_of(config.prefix("default"), "exports@{x}", key, config.keep(key))
     given = {"timeout": 12.5, "renew": True, "max_hold": 3600.0, "min_hold": 7.0, **said}
-    return Terms(keys, "default", on_lost=told, **given)
+    return LeaseSettings(keys, "default", on_lost=told, **given)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_handle_with_something_wrong_in_it_is_none(place: int, value: Any) -> 
         Adoption(base64.urlsafe_b64encode(json.dumps(values).encode()).decode(), told)
 
 
-def adopted(terms: Terms, reply: list[Any]) -> tuple[Terms, Grant, int, Run]:
+def adopted(terms: LeaseSettings, reply: list[Any]) -> tuple[LeaseSettings, Grant, int, Run]:
     plan = Adoption(handle.write(terms, GRANT, 9), None).plan()
     step = next(plan)
     with pytest.raises(StopIteration) as stop:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from django_redis_sync import Lock, NotAcquired, RLock, Semaphore, acquire_all
-from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.engine.renewal import renewer
 from tests.support.interrupting import interruptions
 
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-FILES = ("semaphore.py", "callers.py", "acquire_all.py", "variants.py", "synchronized.py")
+FILES = ("semaphore.py", "acquiring.py", "callers.py", "acquire_all.py", "locks.py")
 OURS = tuple(f"locks/{file}" for file in FILES)
 #: Of ours, by name: they run when a permit was granted.
 GRANTED = ("_settle", "_count")
@@ -82,7 +82,7 @@ def kept(*expected: str) -> list[str]:
     while True:
         for generation in (1, 2):  # all takes long, and only a collection meanwhile makes it old
             gc.collect(generation)
-            found = [lease.terms.keys.display for lease in keeper("default")._held()]
+            found = [lease.name for lease in renewer("default")._held()]
             if found == [*expected] or time.monotonic() > end:
                 return found
 
@@ -118,21 +118,3 @@ def assert_free(what: Any, where: str) -> None:
     with pytest.raises(NotAcquired):
         what.release()
         pytest.fail(f"something is noted after {where}")
-
-
-@pytest.mark.parametrize("take", [acquires, blocks])
-def test_an_interrupted_taking_again_counts_for_nothing(raw, take: Any) -> None:
-    REENTRANT.inside = False  # type: ignore[attr-defined]
-    REENTRANT.acquire()
-    count = 0
-    for where in interruptions(lambda: take(REENTRANT), *OURS, after=GRANTED):
-        if REENTRANT.inside:  # type: ignore[attr-defined]
-            break
-        count += 1
-        assert ["one"] == kept("one"), where
-        REENTRANT.release()
-        assert_free(REENTRANT, where)
-        raw.flushdb()
-        REENTRANT.acquire()
-    given_back(REENTRANT)
-    assert count > 5

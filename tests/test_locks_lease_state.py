@@ -11,10 +11,12 @@ import pytest
 from redis import exceptions as errors
 
 from django_redis_sync.exceptions import LeaseLost, NotAcquired
-from django_redis_sync.locks.lease_state import LeaseState, Lost, Terms
+from django_redis_sync.locks.lease_state import LeaseSettings, LeaseState, Lost
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
+
+pytestmark = pytest.mark.promise(8)
 
 KEYS = keys_of("p", "n")
 
@@ -23,7 +25,7 @@ def state_of(
     timeout: float = 30.0, renew: bool = True, max_hold: float = math.inf, **grant: Any
 ) -> LeaseState:
     """Granted at 100 for its whole time."""
-    terms = Terms(KEYS, "default", timeout, renew, max_hold, 0.0)
+    terms = LeaseSettings(KEYS, "default", timeout, renew, max_hold, 0.0)
     ends = 100.0 + timeout
     given = {"token": "t", "fence": 7, "permits": 1, "began": 100.0, "until": ends, "ends": ends}
     return LeaseState(terms, Grant(**{**given, "unanswered": False, **grant}), 0, 100.0)
@@ -36,10 +38,10 @@ def ok(seconds: float, sent: float) -> Answer:
 def test_it_is_looked_at_after_a_third_of_its_time_and_renewed_for_all_of_it() -> None:
     state = state_of(30)
     assert 110.0 == state.due
-    step = state.tend(110.0)
+    step = state.next_renewal(110.0)
     assert isinstance(step, Run)
     assert ("renew", "set", "30001") == (step.verb, step.argv[2], step.argv[3])
-    assert state.tended(step, ok(30, 110.0), 110.0) is None
+    assert state.renewal_done(step, ok(30, 110.0), 110.0) is None
     assert 139.999 == pytest.approx(state.until)
     assert 120.0 == pytest.approx(state.due, abs=0.01)
 
@@ -47,11 +49,11 @@ def test_it_is_looked_at_after_a_third_of_its_time_and_renewed_for_all_of_it() -
 @pytest.mark.parametrize(("timeout", "pause"), [(60.0, 1.0), (5.0, 0.5), (0.3, 0.05)])
 def test_a_renewal_that_failed_is_tried_again_soon(timeout: float, pause: float) -> None:
     state = state_of(timeout)
-    step = state.tend(state.due)
+    step = state.next_renewal(state.due)
     assert isinstance(step, Run)
     failed = Failure(errors.ConnectionError("refused"), state.due, "unreachable")
     at = state.due
-    assert state.tended(step, failed, at) is None
+    assert state.renewal_done(step, failed, at) is None
     assert at + pause == pytest.approx(state.due)
 
 
@@ -62,14 +64,14 @@ def test_a_lease_may_be_renewed_without_end() -> None:
     with pytest.raises(StopIteration):
         plan.send(Answer(["ok", "inf"], 100.0, 100.0))
     state.renewed(100.0)
-    assert (math.inf, None) == (state.until, state.tend(1e6))
+    assert (math.inf, None) == (state.until, state.next_renewal(1e6))
 
 
 def test_of_two_renewals_under_way_the_keeper_asks_for_the_longer() -> None:
     state = state_of(30)
     for seconds in (90.0, 10.0):
         state.renewal(seconds, 100.0)
-    step = state.tend(104.0)
+    step = state.next_renewal(104.0)
     assert isinstance(step, Run)
     assert 86_000 == pytest.approx(int(step.argv[3]), abs=10)
 
@@ -77,38 +79,38 @@ def test_of_two_renewals_under_way_the_keeper_asks_for_the_longer() -> None:
 def test_a_hard_lease_is_looked_at_when_it_ends() -> None:
     state = state_of(10, renew=False)
     assert 110.0 == state.due
-    assert state.tend(105.0) is None
-    assert Lost("its time is over") == state.tend(110.0)
+    assert state.next_renewal(105.0) is None
+    assert Lost("its time is over") == state.next_renewal(110.0)
 
 
 def test_it_is_given_up_shortly_before_the_server_may_give_it_away() -> None:
     state = state_of(3)
-    step = state.tend(101.0)
+    step = state.next_renewal(101.0)
     assert isinstance(step, Run)
-    assert state.tended(step, Failure(OSError(), 102.0, "unanswered"), 102.0) is None
+    assert state.renewal_done(step, Failure(OSError(), 102.0, "unanswered"), 102.0) is None
     assert 102.3 == pytest.approx(state.due)
-    assert state.tended(step, Failure(OSError(), 102.8, "unanswered"), 102.8) is None
+    assert state.renewal_done(step, Failure(OSError(), 102.8, "unanswered"), 102.8) is None
     assert 102.85 == pytest.approx(state.due)
     assert state.held(102.84)
-    assert Lost("it could not be renewed") == state.tend(102.86)
+    assert Lost("it could not be renewed") == state.next_renewal(102.86)
 
 
 def test_it_is_never_renewed_past_max_hold() -> None:
     state = state_of(30, max_hold=35)
-    step = state.tend(110.0)
+    step = state.next_renewal(110.0)
     assert isinstance(step, Run) and "25001" == step.argv[3]
-    state.tended(step, ok(25.001, 110.0), 110.0)
+    state.renewal_done(step, ok(25.001, 110.0), 110.0)
     assert 135.0 == pytest.approx(state.until)
-    assert 134.75 == pytest.approx(state.lapses) == pytest.approx(state.due)
+    assert 134.75 == pytest.approx(state.deadline) == pytest.approx(state.due)
 
 
 def test_it_is_held_until_its_end_and_not_at_it() -> None:
     state = state_of(30)
     assert [True, False, False] == [state.held(now) for now in (129.9, 130.0, 131.0)]
     assert [0.5, 0.0, 0.0] == [state.remaining(now) for now in (129.5, 130.0, 131.0)]
-    assert "the lease of 'n' is over: its time is up" == str(state.lost_error())
-    assert state.tend(130.0) == Lost("it was not renewed in time")
-    assert state_of(30, renew=False).tend(130.0) == Lost("its time is over")
+    assert "the lease of 'n' is no longer held: expired" == str(state.lost_error())
+    assert state.next_renewal(130.0) == Lost("it was not renewed in time")
+    assert state_of(30, renew=False).next_renewal(130.0) == Lost("its time is over")
 
 
 def test_what_is_lost_is_lost_once() -> None:
@@ -122,11 +124,11 @@ def test_what_is_lost_is_lost_once() -> None:
 
 def test_what_is_lost_is_looked_after_no_more() -> None:
     state = state_of()
-    step = state.tend(110.0)
+    step = state.next_renewal(110.0)
     assert isinstance(step, Run)
     state.lose("a reason")
-    assert (None, math.inf) == (state.tend(120.0), state.due)
-    assert state.tended(step, Answer(["lost"], 110.0, 110.0), 110.0) is None
+    assert (None, math.inf) == (state.next_renewal(120.0), state.due)
+    assert state.renewal_done(step, Answer(["lost"], 110.0, 110.0), 110.0) is None
     assert math.inf == state.due
 
 
@@ -188,7 +190,7 @@ def test_a_renewal_without_an_answer_may_be_run_at_any_time() -> None:
     with pytest.raises(Failure):
         lost.throw(Failure(OSError(), 111.5, "final"))
     assert 104.0 == pytest.approx(state.until, abs=0.01)
-    assert state.tend(state.due) is not None
+    assert state.next_renewal(state.due) is not None
     later = state.renewal(60, 103.0)
     next(later)
     assert 104.0 == pytest.approx(state.until, abs=0.01)
@@ -200,11 +202,11 @@ def test_the_keeper_asks_for_no_less_than_its_holder_does() -> None:
     state = state_of(3)
     plan = state.renewal(60, 100.5)
     next(plan)
-    step = state.tend(state.due)
+    step = state.next_renewal(state.due)
     assert isinstance(step, Run) and int(step.argv[3]) > 58_000
     answered(plan, 60, 100.5)
     due = state.due
-    assert state.tend(due) is None  # it has all that it may have
+    assert state.next_renewal(due) is None  # it has all that it may have
     assert state.due > due + 1
 
 
@@ -212,7 +214,7 @@ def test_the_keeper_asks_for_no_more_than_a_detached_lease_is_to_have() -> None:
     state = state_of(3)
     plan = state.renewal(3.5, 100.0, leaving=True)
     next(plan)
-    step = state.tend(101.0)
+    step = state.next_renewal(101.0)
     assert isinstance(step, Run) and int(step.argv[3]) <= 2_500
 
 
@@ -240,7 +242,7 @@ def test_a_lease_that_could_not_be_detached_is_renewed_on(error: BaseException) 
     next(plan)
     with pytest.raises(type(error)):
         plan.throw(error)
-    step = state.tend(110.0)
+    step = state.next_renewal(110.0)
     assert isinstance(step, Run) and "30001" == step.argv[3]
 
 
@@ -259,7 +261,7 @@ def test_a_shorter_hard_lease_stays_shorter() -> None:
     assert 104.0 == pytest.approx(state.due, abs=0.01)
     answered(plan, 3, 101.0)
     state.renewed(101.0)
-    assert Lost("its time is over") == state.tend(104.0)
+    assert Lost("its time is over") == state.next_renewal(104.0)
 
 
 def test_a_hard_lease_that_could_not_be_made_longer_ends_when_it_would_have() -> None:
@@ -268,8 +270,8 @@ def test_a_hard_lease_that_could_not_be_made_longer_ends_when_it_would_have() ->
     next(plan)
     with pytest.raises(Failure):
         plan.throw(Failure(OSError(), 102.0, "final"))
-    assert state.tend(105.0) is None
-    assert Lost("its time is over") == state.tend(110.0)
+    assert state.next_renewal(105.0) is None
+    assert Lost("its time is over") == state.next_renewal(110.0)
 
 
 def test_a_lease_that_is_renewed_for_a_moment_is_kept_up() -> None:
@@ -278,7 +280,7 @@ def test_a_lease_that_is_renewed_for_a_moment_is_kept_up() -> None:
     next(plan)
     answered(plan, 0.2, 101.0)
     state.renewed(101.0)
-    assert isinstance(state.tend(state.due), Run)
+    assert isinstance(state.next_renewal(state.due), Run)
 
 
 def test_a_renewal_is_no_remedy_for_a_lease_that_was_called_lost() -> None:
@@ -344,7 +346,7 @@ def test_of_all_who_find_out_at_once_one_tells() -> None:
 
 
 def test_permits_stay_taken_for_min_hold_however_they_are_given_back() -> None:
-    terms = Terms(KEYS, "default", 30.0, True, math.inf, min_hold=7.5)
+    terms = LeaseSettings(KEYS, "default", 30.0, True, math.inf, min_hold=7.5)
     state = LeaseState(terms, Grant("t", 7, 1, 100.0, 130.0, 130.0, True), 0, 100.0)
     for step in (next(state.releasing(101.0)), state.giving_back()):
         assert isinstance(step, Run)

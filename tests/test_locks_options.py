@@ -1,64 +1,196 @@
-"""Objects that are made anew at each use: what is remembered of their options, and what is not."""
+"""What an object asks for: its arguments, then SEMAPHORES, then the defaults. No server."""
 
 from __future__ import annotations
 
 import copy
 import gc
+import math
 import pickle
 import weakref
 from typing import Any
 
 import pytest
-from django.conf import settings
+from django.conf import settings as django_settings
 from django.test import override_settings
 
 from django_redis_sync import Lock, Semaphore, synchronized
-from django_redis_sync.locks import terms
+from django_redis_sync.engine import labels
+from django_redis_sync.engine.wire import ATTEMPT
+from django_redis_sync.locks import options as resolving
+from django_redis_sync.locks.lease_state import LeaseSettings
+from django_redis_sync.protocol.plans import AcquireRequest
+from django_redis_sync.testing import without_redis
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+NAMED = {"limit": 5, "timeout": 50, "blocking_timeout": 5, "max_hold": 500, "min_hold": 0.5}
 
 
-def asked(made: Semaphore, **options: Any) -> Any:
-    """The terms and the Ask of an acquire."""
-    return made._terms_and_ask(None, options.get("blocking_timeout"), options.get("permits", 1))
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock's time."""
+    time = [1000.0]
+    monkeypatch.setattr(resolving, "clock", lambda: time[0])
+    return time
+
+
+def asked(semaphore: Semaphore, *said: Any) -> tuple[LeaseSettings, AcquireRequest]:
+    """`said`: blocking, blocking_timeout, permits."""
+    return semaphore._terms_and_ask(*said, *(None, None, 1)[len(said) :])
+
+
+def in_force(semaphore: Semaphore, now: list[float]) -> dict[str, float]:
+    """The value of each option."""
+    terms, ask = asked(semaphore)
+    return {
+        "limit": ask.limit,
+        "timeout": terms.timeout,
+        "blocking_timeout": ask.give_up_at - now[0],
+        "max_hold": terms.max_hold,
+        "min_hold": terms.min_hold,
+    }
+
+
+def test_the_argument_rules_then_semaphores_then_the_defaults(
+    settings: Any, now: list[float]
+) -> None:
+    general = {"TIMEOUT": 40, "BLOCKING_TIMEOUT": 4, "MAX_HOLD": 400}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **general, "SEMAPHORES": {"exports": NAMED}}
+    own = {"timeout": 60, "blocking_timeout": 6, "max_hold": 600, "min_hold": 0.6}
+    assert {"limit": 6, **own} == in_force(Semaphore("exports", 6, **own), now)
+    assert NAMED == in_force(Semaphore("exports"), now)
+    defaults = {"timeout": 40, "blocking_timeout": 4, "max_hold": 400, "min_hold": 0}
+    assert {"limit": 6, **defaults} == in_force(Semaphore("others", 6), now)
+
+
+@pytest.mark.parametrize("option", [*NAMED])
+def test_each_option_of_semaphores_counts_by_itself(
+    option: str, settings: Any, now: list[float]
+) -> None:
+    limit = None if option == "limit" else 9
+    others = in_force(Semaphore("exports", 9), now)
+    named = {option: NAMED[option]}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"exports": named}}
+    assert {**others, **named} == in_force(Semaphore("exports", limit), now)
+
+
+def test_the_call_rules_over_the_object(now: list[float]) -> None:
+    semaphore = Semaphore("exports", 3, blocking_timeout=6)
+    assert 1002.0 == asked(semaphore, None, 2)[1].give_up_at
+    assert 2 == asked(semaphore, None, None, 2)[1].permits
+    assert not asked(semaphore, False)[1].wait
+    assert not asked(semaphore, True, 0)[1].wait
+    assert asked(Semaphore("exports", 3, blocking=False), True)[1].wait
+    assert not asked(Semaphore("exports", 3, blocking=False))[1].wait
+    for given in (0, 1):
+        assert bool(given) is Semaphore("exports", 3, blocking=given).blocking  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "renewed"),
+    [
+        ({}, True),
+        ({"timeout": 10}, False),
+        ({"timeout": 10, "renew": True}, True),
+        ({"renew": False}, False),
+        ({"timeout": math.inf}, False),
+        ({"timeout": math.inf, "renew": True}, False),
+    ],
+    ids=str,
+)
+def test_a_lease_of_a_given_time_is_renewed_when_told_so(said: Any, renewed: bool) -> None:
+    assert renewed == asked(Lock("nightly", **said))[0].renew
+
+
+def test_no_lease_is_longer_than_max_hold() -> None:
+    terms, ask = asked(Lock("nightly", timeout=60, max_hold=10, renew=True))
+    assert (10, 10) == (terms.timeout, ask.lease)
+
+
+def test_an_answer_may_take_as_long_as_the_wait_at_the_most(now: list[float]) -> None:
+    def times(*said: Any) -> tuple[float, float]:
+        ask = asked(Lock("nightly"), *said)[1]
+        return ask.attempt, ask.budget
+
+    assert (ATTEMPT, 2 * ATTEMPT) == times() == times(False) == times(None, 1000)
+    assert (2.0, 4.0) == times(None, 4)
+    assert (0.5, 1.0) == times(None, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("said", "minutes", "of_a_child"),
+    [
+        ({}, 1440, 60),
+        ({"STATS_HOURS": 0.5}, 30, 30),
+        ({"STATS_HOURS": 24}, 1440, 60),
+        ({"STATS": False}, 0, 0),
+    ],
+)
+def test_so_many_minutes_of_history_are_kept(
+    said: Any, minutes: int, of_a_child: int, settings: Any
+) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **said}
+    assert minutes == asked(Lock("nightly"))[0].keys.keep
+    assert of_a_child == asked(Semaphore("exports", 3, key="7"))[0].keys.keep
 
 
 def changed(**options: Any) -> Any:
-    return override_settings(REDIS_SYNC={**settings.REDIS_SYNC, **options})
+    return override_settings(REDIS_SYNC={**django_settings.REDIS_SYNC, **options})
 
 
-def test_objects_of_equal_options_share_what_was_made_of_them() -> None:
-    one, other = Lock("one", timeout=7), Lock("other", timeout=7)
-    asked(one)
-    asked(other)
-    assert one._given is other._given
-    assert 1 == len(one._given.patterns)
+# What equal objects share
 
 
-def test_each_asks_for_its_own_name_and_key() -> None:
+def test_each_object_has_its_own_name_key_label_and_callback() -> None:
     made = [Semaphore(name, 2, key=key) for name in "ab" for key in (None, "k")]
-    assert [asked(one)[0].keys.display for one in made] == ["a", "a@k", "b", "b@k"]
-    assert [asked(one)[1].keys.display for one in made] == ["a", "a@k", "b", "b@k"]
+    assert ["a", "a@k", "b", "b@k"] == [asked(one)[0].keys.display for one in made]
+    called: list[Any] = []
+    one, other = Lock("a", on_lost=called.append, label="mine"), Lock("a")
+    assert (one.on_lost, None) == (asked(one)[0].on_lost, asked(other)[0].on_lost)
+    assert [True, False] == ["mine" in asked(made)[1].label for made in (one, other)]
 
 
-def test_each_is_told_of_its_own_loss_and_labelled_by_its_own_label() -> None:
-    told: list[Any] = []
-    one, other = Lock("a", on_lost=told.append, label="mine"), Lock("a")
-    assert (asked(one)[0].on_lost, asked(other)[0].on_lost) == (one.on_lost, None)
-    assert ["mine" in asked(made)[1].label for made in (one, other)] == [True, False]
+def test_what_an_object_calls_is_freed_with_it() -> None:
+    class Callback:
+        def __call__(self, lease: Any) -> None: ...
 
-
-def test_what_an_object_was_given_to_call_is_freed_with_it() -> None:
-    class Told:
-        def __call__(self, lease: Any) -> None:
-            pass
-
-    told = Told()
-    gone, lock = weakref.ref(told), Lock("a", on_lost=told)
+    callback = Callback()
+    gone, lock = weakref.ref(callback), Lock("a", on_lost=callback)
     asked(lock)
-    del told, lock
+    del callback, lock
     gc.collect()
     assert gone() is None
+
+
+def test_what_one_call_says_does_not_change_the_next() -> None:
+    usual = asked(Semaphore("a", 2))[1]
+    for given in ((None, 0.5), (None, None, 2), (False,)):
+        asked(Semaphore("a", 2), *given)
+    again = asked(Semaphore("a", 2))[1]
+    expected = usual.permits, usual.give_up_at, usual.wait
+    assert expected == (again.permits, again.give_up_at, again.wait)
+
+
+def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2_000):
+        asked(Lock("a", timeout=1 + number / 1000))
+    found = resolving.attributes_of.cache_info()
+    assert found.currsize <= found.maxsize == 512
+    lock, numbers = Lock("a"), iter(range(1_000))
+    monkeypatch.setattr(labels, "write", lambda label: f"thread {next(numbers)}")
+    assert [f"thread {n}" for n in range(1_000)] == [asked(lock)[1].label for _ in range(1_000)]
+    assert len(lock._usual) <= 64
+
+
+def test_synchronized_asks_by_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Semaphore] = []
+    monkeypatch.setattr(Semaphore, "_take", lambda self: made.append(self) or 1 / 0)
+
+    @synchronized("invoice:{pk}")
+    def send(pk: int) -> None: ...
+
+    with pytest.raises(ZeroDivisionError):
+        send(7)
+    assert ("invoice:7", "invoice:{pk}") == (made[0].name, asked(made[0])[0].template)
+    assert "" == asked(Semaphore("invoice:7", 1))[0].template
 
 
 @pytest.mark.parametrize(
@@ -76,45 +208,6 @@ def test_an_equal_value_of_a_wrong_type_is_still_refused(right: Any, wrong: Any)
         Semaphore("a", **wrong)
 
 
-def test_a_value_that_can_be_no_key_is_refused_by_its_name() -> None:
-    with pytest.raises(TypeError, match="timeout must be a number of seconds, not list"):
-        Lock("a", timeout=[1])  # type: ignore[arg-type]
-
-
-def test_settings_are_heard_by_the_next_object_and_by_those_that_are_there() -> None:
-    kept = Lock("a")
-    assert asked(kept)[0].timeout == asked(Lock("a"))[0].timeout == 30
-    with changed(TIMEOUT=7):
-        assert (asked(kept)[0].timeout, asked(Lock("a"))[0].timeout) == (7, 7)
-    assert (asked(kept)[0].timeout, asked(Lock("a"))[0].timeout) == (30, 30)
-
-
-def test_a_prefix_and_a_cache_are_heard_too() -> None:
-    before = asked(Lock("a"))[0].keys.leases
-    with changed(KEY_PREFIX="elsewhere"):
-        assert asked(Lock("a"))[0].keys.leases == "elsewhere:{a}:leases" != before
-    assert asked(Lock("a"))[0].keys.leases == before
-
-
-def test_a_name_in_the_settings_has_its_entry_and_others_have_not() -> None:
-    with changed(SEMAPHORES={"big": {"limit": 9, "timeout": 5}, "small": {"limit": 2}}):
-        made = [asked(Semaphore(name)) for name in ("big", "small", "big")]
-        assert [ask.limit for _, ask in made] == [9, 2, 9]
-        assert [terms.timeout for terms, _ in made] == [5, 30, 5]
-        assert asked(Semaphore("small", 3))[1].limit == asked(Semaphore("other", 3))[1].limit == 3
-
-
-def test_faces_and_templates_of_equal_options_ask_each_for_its_own() -> None:
-    class Patient(Lock):
-        _max_waiters = 3
-
-    plain, patient = asked(Lock("a"))[1], asked(Patient("a"))[1]
-    assert (plain.max_waiters, patient.max_waiters) == (10**9, 3)
-    one, other = Lock("a"), Lock("b")
-    other.template = "{name}"
-    assert [asked(made)[0].template for made in (one, other, one)] == ["", "{name}", ""]
-
-
 def test_an_object_that_was_changed_changes_no_other() -> None:
     class Hard(Lock):
         def __init__(self, name: str, seconds: float) -> None:
@@ -125,75 +218,12 @@ def test_an_object_that_was_changed_changes_no_other() -> None:
     assert [asked(one)[0].timeout for one in made] == [5, 6, 30]
 
 
-@pytest.mark.parametrize("said", [{"blocking_timeout": 0.5}, {"permits": 2}])
-def test_what_one_call_says_is_not_the_next_ones(said: Any) -> None:
-    usual = asked(Semaphore("a", 2))[1]
-    asked(Semaphore("a", 2), **said)
-    again = asked(Semaphore("a", 2))[1]
-    assert (again.permits, again.give_up_at) == (usual.permits, usual.give_up_at)
-
-
-def test_options_that_never_come_again_are_not_kept_for_ever() -> None:
-    for number in range(2_000):
-        asked(Lock("a", timeout=1 + number / 1000))
-    found = terms._remembered.cache_info()
-    assert found.currsize <= found.maxsize == 512
-    given = Lock("a")._given
-    for number in range(2_000):
-        made = Lock("a")
-        made.template = f"{{n{number}}}"
-        asked(made)
-    assert len(given.patterns) <= terms._MOST_PATTERNS
-
-
-def test_names_that_never_come_again_leave_nothing() -> None:
-    asked(Lock("a"))
-    before = len(Lock("a")._given.patterns)
-    for number in range(1_000):
-        asked(Lock(f"order:{number}"))
-    assert before == len(Lock("a")._given.patterns)
-
-
-def test_labels_that_never_come_again_are_not_kept_for_ever(monkeypatch: Any) -> None:
-    lock, labels = Lock("a"), iter(range(1_000))
-    monkeypatch.setattr(terms.labels, "write", lambda label: f"thread {next(labels)}")
-    assert [f"thread {n}" for n in range(1_000)] == [asked(lock)[1].label for _ in range(1_000)]
-    assert len(lock._usual) <= terms._MOST_USUAL
-
-
-def test_a_locked_function_of_many_names_asks_for_each() -> None:
-    seen = []
-
-    @synchronized("invoice:{pk}")
-    def pay(pk: int) -> None:
-        seen.extend(name for name in (f"invoice:{n}" for n in range(3)) if Lock(name).locked())
-
-    for pk in range(3):
-        pay(pk)
-    assert seen == [f"invoice:{n}" for n in range(3)]
-
-
-def test_what_is_asked_on_a_loop_names_the_channel_of_that_loop() -> None:
-    semaphore = Semaphore("a", 2)
-    _, ask = asked(semaphore)
-    on_one, again = (semaphore._waiting_on("one", ask) for _ in range(2))
-    assert on_one is again
-    assert [semaphore._waiting_on(where, ask).channel for where in ("one", "two", "one")] == [
-        "one",
-        "two",
-        "one",
-    ]
-    _, hurried = asked(semaphore, blocking_timeout=3)
-    assert semaphore._waiting_on("one", hurried).give_up_at == hurried.give_up_at < 1e300
-    assert asked(semaphore)[1].channel == "-"
-
-
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
 @pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
 def test_what_a_process_holds_is_not_sent_to_another(send: Any, used: bool) -> None:
     lock = Lock("a")
     if used:
-        with lock:
+        with without_redis(), lock:
             pass
     with pytest.raises(TypeError, match="pickle"):
         send(lock)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from devtools import postgres
-from tests.support import nursery
+from tests.support import worker_processes
 
 from .tickets.__main__ import BUYERS, TICKETS
 
@@ -31,7 +31,7 @@ def sold(redis_url: str) -> dict[str, Any]:
     with postgres.Postgres() as server:
         words = dict(word.split("=") for word in server.dsn.split())
         command = ("-m", "tests.tickets", redis_url, words["host"], words["port"])
-        done = nursery.run(*command, timeout=110)
+        done = worker_processes.run(*command, timeout=110)
     assert 0 == done.returncode, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return said

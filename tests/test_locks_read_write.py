@@ -23,7 +23,7 @@ from .behaviour.both import both, until
 from .behaviour.watching import View
 from .support.journal import journalling
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
 
 @pytest.fixture

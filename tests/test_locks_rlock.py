@@ -15,7 +15,7 @@ from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, ac
 from .behaviour.both import both, until
 from .behaviour.watching import View
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(16)]
 
 
 @pytest.fixture
@@ -60,16 +60,6 @@ async def test_it_is_owned_while_the_server_says_so(io, view) -> None:
     assert await io.do(lock, "owned")
     view("owned").clear()
     assert not await io.do(lock, "owned")
-
-
-@both
-async def test_what_was_given_back_is_remembered_no_more(io, view) -> None:
-    lock = RLock("remembered")
-    for _ in range(2):
-        await io.do(lock, "acquire")
-    for _ in range(2):
-        await io.do(lock, "release")
-    assert {} == lock._held.mine().leases
 
 
 @both

@@ -28,7 +28,6 @@ from django_redis_sync import (
     semaphore_required,
     synchronized,
 )
-from django_redis_sync.testing import filled
 
 from .behaviour.watching import View
 
@@ -215,15 +214,6 @@ def test_threads_of_sync_to_async_are_no_such_case(empty: Any) -> None:
     assert empty()
 
 
-def test_a_loop_that_has_ended_is_no_such_case(empty: Any) -> None:
-    async def main() -> None: ...
-
-    asyncio.run(main())
-    with Lock("x"):
-        pass
-    assert empty()
-
-
 GREENLETS = """
 from gevent import monkey
 monkey.patch_all()
@@ -267,12 +257,3 @@ def test_greenlets_wait_as_threads_do(redis_url: str, raw: redis.Redis) -> None:
     words = [sys.executable, "-c", GREENLETS, redis_url]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=90, cwd=ROOT)
     assert done.stdout.endswith("fine\n"), done.stdout + done.stderr
-
-
-def test_what_tests_fill_may_be_filled_in_async_tests(empty: Any) -> None:
-    async def main() -> None:
-        with filled("x", 1):
-            assert await Lock("x").alocked()
-
-    asyncio.run(main())
-    assert empty()

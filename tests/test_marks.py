@@ -15,9 +15,9 @@ from django.conf import settings
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, Semaphore
-from django_redis_sync.engine import clerk, marks
-from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.engine import housekeeping, overrides
 from django_redis_sync.engine.names import names_key
+from django_redis_sync.engine.renewal import renewer
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of, statuses
@@ -146,7 +146,9 @@ def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
     second = {**settings.CACHES["default"], "KEY_PREFIX": "second"}
     settings.CACHES = {**settings.CACHES, "second": second}
     # The clerk's next look would let them in too.
-    monkeypatch.setattr(marks.Marks, "tend", lambda book, *_: setattr(book, "due", math.inf))
+    monkeypatch.setattr(
+        overrides.OverridePoller, "tend", lambda book, *_: setattr(book, "due", math.inf)
+    )
 
     def waiting() -> int:
         return status_of("api", "k", using=using).waiting
@@ -155,7 +157,7 @@ def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
         lease = Semaphore("api", 1, key="k", using=using).acquire()
         assert lease is not None
         waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire)
-        eventually(lambda: clerk._clerks[using or "default"].waiting)  # it knows
+        eventually(lambda: housekeeping._clerks[using or "default"].waiting)  # it knows
         if mark == "resize":
             actions.resize("api", None, 2, using)
         else:
@@ -179,8 +181,8 @@ def test_a_mark_is_in_force_in_other_processes_and_taken_back_there(
             assert ["in"] == child.line()
             return
         actions.pause("api")
-        time.sleep(marks.STALE + 0.5)
-        child.tell("release")
+        time.sleep(overrides.STALE + 0.5)
+        child.run_callbacks("release")
         assert ["released"] == child.line()
         time.sleep(0.5)
         assert status_of("api", "k").waiting == 1
@@ -192,26 +194,26 @@ def test_a_mark_is_in_force_in_other_processes_and_taken_back_there(
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What of the marks was read, each time."""
     done: list[str] = []
-    reading = marks.reading
+    reading = overrides.reading
 
     def noted(registry: str) -> Run:
         done.append(registry)
         return reading(registry)
 
-    monkeypatch.setattr(marks, "reading", noted)
-    monkeypatch.setattr(clerk, "reading", noted)
+    monkeypatch.setattr(overrides, "reading", noted)
+    monkeypatch.setattr(housekeeping, "reading", noted)
     return done
 
 
 def test_marks_are_read_once_a_second_for_all_policies_and_never_when_idle(
     clean_redis: None, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "IDLE", 1.5)
+    monkeypatch.setattr(overrides, "IDLE", 1.5)
     for n in range(20):
         Semaphore(f"policy-{n}", 1, key="k").acquire(blocking=False).release()
     time.sleep(2.2)
     assert 2 <= len(reads) <= 12
-    eventually(lambda: keeper("default").clerk.marks.due == math.inf, 10)
+    eventually(lambda: renewer("default").housekeeper.marks.due == math.inf, 10)
     before = len(reads)
     time.sleep(1.5)
     assert before == len(reads)
@@ -220,7 +222,7 @@ def test_marks_are_read_once_a_second_for_all_policies_and_never_when_idle(
 def test_marks_that_are_as_they_were_call_for_no_look_before_its_time() -> None:
     policy = keys_of(PREFIX, "api", "k").policy
     assert policy is not None
-    book = marks.Marks(list, list)
+    book = overrides.OverridePoller(list, list)
     assert book.needed(policy)
     said, due = [f"p:{policy.quoted}", "7"], book.due
     for reply, at in ((said, 0.0), (said, due), ([], 0.0), ([], due)):
@@ -234,7 +236,7 @@ def test_plain_names_read_no_marks(clean_redis: None, reads: list[str]) -> None:
         with Lock("plain"):
             pass
     assert [] == reads
-    assert keeper("default").clerk.marks.due == math.inf
+    assert renewer("default").housekeeper.marks.due == math.inf
 
 
 def test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once(
@@ -286,16 +288,6 @@ async def test_a_child_can_be_taken_out_of_what_its_policy_is(io: Any, raw: redi
     actions.reset("api")
     assert await tries(io, "vip") and await tries(io, "other")
     assert set() == lasting(raw)
-
-
-def test_marks_of_version_0_1_are_shown_and_taken_back(raw: redis.Redis) -> None:
-    keys = keys_of(PREFIX, "api", "old")
-    raw.zadd(f"{PREFIX}:marked", {"api@old": 1})
-    raw.hset(keys.info, "#paused", int(time.time() * 1000))
-    assert ("api", "old") in names_in_use()
-    actions.resume("api")
-    assert not status_of("api", "old").paused
-    assert [] == raw.zrange(f"{PREFIX}:marked", 0, -1)
 
 
 def test_a_flood_of_fresh_keys_makes_no_renewal_late(

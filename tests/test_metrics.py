@@ -1,5 +1,6 @@
 """The Prometheus collector: what a scrape shows, and what it never shows."""
 
+import contextlib
 import threading
 import urllib.request
 from typing import Any
@@ -10,15 +11,15 @@ import redis
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
-from django_redis_sync import Semaphore, metrics
+from django_redis_sync import LeaseLost, Semaphore, metrics
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import group_keys
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.snapshots import as_written
 from tests.support.statuses import group, holder, status
-from tests.support.written import as_written
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 PAIR = CONSTANTS["PAIR"]
@@ -86,18 +87,30 @@ def test_children_are_summed_and_no_key_is_ever_a_label() -> None:
     assert not any(line.startswith("redis_sync_events_total") for line in found)
 
 
-def test_only_configured_names_are_shown_unless_others_are_asked_for() -> None:
-    with Semaphore("invoice:1", 1), Semaphore("nightly", 1), Semaphore("api:x", 1):
-        eventually(lambda: listed("invoice:1", "nightly", "api:x"))
-        assert not any("invoice" in line or "nightly" in line for line in scrape())
-        assert not any("api:x" in line for line in scrape())
+def test_names_select_the_names_with_series_of_their_own() -> None:
+    with Semaphore("invoice:1", 1), Semaphore("nightly", 1):
+        eventually(lambda: listed("invoice:1", "nightly"))
         found = scrape(names=["night*"])
-        several = scrape(names=["invoice:*", "night*"])
     assert found['redis_sync_in_use{name="nightly"}'] == 1
     assert not any("invoice" in line for line in found)
-    assert several['redis_sync_in_use{name="nightly"}'] == 1
-    assert several['redis_sync_in_use{name="invoice:1"}'] == 1
-    assert found["redis_sync_names"] == 3
+    assert (2, 1) == (found["redis_sync_names"], found["redis_sync_names_left_out"])
+
+
+def test_plain_names_have_series_and_sums_by_default() -> None:
+    """So that alerts on what is held, lost or paused fire for a plain lock."""
+    with Semaphore("nightly", 1, raise_on_release_error=False) as lease:
+        eventually(lambda: listed("nightly"))
+        actions.pause("nightly")
+        actions.clear(status_of("nightly"), [lease.token])
+        with contextlib.suppress(LeaseLost):
+            lease.renew()
+        eventually(lambda: scrape()['redis_sync_all_events_total{event="lost"}'] == 1)
+        found = scrape()
+    assert found['redis_sync_paused{name="nightly"}'] == 1 == found["redis_sync_all_paused"]
+    assert found['redis_sync_events_total{event="lost",name="nightly"}'] >= 0
+    with Semaphore("other", 2):
+        eventually(lambda: scrape()["redis_sync_all_in_use"] == 1)
+        assert scrape()["redis_sync_all_oldest_hold_seconds"] > 0
 
 
 def test_the_registry_is_gone_through_only_for_names_that_are_asked_for(
@@ -114,13 +127,13 @@ def test_the_registry_is_gone_through_only_for_names_that_are_asked_for(
 def test_labels_are_bounded(raw: redis.Redis, settings: Any) -> None:
     raw.zadd(f"{settings.PREFIX}:names", {f"n{i}": i + 1 for i in range(1000)})
     shown = [line for line in scrape(names=["*"]) if line.startswith("redis_sync_in_use")]
-    assert len(shown) == metrics.MOST_LABELS
+    assert len(shown) == metrics.MAX_LABELS
 
 
 #: What the verbs count, by their letter; of w and r a count and its milliseconds share a number.
-COUNTED = {"g": 1, "w": 2, "n": 3, "s": 4, "t": 5, "r": 6, "c": 7, "l": 8}
+COUNTED = {"g": 1, "w": 2, "n": 3, "s": 4, "t": 5, "r": 6, "c": 7, "l": 8, "b": 9}
 EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
-EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8}
+EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9}
 
 
 def plant(raw: redis.Redis, key: str) -> int:
@@ -167,9 +180,9 @@ def test_each_event_of_a_name_has_its_own_value(raw: redis.Redis, settings: Any)
 def test_the_events_of_a_policy_are_its_sums(raw: redis.Redis, settings: Any) -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5):
         eventually(lambda: listed("api:*@7311"))
-        shares, _, sums = group_keys(settings.PREFIX, "api:*")
+        shares, _, statistics = group_keys(settings.PREFIX, "api:*")
         raw.hset(shares, "p1", f"{int(raw.time()[0]) * 1000 + 60_000} [40,30,[0,0],{{}}]")
-        found = scraped(raw, sums)
+        found = scraped(raw, statistics)
     assert EVENTS == shown(found, "last_minute", "event", "api:*")
     ever = {event: 111 * n for event, n in EVENTS.items()}
     assert ever == shown(found, "events_total", "event", "api:*")

@@ -21,7 +21,6 @@ from .model.check import Violation, check
 from .model.clients import protocol
 from .model.defects import DEFECTS, Defect
 from .model.redis import Scripts, Store
-from .support.packed import SHORT
 
 #: Liveness is tried from every n-th state; runs that meet are not walked twice.
 SAMPLE = 20
@@ -178,15 +177,16 @@ def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, see
                 )
                 how, channel = chance.choice(["try", "wait", "again"]), chance.choice(["-", "ch"])
                 fair, kind = chance.choice([0, 1]), chance.choice("pppw")
-                terms = f"{permits} 3 {channel} who it is"
-                argv = (token, lease, how, f"{kind} 3", terms, keep, mark, 4, fair, int(SHORT))
+                share, compact = chance.choice([("", 1), ("", 1), ("/2/a ", 0), ("/1/b%20c ", 0)])
+                terms = f"{permits} 3 {channel} {share}who it is"
+                argv = (token, lease, how, f"{kind} 3", terms, keep, mark, 4, fair, compact)
                 reply = twins.run("acquire", *argv)
                 if reply[0] == "ok":
                     fences[token] = reply[1]
             case "release":
                 how = chance.choice(["release", "release", "undo", "giveup", "share"])
-                bury, hold = chance.choice([0, 1]), chance.choice([0, 0, 2000])
-                reply = twins.run("release", token, fences[token], keep, how, bury, hold, mark)
+                tombstone, hold = chance.choice([0, 1]), chance.choice([0, 0, 2000])
+                reply = twins.run("release", token, fences[token], keep, how, tombstone, hold, mark)
             case "renew":
                 how, ms = chance.choice(["set", "confirm"]), chance.choice([1000, 9000, "inf"])
                 nth = chance.choice([0, 1, 2])

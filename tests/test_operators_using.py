@@ -14,31 +14,27 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command
 
-from django_redis_sync import Lock, ReadWriteLock, Semaphore, conf
-from django_redis_sync.engine import tally
-from django_redis_sync.engine.commands import pipelined
+from django_redis_sync import Lock, ReadWriteLock, Semaphore
+from django_redis_sync.engine import statistics
 from django_redis_sync.engine.names import policy_key
-from django_redis_sync.engine.pools import Borrowed
-from django_redis_sync.engine.server import Server
+from django_redis_sync.engine.pools import CheckedOut
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.metrics import SyncCollector
-from django_redis_sync.operators import actions, audit, names, words
-from django_redis_sync.operators.doctor.examining import examine
+from django_redis_sync.operators import actions, audit, names
+from django_redis_sync.operators.doctor import examine
+from django_redis_sync.operators.facts import Status
 from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.listing import Selection, heaviest, keys_like
+from django_redis_sync.operators.listing import Selection, keys_like
 from django_redis_sync.operators.names import (
     Recent,
     count_names,
-    counted,
     is_known,
     marked,
-    marked_key,
     names_in_use,
 )
-from django_redis_sync.operators.status import Status, readable, status_of, statuses
-from django_redis_sync.operators.sums import groups, sums_of
-from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Answer, Failure, Run
+from django_redis_sync.operators.statistics import counted, groups, heaviest, statistics_of
+from django_redis_sync.operators.status import readable, status_of, statuses
+from django_redis_sync.protocol.keys import display
 from tests.behaviour.both import eventually
 from tests.support.caches import OTHER
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
@@ -90,7 +86,7 @@ def test_a_lock_of_another_kind_there_is_not_resized(second: None) -> None:
 def test_all_that_is_read_is_read_there(
     second: None, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    monkeypatch.setattr(tally, "EVERY", 0.05)
+    monkeypatch.setattr(statistics, "EVERY", 0.05)
     with Semaphore("exports", 3, key="7", **OTHER):
         eventually(lambda: listed("exports@7", **OTHER))
         assert [("exports", "7")] == names_in_use(**OTHER)
@@ -105,7 +101,7 @@ def test_all_that_is_read_is_read_there(
         assert (1, 0) == (Selection("name", **OTHER).found, Selection("name").found)
         eventually(lambda: groups(**OTHER) == ["exports"])
         assert [] == groups()
-        assert 1 == sums_of(["exports"], **OTHER)[0].history.ever.granted
+        assert 1 == statistics_of(["exports"], **OTHER)[0].history.ever.granted
         eventually(lambda: heaviest("exports", **OTHER) == ["7"] and heaviest(**OTHER))
         assert [] == heaviest("exports") == heaviest()
         shown = [SyncCollector(names=["*"], using=using)._shown() for using in ("other", None)]
@@ -114,7 +110,7 @@ def test_all_that_is_read_is_read_there(
         shown = [SyncCollector(using=using)._shown() for using in ("other", None)]
         assert [["exports"], []] == shown
         assert ([("exports", "7")], []) == (keys_like(["7"], **OTHER), keys_like(["7"]))
-        assert 0 == sums_of(["exports"])[0].history.ever.granted
+        assert 0 == statistics_of(["exports"])[0].history.ever.granted
 
 
 def command(*words: str, **options: Any) -> str:
@@ -166,7 +162,7 @@ def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: 
         for words in (
             ["status", "exports"],
             ["status", "exports", "--key", "7", "--format", "json"],
-            ["status", "--sort", "refused", "--top", "1"],
+            ["status", "--sort", "rejected", "--top", "1"],
             ["status", "--format", "json"],
             ["status", "exports", "--sort", "use", "--top", "1"],
             ["clear", "*", "--pattern", "--dry-run", "--no-input"],
@@ -197,9 +193,9 @@ def each_cut() -> Iterator[list[Any]]:
     """Every ask of this thread finds its connection cut, as who restarts a server or closes what is
     idle does; the next one gets through. An item for each ask; True: it was cut."""
     asks: list[Any] = []
-    me, enter = threading.get_ident(), Borrowed.__enter__
+    me, enter = threading.get_ident(), CheckedOut.__enter__
 
-    def entered(self: Borrowed) -> Borrowed:
+    def entered(self: CheckedOut) -> CheckedOut:
         enter(self)
         if threading.get_ident() == me:
             asks.append(not (asks and asks[-1]))
@@ -208,14 +204,15 @@ def each_cut() -> Iterator[list[Any]]:
                 self.connection._sock.shutdown(socket.SHUT_RDWR)
         return self
 
-    with mock.patch.object(Borrowed, "__enter__", entered):
+    with mock.patch.object(CheckedOut, "__enter__", entered):
         yield asks
 
 
-def test_who_reads_or_acts_over_a_connection_that_was_cut_asks_anew(second: None) -> None:
+def test_who_reads_or_acts_over_a_connection_that_was_disconnected_asks_anew(second: None) -> None:
     child = {"key": "7", **OTHER}
     actions.pause("known", **OTHER)  # the server knows the scripts
     actions.resume("known", **OTHER)
+    statuses([("known", None)], **OTHER)
     with Semaphore("exports", 3, **child), Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "nightly", **OTHER))
         for look in (
@@ -227,7 +224,7 @@ def test_who_reads_or_acts_over_a_connection_that_was_cut_asks_anew(second: None
             lambda: len(readable([("nightly", None), ("exports", "7")], **OTHER)[0]) == 2,
             lambda: len(Selection("waiting", **OTHER).read(0, 9)[0]) >= 2,
             lambda: histories([("nightly", None)], **OTHER),
-            lambda: groups(**OTHER) is not None and sums_of(["exports"], **OTHER),
+            lambda: groups(**OTHER) is not None and statistics_of(["exports"], **OTHER),
             lambda: SyncCollector(names=["*"], using="other")._shown() is not None,
             lambda: not [one for one in examine(**OTHER) if one.level == "error"],
             lambda: "nightly" in command("status", **OTHER),
@@ -241,91 +238,6 @@ def test_who_reads_or_acts_over_a_connection_that_was_cut_asks_anew(second: None
             with each_cut() as asks:
                 assert look()
             assert any(asks)
-
-
-def test_a_mark_is_made_though_it_cant_be_read_back(second: None) -> None:
-    """This process sees it within a second, as the others do."""
-    run = Server.run
-
-    def silent(self: Server, step: Run) -> Answer:
-        if step.verb == "marks":
-            raise Failure(redis.ConnectionError("cut"), 0.0, "unanswered")
-        return run(self, step)
-
-    with mock.patch.object(Server, "run", silent):
-        assert ["exports"] == actions.pause("exports", reason="a deploy", **OTHER)
-    assert [("pause", "a deploy")] == [(act.what, act.reason) for act in audit.acts(**OTHER)]
-    actions.resume("exports", **OTHER)
-
-
-def test_marks_of_version_0_1_are_taken_back_there(second: None) -> None:
-    registry = marked_key(prefix := conf.current().prefix("other"))
-    pipelined("other", [("ZADD", registry, 1, "api", 2, "b", 3, "c")])
-    assert {"api", "b", "c"} == {name for name, _key in marked(**OTHER)}
-    pipelined("other", [("ZREM", registry, "b", "c")])
-    pipelined("other", [("HSET", keys_of(prefix, "api").info, "#paused", 10**12)])
-    assert there("api").paused and [("api", None)] == names_in_use(**OTHER)
-    actions.resume("api", **OTHER)
-    assert not there("api").paused and [0] == pipelined("other", [("ZCARD", registry)])
-
-
-@pytest.mark.parametrize(("mark", "act"), [("#paused", "reset"), ("#limit", "resume")])
-def test_a_name_of_version_0_1_stays_listed_for_its_other_mark(
-    second: None, mark: str, act: str
-) -> None:
-    registry = marked_key(prefix := conf.current().prefix("other"))
-    pipelined("other", [("ZADD", registry, 1, "api")])
-    pipelined("other", [("HSET", keys_of(prefix, "api").info, mark, 9)])
-    getattr(actions, act)("api", **OTHER)
-    assert [1] == pipelined("other", [("ZCARD", registry)])
-
-
-# The record
-
-
-def test_what_had_ended_by_itself_is_not_recorded_as_cleared(raw: redis.Redis) -> None:
-    leases = [Semaphore("exports", 3).acquire() for _ in range(2)]
-    shown = status_of("exports")
-    gone, stays = (lease for lease in leases if lease)
-    gone.release()
-    done = actions.clear(shown, [gone.token, stays.token])
-    assert [False, True] == [one.done for one in done]
-    (act,) = audit.acts("exports")
-    assert (stays.token[:8],) == tuple(id[:8] for id in act.ids) and 1 == len(act.ids)
-    assert [False] == [one.done for one in actions.clear(shown, [gone.token])]
-    assert 1 == len(audit.acts("exports"))
-
-
-def test_acts_on_a_policy_are_those_of_its_keys_too(raw: redis.Redis) -> None:
-    audit.record("pause", "exports", None, None, by="a")
-    audit.record("pause", "exports", "7", None, by="b")
-    audit.record("pause", "exports", "8", None, by="c")
-    audit.record("pause", "imports", "7", None, by="d")
-
-    def by(*of: Any, **most: Any) -> str:
-        return "".join(sorted(act.by for act in audit.acts(*of, **most)))
-
-    assert ("abcd", "abc", "ab", "ac") == (
-        by(),
-        by("exports"),
-        by("exports", "7"),
-        by("exports", "8"),
-    )
-    audit.record("pause", "last", None, None, by="e")
-    assert "ab" == by("exports", "7", most=2)  # of those that are wanted, so many
-
-
-def test_the_record_is_bounded(
-    raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(audit, "MOST_KEPT", 3)
-    for n in range(5):
-        audit.record("pause", f"n{n}", None, None, by="x" * 1000, reason="y" * 1000)
-    key = audit.audit_key(settings.PREFIX)
-    assert 3 == raw.zcard(key)
-    assert 0 < raw.pttl(key) <= audit.KEPT_DAYS * 86_400_000
-    act = audit.acts()[0]
-    assert (audit.MOST_TEXT, audit.MOST_TEXT) == (len(act.by), len(act.reason))
 
 
 def test_metrics_are_those_of_there(alone: None, settings: Any) -> None:
@@ -371,7 +283,7 @@ def test_a_part_of_the_names_is_as_long_as_was_asked(raw: redis.Redis, settings:
     named = {name: {"limit": 3} for name in ("s1", "s2", "n1")}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
     for recent, first in (
-        (names.Recent(), ["other", "s1", "s2"]),
+        (names.Recent(), ["api", "other", "s1", "s2"]),
         (names.Recent("api"), ["vip"]),
     ):
         whole = [*first, "n3", "n2", "n1", "n0"]
@@ -406,18 +318,7 @@ def test_what_can_be_no_name_hides_no_others(raw: redis.Redis, settings: Any) ->
     assert ["d", "a"] == [group.name for group in Selection("recent").read(0, 9)[0]]
     raw.zadd(policy_key(settings.PREFIX, "a"), {"k": 1, "": 2, "b\x07": 3, "c" * 9999: 4, "l": 5})
     assert {"a": ["l", "k"]} == names.newest_keys({"a": 9})
-    assert ["a", "a@l", "a@k"] == [words.display(*pair) for pair in names.family("a")]
-
-
-def test_policies_share_the_keys_that_are_read(raw: redis.Redis, settings: Any) -> None:
-    policies = [f"p{n}" for n in range(3)]
-    for policy in policies:
-        keys = {str(n): n for n in range(9)}
-        raw.zadd(f"{settings.PREFIX}:names", {f"{policy}@": 1})
-        raw.zadd(policy_key(settings.PREFIX, policy), keys)
-    found, _ = names.groups_of([*policies, "plain"], 6)
-    assert [2, 2, 2, 0] == [len(group.children) for group in found]
-    assert [9, 9, 9, 0] == [group.keys for group in found]
+    assert ["a", "a@l", "a@k"] == [display(*pair) for pair in names.family("a")]
 
 
 def test_a_key_that_was_taken_out_of_its_policys_mark_is_known() -> None:

@@ -61,8 +61,6 @@ def test_what_make_test_leaves_out_is_run_by_ci() -> None:
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     elsewhere = {  # what they are a part of is run as it is
         "soak": "make soak",
-        "test_exam_faults.py": 'make exam ARGS="--strict',
-        "test_exam_trial.py": 'make exam ARGS="--self',
     }
     runs = {name: elsewhere.get(name, f"tests/{name}") for name in {*deep, *DEEP}}
     assert set() == {name for name, words in runs.items() if words not in commands}

@@ -170,6 +170,6 @@ def test_an_odd_name_is_good(name: str) -> None:
 
 def test_a_script_works_on_all_keys_of_a_name_whichever_it_declares() -> None:
     keys = keys_of("p", "x")
-    every = (keys.leases, keys.queue, keys.waiters, keys.info, keys.wake, keys.stats)
+    every = (keys.leases, keys.queue, keys.parked, keys.waiters, keys.info, keys.wake, keys.stats)
     assert every == touched(keys.declared)
     assert ("p:marks",) == touched(("p:marks",))

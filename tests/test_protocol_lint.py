@@ -50,11 +50,20 @@ def test_a_name_with_one_wrong_letter_is_found(path: Path) -> None:
         "local count = 1\nreturn {count}": "count is already a function or a table",
         "local a = 1": "a is never read",
         "a = 1": "nothing here is called a",
-        "for a = 1, 2 do redis.call('TIME') end": "a is never read",
+        "for a = 1, 2 do\n  redis.call('TIME')\nend": "a is never read",
         "local name = open('', '0')\nreturn name.crad": "name has no crad",
         "return redis.cal('TIME')": "redis has no cal",
         "return redis.call('GRACE')": "GRACE is a constant",
         "if a then": "error",
+        "return {whole}": "whole is a function: it can only be called",
+        "if KEYS then\n  redis.call('TIME')\nelse redis.call('PING') end": "line 3 has to end",
+        "for _, a in ipairs(KEYS) do redis.call(a) end": "line 1 has to end",
+        "if KEYS then redis.call('TIME')\nend": "line 1 has to end",
+        "if KEYS then\n    redis.call('TIME')\nend": "line 2 is indented by 4, not by 2",
+        "while KEYS do\n  redis.call('TIME')\nend": "another loop than for",
+        "if KEYS then if ARGV then redis.call('TIME') end end": "more than one statement",
+        "if KEYS then weight(1) end": "line 1 makes a function for a call",
+        "-- make conut": "line 1 makes conut, which is not a function",
     }.items(),
     ids=lambda text: text if "\n" not in text else "",
 )
@@ -84,7 +93,7 @@ def test_a_run_makes_no_function_before_it_comes_to_where_it_is_called() -> None
     order = re.findall(r"^(?:local function (\w+)|(if|put))", composed, re.MULTILINE)
 
     assert ["whole", "if", "count", "put", "put"] == [
-        a or b for a, b in order if (a or b) != "tidy"
+        a or b for a, b in order if (a or b) not in ("tidy", "fold_old")
     ]
 
 
@@ -102,6 +111,19 @@ def test_what_every_turn_of_a_loop_calls_is_made_before_the_loop() -> None:
     order = re.findall(r"^\s*(?:local function (\w+)|(for|if))", composed, re.MULTILINE)
 
     assert ["weight", "for", "if", "whole"] == [a or b for a, b in order]
+
+
+def test_make_line_makes_functions_once_for_the_rest_of_its_block() -> None:
+    composed = sources.with_functions(
+        "-- make weight\nif a then\n  weight(1)\nelse\n  weight(2)\nend\n"
+    )
+    assert composed.startswith("local function weight(")
+    assert 1 == composed.count("local function weight(")
+
+
+def test_calls_in_further_lines_of_a_statement_are_made_before_it() -> None:
+    composed = sources.with_functions("return {1,\n  weight(1),\n  weight(2)}\n")
+    assert composed.endswith("end\nreturn {1,\n  weight(1),\n  weight(2)}\n")
 
 
 def test_a_field_that_is_not_found_of_a_name_is_an_error() -> None:

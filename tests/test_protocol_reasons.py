@@ -8,9 +8,9 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 from django_redis_sync import NotAcquired, Semaphore, semaphore_required
-from django_redis_sync.limits import steps
+from django_redis_sync.limits import admission
 from django_redis_sync.protocol import reasons
-from django_redis_sync.protocol.plans import Refusal
+from django_redis_sync.protocol.plans import Rejection
 
 PACKAGE = Path(reasons.__file__).parent.parent
 #: Where a reason may be named in quotes: its table, and the scripts that answer it.
@@ -18,7 +18,7 @@ TABLE = PACKAGE / "protocol/reasons.py"
 
 
 def test_a_reason_that_no_table_has_is_a_refusal_all_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(Semaphore, "take", lambda *_: Refusal("asleep {now}"))
+    monkeypatch.setattr(Semaphore, "_take", lambda *_: Rejection("asleep {now}"))
     with pytest.raises(NotAcquired, match=r"asleep \{now\}") as raised, Semaphore("x", 1):
         pass
     assert "asleep {now}" == raised.value.reason
@@ -27,7 +27,7 @@ def test_a_reason_that_no_table_has_is_a_refusal_all_the_same(monkeypatch) -> No
 def test_a_new_reason_needs_its_row_alone(monkeypatch) -> None:
     row = reasons.Reason("tired", "its server is {detail}", crowded=True)
     monkeypatch.setitem(reasons.REASONS, "tired", row)
-    monkeypatch.setattr(steps.Take, "do", lambda _: Refusal("tired", "at rest"))
+    monkeypatch.setattr(admission.Take, "do", lambda _: Rejection("tired", "at rest"))
     view = semaphore_required("x", limit=1, key="ip")(lambda request: HttpResponse())
     assert 429 == view(RequestFactory().get("/")).status_code
     raising = semaphore_required("x", limit=1, on_full="raise")(lambda request: HttpResponse())
@@ -37,9 +37,9 @@ def test_a_new_reason_needs_its_row_alone(monkeypatch) -> None:
 
 @pytest.mark.parametrize("word", reasons.REASONS)
 def test_every_reason_has_a_sentence(word: str) -> None:
-    said = str(Refusal(word, detail="3"))
+    said = str(Rejection(word, detail="3"))
     assert said and "{" not in said
-    assert word == Refusal(word).why.word
+    assert word == Rejection(word).why.word
 
 
 def test_no_other_module_has_a_list_of_reasons() -> None:

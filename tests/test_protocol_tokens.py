@@ -7,7 +7,7 @@ import redis
 from django.views.debug import ExceptionReporter
 
 from django_redis_sync import LeaseLost, Lock, SyncError, Unavailable
-from django_redis_sync.locks import terms
+from django_redis_sync.locks import options
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.plans import Grant
@@ -49,8 +49,8 @@ def test_a_page_about_an_error_shows_no_token_whole(
         "gone": {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"},
     }
     tokens: list[str] = []
-    made = terms._token
-    monkeypatch.setattr(terms, "_token", lambda: tokens.append(str(got := made())) or got)
+    made = options._token
+    monkeypatch.setattr(options, "_token", lambda: tokens.append(str(got := made())) or got)
     errors = failing(Lock("secret"), "gone")
     assert [LeaseLost, LeaseLost, Unavailable] == [type(error) for error in errors]
     assert 3 == len(tokens)

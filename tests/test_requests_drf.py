@@ -11,12 +11,12 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 
 from django_redis_sync import Semaphore, semaphore_required
+from django_redis_sync.limits.admission import RejectedRequest
 from django_redis_sync.limits.decorator import marks_of
-from django_redis_sync.limits.enforcement import Refused
 from django_redis_sync.limits.policy import parse
-from django_redis_sync.limits.refusal import answer
+from django_redis_sync.limits.rejection import answer
 from django_redis_sync.operators import actions
-from django_redis_sync.protocol.plans import Refusal
+from django_redis_sync.protocol.plans import Rejection
 from tests.request_site import drf
 
 pytestmark = [
@@ -121,7 +121,7 @@ def test_a_refusal_is_rendered_as_the_urlconf_has_it() -> None:
     view = drf.Marked.as_view(renderer_classes=[Problem])
     request = RequestFactory().get("/")
     request.resolver_match = SimpleNamespace(func=view, args=(), kwargs={})
-    refused = answer(request, Refused(parse("one", {"limit": 1}), 1, Refusal("full")))
+    refused = answer(request, RejectedRequest(parse("one", {"limit": 1}), 1, Rejection("full")))
     assert (503, "application/problem+json") == (refused.status_code, refused.accepted_media_type)
 
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from django_redis_sync import Semaphore
+from tests.behaviour.both import eventually
 from tests.request_site import gate
 from tests.request_site.server import ROOT, Site, Slow
 
@@ -41,18 +42,11 @@ def site(request, tmp_path_factory) -> Iterator[Site]:
     endpoints = {"quick": {"limit": 3, "blocking_timeout": 60}}
     requests = {"max_waiting_threads": None}
     sync = {"TIMEOUT": 3, "ENDPOINTS": endpoints, "REQUESTS": requests}
-    options = {"middleware": [MIDDLEWARE], "sync": sync}
+    options = {"middleware": [MIDDLEWARE], "sync": sync, "without_gc": True}
     with Site(
         request.param, tmp_path_factory.mktemp("site") / "log", threads=16, **options
     ) as site:
         yield site
-
-
-def becomes(what: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 30
-    while not (so := what()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return so
 
 
 def in_use() -> int:
@@ -75,14 +69,14 @@ def test_a_permit_is_renewed_while_the_view_runs(site) -> None:
     """Two leases long: threads of ours run beside the server's."""
     with ThreadPoolExecutor(1) as clients:
         running = clients.submit(site.get, f"{waits(site)}?gate=long")
-        assert becomes(lambda: gate.now_inside("plain") == 1)
+        eventually(lambda: gate.now_inside("plain") == 1)
         end = time.monotonic() + 7
         while time.monotonic() < end:
             assert 503 == site.get(waits(site)).status_code
             time.sleep(0.1)
         gate.open_gate("long")
         assert 200 == running.result().status_code
-    assert becomes(lambda: in_use() == 0)
+    eventually(lambda: in_use() == 0)
 
 
 def test_a_stream_holds_its_permit_and_a_client_that_leaves_gives_it_back(site) -> None:
@@ -96,26 +90,38 @@ def test_a_stream_holds_its_permit_and_a_client_that_leaves_gives_it_back(site) 
             got += client.recv(1000)
         assert 503 == site.get(path).status_code
     left = time.monotonic()
-    assert becomes(lambda: in_use() == 0)
+    eventually(lambda: in_use() == 0)
     print(f"{site.kind}: {time.monotonic() - left:.1f} s")
     with contextlib.suppress(httpx.TransportError):
         httpx.get(f"{site.url}{path}?fail", timeout=5)  # daphne leaves the connection open
-    assert becomes(lambda: in_use() == 0)
+    eventually(lambda: in_use() == 0)
+
+
+@pytest.mark.parametrize("path", ["/gated/", "/slow_template/"])
+def test_permit_is_released_when_the_view_ends_after_its_client_left(site, path: str) -> None:
+    """Without garbage collections, and without a further request."""
+    with socket.create_connection(("127.0.0.1", site.port)) as client:
+        client.sendall(f"GET {path}?gate=left HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        eventually(lambda: gate.now_inside("plain") == 1)
+    time.sleep(0.5)
+    assert (1, 1) == (in_use(), gate.now_inside("plain"))
+    gate.open_gate("left")
+    eventually(lambda: (in_use(), gate.now_inside("plain")) == (0, 0))
 
 
 def test_a_stream_that_is_read_slowly_ends_with_its_lease(site) -> None:
     path = "/aflood/" if site.kind in ASYNC else "/flood/"
     said = site.log.read_text().count("is ended")
     with Slow(site, f"{path}?who=slow") as slow:
-        assert becomes(lambda: gate.arrived("flood"))
-        assert becomes(lambda: site.log.read_text().count("is ended") > said)
+        eventually(lambda: gate.arrived("flood"))
+        eventually(lambda: site.log.read_text().count("is ended") > said)
         if site.kind in (
             *ASYNC,
             "gevent",
         ):  # a thread that is stuck in a write waits for its client
-            assert becomes(lambda: Semaphore("flood", 1).status().in_use == 0)
+            eventually(lambda: Semaphore("flood", 1).status().in_use == 0)
         assert 100_000_000 > slow.drains()  # what lay in the buffers, of 200 MB
-    assert becomes(lambda: Semaphore("flood", 1).status().in_use == 0)
+    eventually(lambda: Semaphore("flood", 1).status().in_use == 0)
     assert said + 1 == site.log.read_text().count("is ended")
 
 

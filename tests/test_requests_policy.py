@@ -10,7 +10,8 @@ from django.views import View
 
 from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.limits import identity, policy
-from django_redis_sync.limits.enforcement import Refused, enter, key_of
+from django_redis_sync.limits.admission import RejectedRequest
+from django_redis_sync.limits.identity import key_of
 from django_redis_sync.limits.policy import (
     Declared,
     Endpoint,
@@ -19,10 +20,10 @@ from django_redis_sync.limits.policy import (
     endpoint_of,
     parse,
 )
-from django_redis_sync.limits.refusal import LATEST, retry_after
+from django_redis_sync.limits.rejection import MAX_SECONDS, retry_after
 from django_redis_sync.limits.routes import Route, policies_of, routes
 from django_redis_sync.limits.steps import run
-from django_redis_sync.protocol.plans import Refusal
+from django_redis_sync.protocol.plans import Rejection
 
 
 def request_of(view_name: str | None = None, user: object = None, **meta):
@@ -44,7 +45,7 @@ def given(settings):
 # Precedence
 
 
-def test_the_decorator_beats_the_endpoint_which_beats_the_semaphore_which_beats_requests(given):
+def test_options_come_from_decorator_then_endpoint_then_semaphore_then_requests(given):
     given(
         REQUESTS={"max_hold": 1, "max_waiters": 1, "on_outage": "open", "enforce": False},
         SEMAPHORES={
@@ -64,7 +65,7 @@ def test_the_decorator_beats_the_endpoint_which_beats_the_semaphore_which_beats_
     assert 3 == endpoint.policy.max_hold
 
 
-def test_an_endpoint_says_nothing_of_another_semaphore_on_its_view(given) -> None:
+def test_endpoint_options_apply_only_to_the_semaphore_that_it_names(given) -> None:
     given(ENDPOINTS={"reports:export": {"name": "exports", "limit": 3, "max_waiters": 7}})
     endpoint = endpoint_of(request_of("reports:export"))
     other = endpoint.policy_of(Declared("other", {"limit": 1}), "unused")
@@ -73,14 +74,14 @@ def test_an_endpoint_says_nothing_of_another_semaphore_on_its_view(given) -> Non
     assert ("exports", 3, 7) == (nameless.name, nameless.limit, nameless.max_waiters)
 
 
-def test_a_policy_is_frozen_and_its_defaults_are_those_of_the_settings() -> None:
+def test_policy_is_frozen_and_has_the_defaults_of_the_settings() -> None:
     policy = parse("x", {"limit": 1})
     assert Policy("x", 1) == policy
     with pytest.raises(AttributeError):
         policy.limit = 2
 
 
-def test_settings_that_change_are_seen_at_once(given) -> None:
+def test_changed_settings_take_effect_at_once(given) -> None:
     for limit in (1, 2):
         given(ENDPOINTS={"free": {"limit": limit}})
         assert limit == endpoint_of(request_of("free")).policy.limit
@@ -93,7 +94,7 @@ def test_settings_that_change_are_seen_at_once(given) -> None:
         *({"limit": 1, "key": "no.such.function"}, {"limit": 1, "name": ""}),
     ],
 )
-def test_what_is_wrong_in_the_settings_is_a_configuration_error(given, entry) -> None:
+def test_wrong_entry_in_endpoints_is_a_configuration_error(given, entry) -> None:
     given(ENDPOINTS={"free": entry})
     with pytest.raises(ImproperlyConfigured):
         endpoint_of(request_of("free"))
@@ -121,22 +122,22 @@ ENTRIES = {
         ("Reports:export", "all"),
     ],
 )
-def test_an_exact_match_beats_the_longest_glob_and_one_wins(view: str, name: str) -> None:
+def test_exact_name_beats_the_longest_glob_and_one_entry_wins(view: str, name: str) -> None:
     assert name == Endpoints(ENTRIES).find(view).name
 
 
-def test_a_name_is_no_glob() -> None:
+def test_name_without_wildcards_is_not_a_glob() -> None:
     patterns = {"a*": True, "a?": True, "a[bc]": True, "a:b": False, "a.b-c_d": False}
     assert patterns == {pattern: policy.is_glob(pattern) for pattern in patterns}
 
 
-def test_a_view_without_an_entry_has_no_policy(given) -> None:
+def test_view_without_an_entry_has_no_policy(given) -> None:
     given(ENDPOINTS={"reports:*": {"limit": 1}})
     assert endpoint_of(request_of("free")).policy is None
     assert endpoint_of(request_of(None)).policy is None
 
 
-def test_a_view_is_matched_once_however_many_entries_there_are(given, monkeypatch) -> None:
+def test_view_is_matched_once_however_many_entries_exist(given, monkeypatch) -> None:
     matched = []
     find = Endpoints.find
     monkeypatch.setattr(
@@ -150,7 +151,7 @@ def test_a_view_is_matched_once_however_many_entries_there_are(given, monkeypatc
     assert {id(found[0])} == set(map(id, found))
 
 
-def test_of_names_without_end_that_a_mixin_makes_up_few_are_remembered(monkeypatch) -> None:
+def test_endpoint_remembers_a_bounded_number_of_names_from_a_mixin(monkeypatch) -> None:
     monkeypatch.setattr(policy, "_MOST_DECLARED", 5)
     endpoint, names = Endpoint(None), [f"tenant-{n}" for n in range(20)]
     for name in names:
@@ -160,7 +161,7 @@ def test_of_names_without_end_that_a_mixin_makes_up_few_are_remembered(monkeypat
     assert 0 < len(endpoint._declared) <= 5
 
 
-def test_a_view_of_a_requests_own_urlconf_is_limited_by_its_name(given) -> None:
+def test_view_of_a_request_with_its_own_urlconf_is_limited_by_name(given) -> None:
     given(ENDPOINTS={"free": {"limit": 1}})
     request = request_of("free")
     request.urlconf = ["unhashable"]
@@ -185,7 +186,7 @@ def test_a_view_of_a_requests_own_urlconf_is_limited_by_its_name(given) -> None:
         (1, '"[2001:db8::1]:80"', "2001:db8::1"),
     ],
 )
-def test_only_what_trusted_proxies_wrote_is_believed(proxies, forwarded, address) -> None:
+def test_address_comes_only_from_trusted_proxies(proxies, forwarded, address) -> None:
     meta = {"REMOTE_ADDR": "10.0.0.1"}
     if forwarded:
         meta["HTTP_X_FORWARDED_FOR"] = forwarded
@@ -208,14 +209,14 @@ def test_only_what_trusted_proxies_wrote_is_believed(proxies, forwarded, address
         ("", "", True),
     ],
 )
-def test_addresses_are_one_by_their_network_and_never_shown(one, other, same) -> None:
+def test_addresses_of_one_network_have_one_digested_key(one, other, same) -> None:
     keys = [identity.of_address(request_of(REMOTE_ADDR=text), 0) for text in (one, other)]
     assert same == (keys[0] == keys[1])
     assert all(key.startswith("ip-") and (not one or one not in key) for key in keys)
 
 
 @pytest.mark.parametrize(("prefix", "same"), [(128, False), (64, False), (56, True), (48, True)])
-def test_how_much_of_an_ipv6_address_is_one_client_can_be_set(prefix, same, given) -> None:
+def test_ipv6_prefix_sets_how_much_of_an_address_is_one_client(prefix, same, given) -> None:
     given(REQUESTS={"ipv6_prefix": prefix})
     policy = parse("x", {"limit": 1, "key": "ip"})
     keys = {
@@ -226,7 +227,7 @@ def test_how_much_of_an_ipv6_address_is_one_client_can_be_set(prefix, same, give
     assert identity.possible_keys("2001:db8:0:1::1")[0] in keys  # what an operator types
 
 
-def test_a_digest_outlives_a_change_of_the_secret_key(settings) -> None:
+def test_digest_stays_while_the_old_secret_key_is_a_fallback(settings) -> None:
     """While the old one is a fallback, old and new processes mean the same, and so do marks."""
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "old", []
     old = identity.of_value("a")
@@ -239,7 +240,7 @@ def test_a_digest_outlives_a_change_of_the_secret_key(settings) -> None:
     assert {new, identity.digest("ip", "a", "newest")} <= set(identity.possible_keys("a"))
 
 
-def test_what_is_typed_is_found_under_the_digest_of_each_secret(settings) -> None:
+def test_possible_keys_have_the_digest_of_each_secret_key(settings) -> None:
     made = {}
     for secret in ("old", "new"):
         settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = secret, []
@@ -248,7 +249,7 @@ def test_what_is_typed_is_found_under_the_digest_of_each_secret(settings) -> Non
     assert made["old"] | made["new"] <= {*identity.possible_keys("10.0.0.1")}
 
 
-def test_a_digest_is_that_of_every_version(settings) -> None:
+def test_digest_is_the_same_in_every_version(settings) -> None:
     """Processes of two versions count a client together, and an operator's marks go on."""
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "secret", []
     assert "ip-6425c03138cd1d519405f734c4c29768" == identity.digest("ip", "10.0.0.1")
@@ -256,12 +257,12 @@ def test_a_digest_is_that_of_every_version(settings) -> None:
 
 
 @pytest.mark.parametrize("text", ["7", "k" * 101, "10.0.0.1", "2001:db8::1", "a b"])
-def test_what_is_typed_may_be_the_key_as_it_is(text: str) -> None:
+def test_possible_keys_have_the_text_itself(text: str) -> None:
     """A key of code is no user's and no client's."""
     assert text in identity.possible_keys(text)
 
 
-def test_requests_without_an_address_are_told_once(caplog) -> None:
+def test_requests_without_an_address_are_logged_once(caplog) -> None:
     identity._warn_of_no_address.cache_clear()
     nowhere = request_of()
     del nowhere.META["REMOTE_ADDR"]
@@ -277,23 +278,16 @@ def test_requests_without_an_address_are_told_once(caplog) -> None:
 
 
 @pytest.mark.parametrize("pk", [7, "7", "a-uuid-like-pk", "k" * 100])
-def test_a_primary_key_is_plain(pk) -> None:
+def test_primary_key_is_the_key_as_it_is(pk) -> None:
     assert str(pk) == identity.of_user(pk)
 
 
-def test_a_user_is_known_whatever_the_primary_key() -> None:
-    policy, request = parse("x", {"limit": 1, "key": "user"}), RequestFactory().get("/")
-    for pk, key in ((0, "0"), (7, "7"), (None, identity.digest("ip", "127.0.0.1"))):
-        request.user = SimpleNamespace(pk=pk)
-        assert key == run(key_of(policy, request, request))
-
-
 @pytest.mark.parametrize("pk", ["k" * 101, "a\nb", ""])
-def test_a_primary_key_that_cannot_stand_in_a_key_is_digested(pk) -> None:
+def test_primary_key_that_fits_no_redis_key_is_digested(pk) -> None:
     assert identity.of_user(pk).startswith("user-")
 
 
-def test_what_a_callable_returns_is_digested_and_has_to_be_text() -> None:
+def test_result_of_a_key_callable_is_digested_and_must_be_text() -> None:
     assert identity.of_value("x" * 10_000).startswith("key-")
     assert identity.of_value("a") != identity.of_value("b")
     assert identity.digest("key", "a") == identity.of_value("a")
@@ -303,19 +297,13 @@ def test_what_a_callable_returns_is_digested_and_has_to_be_text() -> None:
             identity.of_value(value)
 
 
-def test_a_digest_depends_on_the_secret_key(settings) -> None:
+def test_digest_depends_on_the_secret_key(settings) -> None:
     before = identity.of_value("a")
     settings.SECRET_KEY = "another"
     assert before != identity.of_value("a")
 
 
-def test_a_policy_by_user_without_users_says_what_is_missing() -> None:
-    request = RequestFactory().get("/")
-    with pytest.raises(ImproperlyConfigured, match="AuthenticationMiddleware"):
-        run(enter([parse("x", {"limit": 1, "key": "user"})], request))
-
-
-def test_a_key_may_be_a_dotted_path() -> None:
+def test_key_may_be_a_dotted_path() -> None:
     from tests.request_site.views import gate_of
 
     assert gate_of is parse("x", {"limit": 1, "key": "tests.request_site.views.gate_of"}).key
@@ -330,32 +318,34 @@ def test_a_key_may_be_a_dotted_path() -> None:
         (0, None, 1, 2, 3),
         (0, 0.01, 1, 1, 2),
         (9, 2.0, 2, 10, 15),
-        (10_000, 60.0, 1, 120, LATEST),
+        (10_000, 60.0, 1, 120, MAX_SECONDS),
     ],
 )
 def test_retry_after_follows_the_queue_within_bounds(waiting, mean, limit, least, most) -> None:
-    refusal = Refusal("full", waiting=waiting, mean_hold=mean)
-    refused = Refused(parse("x", {"limit": limit}), limit, refusal)
+    refusal = Rejection("full", waiting=waiting, mean_hold=mean)
+    refused = RejectedRequest(parse("x", {"limit": limit}), limit, refusal)
     assert all(least <= retry_after(refused) <= most for _ in range(200))
 
 
 @pytest.mark.parametrize(
     ("refusal", "options", "least", "most"),
     [
-        (Refusal("full", mean_hold=6.0, limit=1), {}, 6, 9),
-        (Refusal("full", mean_hold=6.0, limit=3), {}, 2, 3),
-        (Refusal("full", limit=1), {"min_hold": 20}, 20, 30),
-        (Refusal("full", mean_hold=0.1, limit=2), {"min_hold": 20}, 10, 15),
-        (Refusal("full", mean_hold=30.0, limit=1), {"min_hold": 20}, 30, 45),
+        (Rejection("full", mean_hold=6.0, limit=1), {}, 6, 9),
+        (Rejection("full", mean_hold=6.0, limit=3), {}, 2, 3),
+        (Rejection("full", limit=1), {"min_hold": 20}, 20, 30),
+        (Rejection("full", mean_hold=0.1, limit=2), {"min_hold": 20}, 10, 15),
+        (Rejection("full", mean_hold=30.0, limit=1), {"min_hold": 20}, 30, 45),
     ],
 )
-def test_retry_after_heeds_an_operators_limit_and_min_hold(refusal, options, least, most) -> None:
-    refused = Refused(parse("x", {"limit": 3, **options}), 3, refusal)
+def test_retry_after_uses_the_override_and_min_hold(refusal, options, least, most) -> None:
+    refused = RejectedRequest(parse("x", {"limit": 3, **options}), 3, refusal)
     assert all(least <= retry_after(refused) <= most for _ in range(200))
 
 
-def test_retry_after_scatters_those_who_were_refused_together() -> None:
-    refused = Refused(parse("x", {"limit": 1}), 1, Refusal("full", waiting=9, mean_hold=2.0))
+def test_retry_after_differs_between_requests() -> None:
+    refused = RejectedRequest(
+        parse("x", {"limit": 1}), 1, Rejection("full", waiting=9, mean_hold=2.0)
+    )
     assert 1 < len({retry_after(refused) for _ in range(200)})
 
 
@@ -370,15 +360,15 @@ def test_retry_after_scatters_those_who_were_refused_together() -> None:
         ("outage", {"key": "ip"}, 503),
     ],
 )
-def test_the_status_tells_the_client_who_is_to_blame(reason, options, status) -> None:
-    refused = Refused(parse("x", {"limit": 1, **options}), 1, Refusal(reason))
+def test_status_of_a_rejection_is_429_only_if_the_client_causes_it(reason, options, status) -> None:
+    refused = RejectedRequest(parse("x", {"limit": 1, **options}), 1, Rejection(reason))
     assert status == refused.status
 
 
 # Those of the URLconf
 
 
-def test_a_project_without_pages_has_no_views(settings) -> None:
+def test_project_without_urlconf_has_no_routes(settings) -> None:
     del settings.ROOT_URLCONF
     assert [] == routes()
 
@@ -394,12 +384,12 @@ def test_a_project_without_pages_has_no_views(settings) -> None:
     ],
     ids=["no limit", "wrong type", "out of bounds"],
 )
-def test_a_view_with_a_mistake_has_no_limits_that_are_known(wrong) -> None:
+def test_view_with_a_mistake_has_no_known_limit(wrong) -> None:
     assert [] == [*policies_of(Route("reports", wrong))]
     known = semaphore_required("others", limit=3)(wrong)
     assert ["others"] == [policy.name for policy in policies_of(Route("reports", known))]
 
 
-def test_an_entry_with_a_mistake_has_no_limits_that_are_known(given) -> None:
+def test_entry_with_a_mistake_has_no_known_limit(given) -> None:
     given(ENDPOINTS={"reports": {"limit": "3"}})
     assert [] == [*policies_of(Route("reports", semaphore_required("a", limit=3)(print)))]

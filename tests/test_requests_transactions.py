@@ -24,15 +24,15 @@ from django_redis_sync import (
     RLock,
     Semaphore,
     acquire_all,
+    semaphore_required,
     synchronized,
 )
-from django_redis_sync.limits.decorator import semaphore_required
 from django_redis_sync.locks import transactions
-from django_redis_sync.locks.transactions import TransactionRace, locked_atomic, release_when_over
+from django_redis_sync.locks.transactions import TransactionRace
 
 from .behaviour.watching import sent
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(23)]
 in_transactions = pytest.mark.django_db(transaction=True)
 
 
@@ -40,14 +40,13 @@ def lock() -> Lock:
     return Lock("stock", blocking=False)
 
 
+def putting_off(**options: Any) -> Lock:
+    """Released when the transaction ends."""
+    return Lock("stock", release_on_commit=True, **options)
+
+
 class Failed(Exception):
     pass
-
-
-@pytest.fixture
-def anew(monkeypatch):
-    """Nothing is known yet of any thread's connections."""
-    monkeypatch.setattr(transactions, "_connected", transactions._Connected())
 
 
 # Which transactions are open
@@ -59,60 +58,39 @@ def close_for_good(alias: str) -> None:
 
 
 @in_transactions
-def test_a_connection_of_before_the_first_release_is_known(anew) -> None:
-    with transaction.atomic():
-        assert transactions.transactions_of(None) == ["default"]
-    assert transactions.transactions_of(None) == []
-
-
-@in_transactions
-def test_a_connection_that_is_opened_later_is_known(anew) -> None:
+def test_a_connection_that_a_thread_opens_later_is_known() -> None:
     found = []
 
     def work() -> None:
-        found.append(transactions.transactions_of(None))
-        with transaction.atomic():
-            found.append(transactions.transactions_of(None))
-        connection.close()
-        with transaction.atomic():
-            found.append(transactions.transactions_of(None))
+        leave(Lock("first"))  # the thread has no connection yet
+        for _ in range(2):
+            with transaction.atomic():
+                leave(putting_off())
+                found.append(lock().locked())
+            connection.close()
         close_for_good("default")
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [[], ["default"], ["default"]]
+    assert [True, True] == found
 
 
 @in_transactions
-def test_a_connection_that_is_opened_again_is_known_once(anew) -> None:
-    for _ in range(3):
-        transactions._note(connection=connections["default"])
-    known = [ref() for ref in transactions._connected._all()]
-    assert known.count(connections["default"]) == 1
-
-
-def test_a_connection_that_is_gone_has_no_transaction(anew) -> None:
-    transactions._connected._known = [lambda: None]  # type: ignore[list-item]
-    assert not transactions._connected.may_have_a_transaction()
-
-
-@in_transactions
-def test_a_transaction_of_one_thread_is_none_of_another(anew) -> None:
-    found = []
+def test_a_transaction_of_one_thread_is_none_of_another() -> None:
     with transaction.atomic():
-        thread = threading.Thread(target=lambda: found.append(transactions.transactions_of(None)))
+        thread = threading.Thread(target=lambda: leave(putting_off()))
         thread.start()
         thread.join()
-    assert found == [[]]
+        assert not lock().locked()
 
 
 @in_transactions
-def test_a_connection_that_is_dropped_is_not_kept(anew) -> None:
+def test_a_connection_that_is_dropped_is_not_kept() -> None:
     alive = []
 
     def work() -> None:
-        transactions.transactions_of(None)
+        leave(putting_off())
         connection.ensure_connection()
         alive.append(weakref.ref(connections["default"]))
         close_for_good("default")
@@ -127,13 +105,15 @@ def test_a_connection_that_is_dropped_is_not_kept(anew) -> None:
 
 
 @in_transactions
-def test_on_an_event_loop_a_context_of_its_own_is_asked(anew, monkeypatch) -> None:
+def test_on_an_event_loop_a_context_of_its_own_is_asked(monkeypatch) -> None:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
 
     async def work() -> list[str]:
         try:
             with transaction.atomic():
-                transactions._connected._known = []  # as when another context opened it
+                monkeypatch.setattr(
+                    transactions._connected, "_known", []
+                )  # as when another context opened it
                 return transactions.transactions_of(None)
         finally:
             close_for_good("default")
@@ -160,8 +140,8 @@ def committed(monkeypatch) -> list[bool]:
 
 
 @in_transactions
-def test_locked_atomic_gives_back_after_commit(committed) -> None:
-    with locked_atomic(lock()) as lease:
+def test_atomic_gives_back_after_commit(committed) -> None:
+    with lock().atomic() as lease:
         assert connection.in_atomic_block
         assert lease.held
         Group.objects.create(name="a")
@@ -171,8 +151,8 @@ def test_locked_atomic_gives_back_after_commit(committed) -> None:
 
 
 @in_transactions
-def test_locked_atomic_gives_back_after_rollback(committed) -> None:
-    with pytest.raises(Failed), locked_atomic(lock()):
+def test_atomic_gives_back_after_rollback(committed) -> None:
+    with pytest.raises(Failed), lock().atomic():
         Group.objects.create(name="a")
         raise Failed
     assert [True] == committed
@@ -181,8 +161,8 @@ def test_locked_atomic_gives_back_after_rollback(committed) -> None:
 
 
 @in_transactions
-def test_locked_atomic_rolls_back_when_the_lease_was_lost(raw) -> None:
-    with pytest.raises(LeaseLost), locked_atomic(lock()) as lease:
+def test_atomic_rolls_back_when_the_lease_was_lost(raw) -> None:
+    with pytest.raises(LeaseLost), lock().atomic() as lease:
         Group.objects.create(name="a")
         raw.flushdb()
         with contextlib.suppress(LeaseLost):
@@ -191,8 +171,8 @@ def test_locked_atomic_rolls_back_when_the_lease_was_lost(raw) -> None:
 
 
 @in_transactions
-def test_locked_atomic_inside_a_transaction_is_an_error_and_holds_nothing() -> None:
-    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"), locked_atomic(lock()):
+def test_atomic_inside_a_transaction_is_an_error_and_holds_nothing() -> None:
+    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"), lock().atomic():
         pass
     assert not lock().locked()
 
@@ -201,19 +181,9 @@ def test_locked_atomic_inside_a_transaction_is_an_error_and_holds_nothing() -> N
 
 
 @in_transactions
-def test_a_release_waits_for_the_commit(committed) -> None:
-    with transaction.atomic():
-        lease = lock().take()
-        release_when_over(lease)
-        assert lock().locked()
-    assert [True] == committed
-    assert not lock().locked()
-
-
-@in_transactions
 def test_a_release_waits_for_the_rollback(committed) -> None:
     with pytest.raises(Failed), transaction.atomic():
-        release_when_over(lock().take())
+        leave(putting_off())
         assert lock().locked()
         raise Failed
     assert [True] == committed
@@ -221,24 +191,9 @@ def test_a_release_waits_for_the_rollback(committed) -> None:
 
 
 @in_transactions
-def test_a_release_comes_with_the_rollback_of_its_savepoint() -> None:
-    with transaction.atomic():
-        with pytest.raises(Failed), transaction.atomic():
-            release_when_over(lock().take())
-            raise Failed
-        assert not lock().locked()
-
-
-@in_transactions
-def test_a_release_outside_a_transaction_is_made_at_once() -> None:
-    release_when_over(lock().take())
-    assert not lock().locked()
-
-
-@in_transactions
 def test_a_lease_that_waits_for_a_commit_is_kept_alive() -> None:
     with transaction.atomic():
-        release_when_over(Lock("stock", timeout=3, renew=True).take())
+        leave(putting_off(timeout=3, renew=True))
         gc.collect()
         time.sleep(4)
         assert lock().locked()
@@ -262,9 +217,8 @@ class InATestCase(TestCase):
         assert lease.ended
 
     def test_a_release_inside_of_one_comes_with_the_end_of_the_test_else(self) -> None:
-        lease = lock().take()
-        with transaction.atomic():
-            release_when_over(lease)
+        with transaction.atomic(), putting_off() as lease:
+            pass
         assert lease.held
         self.addClassCleanup(self.assert_ended, lease)
 
@@ -346,7 +300,7 @@ def test_the_warning_is_at_the_line_of_the_project_that_gives_it_back(settings, 
 def test_a_lock_that_is_given_back_before_commit_is_told_of_once_in_the_log(
     caplog, monkeypatch
 ) -> None:
-    monkeypatch.setattr(transactions, "_said", set())
+    monkeypatch.setattr(transactions, "_logged", set())
     with Lock("stock"):
         pass
     with transaction.atomic():
@@ -357,7 +311,7 @@ def test_a_lock_that_is_given_back_before_commit_is_told_of_once_in_the_log(
         for pk in range(50):
             stock(pk)
     told = [record.getMessage() for record in caplog.records]
-    assert re.search(r"'stock' is given back before the transaction on 'default'", told[0])
+    assert re.search(r"'stock' is released before the transaction on 'default'", told[0])
     assert "release_on_commit=True" in told[0] and "non_atomic_requests" in told[0]
     assert 1 == sum("'stock' is" in line for line in told)
     assert 20 == len(told)  # names made of arguments fill no log

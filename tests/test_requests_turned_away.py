@@ -1,4 +1,4 @@
-"""A Redis that is there and turns us away: a wrong password, right, certificate or database number.
+"""A Redis that is there and rejects us: a wrong password, right, certificate or database number.
 
 Waiting mends none of it, so it is told in words of its own, and told again.
 """
@@ -20,8 +20,8 @@ from django.test import RequestFactory
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, Unavailable, semaphore_required
 from django_redis_sync.engine.wire import turned_away
-from django_redis_sync.limits import outage
-from django_redis_sync.limits.outage import breaker
+from django_redis_sync.limits import breaker as breakers
+from django_redis_sync.limits.breaker import breaker
 from django_redis_sync.operators import doctor
 from tests.behaviour.both import eventually
 from tests.settings import PREFIX
@@ -123,21 +123,25 @@ def errors(caplog) -> Callable[[], list[str]]:
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_it_is_no_outage_and_on_outage_rules(why: str, asgi: bool, errors) -> None:
+def test_rejected_client_is_logged_with_its_cause_and_on_outage_decides(
+    why: str, asgi: bool, errors
+) -> None:
     assert [True] * 3 == [enters(asgi) for _ in range(3)]
     (line,) = errors()
-    assert f"'default' turns us away, {why}: " in line
+    assert f"'default' rejects us, {why}: " in line
     assert "locks doctor" in line and "is down" not in line
-    assert "right@" not in line and "wrong" not in line.partition(": ")[2].partition("No outage")[0]
+    assert (
+        "right@" not in line and "wrong" not in line.partition(": ")[2].partition("This outage")[0]
+    )
 
 
-def test_code_is_told_too(why: str) -> None:
+def test_lock_raises_unavailable_with_the_cause_if_redis_rejects_us(why: str) -> None:
     with pytest.raises(Unavailable) as caught:
         Lock("one").acquire()
     assert why == turned_away(caught.value)
 
 
-def test_the_doctor_says_so(why: str) -> None:
+def test_doctor_names_the_cause_if_redis_rejects_us(why: str) -> None:
     found = {finding.id: finding for finding in doctor.examine()}
     if why == RIGHTS:  # seen by what is tried, command by command
         assert "error" == found["acl"].level
@@ -149,26 +153,26 @@ def test_the_doctor_says_so(why: str) -> None:
         assert str(caught.value.__cause__).rstrip(".") in found["access"].detail
 
 
-def test_it_is_told_again_from_time_to_time_until_it_is_mended(
+def test_rejected_client_is_logged_again_until_the_settings_are_corrected(
     settings, guarded: RedisServer, errors, caplog, monkeypatch
 ) -> None:
-    monkeypatch.setattr(outage, "WINDOW", 0.02)
-    monkeypatch.setattr(outage, "REMIND", 0.3)
+    monkeypatch.setattr(breakers, "PROBE_INTERVAL", 0.02)
+    monkeypatch.setattr(breakers, "REMINDER_INTERVAL", 0.3)
     point_at(settings, f"redis://:wrong@127.0.0.1:{guarded.port}/0")
     assert enters()
     eventually(lambda: len(errors()) >= 3, 10)
-    monkeypatch.setattr(outage, "REMIND", 300.0)
-    assert all("turns us away" in line for line in errors())
+    monkeypatch.setattr(breakers, "REMINDER_INTERVAL", 300.0)
+    assert all("rejects us" in line for line in errors())
     with redis.Redis.from_url(guarded.url) as client:
         client.config_set("requirepass", "wrong")
     eventually(lambda: enters() and not breaker("default").down, 10)
-    assert "is back" in caplog.records[-1].getMessage() + caplog.records[-2].getMessage()
+    assert "is available again" in caplog.records[-1].getMessage() + caplog.records[-2].getMessage()
 
 
-def test_an_outage_that_ends_in_a_refusal_is_told_as_one(
+def test_outage_that_ends_with_a_rejected_client_is_logged_as_such(
     settings, new_server, errors, monkeypatch
 ) -> None:
-    monkeypatch.setattr(outage, "WINDOW", 0.02)
+    monkeypatch.setattr(breakers, "PROBE_INTERVAL", 0.02)
     server = new_server()
     point_at(settings, server.url)
     assert enters()
@@ -176,11 +180,11 @@ def test_an_outage_that_ends_in_a_refusal_is_told_as_one(
     assert enters()
     server.config["requirepass"] = "new"  # from its first answer on: a probe that got in stays in
     server.restart()
-    eventually(lambda: enters() and any("turns us away" in line for line in errors()), 10)
+    eventually(lambda: enters() and any("rejects us" in line for line in errors()), 10)
     assert "is down" in errors()[0]
 
 
-def test_what_ends_by_itself_is_told_as_an_outage() -> None:
+def test_error_that_ends_by_itself_is_an_outage() -> None:
     for error in (
         redis.ConnectionError("Connection refused"),
         redis.TimeoutError("timed out"),
@@ -193,7 +197,7 @@ def test_what_ends_by_itself_is_told_as_an_outage() -> None:
     assert "" == turned_away(None)
 
 
-def test_the_prefix_of_an_acl_is_told_apart(settings, new_server, errors) -> None:
+def test_acl_for_another_prefix_is_logged_as_missing_rights(settings, new_server, errors) -> None:
     """Keys of another prefix than the one that the user was given."""
     server = new_server()
     with redis.Redis.from_url(server.url) as client:

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -19,15 +20,23 @@ from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path as route
 from django.utils.decorators import method_decorator
 from django.views import View
+from rest_framework.views import APIView
 
-from django_redis_sync import NotAcquired, Semaphore
-from django_redis_sync.limits import enforcement
-from django_redis_sync.limits.decorator import marks_of, semaphore_required
-from django_redis_sync.limits.holding import note_of
-from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
-from django_redis_sync.limits.policy import Place
+from django_redis_sync import (
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    Semaphore,
+    SemaphoreRequiredMixin,
+    Unavailable,
+    semaphore_required,
+)
+from django_redis_sync.limits import semaphore
+from django_redis_sync.limits.decorator import marks_of
+from django_redis_sync.limits.response import note_of
 from django_redis_sync.operators.actions import resize
 from django_redis_sync.signals import acquire_rejected, lease_lost
+from tests.behaviour.both import eventually
 from tests.request_site.views import Mixed
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
@@ -37,6 +46,7 @@ pytestmark = [
     pytest.mark.usefixtures("clean_redis"),
     pytest.mark.django_db,
     pytest.mark.urls("tests.request_site.urls"),
+    pytest.mark.promise(18),
 ]
 
 
@@ -53,8 +63,8 @@ def with_middleware(settings):
 
 @pytest.fixture(autouse=True)
 def no_memory(monkeypatch) -> None:
-    """Nobody remembers who waited in vain in an earlier test."""
-    monkeypatch.setattr(enforcement.pressure, "_until", {})
+    """No process remembers the rejections of an earlier test."""
+    monkeypatch.setattr(semaphore, "_crowded", {})
 
 
 def one() -> Semaphore:
@@ -63,14 +73,6 @@ def one() -> Semaphore:
 
 def in_use(semaphore: Semaphore | None = None) -> int:
     return (semaphore or one()).status().in_use
-
-
-def becomes(what: Callable[[], bool]) -> bool:
-    """Whether it becomes true in good time."""
-    end = time.monotonic() + 30
-    while not (so := what()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return so
 
 
 def view_of_one(request) -> HttpResponse:
@@ -247,15 +249,45 @@ def test_a_view_with_the_mixin_may_say_its_options_by_attributes_and_methods() -
             assert 500 == open_for_two(REQUESTS.get("/"), tenant=1).status_code
 
 
-def test_a_view_with_the_mixin_and_wrong_options_is_an_error() -> None:
-    class Wrong(SemaphoreRequiredMixin, View):
-        semaphore_limit = 0
+def of_closure(view):
+    return lambda request: view.request.path
 
-        def get(self, request):
-            return HttpResponse()
 
-    with pytest.raises(ValueError, match="limit"):
-        Wrong.as_view()(REQUESTS.get("/"))
+def of_method(view):
+    return view.key
+
+
+def of_default(view):
+    return lambda request, view=view: view.request.path
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("make", [of_closure, of_method, of_default])
+def test_callables_of_a_mixin_keep_no_request_alive(make, asgi: bool) -> None:
+    class Keyed(SemaphoreRequiredMixin, PlainAsync if asgi else Plain):
+        semaphore_name, semaphore_limit = "keyed", 1
+
+        def key(self, request):
+            return self.request.path
+
+        get_semaphore_key = make
+        get_semaphore_when = make
+
+    view, requests = Keyed.as_view(), []
+
+    def ask() -> int:
+        request = REQUESTS.get("/x/")
+        requests.append(weakref.ref(request))
+        answer = view(request)
+        return (async_to_sync(awaited)(answer) if asgi else answer).status_code
+
+    assert [200] * 3 == [ask() for _ in range(3)]
+    gc.collect()  # Django's views reference themselves
+    assert [None] * 3 == [request() for request in requests]
+
+
+async def awaited(answer):
+    return await answer
 
 
 @pytest.mark.parametrize(
@@ -319,43 +351,21 @@ def test_wrong_names_are_refused_where_the_view_is_decorated(name: str) -> None:
         semaphore_required(name, limit=1)
 
 
-def test_a_plain_function_that_returns_a_coroutine_holds_its_permit_until_that_is_over() -> None:
+def test_a_sync_view_that_returns_a_coroutine_is_an_error_and_holds_nothing() -> None:
     async def body() -> HttpResponse:
-        return HttpResponse(str((await one().astatus()).in_use))
+        return HttpResponse()
 
-    view = semaphore_required("one", limit=1)(lambda request: body())
-    assert b"1" == asyncio.run(view(REQUESTS.get("/"))).content
-    assert 0 == in_use()
+    def view(request):
+        return body()
+
+    limited = semaphore_required("one", limit=1)(view)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"view .*view returned a coroutine, .* 'async def'"):
+            limited(REQUESTS.get("/"))
+        assert 0 == in_use()
 
 
 # What a policy says of its semaphore
-
-ASKED = {"timeout": 7.0, "max_hold": 60.0, "min_hold": 0.4, "fair": False}
-
-
-@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-@pytest.mark.parametrize("option", ASKED)
-def test_what_is_asked_for_is_what_the_policy_says(option, asgi, monkeypatch) -> None:
-    asked = []
-    settle = enforcement.RequestSemaphore._settle
-    monkeypatch.setattr(
-        enforcement.RequestSemaphore,
-        "_settle",
-        lambda self, terms, ask, got: asked.append((terms, ask)) or settle(self, terms, ask, got),
-    )
-
-    def says(**options):
-        view = semaphore_required("one", limit=1, **options)(arespond_ok if asgi else respond_ok)
-        for method in (REQUESTS.get, REQUESTS.post):
-            got = view(method("/"))
-            assert 200 == (asyncio.run(got) if asgi else got).status_code
-            assert becomes(lambda: in_use() == 0)
-        terms, ask = asked[-1]
-        said = {"timeout": terms.timeout, "max_hold": terms.max_hold, "min_hold": terms.min_hold}
-        return {**said, "fair": ask.fair}[option]
-
-    assert ASKED[option] == says(**{option: ASKED[option]})
-    assert ASKED[option] != says()
 
 
 def test_a_policys_timeout_max_hold_and_min_hold_are_kept_by_the_server() -> None:
@@ -374,7 +384,7 @@ def test_a_policys_timeout_max_hold_and_min_hold_are_kept_by_the_server() -> Non
     assert b"0" == capped(REQUESTS.get("/")).content
     spaced = semaphore_required("one", limit=1, min_hold=1.5)(respond_ok)
     assert [200, 503] == [spaced(REQUESTS.get("/")).status_code for _ in range(2)]
-    assert becomes(lambda: in_use() == 0)
+    eventually(lambda: in_use() == 0)
     assert 200 == spaced(REQUESTS.get("/")).status_code
 
 
@@ -468,29 +478,84 @@ def test_a_template_of_the_projects_own_may_ask_for_the_user(
     assert refused.content.decode().startswith("busy, ann: ")
 
 
-def in_teapots(request, said):
-    return HttpResponse(f"{said.reason} {said.name} {said.message}", status=418)
+def in_teapots(request, rejection):
+    text = f"{rejection.reason} {rejection.name} {rejection.message}"
+    return HttpResponse(text, status=418)
 
 
-async def asleep(request, said):
-    return HttpResponse(str(said.retry_after), status=said.status, headers={"Retry-After": "99"})
+async def asleep(request, rejection):
+    return HttpResponse(status=rejection.status, headers={"Retry-After": "99"})
 
 
-@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-@pytest.mark.parametrize("response", [in_teapots, f"{__name__}.in_teapots", asleep])
-def test_a_policy_may_have_a_response_of_its_own(response, asgi) -> None:
-    body = arespond_ok if asgi else respond_ok
-    view = semaphore_required("one", limit=1, response=response)(body)
+class Object:
+    """A callable that is async, though inspection does not show it."""
+
+    async def __call__(self, request, rejection):
+        return in_teapots(request, rejection)
+
+
+@pytest.mark.parametrize(
+    ("response", "asgi"),
+    [
+        (in_teapots, False),
+        (in_teapots, True),
+        (f"{__name__}.in_teapots", False),
+        (Object(), True),
+    ],
+)
+def test_a_policy_may_have_a_response_of_its_own(response, asgi: bool) -> None:
+    view = semaphore_required("one", limit=1, response=response)(
+        arespond_ok if asgi else respond_ok
+    )
     with one():
-        refused = view(REQUESTS.get("/"))
-        refused = asyncio.run(refused) if asgi else refused
-    if response is asleep:
-        assert (503, "99") == (refused.status_code, refused["Retry-After"])
+        rejected = view(REQUESTS.get("/"))
+        rejected = asyncio.run(rejected) if asgi else rejected
+    assert 418 == rejected.status_code
+    assert rejected.content.startswith(b"full one Too many requests")
+    assert 1 <= int(rejected["Retry-After"]) <= 3
+    assert "no-store" == rejected["Cache-Control"]
+
+
+def test_a_response_of_its_own_keeps_its_headers() -> None:
+    view = semaphore_required("one", limit=1, response=asleep)(arespond_ok)
+    with one():
+        rejected = asyncio.run(view(REQUESTS.get("/")))
+    assert (503, "99") == (rejected.status_code, rejected["Retry-After"])
+
+
+def nothing(request, rejection) -> None: ...
+
+
+def text(request, rejection) -> str:
+    return "come back later"
+
+
+@pytest.mark.parametrize("limited_by", ["decorator", "middleware"])
+@pytest.mark.parametrize(
+    ("response", "asgi"),
+    [
+        *((response, asgi) for response in (nothing, text) for asgi in (False, True)),
+        (asleep, False),
+        (Object(), False),
+    ],
+)
+def test_a_response_that_is_none_lets_no_request_in(
+    response, asgi: bool, limited_by: str, with_middleware, caplog
+) -> None:
+    body = arespond_ok if asgi else respond_ok
+    options = {"name": "one", "limit": 1, "response": response}
+    if limited_by == "middleware":
+        with_middleware(ENDPOINTS={"x": options})
+        view = body
     else:
-        assert 418 == refused.status_code
-        assert refused.content.startswith(b"full one Too many requests")
-        assert 1 <= int(refused["Retry-After"]) <= 3
-    assert "no-store" == refused["Cache-Control"]
+        view = semaphore_required(**options)(body)
+    with override_settings(ROOT_URLCONF=(route("x/", view, name="x"),)), one():
+        rejected = get("/x/", asgi)
+    assert 503 == rejected.status_code
+    assert 1 <= int(rejected["Retry-After"])
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    name = "Object" if isinstance(response, Object) else response.__name__
+    assert f"response={__name__}.{name} of the limit 'one' returned a " in line
 
 
 def test_the_settings_may_name_a_response_for_all(settings) -> None:
@@ -506,23 +571,6 @@ def test_on_full_raise_raises_where_the_project_can_catch_it() -> None:
         view(REQUESTS.get("/"))
     assert ("full", "one") == (raised.value.reason, raised.value.lock_name)
     assert "'one'" in str(raised.value)
-
-
-def test_a_refusal_sends_a_signal_and_logs_no_error(caplog) -> None:
-    told = []
-
-    def receiver(**said):
-        told.append((said["policy"].name, said["refusal"].reason, said["enforced"], said["key"]))
-
-    acquire_rejected.connect(receiver)
-    try:
-        with one():
-            get("/limited/")
-            get("/alimited/", asgi=True)
-    finally:
-        acquire_rejected.disconnect(receiver)
-    assert [("one", "full", True, None)] * 2 == told
-    assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 # Who counts
@@ -683,14 +731,6 @@ def test_a_stream_that_fails_gives_its_permit_back() -> None:
     assert 0 == in_use()
 
 
-def test_a_response_that_nobody_will_close_gives_its_permit_back() -> None:
-    response = get("/stream/")
-    assert 1 == in_use()
-    del response
-    gc.collect()
-    assert becomes(lambda: in_use() == 0)
-
-
 def test_a_stream_that_goes_on_in_another_response_keeps_its_permit() -> None:
     @semaphore_required("one", limit=1)
     def view(request):
@@ -700,9 +740,6 @@ def test_a_stream_that_goes_on_in_another_response_keeps_its_permit() -> None:
     gc.collect()
     assert 1 == in_use()
     assert b"ab" == b"".join(replaced)
-    del replaced
-    gc.collect()
-    assert becomes(lambda: in_use() == 0)
 
 
 # Other middleware
@@ -722,29 +759,7 @@ def test_a_response_that_another_middleware_drops_gives_its_permit_back(
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, *(pair if ours == "inside" else pair[::-1])]
     status = {"failing": 500, "replacing": 304}[other]
     assert status == Client(raise_request_exception=False).get(path).status_code
-    gc.collect()  # a traceback may be part of a cycle
-    assert becomes(lambda: in_use() == 0)
-
-
-@pytest.mark.parametrize("path", ["/astream/", "/reports/astream/", "/alimited/"])
-def test_a_request_cancelled_after_its_view_gives_its_permit_back(path: str, settings) -> None:
-    settings.REDIS_SYNC = {
-        **settings.REDIS_SYNC,
-        "ENDPOINTS": {"reports:*": {"name": "one", "limit": 1}},
-    }
-    settings.MIDDLEWARE = ["tests.request_site.middleware.lingering", MIDDLEWARE]
-
-    async def main() -> None:
-        request = asyncio.create_task(AsyncClient().get(path))
-        while not (await one().astatus()).fence > 0:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
-
-    asyncio.run(main())
-    gc.collect()
-    assert becomes(lambda: in_use() == 0)
+    assert 0 == in_use()
 
 
 @pytest.mark.parametrize("path", ["/stream/", "/reports/stream/"])
@@ -790,7 +805,7 @@ def test_a_lease_lost_in_mid_request_is_told_and_the_response_stands(asgi, raw, 
     try:
         answer = asyncio.run(aview(REQUESTS.get("/"))) if asgi else view(REQUESTS.get("/"))
         assert b"done" == answer.content
-        assert becomes(lambda: told == ["one"])
+        eventually(lambda: told == ["one"])
     finally:
         lease_lost.disconnect(receiver)
     assert [r for r in caplog.records if "lost" in r.getMessage()]
@@ -806,35 +821,67 @@ def test_a_lost_lease_does_not_mask_the_exception_of_the_view(raw) -> None:
         view(REQUESTS.get("/"))
 
 
+# Errors of a view's own locks
+
+
+def contended(request) -> HttpResponse:
+    with Lock("stock", blocking=False):
+        return HttpResponse()
+
+
+async def acontended(request) -> HttpResponse:
+    async with Lock("stock", blocking=False):
+        return HttpResponse()
+
+
+def down(request) -> HttpResponse:
+    raise Unavailable("Redis is down")
+
+
+class ContendedApi(APIView):
+    def get(self, request):
+        return contended(request)
+
+
+@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("view", [contended, acontended, down, ContendedApi.as_view()])
+def test_an_error_of_a_views_own_lock_is_answered_503(
+    view, asgi: bool, settings, with_middleware, caplog
+) -> None:
+    with_middleware()
+    settings.ROOT_URLCONF = (route("x/", view, name="x"),)
+    with Lock("stock"):
+        response = get("/x/", asgi)
+    assert (503, 503) == (response.status_code, response.json().get("status", 503))
+    assert 2 <= int(response["Retry-After"]) <= 3
+    error = "Unavailable" if view is down else "NotAcquired"
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert line.startswith(f"503 for /x/: {error}: ")
+
+
+@pytest.mark.parametrize("error", [KeyError("other"), LeaseLost("lost")])
+def test_other_errors_of_a_view_are_left_alone(error, settings, with_middleware) -> None:
+    def view(request):
+        raise error
+
+    with_middleware()
+    settings.ROOT_URLCONF = (route("x/", view),)
+    with pytest.raises(type(error)):
+        get("/x/")
+
+
+def test_errors_of_a_views_own_locks_can_be_left_alone(settings, with_middleware) -> None:
+    with_middleware(ERROR_RESPONSES=False)
+    settings.ROOT_URLCONF = (route("x/", down),)
+    with pytest.raises(Unavailable):
+        get("/x/")
+
+
 # Shadow
 
 
 def shadowed(body) -> Callable:
     return semaphore_required("one", limit=1, enforce=False, blocking_timeout=30)(body)
-
-
-@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_shadow_mode_refuses_nobody_and_tells_whom_it_would_have(asgi: bool) -> None:
-    told = []
-
-    def receiver(**said):
-        told.append((said["refusal"].reason, said["enforced"]))
-
-    def ask() -> HttpResponse:
-        if asgi:
-            return asyncio.run(shadowed(arespond_ok)(REQUESTS.get("/")))
-        return shadowed(lambda request: HttpResponse())(REQUESTS.get("/"))
-
-    acquire_rejected.connect(receiver)
-    try:
-        assert 200 == ask().status_code
-        assert [] == told
-        with one():
-            assert 200 == ask().status_code
-    finally:
-        acquire_rejected.disconnect(receiver)
-    assert [("full", False)] == told
-    assert 0 == in_use()
 
 
 def test_shadow_mode_counts_all_who_are_inside() -> None:
@@ -899,7 +946,7 @@ def test_a_request_waits_its_turn_but_no_longer_than_it_may(asgi: bool, rejected
     first = Visit(asgi)
     assert first.inside.wait(10)
     second = Visit(asgi, blocking_timeout=15)
-    assert becomes(lambda: one().status().waiting == 1)
+    eventually(lambda: one().status().waiting == 1)
     assert 503 == Visit(asgi, blocking_timeout=0.1).end()
     assert 200 == first.end()
     assert second.inside.wait(10)
@@ -913,7 +960,7 @@ def test_no_more_wait_than_may(rejected) -> None:
     visits = [Visit(**options)]
     assert visits[0].inside.wait(10)
     visits.append(Visit(**options))
-    assert becomes(lambda: one().status().waiting == 1)
+    eventually(lambda: one().status().waiting == 1)
     assert 503 == Visit(**options).end()
     assert ["full"] == rejected
     assert [200, 200] == [visit.end() for visit in visits]
@@ -926,12 +973,14 @@ def test_no_more_wait_in_a_process_than_it_has_seats(asgi, rejected, settings) -
     first = Visit(asgi)
     assert first.inside.wait(10)
     second = Visit(asgi, blocking_timeout=15)
-    assert becomes(lambda: one().status().waiting == 1)
+    slots = semaphore.tasks if asgi else semaphore.threads
+    # It takes the place after it has entered the queue.
+    eventually(lambda: slots.full(REQUESTS.get("/")))
     with Semaphore("two", 1):
         for name in ("one", "two"):  # the seats are those of the process, not of a policy
             assert 503 == Visit(asgi, name, blocking_timeout=15).end()
     assert 200 == Visit(asgi, "three", blocking_timeout=15).end()  # what is free takes no seat
-    assert ["waiters"] * 2 == rejected
+    assert [*seats] * 2 == rejected
     assert 200 == first.end()
     assert second.inside.wait(10)
     assert 200 == second.end()
@@ -948,7 +997,7 @@ def test_a_wait_that_cannot_succeed_is_refused_at_once_after_the_first_in_vain(
     assert visits[0].inside.wait(10)
     for number in range(1, 4):
         visits.append(Visit(blocking_timeout=15))
-        assert becomes(lambda number=number: one().status().waiting == number)
+        eventually(lambda number=number: one().status().waiting == number)
     for _ in range(2):
         assert 503 == Visit(blocking_timeout=0.5).end()
     assert ["timeout", "full"] == rejected
@@ -962,10 +1011,10 @@ def test_a_wait_is_not_begun_that_an_operators_limit_makes_hopeless(rejected) ->
     options = {"blocking_timeout": 15, "limit": 9}
     with one():
         first = Visit(**options)
-        assert becomes(lambda: one().status().waiting == 1)
-        enforcement.pressure.note(Place("default", "one", None))
-        assert 503 == Visit(limit=9, blocking_timeout=0.1).end()  # 0.3 s by the operator's limit
-    assert ["full"] == rejected
+        eventually(lambda: one().status().waiting == 1)
+        for _ in range(2):  # 0.3 s by the operator's limit
+            assert 503 == Visit(limit=9, blocking_timeout=0.1).end()
+    assert ["timeout", "full"] == rejected
     assert 200 == first.end()
 
 
@@ -1035,7 +1084,7 @@ def test_the_middleware_holds_a_stream_until_it_is_closed(with_middleware, view:
             response.close()
 
     asyncio.run(read())
-    assert becomes(lambda: in_use() == 0)
+    eventually(lambda: in_use() == 0)
 
 
 def test_one_permit_per_request_however_many_places_name_it(with_middleware) -> None:
@@ -1047,15 +1096,6 @@ def test_one_permit_per_request_however_many_places_name_it(with_middleware) -> 
     )
     assert 200 == twice(REQUESTS.get("/")).status_code
     assert 0 == in_use()
-
-
-def test_a_request_that_is_refused_one_name_gives_the_others_back() -> None:
-    view = semaphore_required("another", limit=1)(
-        semaphore_required("one", limit=1)(lambda request: HttpResponse())
-    )
-    with one():
-        assert 503 == view(REQUESTS.get("/")).status_code
-    assert 0 == in_use(Semaphore("another", 1))
 
 
 def test_the_middleware_gives_back_what_it_took_before_a_refusal(
@@ -1161,22 +1201,6 @@ def test_an_unlimited_request_sends_no_command_and_a_limited_one_two(with_middle
             assert most == min(sent)  # threads of earlier tests may add some, and take none away
 
 
-def test_the_middleware_is_asynchronous_under_asgi() -> None:
-    from asgiref.sync import iscoroutinefunction
-
-    from django_redis_sync.middleware import ConcurrencyLimitMiddleware
-
-    async def get_response(request):
-        return HttpResponse()
-
-    under_asgi = ConcurrencyLimitMiddleware(get_response)
-    assert iscoroutinefunction(under_asgi)
-    assert iscoroutinefunction(under_asgi.process_view)
-    under_wsgi = ConcurrencyLimitMiddleware(lambda request: HttpResponse())
-    assert not iscoroutinefunction(under_wsgi)
-    assert not iscoroutinefunction(under_wsgi.process_view)
-
-
 # What stays in Redis
 
 
@@ -1185,7 +1209,7 @@ def visit(limited, key: str) -> None:
 
 
 def test_what_stays_of_a_key_is_gone_when_the_pages_say(raw, settings) -> None:
-    """docs/scaling.md: 40 s of the name, an hour of its statistics; STATS_HOURS of a name's own."""
+    """Keys live as long as benchmarks/RESULTS.md says."""
     by_path = semaphore_required("paths", limit=1, key=lambda request: request.path)
     visit(by_path(lambda request: HttpResponse()), "one")
     visit(semaphore_required("plain", limit=1)(lambda request: HttpResponse()), "")
@@ -1194,22 +1218,22 @@ def test_what_stays_of_a_key_is_gone_when_the_pages_say(raw, settings) -> None:
         for name in ("paths@", "plain")
     }
     assert 60 <= minutes["paths@"] <= 62
-    assert 6 * 60 <= minutes["plain"] <= 6 * 60 + 2
+    assert 24 * 60 <= minutes["plain"] <= 24 * 60 + 2
     ages = [raw.pttl(key) for key in raw.scan_iter(match="*:leases")]
     assert 2 == len(ages) and max(ages) <= 40_000
 
 
 def test_only_so_many_keys_of_a_process_leave_statistics(raw, monkeypatch) -> None:
-    monkeypatch.setattr(enforcement, "counted", enforcement.Counted())
-    monkeypatch.setattr(enforcement.Counted, "MOST", 3)
+    monkeypatch.setattr(semaphore, "counted_keys", semaphore.CountedKeys())
+    monkeypatch.setattr(semaphore.CountedKeys, "MAX", 3)
     by_path = semaphore_required("paths", limit=1, key=lambda request: request.path)
     view = by_path(lambda request: HttpResponse())
     for key in "abcdefab":
         visit(view, key)
     assert 3 == len(list(raw.scan_iter(match="*:stats")))
     assert 6 == len(list(raw.scan_iter(match="*:leases")))
-    monkeypatch.setattr(enforcement.Counted, "HOUR", 0.0)
-    counts = enforcement.Counted()
+    monkeypatch.setattr(semaphore.CountedKeys, "HOUR", 0.0)
+    counts = semaphore.CountedKeys()
     assert [True] * 9 == [counts.has(number) for number in range(9)]
 
 
@@ -1264,4 +1288,4 @@ def test_a_sync_view_that_runs_on_after_its_request_was_cancelled_keeps_its_perm
 
     asyncio.run(main())
     assert 0 == gate.now_inside("plain")
-    assert becomes(lambda: in_use() == 0)
+    eventually(lambda: in_use() == 0)

@@ -6,7 +6,6 @@ import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
@@ -17,20 +16,16 @@ from django.urls import path
 
 from django_redis_sync import (
     Lease,
-    LeaseLost,
     Lock,
     ReadWriteLock,
     RLock,
     Semaphore,
-    memory,
     semaphore_required,
 )
-from django_redis_sync.engine.keeper import keeper
+from django_redis_sync.engine.renewal import renewer
 from django_redis_sync.limits import identity
-from django_redis_sync.memory import _VERBS, MemoryServer
-from django_redis_sync.protocol.keys import keys_of
-from django_redis_sync.protocol.plans import Run, Sleep, Wait
-from django_redis_sync.protocol.scripts import ASIDE, VERBS
+from django_redis_sync.operators.actions import pause
+from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 from tests.request_site import gate  # noqa: F401 - the site's views import it
 
@@ -57,16 +52,6 @@ def test_filled_makes_a_view_refuse(clean_redis) -> None:
     with filled("one", 1):
         assert 503 == Client().get("/limited/").status_code
     assert 200 == Client().get("/limited/").status_code
-
-
-def test_locks_in_memory_are_adopted_once(no_redis) -> None:
-    with Lock("moving") as lease:
-        handle = lease.detach()
-    adopted = Lease.from_handle(handle)
-    with pytest.raises(LeaseLost, match="adopted before"):
-        Lease.from_handle(handle)
-    adopted.release()
-    assert not Lock("moving").locked()
 
 
 @site
@@ -236,115 +221,7 @@ def test_limits_disabled_lets_all_in_without_settings(settings) -> None:
 def test_limits_disabled_changes_nothing_else(clean_redis, settings) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": "mine"}
     with limits_disabled(), Lock("a") as lease:
-        assert "mine:{a}:leases" == lease.terms.keys.leases
-
-
-def test_a_permit_stays_taken_from_the_grant_on_and_not_from_the_release(no_redis) -> None:
-    with Lock("short", min_hold=0.01):
-        time.sleep(0.03)
-    assert not Lock("short").locked()
-    with Lock("long", min_hold=100):
-        pass
-    assert Lock("long").locked()
-
-
-def test_who_looks_again_within_two_seconds_keeps_its_place(monkeypatch) -> None:
-    server, keys, now = MemoryServer(), keys_of("p", "x"), [1000.0]
-    monkeypatch.setattr(memory, "time", SimpleNamespace(time=lambda: now[0]))
-
-    def ask(token: str, how: str) -> list[str]:
-        words = ("60000", how, "p 1", "1 1 - ", 0)
-        return server.run(Run("acquire", keys.declared, (token, *words), 1.0)).reply
-
-    for token in "abc":
-        ask(token, "wait")
-    now[0] += 0.99 * memory.PATIENCE
-    assert [["wait", "1"], ["wait", "0"]] == [ask(token, "again")[::3] for token in "cb"]
-    now[0] += 1.01 * memory.PATIENCE
-    assert ["gone"] == ask("b", "again")
-
-
-def test_a_waiter_in_memory_looks_again_often_for_nobody_wakes_it() -> None:
-    assert memory.TICK == memory.pause(Wait(keys_of("p", "x"), "t", 60.0))
-    assert 0.001 == memory.pause(Wait(keys_of("p", "x"), "t", 0.001))
-    assert 60.0 == memory.pause(Sleep(60.0))
-
-
-def said_in_memory(server: MemoryServer, verb: str, *argv: object) -> list:
-    return server.run(Run(verb, keys_of("p", "x").declared, argv, 1.0)).reply
-
-
-def test_an_operators_limit_in_memory_is_too_small_or_large_enough() -> None:
-    server = MemoryServer()
-    three = ("60000", "try", "p 2", "3 2 - ", 0)
-    assert ["large", "2"] == said_in_memory(server, "acquire", "a", *three)
-    for limit, reply in (("3", "ok"), ("1", "large")):
-        said_in_memory(server, "operate", "", "resize", limit, "-", 0)
-        assert reply == said_in_memory(server, "acquire", f"b{limit}", *three)[0]
-    full = said_in_memory(server, "acquire", "c", "60000", "try", "p 1", "1 3 - ", 0)
-    assert ["no", "full", "0", "", "1"] == full
-
-
-def test_who_waits_in_memory_is_shown_since_when_and_until_when_it_is_believed_in() -> None:
-    server, terms = MemoryServer(), ("p 1", "1 1 - ", 0)
-    said_in_memory(server, "acquire", "a", "60000", "try", *terms)
-    before = time.time()
-    said_in_memory(server, "acquire", "b", "60000", "wait", *terms)
-    token, since, until, _ = said_in_memory(server, "inspect", "", 9)[-1]
-    assert "b" == token
-    assert before - 1 <= int(since) / 10**6 <= time.time() + 1
-    assert before + 1 < float(until) / 1000 <= time.time() + memory.PATIENCE + 1
-
-
-def test_of_those_in_memory_as_many_are_shown_as_are_asked_for() -> None:
-    server = MemoryServer()
-    for token in "abcd":
-        said_in_memory(server, "acquire", token, "60000", "wait", "p 2", "1 2 - ", 0)
-    *_, used, held, queued, holders, waiters = said_in_memory(server, "inspect", "", 1)
-    assert ("2", 2, 2) == (used, held, queued)
-    assert (["a"], ["c"]) == (holders[::3], waiters[::4])
-
-
-def test_a_fence_in_memory_grows_within_a_moment_too(monkeypatch) -> None:
-    server, now = MemoryServer(), time.time()
-    monkeypatch.setattr(memory.time, "time", lambda: now)
-    fences = [
-        int(said_in_memory(server, "acquire", token, "60000", "try", "p 3", "1 3 - ", 0)[1])
-        for token in "abc"
-    ]
-    assert sorted(set(fences)) == fences
-
-
-@pytest.mark.parametrize(("token", "off"), [("a", 1), ("b", 0)])
-def test_a_lease_in_memory_is_lost_under_another_fence_or_token(token: str, off: int) -> None:
-    server = MemoryServer()
-    _, fence, _ = said_in_memory(server, "acquire", "a", "60000", "try", "p 1", "1 1 - ", 0)
-    other = int(fence) + off
-    assert ["lost"] == said_in_memory(server, "renew", token, other, "set", "9", 1, 0, 0)
-    assert ["lost"] == said_in_memory(server, "release", token, other, 0)
-    assert ["ok"] == said_in_memory(server, "release", "a", fence, 0)
-
-
-def test_a_lease_in_memory_is_adopted_by_whoever_knows_its_last_renewal() -> None:
-    server = MemoryServer()
-    _, fence, _ = said_in_memory(server, "acquire", "a", "60000", "try", "p 1", "1 1 - ", 0)
-    said = [("set", 3, 0), ("adopt", 4, 3), ("adopt", 4, 3), ("adopt", 5, 3)]
-    replies = [
-        said_in_memory(server, "renew", "a", fence, how, "60000", nth, known, 0)[0]
-        for how, nth, known in said
-    ]
-    assert ["ok", "ok", "ok", "adopted"] == replies
-
-
-def test_the_server_in_memory_knows_the_time_and_says_what_it_does_not_know() -> None:
-    server = MemoryServer()
-    before = time.time_ns() // 1000
-    seconds, microseconds = map(int, server.command("TIME"))
-    assert before <= seconds * 10**6 + microseconds <= time.time_ns() // 1000
-    assert 0 <= microseconds < 10**6
-    assert "PONG" == server.command("PING")
-    with pytest.raises(NotImplementedError, match="DBSIZE"):
-        server.command("DBSIZE")
+        assert "mine:{a}:leases" == lease._settings.keys.leases
 
 
 # As decorators
@@ -407,10 +284,6 @@ def test_whatever_would_run_outside_of_the_block_is_not_decorated() -> None:
 # Without Redis
 
 
-def test_every_verb_is_known_without_redis() -> None:
-    assert {*VERBS, *ASIDE} == set(_VERBS)
-
-
 @pytest.mark.parametrize("key", ["ip", by_tenant])
 def test_keyed_limits_hold_without_redis(key, no_redis) -> None:
     asked = RequestFactory().get("/x/?tenant=7")
@@ -421,18 +294,18 @@ def test_keyed_limits_hold_without_redis(key, no_redis) -> None:
 
 
 def test_statistics_are_not_kept_without_redis(clean_redis, caplog) -> None:
-    clerk = keeper("default").clerk
-    clerk.forget()
+    housekeeper = renewer("default").housekeeper
+    housekeeper.forget()
     with without_redis():
         with Lock("x"):
             pass
-        assert clerk.tally.events
-        clerk._turn()
-        clerk.tally.hurry()
-        clerk._turn()
+        assert housekeeper.tally.events
+        housekeeper._turn()
+        housekeeper.tally.hurry()
+        housekeeper._turn()
         with Lock("x"):
             pass
-    assert not clerk.tally.events
+    assert not housekeeper.tally.events
     assert [] == caplog.messages
 
 
@@ -485,16 +358,6 @@ def test_tasks_share_permits_with_threads_without_redis(no_redis) -> None:
     assert 2 == max(peak)
 
 
-def test_leases_expire_and_are_renewed_without_redis(no_redis) -> None:
-    hard = Lock("x", timeout=0.2).acquire()
-    assert Lock("x", blocking_timeout=5).acquire()
-    with pytest.raises(LeaseLost):
-        hard.renew()
-    with Lock("y", timeout=2, renew=True) as kept:
-        time.sleep(3)
-        assert kept.held
-
-
 def elsewhere(call):
     """What a call returns in another thread."""
     with ThreadPoolExecutor() as threads:
@@ -527,3 +390,68 @@ def test_the_other_faces_work_without_redis(no_redis) -> None:
 def test_each_block_without_redis_starts_empty(no_redis) -> None:
     with Lock("x"), without_redis():
         assert not Lock("x").locked()
+
+
+def test_handle_is_adopted_without_redis(no_redis) -> None:
+    with Lock("moving") as lease:
+        handle = lease.detach()
+    adopted = Lease.from_handle(handle)
+    assert Lock("moving").locked()
+    adopted.release()
+    assert not Lock("moving").locked()
+
+
+def test_waiters_get_permits_in_their_order_without_redis(no_redis) -> None:
+    order, held = [], Lock("x").acquire()
+    assert held
+
+    def work(number: int) -> None:
+        with Lock("x", blocking_timeout=10):
+            order.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        while Lock("x").status().waiting < number:
+            time.sleep(0.001)
+    assert 3 == Lock("x").status().waiting
+    held.release()
+    for thread in threads:
+        thread.join()
+    assert [0, 1, 2] == order
+
+
+def test_the_limit_of_a_share_holds_without_redis(no_redis) -> None:
+    first = Semaphore("x", 2, share="a", share_limit=1, blocking=False).acquire()
+    assert first and not Semaphore("x", 2, share="a", share_limit=1, blocking=False).acquire()
+    got = Semaphore("x", 2, share="a", share_limit=1, blocking=False)._take()
+    assert "all permits of its share are taken" == str(got)
+    waiting = Semaphore("x", 2, share="a", share_limit=1)
+    with ThreadPoolExecutor(1) as thread:
+        later = thread.submit(waiting.acquire, True, 30)
+        while not Lock("x").status().waiting:
+            time.sleep(0.001)
+        assert Semaphore("x", 2, share="b", share_limit=1, blocking=False).acquire()
+        first.release()
+        assert later.result()
+
+
+def test_waiter_that_gives_up_leaves_no_trace_without_redis(no_redis) -> None:
+    with Lock("x"):
+        assert Lock("x", blocking_timeout=0.03).acquire() is None
+        assert 0 == Lock("x").status().waiting
+    assert Lock("x").acquire(blocking=False)
+
+
+def test_lease_is_renewed_and_outlives_its_timeout_without_redis(no_redis) -> None:
+    lease = Lock("x", timeout=0.05).acquire()
+    assert lease
+    lease.renew()
+    time.sleep(0.1)
+    assert Lock("x").locked(), "a lease without Redis lasts until its release"
+
+
+def test_operators_and_other_commands_are_refused_without_redis(no_redis) -> None:
+    for needs_a_server in (lambda: pause("x"), names_in_use):
+        with pytest.raises(NotImplementedError, match="there is n"):
+            needs_a_server()

@@ -1,6 +1,6 @@
-"""The geometry of bars, sparklines and charts, as text that stands in SVG attributes.
+"""The geometry of bars, sparklines and charts, as text for SVG attributes.
 
-No colours and no words: the first are the stylesheet's, the second the templates'.
+The stylesheet has the colors, and the templates have the texts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Step:
 class Chart:
     """Use above, waits and rejections below, on the same time axis.
 
-    `limit_y`: where the limit lies in the upper plot; None without a limit.
+    `limit_y`: the height of the limit in the upper plot; None without a limit.
     """
 
     use: str
@@ -68,25 +68,25 @@ class Chart:
 
 
 def number(value: float) -> str:
-    """As SVG reads it, in pages of every language."""
+    """Return a number for SVG, which is the same in every language."""
     return f"{value:.1f}".removesuffix(".0")
 
 
-def bar(in_use: int, limit: int | None, waiting: int = 0, stuck: bool = False) -> Bar:
-    """A bar on a width of 100; without a limit it is full at the first holder.
+def bar(in_use: int, limit: int | None, waiting: int = 0, permanent: bool = False) -> Bar:
+    """Return a bar on a width of 100. Without a limit, it is full at the first holder.
 
-    Full is alarming only where there are waiters; a lock that is merely held is as it should be,
-    unless it is `stuck`: only its holder or an operator ends it.
+    The level is "full" only with waiters: a lock that is held is normal. It is "busy" if the lock
+    is `permanent`, because only its holder or an operator ends it.
     """
     share = min(1.0, in_use / limit) if limit else float(in_use > 0)
     if share >= 1 and waiting:
         return Bar("100", "full")
-    busy = share >= 0.75 and ((limit or 1) > 1 or stuck)
+    busy = share >= 0.75 and ((limit or 1) > 1 or permanent)
     return Bar(number(share * 100), "busy" if busy else "calm")
 
 
 def steps(rows: Sequence[tuple[datetime, Counters]]) -> tuple[Step, ...]:
-    """Rows of a minute each, put together so that there are STEPS of them at the most."""
+    """Return the rows combined into at most STEPS steps."""
     length = max(1, -(-len(rows) // STEPS))
     return tuple(_step(rows[i : i + length]) for i in range(0, len(rows), length))
 
@@ -102,7 +102,7 @@ def _step(rows: Sequence[tuple[datetime, Counters]]) -> Step:
 
 
 def chart(found: Sequence[Step], limit: int | None) -> Chart:
-    """The chart of these steps."""
+    """Return the chart of these steps."""
     use_top = max([1, limit or 1, *(step.peak for step in found)])
     count_top = max([1, *(step.waited + step.turned_away for step in found)])
     across = WIDTH / max(1, len(found))
@@ -128,7 +128,7 @@ def chart(found: Sequence[Step], limit: int | None) -> Chart:
 
 
 def _stairs(values: Sequence[int], top: int) -> str:
-    """The outline of an area of steps, closed at the bottom."""
+    """Return the outline of an area of steps, closed at the bottom."""
     across = WIDTH / max(1, len(values))
     path = [f"M0 {HEIGHT}"]
     for position, value in enumerate(values, 1):
@@ -137,12 +137,12 @@ def _stairs(values: Sequence[int], top: int) -> str:
 
 
 def sparkline(peaks: Sequence[int], top: int) -> str:
-    """The points of a polyline; empty when nothing happened."""
+    """Return the points of a polyline, or "" if nothing happened."""
     if not any(peaks):
         return ""
     across, highest = SPARK_WIDTH / max(1, len(peaks) - 1), max(top, *peaks)
-    room = SPARK_HEIGHT - 4
+    height = SPARK_HEIGHT - 4
     return " ".join(
-        f"{number(i * across)},{number(2 + room - peak / highest * room)}"
+        f"{number(i * across)},{number(2 + height - peak / highest * height)}"
         for i, peak in enumerate(peaks)
     )

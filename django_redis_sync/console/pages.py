@@ -1,53 +1,56 @@
-"""The content of the admin's pages, read from Redis and put in order. No HTTP and no HTML."""
+"""The content of the admin's pages, read from Redis. No HTTP and no HTML."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.core import signing
 from django.core.paginator import Page, Paginator
 
+from .. import conf
 from ..limits.identity import possible_keys
 from ..models import Name
-from ..operators.export import as_json
+from ..operators import doctor
+from ..operators.facts import Holder, Status, Unread, Waiter
+from ..operators.formats import as_json, duration, handed_over, moment
 from ..operators.history import Counters, History, histories_of
-from ..operators.listing import Past, Selection, hour, keys_like, since
-from ..operators.names import Group, Recent, counted, is_known
-from ..operators.status import (
-    MOST_ROWS,
-    Holder,
-    Status,
-    Unread,
-    Waiter,
-    readable,
-    statuses,
-)
-from ..operators.sums import Quantiles, Sums, sums_of
-from ..operators.words import duration, handed_over
+from ..operators.listing import Group, Past, Selection, hour, keys_like, since
+from ..operators.names import Recent, count_keys, is_known
+from ..operators.statistics import Quantiles, Statistics, statistics_of
+from ..operators.status import MAX_ROWS, readable, statuses
 from . import charts
 
-PER_PAGE = 50
-#: Children of a policy that the list shows below it; the policy's own page has them all.
-MOST_CHILDREN = 5
-#: Keys that were searched for, of all policies together.
-MOST_KEYED = 20
-#: Rows read where an action must find a holder that some page showed.
+#: Rows of a page, so that refreshing it sends at most 60 commands.
+PER_PAGE, KEYS_PER_PAGE = 25, 20
+#: Names that a page compares for an order by a figure.
+MAX_COMPARED = 60
+#: Keys of all policies together that a search shows.
+MAX_FOUND_KEYS = 20
+#: Rows that an action reads, so that it finds every holder.
 ALL_ROWS = 100_000
+#: Minutes of history that a name's page shows unless it is asked for more.
+SHORT = 60
+#: Seconds for which the findings of the doctor are shown again.
+HEALTH_LIFETIME = 60
 
 
-def reference(status: Status, token: str) -> str:
-    """A holder's mark in a form: only we can make it, and the token in it can't be read."""
-    signer = signing.Signer(salt="django_redis_sync.admin.holder")
-    return signer.signature(f"{Name.of(status.name, status.key).id} {token}")
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time, as a clock shows it and as an age."""
 
+    at: datetime
+    age: str
 
-def referred(status: Status, references: Iterable[str]) -> list[Holder]:
-    """The holders that are still there of those that a form speaks of."""
-    wanted = set(references)
-    return [holder for holder in status.holders if reference(status, holder.token) in wanted]
+    @classmethod
+    def before(cls, at: datetime, now: datetime) -> Moment:
+        return cls(at, duration((now - at).total_seconds()))
+
+    @property
+    def clock(self) -> str:
+        return moment(self.at)
 
 
 # The list
@@ -55,51 +58,42 @@ def referred(status: Status, references: Iterable[str]) -> list[Holder]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the list: a name, a policy with its children's sums, or a child.
+    """A line of the list: a name, a policy with the sums of its keys, or a key.
 
-    `group`: what is in use, waits, is paused, as `locks status` has it; `hour`: the events of the
-    last hour, None where they are too many to sum up; `more`, after the last child shown:
-    those of its `policy` that are not.
+    `hour`: the events of the last hour, or None if there are too many keys to add them up.
     """
 
     id: str
     group: Group
     hour: Counters | None
     spark: str
-    child: bool = False
-    policy: str = ""
-    more: int = 0
 
     @property
     def limit(self) -> int | None:
-        """None where it can't be told, and for a policy, since each child has its own."""
+        """The limit. None if it is unknown, or if each key of a policy has its own."""
         return None if self.group.keys else self.group.limit
 
     @property
-    def since(self) -> datetime | None:
-        return since(self.group.all)
-
-    @property
-    def age(self) -> str:
-        oldest = self.since
-        return "" if oldest is None else _between(oldest, self.group.all[0].at)
+    def oldest(self) -> Moment | None:
+        oldest = since(self.group.all)
+        return None if oldest is None else Moment.before(oldest, self.group.all[0].at)
 
     @property
     def resized(self) -> bool:
         return any(status.override is not None for status in self.group.all)
 
     @property
-    def stuck(self) -> bool:
-        return any(holder.stuck for status in self.group.all for holder in status.holders)
+    def permanent(self) -> bool:
+        return any(holder.permanent for status in self.group.all for holder in status.holders)
 
     @property
     def bar(self) -> charts.Bar:
-        return charts.bar(self.group.in_use, self.limit, self.group.waiting, self.stuck)
+        return charts.bar(self.group.in_use, self.limit, self.group.waiting, self.permanent)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A visitor's query of the list. `policy`: only the children of this name."""
+    """A visitor's query of the list. `policy`: list only the keys of this name."""
 
     query: str = ""
     order: str = ""
@@ -109,7 +103,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A page of the list. `found`: names that there are; `compared`: see listing.Selection."""
+    """A page of the list. `found`: number of matching names. `compared`: see `Selection`."""
 
     rows: tuple[Row, ...]
     page: Page[Any]
@@ -120,34 +114,35 @@ class Listing:
 
     @property
     def in_use(self) -> int:
-        return sum(row.group.in_use for row in self.rows if not row.child)
+        return sum(row.group.in_use for row in self.rows)
 
     @property
     def waiting(self) -> int:
-        return sum(row.group.waiting for row in self.rows if not row.child)
+        return sum(row.group.waiting for row in self.rows)
 
 
 def listing(wanted: Wanted) -> Listing:
-    """The rows of a page. Unavailable when Redis can't be reached."""
+    """Return a page of the list. Raise Unavailable if Redis can't be reached."""
     selection, page, groups, unread = _select(wanted)
-    rows = tuple(_rows(groups, selection.past, wanted.policy is not None))
-    if wanted.query and wanted.policy is None:
-        rows = (*_keyed(wanted.query), *rows)
+    flat = wanted.policy is not None
+    rows = [_row(one, selection.past) for group in groups for one in _units(group, flat)]
+    if wanted.query and not flat:
+        rows = [*_rows_of_keys(wanted.query), *rows]
     wanted = replace(wanted, order=selection.order)
-    return Listing(rows, page, selection.found, selection.compared, wanted, tuple(unread))
+    return Listing(tuple(rows), page, selection.found, selection.compared, wanted, tuple(unread))
 
 
-def _keyed(query: str) -> Iterable[Row]:
-    """A line for each policy that has the searched text as a key: a user, an address."""
+def _rows_of_keys(query: str) -> Iterable[Row]:
+    """Yield a row for each policy of which the query is a key, for example a user or an address."""
     policy, at, key = query.partition("@")
-    pairs = keys_like(possible_keys(key if at and policy else query))[:MOST_KEYED]
+    pairs = keys_like(possible_keys(key if at and policy else query))[:MAX_FOUND_KEYS]
     found, _ = readable(pairs)
     past = {(one.name, one.key): one for one in histories_of(found)}
     return [_row(Group.alone(one), past) for one in found if not at or one.name == policy]
 
 
 def data(wanted: Wanted) -> dict[str, Any]:
-    """As listing, for machines."""
+    """Return a page of the list for JSON."""
     selection, page, groups, unread = _select(wanted)
     pages = {"page": page.number, "pages": page.paginator.num_pages, "order": selection.order}
     found = as_json(groups, selection.past, unread, selection.found, selection.compared)
@@ -155,7 +150,7 @@ def data(wanted: Wanted) -> dict[str, Any]:
 
 
 def data_of(status: Status, wanted: Wanted) -> dict[str, Any]:
-    """A name for machines; a page of its keys stands under `keys` when it is a policy."""
+    """Return a name for JSON. If it is a policy, `keys` has a page of its keys."""
     own = Group(status.name, status, ())
     past = {(one.name, one.key): one for one in histories_of([status])}
     found = as_json([own], past, [], 1)
@@ -166,81 +161,60 @@ def data_of(status: Status, wanted: Wanted) -> dict[str, Any]:
 
 def _select(wanted: Wanted) -> tuple[Selection, Page[Any], list[Group], list[Unread]]:
     alike = possible_keys(wanted.query) if wanted.query and wanted.policy is not None else ()
-    selection = Selection(wanted.order, query=wanted.query, alike=alike, policy=wanted.policy)
-    page: Page[Any] = Paginator(range(selection.readable), PER_PAGE).get_page(wanted.page)
+    selection = Selection(
+        wanted.order,
+        query=wanted.query,
+        alike=alike,
+        policy=wanted.policy,
+        max_compared=MAX_COMPARED,
+    )
+    rows = PER_PAGE if wanted.policy is None else KEYS_PER_PAGE
+    page: Page[Any] = Paginator(range(selection.readable), rows).get_page(wanted.page)
     groups, unread = selection.read(max(0, page.start_index() - 1), page.end_index())
     return selection, page, groups, unread
 
 
-def _rows(groups: Sequence[Group], past: Past, flat: bool) -> Iterable[Row]:
-    for group in groups:
-        children = _children(group)
-        if flat or not children:
-            yield from (_row(Group.alone(status), past) for status in group.all)
-        else:
-            yield _row(group, past)
-            rows = [_row(Group.alone(status), past, child=True) for status in children]
-            more = group.keys - len(rows)
-            yield from (*rows[:-1], replace(rows[-1], more=more, policy=Name.of(group.name).id))
+def _units(group: Group, flat: bool) -> list[Group]:
+    """Return what gets a row: a policy is one row, unless its keys are listed."""
+    if group.children and not flat:
+        return [group]
+    return [Group.alone(status) for status in group.all]
 
 
-def _children(group: Group) -> list[Status]:
-    """Those that the list shows: where most wait, then where most are in."""
-    return sorted(group.children, key=lambda s: (-s.waiting, -s.in_use))[:MOST_CHILDREN]
-
-
-def _row(group: Group, past: Past, child: bool = False) -> Row:
+def _row(group: Group, past: Past) -> Row:
     key, spark = None, ""
     if not group.children:
         (one,) = group.all
         key, peaks = one.key, [row.peak for _, row in past[one.name, one.key].rows]
         spark = charts.sparkline(peaks, one.limit or 1)
-    name = group.all[0].name
-    return Row(Name.of(name, key).id, group, hour(group, past), spark, child)
+    return Row(Name.of(group.all[0].name, key).id, group, hour(group, past), spark)
 
 
 # A name
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
-    """The taker of a lease or a place, from its label; every field may be empty."""
-
-    label: str
-    user: str
-    request: str
-    host: str
-    pid: str
-    thread: str
-
-    @classmethod
-    def of(cls, person: Holder | Waiter) -> Who:
-        fields = ("label", "user", "request", "host", "pid", "thread")
-        return cls(*(str(person.label.get(field, "")) for field in fields))
-
-
-@dataclass(frozen=True, slots=True)
 class HolderRow:
-    """A holder as shown. `reference` stands for it in forms."""
+    """A holder as shown. `fence` identifies it in links."""
 
     holder: Holder
-    who: Who
-    reference: str
-    fence: str
-    age: str
+    since: Moment
     left: str
+
+    @property
+    def fence(self) -> str:
+        return str(self.holder.fence)
 
 
 @dataclass(frozen=True, slots=True)
 class WaiterRow:
     waiter: Waiter
-    who: Who
-    age: str
+    since: Moment
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """The page of a name. `listing`: its children, when it is a policy."""
+    """The page of a name. `listing`: its keys, if it is a policy. `longest`: hours of history."""
 
     status: Status
     holders: tuple[HolderRow, ...]
@@ -248,13 +222,22 @@ class Detail:
     past: History
     chart: charts.Chart
     minutes: int
+    longest: int
     listing: Listing | None
-    sums: Sums | None = None
+    statistics: Statistics | None = None
 
     @property
     def bar(self) -> charts.Bar:
-        stuck = any(row.holder.stuck for row in self.holders)
-        return charts.bar(self.status.in_use, self.status.limit, self.status.waiting, stuck)
+        permanent = any(row.holder.permanent for row in self.holders)
+        return charts.bar(self.status.in_use, self.status.limit, self.status.waiting, permanent)
+
+    @property
+    def paused_since(self) -> str:
+        return moment(self.status.paused_since) if self.status.paused_since else ""
+
+    @property
+    def paused_until(self) -> str:
+        return moment(self.status.paused_until) if self.status.paused_until else ""
 
     @property
     def more_holders(self) -> int:
@@ -265,87 +248,126 @@ class Detail:
         return max(0, self.status.waiting - len(self.waiters))
 
     @property
+    def more_shares(self) -> int:
+        return max(0, self.status.share_count - len(self.status.shares))
+
+    @property
+    def last_shown(self) -> str:
+        """The highest fence of the holders shown."""
+        return self.holders[-1].fence if self.holders else ""
+
+    @property
     def handed_over(self) -> str:
-        """The meaning of its state, for those that need it."""
+        """An explanation of the state "handed", if a holder is in it."""
         handed = any(row.holder.state == "handed" for row in self.holders)
         return handed_over() if handed else ""
 
     @property
-    def mean_wait(self) -> str:
+    def durations(self) -> dict[str, str]:
+        """Mean and upper bounds of waits and holds, as far as they are known."""
         total = self.past.total
-        return _mean(total.wait_seconds, total.waited)
+        found = {
+            "mean_wait": _mean(total.wait_seconds, total.waited),
+            "mean_hold": _mean(total.held_seconds, total.released),
+        }
+        if self.statistics:
+            found["most_waits"] = _bounds(self.statistics.waited)
+            found["most_holds"] = _bounds(self.statistics.held)
+        return found
 
     @property
-    def mean_hold(self) -> str:
-        total = self.past.total
-        return _mean(total.held_seconds, total.released)
-
-    @property
-    def p_wait(self) -> str:
-        return _quantiles(self.sums.waited) if self.sums else ""
-
-    @property
-    def p_hold(self) -> str:
-        return _quantiles(self.sums.held) if self.sums else ""
-
-    @property
-    def only_children(self) -> bool:
-        """The name itself was never used."""
+    def only_keys(self) -> bool:
+        """True if only keys of this policy were used, never the name itself."""
         return self.listing is not None and not self.status.fence
 
 
-def _quantiles(found: Quantiles) -> str:
-    """Half, and 95 of a hundred, lasted less; empty when there were none."""
+def _bounds(found: Quantiles) -> str:
+    """Return the durations that half and that 95 % stay below, or "" if there were none."""
     if found.p50 is None or found.p95 is None:
         return ""
     return f"{duration(found.p50)}, {duration(found.p95)}"
 
 
 def _mean(seconds: float, times: int) -> str:
-    """Empty when it never happened."""
-    if not times:
-        return ""
-    return duration(seconds / times)
+    return duration(seconds / times) if times else ""
 
 
-def _between(start: datetime, end: datetime) -> str:
-    return duration((end - start).total_seconds())
-
-
-def find(name: str, key: str | None, rows: int = MOST_ROWS) -> Status | None:
-    """The status of a name that we know, else None: a name that was never used has no page."""
+def find(name: str, key: str | None, rows: int = MAX_ROWS) -> Status | None:
+    """Return the status of a known name. Return None if it was never used: it has no page."""
     status = statuses([(name, key)], rows=rows)[0]
     return status if status.used or is_known(name, key) else None
 
 
-def detail(status: Status, minutes: int, wanted: Wanted) -> Detail:
-    """Everything about a name. Unavailable when Redis can't be reached."""
-    past = histories_of([status], minutes=minutes)[0]
-    children = listing(wanted) if status.key is None and Recent(status.name) else None
-    sums = counted([status.name]).get(status.name) if children is not None else None
-    if sums is not None:
-        # An advised limit is for a single name: of a policy the limit is each key's.
-        past = replace(sums_of([status.name], minutes=minutes)[0].history, suggested_limit=None)
+def number_of_keys(status: Status) -> int:
+    """Return how many keys an action on this name includes."""
+    return 0 if status.key is not None else count_keys([status.name])[status.name]
+
+
+def detail(status: Status, wanted: Wanted, history: str) -> Detail:
+    """Return everything about a name. `history`: "all", or "" for the last hour. Raise Unavailable
+    if Redis can't be reached."""
+    longest = max(SHORT, conf.current().keep(status.key))
+    minutes = longest if history == "all" else SHORT
+    children, statistics = None, None
+    if status.key is None:
+        children = listing(wanted)
+        if not children.found and not (wanted.query and Recent(status.name)):
+            children = None
+    if children is not None:
+        found = statistics_of([status.name], minutes=minutes)[0]
+        if found.processes or found.history.ever != Counters():
+            # An advised limit is for a single name: the limit of a policy is each key's own.
+            past, statistics = replace(found.history, suggested_limit=None), found
+    if statistics is None:
+        past = histories_of([status], minutes=minutes)[0]
     return Detail(
         status=status,
         holders=tuple(holder_row(status, holder) for holder in status.holders),
-        waiters=tuple(
-            WaiterRow(w, Who.of(w), _between(w.since, status.at)) for w in status.waiters
-        ),
+        waiters=tuple(WaiterRow(w, Moment.before(w.since, status.at)) for w in status.waiters),
         past=past,
-        chart=charts.chart(charts.steps(past.rows), None if sums else status.limit),
-        sums=sums,
+        chart=charts.chart(charts.steps(past.rows), None if statistics else status.limit),
         minutes=minutes,
-        listing=children if children and (children.found or wanted.query) else None,
+        longest=longest // 60 if longest > SHORT else 0,
+        listing=children,
+        statistics=statistics,
     )
 
 
 def holder_row(status: Status, holder: Holder) -> HolderRow:
-    return HolderRow(
-        holder=holder,
-        who=Who.of(holder),
-        reference=reference(status, holder.token),
-        fence=str(holder.fence),
-        age=_between(holder.since, status.at),
-        left="" if holder.stuck else duration(holder.ends_in),
-    )
+    since = Moment.before(holder.since, status.at)
+    return HolderRow(holder, since, "" if holder.permanent else duration(holder.ends_in))
+
+
+# The server
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The findings of the doctor. `at`: time of the examination, on the monotonic clock."""
+
+    problems: Sequence[doctor.Finding]
+    fine: Sequence[doctor.Finding]
+    at: float
+
+    @property
+    def age(self) -> str:
+        return duration(time.monotonic() - self.at)
+
+
+_examined: dict[str, Health] = {}
+
+
+def health() -> Health:
+    """Return the findings of the doctor. They are at most HEALTH_LIFETIME seconds old: the
+    examination sends more commands than the list itself."""
+    config = conf.current()
+    found = _examined.get(config.prefix(config.cache))
+    if found is None or time.monotonic() - found.at > HEALTH_LIFETIME:
+        findings = doctor.examine()
+        found = Health(
+            problems=[finding for finding in findings if finding.level != "ok"],
+            fine=[finding for finding in findings if finding.level == "ok"],
+            at=time.monotonic(),
+        )
+        _examined[config.prefix(config.cache)] = found
+    return found

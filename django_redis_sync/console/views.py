@@ -1,8 +1,9 @@
-"""The admin's pages and actions over HTTP. Every action is a POST, confirmed, and logged."""
+"""The admin's pages over HTTP. An action is confirmed on a page of its own, by POST, and logged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol
 from urllib.parse import urlencode
@@ -12,7 +13,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote
 from django.contrib.contenttypes.models import ContentType
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import (
     Http404,
     HttpRequest,
@@ -26,21 +27,24 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
+from redis.exceptions import RedisError
 
 from .. import conf
+from ..engine.clients import forget
+from ..engine.server import server_of
+from ..exceptions import SyncError
 from ..models import Name
-from ..operators import audit, doctor
+from ..operators import audit
+from ..operators.facts import Status
+from ..operators.formats import without_secrets
 from ..operators.listing import FIGURES
-from ..operators.status import MOST_ROWS, Status
-from . import acting, pages
-from .broken import Broken, asking
-
-#: Minutes of history that a visitor can choose from; the longest is the history kept.
-SHORT = 60
+from ..operators.reads import remembered
+from ..operators.status import MAX_ROWS
+from . import confirm, pages
 
 
 class Owner(Protocol):
-    """The parts of their ModelAdmin that the pages need."""
+    """The parts of `NameAdmin` that the pages need."""
 
     admin_site: AdminSite
     opts: Any
@@ -49,12 +53,53 @@ class Owner(Protocol):
     def may_manage(self, request: HttpRequest) -> bool: ...
 
 
+class PageError(Exception):
+    """Redis is unavailable, or the settings are wrong. `message` contains no password."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message, self.remedy = without_secrets(message), remedy
+
+
+@contextmanager
+def page_errors() -> Iterator[None]:
+    """Raise `PageError` for an error of Redis or of the settings."""
+    try:
+        _check_connection_settings()
+        yield
+    except ImproperlyConfigured as error:
+        remedy = _("Correct REDIS_SYNC or CACHES in the settings, then restart the site.")
+        raise PageError(str(error), remedy) from error
+    except (SyncError, RedisError) as error:
+        remedy = _(
+            "Check that the server is running and that the LOCATION of the cache is correct. Then "
+            "reload this page. For details, run “manage.py locks doctor”."
+        )
+        raise PageError(str(error), remedy) from error
+
+
+def _check_connection_settings() -> None:
+    alias = conf.current().cache
+    try:
+        server_of(alias).pool()
+    except RedisError:
+        raise
+    except Exception as error:
+        forget(alias)
+        if isinstance(error, ImproperlyConfigured):
+            raise
+        # The messages of django-redis and redis-py may contain a password.
+        message = _("The connection settings can’t be used (%(kind)s).")
+        raise ImproperlyConfigured(message % {"kind": type(error).__name__}) from None
+
+
 P = ParamSpec("P")
 View = Callable[Concatenate[Owner, HttpRequest, P], HttpResponseBase]
 
 
-def page(*methods: str) -> Callable[[View[P]], View[P]]:
-    """A page behind the permission to see; it stays up when Redis is down."""
+def page(*methods: str, template: str = "broken") -> Callable[[View[P]], View[P]]:
+    """Protect a page by the view permission, and show `template` while Redis is unavailable. An
+    empty `template` means JSON."""
 
     def decorate(view: View[P]) -> View[P]:
         @wraps(view)
@@ -66,16 +111,15 @@ def page(*methods: str) -> Callable[[View[P]], View[P]]:
             if not own.has_view_permission(request):
                 raise PermissionDenied
             try:
-                return view(own, request, *args, **kwargs)
-            except Broken as broken:
-                if view.__name__.startswith("data"):
-                    said = {"error": broken.said, "remedy": broken.remedy}
-                    return JsonResponse(said, status=503)
-                template = "_broken" if view.__name__.startswith("live") else "broken"
-                context = {"broken": broken, "title": _("Locks and semaphores")}
-                if request.method == "POST":
-                    # The query is kept, so that nothing has to be typed again.
-                    context |= {"again": _asked(request), **_wish(request, kwargs)}
+                with page_errors():
+                    return view(own, request, *args, **kwargs)
+            except PageError as error:
+                if not template:
+                    data = {"error": error.message, "remedy": error.remedy}
+                    return JsonResponse(data, status=503)
+                context = {"broken": error, "title": _("Locks and semaphores")}
+                # What was typed is kept in the address of the confirm page.
+                context["again"] = confirm_url(request) if request.method == "POST" else ""
                 return _render(own, request, template, context, status=503)
 
         return wrapper
@@ -85,113 +129,107 @@ def page(*methods: str) -> Callable[[View[P]], View[P]]:
 
 @page("GET", "HEAD")
 def list_page(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    context = _list_context(own, request)
-    context |= {"title": _("Locks and semaphores"), "findings": _findings()}
-    return _render(own, request, "list", context)
+    context = {"title": _("Locks and semaphores"), "health": pages.health()}
+    return _render(own, request, "list", {**_list_context(own, request), **context})
 
 
-@page("GET", "HEAD")
+@page("GET", "HEAD", template="_broken")
 def live_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    return _render(own, request, "_list", _list_context(own, request))
+    with remembered(live=True):
+        return _render(own, request, "_list", _list_context(own, request))
 
 
 @page("GET", "HEAD")
 def name_page(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
-    context = _name_context(own, request, object_id)
-    return _render(own, request, "name", {**context, "findings": _findings()})
+    with remembered():
+        return _render(own, request, "name", _name_context(own, request, object_id))
 
 
-@page("GET", "HEAD")
+@page("GET", "HEAD", template="_broken")
 def live_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
-    return _render(own, request, "_name", _name_context(own, request, object_id))
+    with remembered(live=True):
+        return _render(own, request, "_name", _name_context(own, request, object_id))
 
 
-@page("GET", "HEAD")
+@page("GET", "HEAD", template="")
 def data_list(own: Owner, request: HttpRequest) -> HttpResponseBase:
-    """The list for machines; it takes the same query as the page."""
-    with asking():
-        return JsonResponse(pages.data(_wanted(request)))
+    """Return the list as JSON. It takes the same query as the page."""
+    return JsonResponse(pages.data(_wanted(request)))
 
 
-@page("GET", "HEAD")
+@page("GET", "HEAD", template="")
 def data_name(own: Owner, request: HttpRequest, object_id: str) -> HttpResponseBase:
-    """A name for machines, with its keys when it is a policy."""
-    status = _found(object_id, MOST_ROWS)
-    with asking():
-        return JsonResponse(pages.data_of(status, _wanted(request, status.name)))
+    """Return a name as JSON, with its keys if it is a policy."""
+    status = _status(object_id)
+    return JsonResponse(pages.data_of(status, _wanted(request, status.name)))
 
 
-@page("POST")
+@page("GET", "HEAD", "POST")
 def act(own: Owner, request: HttpRequest, object_id: str, verb: str) -> HttpResponseBase:
-    """The confirm page of an action, and with `confirm` in the form the action itself."""
+    """Show the confirm page of an action. By POST, carry it out."""
     if not own.may_manage(request):
         raise PermissionDenied
-    if verb not in acting.VERBS:
+    if verb not in confirm.ACTIONS:
         raise Http404
-    status = _found(object_id, pages.ALL_ROWS)
+    status = _status(object_id, pages.ALL_ROWS)
     back = _url(own, "change", quote(object_id))
-    try:
-        with asking():
-            deed = acting.prepare(verb, status, request.POST)
-    except ValueError as error:
-        messages.error(request, str(error))
+    sent = request.POST if request.method == "POST" else None
+    action = confirm.ACTIONS[verb](sent, initial=request.GET.dict(), label_suffix="")
+    holders = action.holders(status)
+    if verb in confirm.EVICTING and not holders:
+        messages.warning(request, confirm.already_ended())
         return HttpResponseRedirect(back)
-    if "confirm" in request.POST:
-        by, reason = request.user.get_username(), request.POST.get("reason", "").strip()
-        level, said = _carry_out(deed, acting.Author(by=by, reason=reason))
-        messages.add_message(request, level, said)
-        _log(request, object_id, f"{said} {reason}".strip())
+    if action.is_valid():
+        level, message = _run(action, status, request.user.get_username())
+        messages.add_message(request, level, message)
+        _log(request, object_id, f"{message} {action.cleaned_data['reason']}".strip())
         return HttpResponseRedirect(back)
-    context = {"deed": deed, "status": status, "original": _entry(object_id), "title": deed.title}
-    return _render(own, request, "confirm", {**context, "back": back})
+    context = {
+        "action": action,
+        "button": str(action.title) % {"name": status.display},
+        "status": status,
+        "keys": pages.number_of_keys(status),
+        "holders": [pages.holder_row(status, holder) for holder in holders[:MAX_ROWS]],
+        "more": max(0, len(holders) - MAX_ROWS),
+        "original": _entry(object_id),
+        "back": back,
+    }
+    title = _("%(action)s?") % {"action": context["button"]}
+    return _render(own, request, "confirm", {**context, "title": title})
 
 
-def _carry_out(deed: acting.Deed, author: acting.Author) -> acting.Outcome:
+def _run(action: confirm.Action, status: Status, by: str) -> confirm.Outcome:
     try:
-        with asking():
-            return deed.perform(author)
-    except Broken as broken:
-        words = {"title": deed.title, "error": broken.said}
-        return messages.ERROR, _("%(title)s That failed: %(error)s") % words
+        with page_errors():
+            return action.run(status, by)
+    except PageError as error:
+        words = {"action": str(action.title) % {"name": status.display}, "error": error.message}
+        return messages.ERROR, _("%(action)s: this failed. %(error)s") % words
 
 
-def acts_of(object_id: str) -> dict[str, Any]:
-    """The record of acts on the page of a name's history: nothing when it can't be read, for the
-    part in this site's database is shown all the same."""
+def confirm_url(request: HttpRequest) -> str:
+    """Return the address of the confirm page with the fields that were sent to it."""
+    fields = request.POST.copy()
+    fields.pop("csrfmiddlewaretoken", None)
+    return f"{request.path}?{fields.urlencode()}"
+
+
+def actions_log(object_id: str) -> dict[str, Any]:
+    """Return the actions on a name for its history page. If they can't be read, return the error:
+    the page shows its part from the site's database all the same."""
     name, key = _entry(object_id).parts
     try:
-        with asking():
+        with page_errors():
             return {"acts": audit.acts(name, key)}
-    except Broken as broken:
-        return {"unread": broken.said}
+    except PageError as error:
+        return {"unread": error.message}
 
 
 # Parts
 
 
-def _asked(request: HttpRequest) -> list[tuple[str, str]]:
-    """The fields of a form, to be sent once more."""
-    fields = ((name, value) for name, some in request.POST.lists() for value in some)
-    return [(name, str(value)) for name, value in fields if name != "csrfmiddlewaretoken"]
-
-
-def _wish(request: HttpRequest, given: Mapping[str, Any]) -> dict[str, str]:
-    """The query in words; its names need not be known."""
-    words = {
-        "name": str(Name(id=given["object_id"])),
-        "limit": request.POST.get("limit", "").strip(),
-    }
-    said = {
-        "pause": _("Pause %(name)s"),
-        "resume": _("Resume %(name)s"),
-        "reset": _("Reset the limit of %(name)s"),
-        "resize": _("Set the limit of %(name)s to %(limit)s"),
-    }
-    return {"wish": said.get(given["verb"], _("Release holders of %(name)s")) % words}
-
-
 def _entry(object_id: str) -> Name:
-    """The entry of an id; 404 when no name is written so."""
+    """Return the entry of an id. Raise Http404 if it is not a valid id."""
     entry = Name(id=object_id)
     try:
         entry.parts  # noqa: B018
@@ -200,21 +238,13 @@ def _entry(object_id: str) -> Name:
     return entry
 
 
-def _found(object_id: str, rows: int) -> Status:
-    """The status of a name of ours; 404 for anything else."""
+def _status(object_id: str, rows: int = MAX_ROWS) -> Status:
+    """Return the status of a known name. Raise Http404 for any other."""
     name, key = _entry(object_id).parts
-    with asking():
-        status = pages.find(name, key, rows)
+    status = pages.find(name, key, rows)
     if status is None:
         raise Http404(_("No lock or semaphore of this name is known."))
     return status
-
-
-def _findings() -> dict[str, list[doctor.Finding]]:
-    with asking():
-        found = doctor.examine()
-    wrong = [finding for finding in found if finding.level != "ok"]
-    return {"wrong": wrong, "fine": [finding for finding in found if finding.level == "ok"]}
 
 
 def _wanted(request: HttpRequest, policy: str | None = None) -> pages.Wanted:
@@ -223,27 +253,21 @@ def _wanted(request: HttpRequest, policy: str | None = None) -> pages.Wanted:
 
 
 def _list_context(own: Owner, request: HttpRequest) -> dict[str, Any]:
-    with asking():
-        listing = pages.listing(_wanted(request))
-    return {"listing": listing, "links": _links(listing, {}), **_live(own, request, "live")}
+    listing = pages.listing(_wanted(request))
+    return {"listing": listing, "links": _links(listing), **_live(own, request, "live")}
 
 
 def _name_context(own: Owner, request: HttpRequest, object_id: str) -> dict[str, Any]:
     entry = _entry(object_id)
-    status = _found(object_id, MOST_ROWS)
-    with asking():
-        longest = max(SHORT, conf.current().keep(status.key))
-        minutes = longest if request.GET.get("history") == "all" else SHORT
-        detail = pages.detail(status, minutes, _wanted(request, status.name))
-    kept = {"history": "all"} if minutes > SHORT else {}
+    status = _status(object_id)
+    detail = pages.detail(status, _wanted(request, status.name), request.GET.get("history", ""))
     return {
         "detail": detail,
         "status": status,
         "original": entry,
         "title": str(entry),
-        "longest": longest // 60 if longest > SHORT else 0,
-        "links": _links(detail.listing, kept) if detail.listing else {},
-        "acts": {verb: _url(own, "act", quote(entry.id), verb) for verb in acting.VERBS},
+        "links": _links(detail.listing, detail.minutes > pages.SHORT) if detail.listing else {},
+        "acts": {verb: _url(own, "act", quote(entry.id), verb) for verb in confirm.ACTIONS},
         "policy": Name.of(status.name) if status.key is not None else None,
         **_live(own, request, "live_name", quote(entry.id)),
     }
@@ -255,20 +279,20 @@ def _live(own: Owner, request: HttpRequest, name: str, *args: str) -> dict[str, 
     return {"live_url": f"{url}?{query}" if query else url, "may_manage": own.may_manage(request)}
 
 
-def _links(listing: pages.Listing, kept: dict[str, str]) -> dict[str, Any]:
-    """The addresses behind the headers and the page numbers, as they keep the rest of the query."""
+def _links(listing: pages.Listing, history: bool = False) -> dict[str, Any]:
+    """Return the links of the headers and the page numbers. They keep the rest of the query."""
     wanted = listing.wanted
-    kept = {**kept, **({"q": wanted.query} if wanted.query else {})}
+    kept = {"history": "all"} if history else {}
+    kept |= {"q": wanted.query} if wanted.query else {}
 
     def link(**changes: str) -> str:
         return "?" + urlencode({**kept, **changes})
 
     page, sort = listing.page, {}
     for field in ("name", *FIGURES):
-        now = wanted.order == field
         down = (field == "name") == wanted.order.startswith("-")
         sort[field] = {
-            "url": link(o=f"-{field}" if now else field),
+            "url": link(o=f"-{field}" if wanted.order == field else field),
             "aria": ("descending" if down else "ascending")
             if wanted.order.lstrip("-") == field
             else "none",
@@ -276,9 +300,9 @@ def _links(listing: pages.Listing, kept: dict[str, str]) -> dict[str, Any]:
     return {
         "sort": sort,
         "recent": link(o="recent"),
+        "trouble": link(o="trouble"),
         "previous": link(o=wanted.order, p=str(page.number - 1)) if page.has_previous() else "",
         "next": link(o=wanted.order, p=str(page.number + 1)) if page.has_next() else "",
-        "kept": kept,
     }
 
 
@@ -306,18 +330,18 @@ def _render(
 
 
 def _in_english() -> bool:
-    """Whether our texts are, for want of a translation into the page's language: then they are
-    written from left to right in any language."""
+    """Return True if the page's language has no translation of these pages. Their texts are then
+    English and run from left to right."""
     translated = _("Locks and semaphores") != "Locks and semaphores"
     return not translated and not (get_language() or "en").startswith("en")
 
 
-def _log(request: HttpRequest, object_id: str, said: str) -> None:
+def _log(request: HttpRequest, object_id: str, message: str) -> None:
     LogEntry.objects.create(
         user_id=request.user.pk,
         content_type_id=ContentType.objects.get_for_model(Name).pk,
         object_id=object_id,
         object_repr=str(Name(id=object_id))[:200],
         action_flag=CHANGE,
-        change_message=said,
+        change_message=message,
     )

@@ -1,1 +1,34 @@
-"""Talks to Redis: connections, drivers of plans, batching, renewing, wake-ups."""
+"""Everything between the protocol's plans and the Redis servers of a project.
+
+A plan of `protocol/plans.py` yields steps. The engine sends them, in sync code and on event loops,
+and does in the background what leases need. It is used by `locks`, `limits` and `operators`.
+
+The way of a step
+    drivers       Carry a plan out: `drive` in sync code, `adrive` in async code; plain commands.
+    server        `server_of(alias)` and `async_server_of(alias)`: perform a step on the server of
+                  a cache alias.
+    cluster/      The same for a Redis Cluster: find the node of a name, follow redirects.
+    quorum/       The same for several independent servers: the answer of the majority.
+    pools         Sync connections: checked out of the project's pool, or private ones.
+    batching      Async connections: steps that are submitted together leave together.
+    clients       The project's django-redis and redis.asyncio clients. Only this module imports
+                  those libraries.
+    wire          The clock, Redis's wire format, and the meaning of redis-py's exceptions.
+
+Waiting
+    hub           Wakes async waiters over one Pub/Sub connection per event loop. Sync waiters
+                  block in `server`.
+    loops         Tasks, time limits and the resources of an event loop, and its end.
+
+In the background, per process and alias
+    renewal       Renews leases, a queue per node, and says in time that a lease is lost.
+    schedule      Which lease or waiter is due when.
+    housekeeping  One thread for the jobs below, and one that sends failed cleanups again.
+    names         Lists the names in use, and since when they are held.
+    overrides     Reads what operators have paused or resized.
+    statistics    Counts what became of requests and leases.
+    threads       The daemon threads of all this: how they start, wake, and finish at exit.
+                  Callbacks and signal receivers run on threads of their own.
+
+    labels        Who holds a lease, in words for people.
+"""

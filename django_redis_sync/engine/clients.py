@@ -1,4 +1,4 @@
-"""The project's own clients: found for sync code, rebuilt from its configuration for async.
+"""The project's Redis clients: found for sync code, made from its configuration for async code.
 
 The only module that imports django_redis and redis.asyncio.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlparse
 
+from django.conf import settings
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
@@ -22,7 +23,7 @@ from .. import conf
 
 
 def backend_of(alias: str) -> Any:
-    """The django-redis client of a cache alias. ImproperlyConfigured, with the remedy, if none."""
+    """Return the django-redis client of an alias. Raise ImproperlyConfigured if it has none."""
     try:
         backend: Any = caches[alias]
     except InvalidCacheBackendError as error:
@@ -34,8 +35,15 @@ def backend_of(alias: str) -> Any:
     return backend.client
 
 
-#: Classes of backend and client that were found to fit.
+#: Classes of backend and client that fit.
 _fit: set[tuple[type, type]] = set()
+
+
+def urls_of(alias: str) -> list[str]:
+    """Return the URLs in the LOCATION of a cache alias."""
+    backend_of(alias)
+    location = settings.CACHES[alias]["LOCATION"]
+    return location.split(",") if isinstance(location, str) else list(location)
 
 
 def _check_backend(alias: str, backend: Any) -> None:
@@ -51,8 +59,17 @@ def _check_backend(alias: str, backend: Any) -> None:
         )
 
 
-#: Options of a sync configuration that mean nothing, or something else, to an async client.
-#: Of the pool's own there is no need: one connection sends, one listens.
+def forget(alias: str) -> None:
+    """Let this thread's cache object go, after no client could be made for it.
+
+    django-redis 6 would try to make it again, to close it, and the end of the request would fail.
+    """
+    with contextlib.suppress(AttributeError):  # it was never made
+        del caches[alias]
+
+
+#: Options of a sync configuration that mean nothing, or something else, to an async client. It
+#: needs none of the pool's: one connection sends, one listens.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
     | {"max_connections", "timeout", "queue_class"}
@@ -61,14 +78,17 @@ _REFUSED = frozenset({"connection_class", "credential_provider"})
 
 
 def async_client(alias: str) -> Any:
-    """A redis.asyncio client configured as the alias is. ImproperlyConfigured if that can't be."""
+    """Return a redis.asyncio client configured like the alias.
+
+    Raise ImproperlyConfigured if the alias can't be used in async code.
+    """
     from redis.asyncio.sentinel import Sentinel
 
     path = conf.current().async_client
     if path:
         return import_string(path)(alias)
     client = backend_of(alias)
-    factory, url = client.connection_factory, client._server[0]
+    factory, url = client.connection_factory, urls_of(alias)[0]
     if not isinstance(factory, SentinelConnectionFactory):
         return async_redis(alias, url)
     options = factory.options
@@ -76,18 +96,18 @@ def async_client(alias: str) -> Any:
         options["SENTINELS"], sentinel_kwargs=options.get("SENTINEL_KWARGS"), **async_options(alias)
     )
     parts = urlparse(url)
-    return sentinel.master_for(parts.hostname, db=int(parts.path.strip("/") or 0))
+    return sentinel.master_for(str(parts.hostname), db=int(parts.path.strip("/") or 0))
 
 
 def async_redis(alias: str, url: str) -> Any:
-    """A redis.asyncio client of the server at `url`, configured as the alias is."""
+    """Return a redis.asyncio client of the server at `url`, configured like the alias."""
     import redis.asyncio
 
     return redis.asyncio.Redis.from_url(url, **async_options(alias))
 
 
 def async_options(alias: str) -> dict[str, Any]:
-    """The alias's options of connections, for async code. Raises as async_client."""
+    """Return the alias's connection options for async code. Raise what `async_client` raises."""
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
@@ -98,7 +118,7 @@ def async_options(alias: str) -> dict[str, Any]:
             f"The cache {alias!r} has a CONNECTION_FACTORY of its own: name a function alias -> "
             "redis.asyncio client in REDIS_SYNC['ASYNC_CLIENT']."
         )
-    given = {**factory.make_connection_params(client._server[0]), **factory.pool_cls_kwargs}
+    given = {**factory.make_connection_params(urls_of(alias)[0]), **factory.pool_cls_kwargs}
     refused = sorted(_REFUSED & set(given))
     if refused:
         raise ImproperlyConfigured(
@@ -111,12 +131,13 @@ def async_options(alias: str) -> dict[str, Any]:
     return kwargs
 
 
-def arrived(connection: Any) -> Callable[[], Any]:
-    """Takes the next of what an async connection has read from its socket along with another reply:
-    a reply, a push, an exception for an error; anything else when there is no more.
+def buffered_replies(connection: Any) -> Callable[[], Any]:
+    """Return a function that takes the next thing that an async connection has read from its socket
+    already: a reply, a push, or an exception for an error. It returns anything else at the end.
 
-    To ask the connection for each makes three coroutines, and takes ten times as long. redis-py has
-    no public word for what its parser has read; without hiredis there is nothing to take.
+    `_parser` and `_reader` are the only private names of redis-py in this package. To ask the
+    connection for each reply takes three coroutines and ten times as long, and redis-py has no
+    public name for what its parser has read. Without hiredis the function finds nothing.
     """
     reader = getattr(getattr(connection, "_parser", None), "_reader", None)
     gets: Callable[[], Any] | None = getattr(reader, "gets", None)
@@ -126,28 +147,6 @@ def arrived(connection: Any) -> Callable[[], Any]:
 def _nothing() -> None: ...
 
 
-async def heed(connection: Any, push: Any) -> None:
-    """Have redis-py act on a push of `arrived` that is none of ours."""
+async def handle_push(connection: Any, push: Any) -> None:
+    """Have redis-py act on a push of `buffered_replies` that this package doesn't use."""
     await connection._parser.handle_push_response(push)
-
-
-def cut(client: Any) -> None:
-    """Close the connections of an async client after its loop was closed, from outside of it."""
-    pool = getattr(client, "connection_pool", None)
-    # redis-py has no public word for either, nor for the stream of a connection.
-    idle = getattr(pool, "_available_connections", ())
-    for connection in [*idle, *getattr(pool, "_in_use_connections", ())]:
-        writer = getattr(connection, "_writer", None)
-        if writer is not None:
-            connection._writer = connection._reader = None
-            _cut(writer.transport)
-
-
-def _cut(transport: Any) -> None:
-    sock = transport.get_extra_info("socket")
-    with contextlib.suppress(Exception):
-        transport.abort()  # gets as far as asking the loop, which is closed, to do the rest
-    with contextlib.suppress(Exception):
-        transport._call_connection_lost(None)
-    with contextlib.suppress(Exception):
-        getattr(sock, "_sock", sock).close()

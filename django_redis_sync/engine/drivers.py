@@ -1,29 +1,27 @@
-"""Carries plans out: `drive` in sync code, `adrive` in async code."""
+"""Carries plans out: `drive` in sync code, `adrive` in async code. Sends plain commands too."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from redis import exceptions as errors
 
 from ..exceptions import ForeignValue, SyncError, Unavailable
 from ..protocol.keys import touched
 from ..protocol.plans import UNDO_BUDGET, Answer, Failure, Plan, Run, Step
-from .loops import Outlasting
-from .wire import FORBIDDEN, clock
-
-if TYPE_CHECKING:
-    from .server import AsyncServer, Server
+from .server import AsyncServer, Server, server_of
+from .wire import FORBIDDEN, clock, decoded, why
 
 
-def error_of(failure: Failure, step: Step | None = None) -> SyncError:
-    """The error that the caller of the library sees for a failure of `step`."""
+def error_of(failure: Failure, step: Step | None = None, key: str = "") -> SyncError:
+    """Return the error that the caller of the library sees for a failure of `step`, or of another
+    command on `key`."""
     text = str(failure.cause) or type(failure.cause).__name__
     if isinstance(failure.cause, errors.ResponseError) and "WRONGTYPE" in text:
-        keys = ", ".join(touched(step.keys)) if isinstance(step, Run) else "a name"
-        return ForeignValue(f"another program's value is in one of {keys}: {text}")
+        where = f"one of {', '.join(touched(step.keys))}" if isinstance(step, Run) else key
+        return ForeignValue(f"another program's value is in {where or 'a key'}: {text}")
     if any(words in text for words in FORBIDDEN):
         text += " (docs: the least ACL that this app needs)"
     return Unavailable(f"Redis: {text}", maybe_executed=failure.why == "unanswered")
@@ -71,57 +69,109 @@ def drive(plan: Plan, server: Server, first: Answer | BaseException | None = Non
 
 
 async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -> Any:
-    """As `drive`. Cancelled: the plan undoes what it sent before the cancellation goes on.
+    """Async version of `drive`. If it is cancelled, the plan undoes what it sent first.
 
-    `to_the_end`: a cancellation waits until the plan has ended. Either takes UNDO_BUDGET seconds at
-    the most.
+    `to_the_end`: a cancellation waits until the plan has ended. Either takes at most UNDO_BUDGET
+    seconds.
     """
-    cancelled: tuple[Any, ...] | None = None
-    until: float | None = None
+    cancellation = _Cancellation()
     server.plans += 1
     doing: asyncio.Future[Answer] | None = None
     try:
         step = plan.send(None)  # type: ignore[arg-type]
         while True:
             doing = server.perform(step)
-            if to_the_end:
-                doing = Outlasting(doing, until, _left_alone)
             try:
-                answer = await doing
+                answer = await (cancellation.outlasted_by(doing) if to_the_end else doing)
             except asyncio.CancelledError as error:
-                if isinstance(doing, Outlasting):
-                    cancelled, until = error.args, doing.until
-                    step = _resumed(plan, doing)
-                else:
-                    to_the_end, until = True, doing.get_loop().time() + UNDO_BUDGET
-                    step = plan.throw(error)
+                to_the_end, cancellation.until = True, doing.get_loop().time() + UNDO_BUDGET
+                step = plan.throw(error)
             except BaseException as error:
                 step = plan.throw(error)
             else:
                 step = plan.send(answer)
     except StopIteration as stop:
-        if cancelled is not None:
-            raise asyncio.CancelledError(*cancelled) from None
+        if cancellation.args is not None:
+            raise asyncio.CancelledError(*cancellation.args) from None
         return stop.value
     except Failure as failure:
-        if cancelled is not None:
-            raise asyncio.CancelledError(*cancelled) from None
+        if cancellation.args is not None:
+            raise asyncio.CancelledError(*cancellation.args) from None
         raise error_of(failure, step) from failure.cause
     finally:
-        # Exceptions refer to this frame. Its references must not lead back to them, or a lease
-        # in a frame above would be held until the garbage collector comes.
+        # Exceptions refer to this frame. Its references must not lead back to them, or the garbage
+        # collector alone would free a lease in a frame above.
         del doing
         server.left()
 
 
-def _resumed(plan: Plan, done: asyncio.Future[Answer]) -> Step:
+class _Cancellation:
+    """A cancellation that waits. `args`: its arguments, None before it came. `until`: the loop's
+    time at which it waits no more."""
+
+    __slots__ = ("args", "until")
+
+    def __init__(self) -> None:
+        self.args: tuple[Any, ...] | None = None
+        self.until: float | None = None
+
+    async def outlasted_by(self, doing: asyncio.Future[Answer]) -> Answer:
+        """Return the outcome of `doing`, though this task is cancelled meanwhile."""
+        now = doing.get_loop().time
+        try:
+            while not doing.done() and (self.until is None or now() < self.until):
+                left = None if self.until is None else self.until - now()
+                try:
+                    await asyncio.wait((doing,), timeout=left)
+                except asyncio.CancelledError as error:
+                    self.args = error.args
+                    self.until = self.until or now() + UNDO_BUDGET
+            if doing.cancelled():  # a task of this package, at the end of the loop
+                raise Failure(errors.ConnectionError("cancelled"), clock(), "unanswered")
+            if not doing.done():
+                doing.add_done_callback(_ignore)
+                late = errors.TimeoutError("cancelled, and no answer in time")
+                raise Failure(late, clock(), "final")
+            return doing.result()
+        finally:
+            del doing  # as in `adrive`
+
+
+def _ignore(done: asyncio.Future[Any]) -> None:
+    """Retrieve the exception that no task waits for, or asyncio logs it."""
+    if not done.cancelled():
+        done.exception()
+
+
+def command(alias: str, *args: Any) -> Any:
+    """A plain command of Redis. Unavailable when it can't be reached."""
     try:
-        answer = done.result()
+        return decoded(server_of(alias).command(*args))
     except Failure as failure:
-        return plan.throw(failure)
-    return plan.send(answer)
+        raise error_of(failure, key=_key(args)) from failure.cause
 
 
-def _left_alone() -> Failure:
-    """Takes the answer that a cancelled task can't wait for any longer."""
-    return Failure(errors.TimeoutError("cancelled, and no answer in time"), clock(), "final")
+def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Several reading commands in a single round trip. Unavailable when Redis can't be reached."""
+    try:
+        replies = server_of(alias).commands(commands)
+    except Failure as failure:
+        raise error_of(failure) from failure.cause
+    for words, reply in zip(commands, replies, strict=True):
+        if isinstance(reply, errors.ResponseError):
+            wrong = Failure(reply, clock(), why(reply, True))
+            raise error_of(wrong, key=_key(words)) from reply
+    return [_shaped(*pair) for pair in zip(commands, replies, strict=True)]
+
+
+def _key(words: Sequence[Any]) -> str:
+    """Return the key of a command that has one."""
+    return str(words[1]) if len(words) > 1 else ""
+
+
+def _shaped(words: Sequence[Any], reply: Any) -> Any:
+    """As RESP3 has it: the hash that RESP2 writes flat is a dict."""
+    found = decoded(reply)
+    if words[0] == "HGETALL" and isinstance(found, list):
+        return dict(zip(found[::2], found[1::2], strict=True))
+    return found

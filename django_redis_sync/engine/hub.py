@@ -1,4 +1,4 @@
-"""Async wake-ups: a Pub/Sub connection per event loop feeds the futures of its waiters."""
+"""Async wake-ups: a Pub/Sub connection per event loop resolves the futures of its waiters."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import Any
 
 from ..protocol.plans import CLAIM, Answer
 from ..protocol.scripts import CONSTANTS
-from .clients import arrived, heed
-from .loops import apart, dropped, ended
+from .clients import buffered_replies, handle_push
+from .loops import end_tasks, start_task
 from .schedule import Schedule
 from .wire import clock
 
-#: Messages kept for waiters that have not come to wait yet, and seconds for which each is of use:
-#: then the server has taken the lease back.
-_MOST_EARLY, _EARLY = 10_000, CLAIM
+#: Max messages that are kept for waiters that do not wait yet.
+_MAX_EARLY = 10_000
+#: Seconds for which such a message is of use: then the server takes the lease back.
+_EARLY = CLAIM
+#: Seconds between two tries to subscribe.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
-#: What is heard, by its first word.
+#: Kinds of messages, by their first word.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
-#: Seconds after which a waiter of each name asks again: a sign of life of all the others.
-PULSE = CONSTANTS["ALIVE"] / 3000
+#: Seconds after which one waiter of each name asks again, for all of them.
+HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
 
 
-class _Room:
-    """The waiters of a name, in the order of their last ask."""
+class _NameWaiters:
+    """The waiters of a name, in the order of their last request."""
 
     __slots__ = ("asked", "beats", "tokens")
 
@@ -37,45 +39,45 @@ class _Room:
 
 
 class Hub:
-    """Waiters of an event loop and the channel that hand-overs are published on.
+    """The waiters of an event loop, and the channel on which handoffs are published.
 
-    Their times are in a schedule, and one timer rings for the next of them: a timer of the loop for
-    each costs more than all else of a wait.
+    The waiters' times are in a schedule, and one timer fires for the next of them. A timer per
+    waiter costs more than the rest of a wait.
     """
 
-    # Invariant: the timer rings at _rings_at, no later than the first of those who wait is due.
+    # Invariant: the timer fires at _fires_at, no later than the first waiter is due.
     def __init__(self, client: Any, prefix: str) -> None:
         self._client = client
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
         self._waiters: dict[str, asyncio.Future[Answer]] = {}
-        self._schedule, self._rings_at = Schedule(), math.inf
+        self._schedule, self._fires_at = Schedule(), math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._early: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._sweeping = False
-        self._rooms: dict[str, _Room] = {}
+        self._expiring = False
+        self._by_name: dict[str, _NameWaiters] = {}
         self._reader: asyncio.Task[None] | None = None
         self._tried: asyncio.Event | None = None
 
     async def ready(self, timeout: float) -> str:
-        """The channel. Waits until subscribing went well or failed, but no longer than `timeout`
-        seconds: a waiter that misses its message asks again anyway."""
+        """Return the channel, after subscribing succeeded or failed, or after `timeout` seconds. A
+        waiter that misses its message asks again anyway."""
         if self._reader is None or self._reader.done():
             self._tried = asyncio.Event()
-            self._reader = apart(self._read(self._tried))
+            self._reader = start_task(self._read(self._tried))
         assert self._tried is not None
         if not self._tried.is_set():
             # Not wait_for(): before Python 3.12 it may swallow a cancellation.
-            told = apart(self._tried.wait())
+            tried = start_task(self._tried.wait())
             try:
-                await asyncio.wait([told], timeout=timeout)
+                await asyncio.wait([tried], timeout=timeout)
             finally:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    told.cancel()
+                    tried.cancel()
         return self.channel
 
     def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
-        """A future of the element for `token`, or of None after `seconds`; sooner, when no other
-        waiter of the `name` gave a sign of life."""
+        """Return a future of the message for `token`, or of None after `seconds`. It is None sooner
+        if no waiter of the `name` asked for HEARTBEAT_INTERVAL seconds."""
         loop, sent = asyncio.get_running_loop(), clock()
         done: asyncio.Future[Answer] = loop.create_future()
         early = self._early.pop(token, None)
@@ -86,47 +88,47 @@ class Hub:
         at = sent + seconds
         self._schedule.put(token, at, at)
         self._expect(at, sent)
-        room = self._rooms.setdefault(name, _Room())
-        room.tokens[token], room.asked = None, sent
-        if not room.beats:
-            room.beats = True
-            loop.call_later(PULSE, self._beat, name)
+        waiters = self._by_name.setdefault(name, _NameWaiters())
+        waiters.tokens[token], waiters.asked = None, sent
+        if not waiters.beats:
+            waiters.beats = True
+            loop.call_later(HEARTBEAT_INTERVAL, self._heartbeat, name)
 
         def forget(_: Any) -> None:
             if self._waiters.get(token) is done:
                 del self._waiters[token]
                 self._schedule.drop(token)
-                room.tokens.pop(token, None)
+                waiters.tokens.pop(token, None)
 
         done.add_done_callback(forget)
         return done
 
     def _expect(self, at: float, now: float) -> None:
-        """Have the timer ring at `at` at the latest."""
-        if at < self._rings_at:
+        """Have the timer fire at `at` at the latest."""
+        if at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._rings_at = at
-            self._timer = asyncio.get_running_loop().call_later(at - now, self._ring)
+            self._fires_at = at
+            self._timer = asyncio.get_running_loop().call_later(at - now, self._fire)
 
-    def _ring(self) -> None:
-        """Wake those whose time is over."""
-        now, self._rings_at, self._timer = clock(), math.inf, None
+    def _fire(self) -> None:
+        """Wake the waiters that are due."""
+        now, self._fires_at, self._timer = clock(), math.inf, None
         for token in self._schedule.take(now):
             self._schedule.drop(token)
             self._wake(token, None, now)
         self._expect(self._schedule.earliest(), now)
 
-    def _beat(self, name: str) -> None:
-        """Have a waiter ask again, unless any did lately."""
-        room, loop = self._rooms[name], asyncio.get_running_loop()
-        if not room.tokens:
-            del self._rooms[name]
+    def _heartbeat(self, name: str) -> None:
+        """Have one waiter ask again, unless one did lately."""
+        waiters, loop = self._by_name[name], asyncio.get_running_loop()
+        if not waiters.tokens:
+            del self._by_name[name]
             return
-        left = room.asked + PULSE - clock()
+        left = waiters.asked + HEARTBEAT_INTERVAL - clock()
         if left <= 0:
-            self._wake(next(reversed(room.tokens)), None, room.asked)
-        loop.call_later(left if left > 0 else PULSE, self._beat, name)
+            self._wake(next(reversed(waiters.tokens)), None, waiters.asked)
+        loop.call_later(left if left > 0 else HEARTBEAT_INTERVAL, self._heartbeat, name)
 
     def _wake(self, token: str, element: str | None, sent: float) -> None:
         done = self._waiters.get(token)
@@ -140,28 +142,22 @@ class Hub:
         else:
             self._early[token] = element, clock() + _EARLY
             self._early.move_to_end(token)
-            if len(self._early) > _MOST_EARLY:
+            if len(self._early) > _MAX_EARLY:
                 self._early.popitem(last=False)
-            if not self._sweeping:
-                self._sweep()
+            if not self._expiring:
+                self._expire()
 
-    def _sweep(self) -> None:
-        """Forget unclaimed hand-overs: their waiters have left."""
+    def _expire(self) -> None:
+        """Drop the messages that no waiter came for."""
         while self._early and next(iter(self._early.values()))[1] <= clock():
             self._early.popitem(last=False)
-        self._sweeping = bool(self._early)
-        if self._sweeping:
-            asyncio.get_running_loop().call_later(_EARLY, self._sweep)
+        self._expiring = bool(self._early)
+        if self._expiring:
+            asyncio.get_running_loop().call_later(_EARLY, self._expire)
 
     async def aclose(self) -> None:
-        """Listen no longer, until there is a waiter again."""
-        await ended(self._reader)
-
-    def drop(self) -> None:
-        """As aclose, of a loop that is closed."""
-        dropped(self._reader)
-        self._waiters.clear()
-        self._schedule.clear()
+        """Stop listening until a waiter comes again."""
+        await end_tasks(self._reader)
 
     async def _read(self, tried: asyncio.Event) -> None:
         tries = 0
@@ -172,7 +168,7 @@ class Hub:
                 await pubsub.subscribe(self.channel)
                 # Not listen(): the loop closes asynchronous generators while this runs.
                 while pubsub.subscribed:
-                    for kind, data in await _heard(pubsub):
+                    for kind, data in await _received(pubsub):
                         if kind == "message":
                             self._deliver(data)
                         elif kind == "subscribe":
@@ -183,14 +179,14 @@ class Hub:
                 raise
             except Exception:
                 pass
-            # Not in a finally: a loop that was closed under it leaves nothing to await.
+            # Not in a finally: nothing can be awaited on a closed loop.
             await _closed(pubsub)
             tried.set()
             await asyncio.sleep(_BACKOFF[min(tries, len(_BACKOFF) - 1)])
             tries += 1
 
     def _subscribed(self, tried: asyncio.Event) -> None:
-        """Messages published while the connection was down are lost: all ask again."""
+        """Have all waiters ask again: messages sent while the connection was down are lost."""
         tried.set()
         for token in list(self._waiters):
             self._wake(token, None, clock())
@@ -201,16 +197,16 @@ async def _closed(pubsub: Any) -> None:
         await pubsub.aclose()
 
 
-async def _heard(pubsub: Any) -> list[tuple[str, Any]]:
-    """What was said next, and what was read along with it: kinds and data."""
+async def _received(pubsub: Any) -> list[tuple[str, Any]]:
+    """Return the kind and data of the next message, and of those that were read along with it."""
     message = await pubsub.get_message(timeout=None)
-    heard = [] if message is None else [(message["type"], message.get("data"))]
-    came = arrived(pubsub.connection)
-    while isinstance(push := came(), list):
+    received = [] if message is None else [(message["type"], message.get("data"))]
+    buffered = buffered_replies(pubsub.connection)
+    while isinstance(push := buffered(), list):
         if push[0] in _KINDS:
-            heard.append((_KINDS[push[0]], push[2]))
+            received.append((_KINDS[push[0]], push[2]))
         else:
-            await heed(pubsub.connection, push)
+            await handle_push(pubsub.connection, push)
     if isinstance(push, Exception):
-        raise push  # after the next subscription all ask again
-    return heard
+        raise push  # after the next subscription all waiters ask again
+    return received

@@ -1,4 +1,4 @@
-"""Connections borrowed from the project's pool, and own ones made as that pool makes its own."""
+"""Connections checked out of the project's pool, and private ones made the way that pool does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import math
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -25,11 +24,11 @@ _ABOUT = "driver_info"
 
 #: Connections of the project's pool that a process keeps borrowed between two commands, and the
 #: seconds for which they are believed to be open.
-MOST_AT_HAND, FRESH = 8, 1.0
+MAX_CACHED, FRESH = 8, 1.0
 #: Connections of a process and server that may be blocked by waiters; the others poll.
-MOST_WAITING = 256
+MAX_WAITING = 256
 #: Our own connections that are kept open, and for how many seconds without use.
-_MOST_IDLE, _IDLE_FOR = 64, 60.0
+_MAX_IDLE, _IDLE_FOR = 64, 60.0
 #: Seconds for making a connection that count as none.
 _AT_ONCE = 0.01
 #: Seconds that it may take to make a connection at the least, however little time is left.
@@ -38,24 +37,11 @@ _BLPOP_MARGIN = 1.0
 
 T = TypeVar("T")
 
-#: The project's pools that were used here.
-used_pools: weakref.WeakSet[Any] = weakref.WeakSet()
+#: The process that first used each of the project's pools.
+_used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def _free_pools() -> None:
-    """In a forked child: locks of redis-py's pools that another thread held would stay held,
-    and the pool would wait for them before it resets itself."""
-    for pool in used_pools:
-        for lock in ("_lock", "_fork_lock"):
-            if hasattr(pool, lock):
-                setattr(pool, lock, threading.RLock())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_pools)
-
-
-class Borrowed:
+class CheckedOut:
     """A connection for a `with`, from its lender. Redis's errors become Failures.
 
     `within`: seconds for getting it and for a reply together; each further reply may take as long.
@@ -63,10 +49,10 @@ class Borrowed:
 
     __slots__ = ("_lender", "_sent", "_within", "connection")
 
-    def __init__(self, lender: AtHand | Own, within: float) -> None:
+    def __init__(self, lender: CachedConnections | Own, within: float) -> None:
         self._lender, self._within, self._sent = lender, within, False
 
-    def __enter__(self) -> Borrowed:
+    def __enter__(self) -> CheckedOut:
         try:
             self.connection, self._within = self._lender.lend(self._within)
         except REDIS_ERRORS as error:
@@ -92,41 +78,41 @@ class Borrowed:
             # demoted, Sentinel is asked anew.
             self.connection.disconnect()
         self._lender.release(self.connection)
-        if not useful and isinstance(self._lender, AtHand):
+        if not useful and isinstance(self._lender, CachedConnections):
             self._lender.give_back()
         if isinstance(error, REDIS_ERRORS):
             raise Failure(error, clock(), why(error, self._sent)) from error
 
 
-def was_cut(failure: Failure) -> bool:
+def was_disconnected(failure: Failure) -> bool:
     """Whether its connection was lost, as one may have been that lay idle, rather than the time."""
     lost = failure.why in ("unreachable", "unanswered")
     return lost and not isinstance(failure.cause, (errors.TimeoutError, TimeoutError))
 
 
-def anew_if_cut(ask: Callable[[], T]) -> T:
+def retry_if_disconnected(ask: Callable[[], T]) -> T:
     """What `ask` returns, tried once more when its connection was lost. For what may be sent
     twice."""
     try:
         return ask()
     except Failure as failure:
-        if not was_cut(failure):
+        if not was_disconnected(failure):
             raise
     return ask()
 
 
-def many_anew_if_cut(
+def retry_many_if_disconnected(
     many: Callable[[list[Run]], list[Answer | Failure]], steps: list[Run]
 ) -> list[Answer | Failure]:
-    """As anew_if_cut, of steps that a server is asked for in one go."""
+    """As retry_if_disconnected, of steps that a server is asked for in one go."""
     answers = many(steps)
-    cut = [n for n, one in enumerate(answers) if isinstance(one, Failure) and was_cut(one)]
+    cut = [n for n, one in enumerate(answers) if isinstance(one, Failure) and was_disconnected(one)]
     for n, answer in zip(cut, many([steps[n] for n in cut]) if cut else (), strict=True):
         answers[n] = answer
     return answers
 
 
-class AtHand:
+class CachedConnections:
     """Connections of a pool that stay borrowed from one command to the next. Our own of its kind
     are used instead where the pool might not answer in time: when it waits for a free one, as
     redis-py's BlockingConnectionPool, or may do anything, as a class of the project's own; and when
@@ -156,9 +142,11 @@ class AtHand:
         elif self.pool is not pool:
             self.give_back()
         self.pool, self._own, self._pid, self._until = pool, own, os.getpid(), clock() + FRESH
-        self._asks, self.patience = _never_waits(pool), own.patience
+        # After a fork, a thread of the parent may hold the pool's lock forever.
+        is_ours = _used_by.setdefault(pool, os.getpid()) == os.getpid()
+        self._asks, self.patience = is_ours and _never_waits(pool), own.patience
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
-        self._most = min(MOST_AT_HAND, most) if self._asks else 0
+        self._most = min(MAX_CACHED, most) if self._asks else 0
 
     def lend(self, within: float) -> tuple[Any, float]:
         """A connection, and what is left of `within` seconds."""
@@ -267,7 +255,7 @@ class Own:
 
         self._make = make
         self._idle: list[tuple[Any, float]] = []
-        self._most = _MOST_IDLE
+        self._most = _MAX_IDLE
         self._pid = os.getpid()
 
     def lend(self, within: float) -> tuple[Any, float]:
@@ -279,7 +267,6 @@ class Own:
         except IndexError:
             return self._made(within)
         if clock() - since < FRESH or _is_open(connection):
-            _have_wait(connection, min(within, self.patience))
             return connection, within
         connection.disconnect()
         return self._made(within)
@@ -311,26 +298,12 @@ class Own:
                 self._idle.pop()[0].disconnect()
 
 
-def _have_wait(connection: Any, seconds: float) -> None:
-    """Have it wait so long for a reply, from here on: mostly its users give it the same time, and
-    to set that for each reply takes system calls, in which other threads get the interpreter."""
-    sock = getattr(connection, "_sock", None)
-    if sock is None or sock.gettimeout() == seconds:
-        return
-    sock.settimeout(seconds)
-    connection.socket_timeout = seconds
-
-
 def _is_open(connection: Any) -> bool:
     """Whether nothing came while it lay idle: neither its end nor an unread reply."""
     try:
-        if connection.can_read():
-            return False
+        return not connection.can_read()
     except REDIS_ERRORS:
         return False
-    # The look leaves the socket to wait for as long as it did when it was connected.
-    _have_wait(connection, connection.socket_timeout)
-    return True
 
 
 class Waiting:
@@ -347,8 +320,7 @@ class Waiting:
         """The reply of BLPOP within `seconds`. Exhausted: too many wait."""
         if self._pid != os.getpid():
             self._inside, self._pid = {}, os.getpid()
-        if len(self._inside) >= MOST_WAITING:
-            self._forget_the_dead()
+        if len(self._inside) >= MAX_WAITING:
             raise Exhausted
         me = threading.get_ident()
         self._inside[me] = None
@@ -356,10 +328,6 @@ class Waiting:
             return self._pop(key, seconds)
         finally:
             self._inside.pop(me, None)
-
-    def _forget_the_dead(self) -> None:
-        for gone in self._inside.copy().keys() - sys._current_frames().keys():
-            self._inside.pop(gone, None)
 
     def _pop(self, key: str, seconds: float) -> Any:
         limit = self._own.patience

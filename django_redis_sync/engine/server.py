@@ -15,11 +15,11 @@ from redis import exceptions as errors
 from .. import conf
 from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
-from .clients import async_client, backend_of, cut
+from .clients import async_client, backend_of
 from .hub import Hub
-from .loops import on_all_loops, on_loop
-from .pools import AtHand, Borrowed, Exhausted, Own, Waiting, anew_if_cut, used_pools
-from .wire import ATTEMPT, REDIS_ERRORS, answered, clock, command, pack, pack_step, text, why
+from .loops import resources_of, resources_of_all_loops
+from .pools import CachedConnections, CheckedOut, Exhausted, Own, Waiting, retry_if_disconnected
+from .wire import ATTEMPT, REDIS_ERRORS, answered, clock, pack, pack_step, text, why, words_of
 
 _POLL = 0.05
 
@@ -31,15 +31,11 @@ class Server:
         self.alias = alias
         self._waiting: weakref.WeakKeyDictionary[Any, Waiting] = weakref.WeakKeyDictionary()
         self._own: weakref.WeakKeyDictionary[Any, Own] = weakref.WeakKeyDictionary()
-        self._at_hand = AtHand()
-        self._pool: Any = None
+        self._at_hand = CachedConnections()
 
     def pool(self) -> Any:
-        pool = backend_of(self.alias).get_client(write=True).connection_pool
-        if pool is not self._pool:
-            self._pool = pool
-            used_pools.add(pool)
-        return pool
+        """Return the project's pool."""
+        return backend_of(self.alias).get_client(write=True).connection_pool
 
     def perform(self, step: Step) -> Answer:
         """Carry out a step. Failure when no useful answer came."""
@@ -54,18 +50,18 @@ class Server:
 
     def run(self, step: Run) -> Answer:
         """The answer of a verb; its source is sent along when the server does not know it yet."""
-        with Borrowed(self._connections(), step.timeout) as borrowed:
+        with CheckedOut(self._connections(), step.timeout) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step))
             try:
                 reply = borrowed.read()
             except errors.NoScriptError:
                 sent = clock()
-                borrowed.send(pack(command(step, whole=True)))
+                borrowed.send(pack(words_of(step, whole=True)))
                 reply = borrowed.read()
             return Answer(answered(reply), sent, clock())
 
-    def place(self, step: Run) -> Hashable:
+    def node_of(self, step: Run) -> Hashable:
         """The lane of a step for `many`, a node's: a node that hangs must not hold up the others'
         steps. Sends nothing."""
         return None
@@ -80,7 +76,7 @@ class Server:
             return []
         try:
             timeout = min(step.timeout for step in steps)
-            with Borrowed(self.own(), timeout) as borrowed:
+            with CheckedOut(self.own(), timeout) as borrowed:
                 sent = clock()
                 replies: list[Any] = []
                 borrowed.send_several(map(pack_step, steps))
@@ -109,18 +105,18 @@ class Server:
         as above; over a connection of our own as well."""
 
         def ask() -> Any:
-            with Borrowed(self.own(), timeout) as borrowed:
+            with CheckedOut(self.own(), timeout) as borrowed:
                 borrowed.send(pack(args))
                 return text(borrowed.read())
 
-        return anew_if_cut(ask)
+        return retry_if_disconnected(ask)
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
         """As `command`, in one round trip; a reply that is an error stands in its place."""
 
         def ask() -> list[Any]:
             replies: list[Any] = []
-            with Borrowed(self.own(), timeout) as borrowed:
+            with CheckedOut(self.own(), timeout) as borrowed:
                 borrowed.send_several(map(pack, several))
                 for _ in several:
                     try:
@@ -129,7 +125,7 @@ class Server:
                         replies.append(error)
             return replies
 
-        return anew_if_cut(ask) if several else []
+        return retry_if_disconnected(ask) if several else []
 
     def let_go(self) -> None:
         """Give back and close idle connections, when it will not be asked any more."""
@@ -137,7 +133,7 @@ class Server:
         for own in list(self._own.values()):
             own.let_go()
 
-    def _connections(self) -> AtHand:
+    def _connections(self) -> CachedConnections:
         if self._at_hand.is_old():
             pool = self.pool()
             self._at_hand.belong_to(pool, self._own_of(pool))
@@ -189,17 +185,11 @@ class AsyncServer:
         for sentinel in manager.sentinels if manager is not None else ():
             await sentinel.aclose()
 
-    def drop(self) -> None:
-        """Cut the connections: the loop is closed."""
-        self.hub.drop()
-        self.batcher.drop()
-        cut(self.client)
-
     def left(self) -> None:
         """A plan has ended."""
         self.plans -= 1
         if self.retired and not self.plans:
-            on_loop(asyncio.get_running_loop()).left(self)
+            resources_of(asyncio.get_running_loop()).left(self)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
         """A future of the step's Answer; a Failure when no useful answer came."""
@@ -233,7 +223,7 @@ def server_of(alias: str) -> Server:
 
 def async_server_of(alias: str) -> AsyncServer:
     """The async side of an alias, shared on the running event loop."""
-    mine = on_loop(asyncio.get_running_loop()).residents if not _stand_ins else {}
+    mine = resources_of(asyncio.get_running_loop()).by_alias if not _stand_ins else {}
     found: AsyncServer | None = mine.get(alias)
     if found is None:
         found = mine[alias] = _made("async", alias, _async_one)
@@ -271,11 +261,11 @@ def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
 def _forget(*, setting: str, **_: Any) -> None:
     if setting in ("CACHES", conf.SETTING):
         for former in list(_servers.values()):
-            if type(former) is Server:
+            if isinstance(former, Server):
                 former.let_go()
         _servers.clear()
-        for loop, held in on_all_loops():
-            former_ones, held.residents = list(held.residents.values()), {}
+        for loop, held in resources_of_all_loops():
+            former_ones, held.by_alias = list(held.by_alias.values()), {}
             if former_ones:
                 with suppress(RuntimeError):  # closed meanwhile
                     loop.call_soon_threadsafe(held.retire, former_ones)

@@ -1,9 +1,9 @@
-"""The daemon threads of this package: started where they are needed, roused without a lock.
+"""The daemon threads of this package: started when there is work, woken without a lock. Callbacks
+and signal receivers run on threads of their own, so that none delays a renewal or another.
 
-A thread is roused from any thread of the project: inside a destructor that the garbage
-collector runs anywhere, or interrupted by an exception out of a signal handler at any bytecode. So
-nothing in here holds a lock from one bytecode to the next where another caller would wait for it
-without end.
+Any thread of the project may wake one: from a destructor that the garbage collector runs, or while
+an exception from a signal handler interrupts it at any bytecode. So nothing in this module holds a
+lock from one bytecode to the next that another caller would wait for without end.
 """
 
 from __future__ import annotations
@@ -12,22 +12,29 @@ import contextlib
 import logging
 import math
 import os
+import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from .wire import clock
+from .wire import RETRY, clock
 
 logger = logging.getLogger("django_redis_sync")
 
-#: Seconds without anything to do after which a thread ends.
-LINGER = 60.0
-#: Seconds for which a caller waits while another starts the same thread, and between two lines
-#: in the log about a thread that can't be started.
-_STARTING, _SAID_EVERY = 0.05, 1.0
+#: Seconds without work after which a thread ends.
+IDLE_TIMEOUT = 60.0
+#: Max callbacks that run at the same time.
+MAX_THREADS = 8
+#: Seconds without a callback after which a thread ends.
+CALLBACKS_IDLE = 5.0
+#: Seconds for which a caller waits while another one starts the same thread.
+_STARTING = 0.05
+#: Seconds between two log lines about a thread that can't be started.
+_LOG_INTERVAL = 1.0
 
-#: As it was when this module was imported: gevent replaces it.
+#: The function as it was when this module was imported. gevent replaces it.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
 
@@ -40,8 +47,8 @@ P = TypeVar("P", bound=_OfProcess)
 
 
 def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
-    """What this process has for an alias: threads that come at once get the same, a fork starts
-    with none."""
+    """Return this process's object for an alias, made at the first call. Threads that call at once
+    get the same object, and a forked child makes its own."""
     one = found.get(alias)
     if one is None:
         return found.setdefault(alias, make())
@@ -51,17 +58,22 @@ def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
 
 
 def forgotten_in_forks(found: dict[str, P]) -> dict[str, P]:
-    """The same dict, emptied in a forked child before any thread of it can look."""
+    """Return the same dict. It is emptied in a forked child before any thread of it can look."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=found.clear)
     return found
 
 
-class Bell:
-    """Wakes a thread that waits for it; rung before, it ends the next wait at once.
+def is_shutdown(error: RuntimeError) -> bool:
+    """Return whether a thread could not start because the interpreter shuts down (Python 3.12)."""
+    return "interpreter shutdown" in str(error)
 
-    Each method is one call of C: unlike in an Event, there is no inner lock for an interrupted call
-    to leave taken, or for a destructor to meet again.
+
+class Bell:
+    """Wakes the thread that waits for it. If it rang before, the next wait ends at once.
+
+    Each method is one call of C. Unlike in an Event, an interrupted call leaves no inner lock
+    taken, and a destructor meets none.
     """
 
     def __init__(self) -> None:
@@ -69,41 +81,41 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it was rung already
+        with contextlib.suppress(RuntimeError):  # it rang already
             self._silent.release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it rang within `seconds`."""
+        """Return whether it rang within `seconds`."""
         limit = max(0.0, min(seconds, threading.TIMEOUT_MAX))
         return self._silent.acquire(timeout=limit)
 
 
 class Worker:
-    """Takes turns on a thread of its own, when a turn is expected.
+    """Takes turns on a thread of its own when a turn is due.
 
-    `turn()` does the due work, and returns when the next is due by the clock; `earliest()` says
-    the same of the waiting work, and is asked once more before the thread sleeps. Neither is
-    called by two threads at a time.
+    `turn()` does the work that is due and returns the time of the next turn. `earliest()` returns
+    the same for work that came since, and is called once more before the thread sleeps. Two threads
+    never call them at the same time.
     """
 
-    # Invariants: the thread looks no later than _looks_at; _runs is held by the thread that takes
-    # turns; _thread is None unless a thread will call earliest() again.
+    # Invariants: the thread looks no later than _looks_at; the thread that takes turns holds _runs;
+    # _thread is None unless a thread will call earliest() again.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
         self._runs, self._starting = threading.Lock(), threading.Lock()
         self._thread: threading.Thread | None = None
-        self._said_at = -math.inf
+        self._logged_at = -math.inf
 
     @property
     def runs(self) -> bool:
-        """Whether there is a thread: a forked child has none of its parent's."""
+        """True while there is a thread. A forked child has none of its parent's."""
         return self._thread is not None
 
     def expect(self, due: float) -> bool:
-        """Have a turn at `due` at the latest; it is roused only when it would sleep for longer.
+        """Have a turn taken at `due` at the latest. Wake the thread only if it would sleep longer.
 
-        False when there is no thread, and none can be started: the next call tries again.
+        Return False if there is no thread and none can be started. The next call tries again.
         """
         if due < self._looks_at or self._thread is None:
             self._looks_at = min(due, self._looks_at)
@@ -111,14 +123,30 @@ class Worker:
         return True
 
     def rouse(self) -> bool:
-        """Have a turn now. Returns as expect."""
+        """Have a turn taken now. Return what `expect` returns."""
         runs = self._thread is not None or self._start()
         self._bell.ring()
         return runs
 
+    def finish(self, is_pending: Callable[[], object], until: float) -> None:
+        """At exit: have turns taken until nothing is pending, or until the time `until`.
+
+        Without a thread the caller takes them: from Python 3.12 on no thread starts at exit.
+        """
+        while is_pending() and clock() < until:
+            if self._thread is not None:
+                self._bell.ring()
+            elif self._earliest() <= clock() and self._runs.acquire(blocking=False):
+                try:
+                    self._turn()
+                finally:
+                    self._runs.release()
+            if is_pending():
+                time.sleep(0.002)
+
     def _start(self) -> bool:
-        # Only against a herd of threads: one that an interrupted caller left taken costs the
-        # others a moment, and of two threads started at once the second ends.
+        # The lock only prevents a herd of threads. If an interrupted caller left it taken, the
+        # others wait for a moment, and of two threads started at once the second one ends.
         first = self._starting.acquire(timeout=_STARTING)
         try:
             if self._thread is None:
@@ -126,16 +154,16 @@ class Worker:
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
             return True
         except RuntimeError as error:
-            self._say(error)
+            self._log(error)
             return False
         finally:
             if first:
                 self._starting.release()
 
-    def _say(self, error: RuntimeError) -> None:
+    def _log(self, error: RuntimeError) -> None:
         now = clock()
-        if now >= self._said_at + _SAID_EVERY:
-            self._said_at = now
+        if now >= self._logged_at + _LOG_INTERVAL and not is_shutdown(error):
+            self._logged_at = now
             logger.error("%s could not start, the next use tries again: %s", self._name, error)
 
     def _run(self) -> None:
@@ -154,18 +182,18 @@ class Worker:
     def _take_turns(self) -> None:
         while True:
             due = self._turn()
-            # Kept even when nothing is due then: else every short lease would rouse the thread.
+            # Kept even if nothing is due then. Otherwise every short lease would wake the thread.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
             self._looks_at = due
             if self._earliest() < due:
                 continue
-            if not self._bell.wait(min(due - clock(), LINGER)) and due == math.inf:
+            if not self._bell.wait(min(due - clock(), IDLE_TIMEOUT)) and due == math.inf:
                 return
 
 
 def uwsgi_runs_threads() -> bool | None:
-    """Whether uWSGI was told to run threads; None when this process is not uWSGI's."""
+    """Return whether uWSGI runs threads. Return None if this process is not uWSGI's."""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is None:
         return None
@@ -174,12 +202,12 @@ def uwsgi_runs_threads() -> bool | None:
 
 
 def patched_late() -> bool:
-    """Whether gevent replaced threads after this package was imported, and made its locks."""
+    """Return whether gevent replaced threads after this package was imported and made its locks."""
     return threading.get_ident is not _get_ident
 
 
 def warn_about_this_process() -> None:
-    """Warn once if threads of ours would stand still here: nothing would be renewed."""
+    """Log an error once if this process can't run threads, so that nothing would be renewed."""
     if uwsgi_runs_threads() is False:
         _warn("uWSGI runs without --enable-threads: leases can't be renewed")
     if patched_late():
@@ -189,7 +217,115 @@ def warn_about_this_process() -> None:
         )
 
 
-def _warn(words: str) -> None:
-    if words not in _warned:
-        _warned.add(words)
-        logger.error(words)
+def _warn(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        logger.error(message)
+
+
+class CallbackExecutor:
+    """Runs callbacks on as many threads as are busy. Callbacks submitted together run in order.
+
+    A callback is the project's own code: an exception, SystemExit too, ends that callback only.
+    """
+
+    # Invariant: _idle has an entry for each thread that waits and that no call was submitted for.
+    # A caller that submits one takes an entry or starts a thread.
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._todo: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._idle: list[object] = []
+        self._threads: dict[object, None] = {}
+
+    def submit(self, *calls: Callable[[], Any]) -> None:
+        """Run the calls in turn, each even if another fails."""
+        self._todo.put(lambda: _run_all(calls))
+        try:
+            self._idle.pop()
+        except IndexError:
+            self._start()
+
+    @property
+    def stuck(self) -> bool:
+        """True while there is a call and no thread."""
+        return not self._threads and not self._todo.empty()
+
+    def look_after(self) -> bool:
+        """Start a thread if none could be started before. Return whether there is still none."""
+        if self.stuck:
+            self._start()
+        return self.stuck
+
+    def _start(self) -> None:
+        if len(self._threads) >= MAX_THREADS:
+            return
+        thread = threading.Thread(
+            target=self._run, args=(object(),), name="redis-sync-callbacks", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not is_shutdown(error):
+                logger.error("callbacks wait for a thread, which could not start: %s", error)
+
+    def _run(self, me: object) -> None:
+        self._threads[me] = None
+        try:
+            while self._serve(me):
+                pass
+        finally:
+            del self._threads[me]
+            self.look_after()
+
+    def _serve(self, me: object) -> bool:
+        """Run the next call. Return False if none came for CALLBACKS_IDLE seconds."""
+        try:
+            call = self._todo.get_nowait()
+        except queue.Empty:
+            self._idle.append(me)
+            try:
+                call = self._todo.get(timeout=CALLBACKS_IDLE)
+            except queue.Empty:
+                return not _removed(me, self._idle)
+            _removed(me, self._idle)
+        call()
+        return True
+
+
+def _removed(me: object, idle: list[object]) -> bool:
+    try:
+        idle.remove(me)
+    except ValueError:  # a caller took it: a call comes
+        return False
+    return True
+
+
+def _run_all(calls: tuple[Callable[[], Any], ...]) -> None:
+    from django.db import connections as databases
+
+    for call in calls:
+        try:
+            call()
+        except BaseException:
+            logger.exception("a callback or receiver failed")
+    databases.close_all()
+
+
+_executor: CallbackExecutor | None = None
+
+
+def run_callbacks(*calls: Callable[[], Any]) -> None:
+    """Run callbacks in turn on another thread."""
+    global _executor
+    if _executor is None or _executor.pid != os.getpid():
+        _executor = CallbackExecutor()
+    _executor.submit(*calls)
+
+
+def look_after_callbacks(now: float) -> float:
+    """Start a thread for callbacks if none could be started before. A running thread calls this.
+
+    Return the time at which to call it again.
+    """
+    stuck = _executor is not None and _executor.pid == os.getpid() and _executor.look_after()
+    return now + RETRY if stuck else math.inf

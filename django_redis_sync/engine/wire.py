@@ -53,17 +53,17 @@ def pack(args: Sequence[Any]) -> bytes:
 
 
 def pack_step(step: Run) -> bytes:
-    """As `pack(command(step))`. The words that many steps share are packed once: all but the token
+    """As `pack(words_of(step))`. The words that many steps share are packed once: all but the token
     and the second argument, a lease or a fence."""
     verb, keys, argv, _ = step
     if len(keys) != 2:  # no verb on a name
-        return pack(command(step))
+        return pack(words_of(step))
     token, first = argv[0], str(argv[1])
     text = (
         f"*{5 + len(argv)}\r\n{_head(scripts.script(verb).sha, keys)}${len(token)}\r\n{token}\r\n"
         f"${len(first)}\r\n{first}\r\n{_once(*argv[2:])}"
     )
-    return text.encode("ascii") if text.isascii() else pack(command(step))
+    return text.encode("ascii") if text.isascii() else pack(words_of(step))
 
 
 @lru_cache(maxsize=1024)
@@ -95,7 +95,7 @@ def _pack_bytes(args: Sequence[Any]) -> bytes:
     return b"".join(out)
 
 
-def command(step: Run, whole: bool = False) -> tuple[Any, ...]:
+def words_of(step: Run, whole: bool = False) -> tuple[Any, ...]:
     """EVALSHA for a step; EVAL with the whole source once the server said NOSCRIPT."""
     script = scripts.script(step.verb)
     head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
@@ -114,6 +114,22 @@ def text(reply: Any) -> Any:
             item.decode(errors="replace") if type(item) is bytes else text(item) for item in reply
         ]
     return reply.decode(errors="replace") if type(reply) is bytes else reply
+
+
+def decoded(reply: Any) -> Any:
+    """Str for bytes, in RESP3's maps too."""
+    if isinstance(reply, dict):
+        return {text(key): text(value) for key, value in reply.items()}
+    return text(reply)
+
+
+def whole(text: str, other: int = 0) -> int:
+    """The integer that a script wrote; `other` for a value that can't be ours."""
+    try:
+        value = int(text)
+    except ValueError:
+        return other
+    return value if abs(value) < 2**63 else other
 
 
 def why(error: BaseException, sent: bool) -> Why:

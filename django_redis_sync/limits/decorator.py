@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
-from inspect import isawaitable, isclass, isfunction
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from inspect import isawaitable, isclass, iscoroutine, isfunction
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from ..defaults import ENTRY
 from ..locks.transactions import warn_if_racing
-from .enforcement import Refused, aadmit, admit
-from .holding import Hold
-from .policy import NOT_GIVEN, Declared, endpoint_of
-from .refusal import aanswer, answer
+from ..values import unknown
+from .admission import RejectedRequest, aadmit, admit
+from .policy import NOT_GIVEN, Declared, Policy, endpoint_of
+from .rejection import aanswer, answer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,8 +28,12 @@ Function = TypeVar("Function", bound=View)
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
 
-#: The attribute of a view that says which policies it takes by itself.
+#: The attribute of a view that has the policies which the view itself takes.
 MARK = "_redis_sync_policies"
+#: The attribute of a view that has its Stack.
+_STACK = "_redis_sync_stack"
+#: The attribute of the mixin's dispatch: a function from the view's instance to its options.
+MIXIN = "_redis_sync_declared_by"
 _BARE = Declared(None, {})
 #: The packages whose `options` and `dispatch` run no code of the project.
 _FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
@@ -43,15 +48,18 @@ def semaphore_required(
 def semaphore_required(
     name: str | View | None = None, limit: Any = NOT_GIVEN, **options: Any
 ) -> Any:
-    """Let at most `limit` requests into a view at the same time; refuse, or let wait, the others.
+    """Let at most `limit` requests into a view at the same time. The others wait or are rejected.
 
-    For sync and async views; methods of class-based views by way of method_decorator or directly.
-    Without parentheses, or without a name, the semaphore is named after the view, and its limit
-    stands in REDIS_SYNC. The options are those of `defaults.PolicyOptions`.
+    It decorates sync and async views, and methods of class-based views, directly or with
+    method_decorator. Decorators directly on each other take their limits together. Without
+    parentheses, or without a name, the semaphore is named after the view, and REDIS_SYNC gives its
+    limit. The options are those of `defaults.PolicyOptions`.
 
-    TypeError or ValueError for wrong options; TypeError at the first call when the function gets
-    no request; ImproperlyConfigured at the first call when nothing says a limit.
+    Raise TypeError or ValueError for wrong options. At the first call, raise TypeError if the
+    function gets no request, and ImproperlyConfigured if nothing gives a limit.
     """
+    if wrong := unknown(options, ENTRY):
+        raise TypeError(f"semaphore_required() has no such argument: {wrong}")
     if limit is not NOT_GIVEN:
         options["limit"] = limit
     if name is not None and not isinstance(name, str):
@@ -62,7 +70,7 @@ def semaphore_required(
 
 
 def decorate(view: View, declared: Declared) -> View:
-    """`view` with a policy around it. TypeError when it can't be a view."""
+    """Return `view` with a policy around it. Raise TypeError if it can't be a view."""
     if isclass(view):
         raise TypeError(
             f"semaphore_required is for functions: put method_decorator(semaphore_required(...), "
@@ -71,39 +79,91 @@ def decorate(view: View, declared: Declared) -> View:
     if not callable(view):
         raise TypeError(f"semaphore_required is for views, not for a {type(view).__name__}")
 
-    if iscoroutinefunction(view):
+    stack = _stack_of(view)
+    declared_here = (declared, *stack.declared) if stack else (declared,)
+    inner = stack.view if stack else view
+    mixin = _first_is_mixin(inner)
+
+    if iscoroutinefunction(inner):
 
         @wraps(view)
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return await arespond(view, declared, args, kwargs)
+            return await arespond(inner, declared_here, args, kwargs, mixin)
 
     else:
-        plain = isfunction(view) and not hasattr(view, "__wrapped__")
+        plain = isfunction(inner) and not hasattr(inner, "__wrapped__")
 
         @wraps(view)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             of_no_class = plain and args and isinstance(args[0], HttpRequest)
-            if not of_no_class and _of_async_class(view, args):
-                return arespond(view, declared, args, kwargs)
-            return respond(view, declared, args, kwargs)
+            if not of_no_class and _of_async_class(inner, args):
+                return arespond(inner, declared_here, args, kwargs, mixin)
+            return respond(inner, declared_here, args, kwargs, mixin)
 
     setattr(wrapped, MARK, (declared, *getattr(view, MARK, ())))
+    setattr(wrapped, _STACK, Stack(declared_here, inner, view))
     return wrapped
 
 
-def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
-    """The view's response, or the refusal; in sync code."""
+class Stack(NamedTuple):
+    """Decorators directly on each other: their options, outermost first, and the view below."""
+
+    declared: tuple[Declared, ...]
+    view: View
+    #: What the outermost of them wraps.
+    wraps: View
+
+
+def _stack_of(view: Any) -> Stack | None:
+    """Return the Stack that begins at `view`, None if `view` is not a wrapper of `decorate`."""
+    stack: Stack | None = getattr(view, _STACK, None)
+    # Other decorators copy our attribute, but wrap another function than ours does.
+    return stack if stack is not None and view.__wrapped__ is stack.wraps else None
+
+
+def _first_is_mixin(view: Any) -> bool:
+    """Return True if the first code of `view` is the dispatch of the mixin."""
+    if isinstance(view, partial):  # method_decorator passes a partial of the bound method
+        dispatch = getattr(view.func, "__func__", None)
+    else:
+        dispatch = getattr(owner_of(view), "dispatch", None)
+    return hasattr(dispatch, MIXIN) and not hasattr(dispatch, "__wrapped__")
+
+
+def _policies(
+    view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool
+) -> tuple[list[Policy], HttpRequest, Any]:
+    """Return the policies of one place, the request, and the request as the view sees it."""
     seen, request = find_request(view, args, kwargs)
-    policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
-    hold = admit([policy], request, seen, is_preflight(request, view, args))
-    if isinstance(hold, Refused):
+    endpoint = endpoint_of(request)
+    if mixin:
+        owner = _owner(view, ())
+        declared = (*declared, _declared_by_mixin(view, owner, request, args, kwargs))
+    policies = [endpoint.policy_of(one, one.name or name_of(view, args)) for one in declared]
+    return policies, request, seen
+
+
+def _declared_by_mixin(view: Any, owner: Any, request: HttpRequest, args: Any, kwargs: Any) -> Any:
+    if owner is not None:
+        return getattr(type(owner).dispatch, MIXIN)(owner)
+    mark = next(mark for mark in getattr(view, MARK) if not isinstance(mark, Declared))
+    return mark.declared_for(request, args[1:], kwargs)
+
+
+def respond(
+    view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool = False
+) -> Any:
+    """Return the view's response, or the rejection; in sync code."""
+    policies, request, seen = _policies(view, declared, args, kwargs, mixin)
+    hold = admit(policies, request, seen, is_preflight(request, view, args))
+    if isinstance(hold, RejectedRequest):
         return answer(request, hold, seen)
     try:
         if hold:
-            warn_if_racing(f"The permit of {policy.name!r}", _REMEDY)
+            warn_if_racing(f"The permit of {policies[0].name!r}", _REMEDY)
         response = view(*args, **kwargs)
         if not isinstance(response, HttpResponseBase) and isawaitable(response):
-            return _finish(response, hold)
+            raise _not_async(view, response)
     except BaseException:
         hold.release()
         raise
@@ -112,35 +172,38 @@ def respond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
     return response
 
 
-async def _finish(response: Any, hold: Hold) -> Any:
-    """Release after the awaitable that a sync function returned."""
-    try:
-        response = await response
-    except BaseException:
-        await hold.arelease()
-        raise
-    if not hold.goes_with(response):
-        await hold.arelease()
-    return response
+def _not_async(view: View, awaitable: Any) -> TypeError:
+    if iscoroutine(awaitable):
+        awaitable.close()  # else Python warns that nothing awaited it
+    name = f"{view.__module__}.{getattr(view, '__qualname__', view)}"
+    return TypeError(
+        f"the view {name} returned a {type(awaitable).__name__}, but is not async: define it with "
+        "'async def', or mark it with asgiref.sync.markcoroutinefunction"
+    )
 
 
-async def arespond(view: View, declared: Declared, args: Any, kwargs: Any) -> Any:
-    """The view's response, or the refusal; in async code."""
-    seen, request = find_request(view, args, kwargs)
-    policy = endpoint_of(request).policy_of(declared, declared.name or name_of(view, args))
-    hold = await aadmit([policy], request, seen, is_preflight(request, view, args))
-    if isinstance(hold, Refused):
+async def arespond(
+    view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool = False
+) -> Any:
+    """Async version of `respond()`."""
+    policies, request, seen = _policies(view, declared, args, kwargs, mixin)
+    hold = await aadmit(policies, request, seen, is_preflight(request, view, args))
+    if isinstance(hold, RejectedRequest):
         return await aanswer(request, hold, seen)
-    return await _finish(_called(view, args, kwargs), hold)
-
-
-async def _called(view: View, args: Any, kwargs: Any) -> Any:
-    response = view(*args, **kwargs)
-    return await response if isawaitable(response) else response
+    try:
+        response = view(*args, **kwargs)
+        if isawaitable(response):
+            response = await response
+    except BaseException:
+        await hold.arelease()
+        raise
+    if not hold.goes_with(response):
+        await hold.arelease()
+    return response
 
 
 def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
-    """The request as the view sees it, and Django's own in it. TypeError when there is none."""
+    """Return the request as the view sees it, and Django's own. Raise TypeError without one."""
     for seen in (*args[:2], kwargs.get("request")):
         request = getattr(seen, "_request", seen)
         if isinstance(request, HttpRequest):
@@ -152,8 +215,8 @@ def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
 
 
 def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
-    """Whether a framework answers the request before any code of the view runs: OPTIONS, of a class
-    that does not answer it by itself."""
+    """Return True if a framework answers the request before any code of the view runs: OPTIONS, if
+    the class does not answer it by itself."""
     if request.method != "OPTIONS":
         return False
     owner: Any = owner_of(view)
@@ -172,12 +235,12 @@ def _answers_options(owner: type) -> bool:
 
 
 def owner_of(view: Any) -> Any:
-    """The class that a view function was made of, by Django or Django REST framework, or None."""
+    """Return the class that Django or Django REST framework made a view of, or None."""
     return getattr(view, "view_class", None) or getattr(view, "cls", None)
 
 
 def name_of(view: View, args: Any) -> str:
-    """The name of a semaphore without a name: the view's, or its class's where that is known."""
+    """Return the name of a semaphore without a name: that of the view's class, or of the view."""
     if (made_of := owner_of(view)) is not None:
         return name_of_class(made_of)
     owner = _owner(view, args)
@@ -187,7 +250,7 @@ def name_of(view: View, args: Any) -> str:
 
 
 def name_of_class(owner: type, method: str = "dispatch") -> str:
-    """The same for a method of a class-based view."""
+    """Return the name of a semaphore without a name, for a method of a class-based view."""
     # Django REST framework names a class after the function of which it made it, by __name__ alone.
     own = owner.__qualname__.endswith(owner.__name__)
     name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
@@ -195,8 +258,8 @@ def name_of_class(owner: type, method: str = "dispatch") -> str:
 
 
 def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
-    """The limits that decorators and mixins left on a view, and on the handler of its class for a
-    method (on all of them for None), each with the name of a semaphore without a name."""
+    """Yield the limits that decorators and mixins declare on a view, and on the handler of its
+    class for a method (None: all), each with the name of its semaphore if it gives none."""
     for mark in getattr(view, MARK, ()):
         yield mark, name_of(view, ())
     owner = owner_of(view)
@@ -208,8 +271,38 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
             yield mark, name_of_class(owner, one)
 
 
+def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
+    """Return the limits of a view for a method by the place that declares them, outermost first,
+    each as `marks_of` does. The limits of a place are taken in one admission."""
+    places = _places(view, lambda of: name_of(of, ()))
+    owner = owner_of(view)
+    handler = getattr(owner, method.lower(), None)
+    return places + _places(handler, lambda of: name_of_class(owner, method.lower()))
+
+
+def _places(function: Any, name: Callable[[Any], str]) -> list[list[tuple[Any, str]]]:
+    places: list[list[tuple[Any, str]]] = []
+    while function is not None:
+        stack = _stack_of(function)
+        if stack is not None:
+            places.append([(one, name(stack.view)) for one in stack.declared])
+            if _first_is_mixin(stack.view):
+                marks = getattr(stack.view, MARK)
+                places[-1] += [(mark, name(stack.view)) for mark in marks]
+                return places
+            function = stack.view
+            continue
+        inner = getattr(function, "__wrapped__", None)
+        known = getattr(inner, MARK, ())
+        own = [mark for mark in getattr(function, MARK, ()) if mark not in known]
+        if own:
+            places.append([(mark, name(function)) for mark in own])
+        function = inner
+    return places
+
+
 def _owner(view: View, args: Any) -> Any:
-    """The class-based view's instance that this is a method of, or None."""
+    """Return the instance of a class-based view that this is a method of, or None."""
     if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
         return args[0]
     while not hasattr(view, "__self__"):
@@ -222,5 +315,5 @@ def _owner(view: View, args: Any) -> Any:
 
 
 def _of_async_class(view: View, args: Any) -> bool:
-    """Whether this is a method of an async class-based view: there `dispatch` is a plain def."""
+    """Return True for a method of an async class-based view, whose `dispatch` is a plain def."""
     return bool(getattr(_owner(view, args), "view_is_async", False))

@@ -1,6 +1,6 @@
-"""Views of Django REST framework and of ninja, which answer in a way of their own.
+"""Rejections in the form of Django REST framework and of django-ninja.
 
-Neither is imported unless a view of it is met.
+Neither framework is imported unless a view of it is limited.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from django.http import HttpRequest, HttpResponse
 
 
 def is_drf(view: Any) -> bool:
-    """Whether it is a view of Django REST framework, which authenticates inside."""
+    """Return True for a view of Django REST framework, which authenticates inside the view."""
     return hasattr(getattr(view, "cls", None), "perform_authentication")
 
 
 def drf_error(status: int, message: str, seconds: int, reason: str) -> Exception:
-    """An error that REST framework's exception handlers know; they make `Retry-After` of `wait`."""
+    """Return an error that REST framework's exception handlers know. They make `Retry-After` of its
+    `wait`."""
     error: Any = import_module("rest_framework.exceptions").APIException(message, code=reason)
     error.status_code, error.wait = status, seconds
     return error  # type: ignore[no-any-return]
 
 
 def answer_by_drf(request: HttpRequest, view: Any, error: Exception) -> HttpResponse:
-    """The response of a view of Django REST framework to an error before it was called: by its
-    exception handler and its renderers."""
+    """Return the response of a REST framework view to an error before the view was called, made by
+    its exception handler and renderers."""
     match: Any = request.resolver_match
     made = view.cls(**getattr(view, "initkwargs", {}))
     made.action_map = getattr(view, "actions", None) or {}  # of a view set
@@ -41,14 +42,16 @@ def answer_by_drf(request: HttpRequest, view: Any, error: Exception) -> HttpResp
 
 
 def answer_within_drf(seen: Any, error: Exception) -> HttpResponse:
-    """The response of a handler to an error; `seen` is the framework's request. Not raised: the
-    framework would make a response without our mark that it was logged."""
+    """Return the response of a handler to an error. `seen` is the framework's request.
+
+    The error is not raised: Django would log the framework's response as an error of the server.
+    """
     response = seen.parser_context["view"].handle_exception(error)
     return response  # type: ignore[no-any-return]
 
 
 def answers_by_ninja(view: Any) -> Callable[[HttpRequest, int, str], HttpResponse] | None:
-    """How the API of a view of ninja answers an error; None when it is no such view."""
+    """Return how the API of a django-ninja view answers an error; None for any other view."""
     if "ninja" not in sys.modules:
         return None
     inside = inspect.getclosurevars(view).nonlocals.values() if inspect.isfunction(view) else ()
@@ -56,5 +59,5 @@ def answers_by_ninja(view: Any) -> Callable[[HttpRequest, int, str], HttpRespons
         if type(found).__module__.startswith("ninja.") and getattr(found, "operations", None):
             api: Any = found.operations[0].api
             error = import_module("ninja.errors").HttpError
-            return lambda request, *said: api.on_exception(request, error(*said))
+            return lambda request, *given: api.on_exception(request, error(*given))
     return None

@@ -1,53 +1,48 @@
-"""The caller of a request: the key of its semaphore. Addresses and free-form keys digested."""
+"""The key and the share of a request. Addresses and free-form values become digests."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
-from django.utils.crypto import salted_hmac
 
 from .. import conf
+from ..locks import shares
 from ..logs import logger
 from ..protocol.keys import check_text
+from .steps import Call, Either, Plan
+
+if TYPE_CHECKING:
+    from .policy import Policy
 
 _SALT = "django_redis_sync.limits.identity"
-#: Bytes of a primary key that stands in a key as it is.
-MOST_PLAIN = 100
+#: A primary key of up to this many bytes is used as it is.
+MAX_PLAIN = 100
 
 
-def digest(kind: str, value: str, secret: str | None = None) -> str:
-    """The digest that stands in a key for an address (`kind` ip) or a free-form value (key).
-
-    `secret`: the oldest of SECRET_KEY and SECRET_KEY_FALLBACKS, so that limits and an operator's
-    marks outlive the change of SECRET_KEY for as long as the old key is a fallback.
-    """
-    text = value.encode("utf-8", "surrogatepass")
-    made = salted_hmac(_SALT + kind, text, secret=secret or _secrets()[0], algorithm="sha256")
-    return f"{kind}-{made.hexdigest()[:32]}"
-
-
-def _secrets() -> list[Any]:
-    """The oldest first."""
-    return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS][::-1]
+def digest(kind: str, value: str, secret: Any = None) -> str:
+    """Return the digest of an address (`kind` "ip") or of a free-form value ("key"). `secret`: as
+    in `conf.digest`."""
+    return f"{kind}-{conf.digest(_SALT + kind, value, secret)[:32]}"
 
 
 def of_user(pk: Any) -> str:
-    """The key of a user: the primary key, plain where it can stand in a key."""
+    """Return the key of a user: the primary key, or its digest if it doesn't fit in a key."""
     text = str(pk)
     try:
-        return check_text("a primary key", text, MOST_PLAIN)
+        return check_text("a primary key", text, MAX_PLAIN)
     except ValueError:
         return digest("user", text)
 
 
 def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64) -> str:
-    """The key of the client's address: of its network for IPv6, of which a client has a whole."""
+    """Return the key of the client's address. With IPv6, a client has a network: its key."""
     found = address(request, trusted_proxies)
     if not found:
         _warn_of_no_address()
@@ -57,33 +52,34 @@ def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64
 @cache
 def _warn_of_no_address() -> None:
     logger.warning(
-        "requests come without an address, as behind a Unix socket: all of them are one client to "
-        "limits by address. Have the proxy append to X-Forwarded-For, and set trusted_proxies"
+        "requests have no address, as behind a Unix socket: limits by address count all of them "
+        "as one client. Have the proxy append to X-Forwarded-For, and set trusted_proxies"
     )
 
 
 def of_value(value: Any) -> str:
-    """The key for a policy's callable's result. TypeError unless a str or an int."""
+    """Return the key for what a policy's callable returned. Raise TypeError unless it is a str or
+    an int."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise TypeError(f"a policy's key must return a str, not {type(value).__name__}")
     return digest("key", str(value))
 
 
 def possible_keys(text: str) -> list[str]:
-    """The keys that a typed text may stand for: a primary key, an address, or a free-form value;
-    likeliest first."""
+    """Return the keys that an operator's text may mean, the likeliest first: of a primary key, an
+    address, or a free-form value."""
     plain, net = of_user(text), network(text, conf.current().requests["ipv6_prefix"])
     by_address = digest("ip", net)
     is_address = re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
     others = [text, plain] if plain != text else [plain]
     rotated = [
-        digest(*said, secret) for secret in _secrets() for said in (("ip", net), ("key", text))
+        digest(*what, secret) for secret in conf.secrets() for what in (("ip", net), ("key", text))
     ]
     return [*([by_address] if is_address else []), *others, of_value(text), by_address, *rotated]
 
 
 def address(request: HttpRequest, trusted_proxies: int) -> str:
-    """The client's address as far as it can be believed."""
+    """Return the client's address, as far as the trusted proxies vouch for it."""
     nearest = str(request.META.get("REMOTE_ADDR") or "")
     if trusted_proxies:
         # Each proxy appends the address that it saw; any client may write the rest, further left.
@@ -93,14 +89,14 @@ def address(request: HttpRequest, trusted_proxies: int) -> str:
     return nearest
 
 
-#: Where the addresses of IPv4 clients lie that come through a NAT64, each by its last 32 bits.
+#: The addresses of IPv4 clients behind a NAT64: the last 32 bits are the IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: The same where a network chose its own prefix: of these an address is one client.
+#: The same with a prefix that the network chose: each address is one client.
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 def network(text: str, ipv6_prefix: int = 64) -> str:
-    """The text of an address, of its network for IPv6; any other text unchanged."""
+    """Return an IPv4 address, or the network of an IPv6 address; any other text unchanged."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -116,7 +112,7 @@ def network(text: str, ipv6_prefix: int = 64) -> str:
 
 
 def _bare(text: str) -> str:
-    """An address without the port or the brackets that some proxies write; empty if none."""
+    """Return an address without the port or brackets that some proxies write; empty if invalid."""
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -130,10 +126,57 @@ def _bare(text: str) -> str:
 
 
 def user_of(request: Any) -> Any:
-    """Django's or Django REST framework's user. ImproperlyConfigured when no middleware sets it."""
+    """Return Django's or REST framework's user. Raise ImproperlyConfigured if nothing sets it."""
     try:
         return request.user
     except AttributeError as error:
         raise ImproperlyConfigured(
             "A policy with key 'user' needs request.user: add AuthenticationMiddleware."
         ) from error
+
+
+# Of a request, with steps that may have to wait
+
+
+def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+    """Return the key of a keyed policy for a request; for anonymous users, that of the address.
+    `seen`: the request as the view sees it."""
+    found = yield from _said(policy.key, of_value, policy, request, seen)
+    return _client(policy, request) if found is None else found
+
+
+def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
+    """Return the share of a request. None: the common share, as of all anonymous users."""
+    return (yield from _said(policy.share, shares.share_of, policy, request, seen))
+
+
+def _said(
+    asked: Any,
+    checked: Callable[[Any], str | None],
+    policy: Policy,
+    request: HttpRequest,
+    seen: Any,
+) -> Plan:
+    """Return what `asked` ("user", "ip", or a callable) says of a request. None: anonymous."""
+    if callable(asked):
+        return checked((yield Call(asked, seen)))
+    if asked == "user":
+        pk = yield Either(partial(_user, seen), partial(_auser, seen))
+        return None if pk is None else of_user(pk)
+    return _client(policy, request)
+
+
+def _client(policy: Policy, request: HttpRequest) -> str:
+    return of_address(request, policy.trusted_proxies, policy.ipv6_prefix)
+
+
+def _user(request: Any) -> Any:
+    """Return the primary key of the request's user, None when anonymous."""
+    return user_of(request).pk
+
+
+async def _auser(request: Any) -> Any:
+    # The request of Django REST framework has a user of its own, and Django's auser.
+    if isinstance(request, HttpRequest) and hasattr(request, "auser"):
+        return (await request.auser()).pk
+    return await sync_to_async(_user)(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from inspect import isfunction
 from typing import Any
 
 from django.http import HttpRequest
@@ -12,26 +13,26 @@ from django.views import View
 
 from ..defaults import ENTRY
 from ..values import unknown
-from .decorator import MARK, arespond, respond
+from .decorator import MARK, MIXIN, arespond, respond
 from .policy import NOT_GIVEN, Declared
 
 
 class SemaphoreRequiredMixin:
-    """Lets at most `semaphore_limit` requests into a class-based view at the same time.
+    """Admit at most `semaphore_limit` requests of a class-based view at the same time.
 
-    Each option of `defaults.Entry` is an attribute `semaphore_<option>` (a function there is called
-    with the request alone), and a method `get_semaphore_<option>(self)` to override where it
-    depends on the view. Without a name the semaphore is named after the class. List the mixin
-    before View, and after LoginRequiredMixin and the like: a visitor turned away takes no permit.
+    Each option of `defaults.Entry` is an attribute `semaphore_<option>`; a function there is called
+    with the request alone. To decide per request, override `get_semaphore_<option>(self)`. Without
+    a name, the semaphore is named after the class. List the mixin before View and after
+    LoginRequiredMixin, so that a request without a login takes no permit.
 
-    On Django REST framework's views a policy by user belongs on the handler, as a decorator: the
-    framework knows its user only there.
+    In Django REST framework, put a policy by user on the handler, as a decorator: the framework
+    knows its user only there.
     """
 
     semaphore_name: str | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """TypeError where the limit would silently not be there: behind View, or misspelt."""
+        """Raise TypeError if the limit would silently have no effect: after View, or misspelt."""
         super().__init_subclass__(**kwargs)
         bases = cls.__mro__
         if View in bases and bases.index(View) < bases.index(SemaphoreRequiredMixin):
@@ -45,26 +46,41 @@ class SemaphoreRequiredMixin:
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
-        """As View's; leaves a mark for the middleware."""
+        """Return the view function, with a mark for the middleware."""
         view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
         setattr(view, MARK, (_Mark(cls, initkwargs), *getattr(view, MARK, ())))
         return view  # type: ignore[no-any-return]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Take the permits, then dispatch. For an async view: the coroutine that does so."""
+        """Take the permits, then dispatch. Return a coroutine for an async view."""
         dispatch = super().dispatch  # type: ignore[misc]
         answers = arespond if getattr(self, "view_is_async", False) else respond
-        return answers(dispatch, declared_by(self), (request, *args), kwargs)
+        return answers(dispatch, (declared_by(self),), (request, *args), kwargs)
 
 
 def declared_by(view: Any) -> Declared:
-    """The options of a view with the mixin, now."""
-    given = []
+    """Return the options of a view with the mixin for its current request."""
+    given, of_request = [], False
     for option in ENTRY:
         value = getattr(view, f"get_semaphore_{option}")()
         if value is not NOT_GIVEN:
+            of_request = of_request or _may_reference_request(view, option, value)
             given.append((option, tuple(value) if isinstance(value, (list, set)) else value))
-    return _declared(view.get_semaphore_name(), tuple(given))
+    name = view.get_semaphore_name()
+    return Declared(name, dict(given), True) if of_request else _declared(name, tuple(given))
+
+
+def _may_reference_request(view: Any, option: str, value: Any) -> bool:
+    """Return True if a callable may reference the view, and so its request: if it was made for this
+    request, as a closure or a bound method is."""
+    if not callable(value) or value is getattr(type(view), f"semaphore_{option}", None):
+        return False
+    parts = ("__closure__", "__defaults__", "__kwdefaults__")
+    return not isfunction(value) or any(getattr(value, part) for part in parts)
+
+
+# A decorator directly on this dispatch takes these limits together with its own.
+setattr(SemaphoreRequiredMixin.dispatch, MIXIN, declared_by)
 
 
 @lru_cache(maxsize=1000)
@@ -73,7 +89,7 @@ def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declare
 
 
 class _Mark:
-    """Tells the middleware the options of a view with the mixin."""
+    """The limit of a view with the mixin, for the middleware and the checks."""
 
     name = None
 
@@ -81,7 +97,7 @@ class _Mark:
         self._view_class, self._initkwargs = view_class, initkwargs
 
     def declared(self) -> Declared | None:
-        """The options in its attributes; None when a method of its own depends on the request."""
+        """Return the options in its attributes; None if an overridden method needs the request."""
         for option in ("name", *ENTRY):
             getter = f"get_semaphore_{option}"
             if getattr(self._view_class, getter) is not getattr(SemaphoreRequiredMixin, getter):
@@ -103,7 +119,7 @@ def _getter(option: str) -> Callable[[Any], Any]:
 
     get.__name__ = f"get_{attribute}"
     get.__qualname__ = f"{SemaphoreRequiredMixin.__qualname__}.{get.__name__}"
-    get.__doc__ = f"The option {option!r}, for this request."
+    get.__doc__ = f"Return the option {option!r} for this request."
     return get
 
 

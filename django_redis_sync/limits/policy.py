@@ -1,14 +1,14 @@
-"""A policy: how a semaphore limits requests. Parsed once into a frozen value, then passed.
+"""A policy: how a semaphore limits requests. It is parsed once into a frozen value.
 
-The first source that has an option wins: the decorator or mixin, the entry in
-ENDPOINTS, the entry in SEMAPHORES, REQUESTS.
+The first source that gives an option wins: the decorator or mixin, the entry in ENDPOINTS, the
+entry in SEMAPHORES, REQUESTS.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
@@ -21,11 +21,12 @@ from django.utils.module_loading import import_string
 from .. import conf
 from ..defaults import ENTRY
 from ..protocol.keys import check_text
+from ..protocol.reasons import FULL, SHARE
 from ..values import unknown
 
 
 class _NotGiven:
-    """An option that was left out, where None means something."""
+    """The value of an option that was left out, because None is a value."""
 
     def __repr__(self) -> str:
         return "NOT_GIVEN"
@@ -39,7 +40,12 @@ _FIELDS = [
 ]
 _Options: Any = make_dataclass(
     "_Options",
-    [("name", str), ("limit", ENTRY["limit"].kind), *_FIELDS],
+    [
+        ("name", str),
+        ("limit", ENTRY["limit"].kind),
+        *_FIELDS,
+        ("semaphores", dict[Any, Any], field(default_factory=dict, repr=False, compare=False)),
+    ],
     frozen=True,
     slots=True,
 )
@@ -48,8 +54,8 @@ _Options: Any = make_dataclass(
 class Policy(_Options):  # type: ignore[misc]
     """At most `limit` requests per `name` (and key) at the same time. Times are in seconds.
 
-    Its other attributes are the options of `defaults.Entry`, where each is explained: dotted paths
-    resolved, `methods` in upper case.
+    Its other attributes are the options of `defaults.Entry`, which explains each. Dotted paths are
+    resolved, and `methods` are in upper case. `semaphores`: those of its keys, by key and limit.
     """
 
     __slots__ = ()
@@ -59,18 +65,28 @@ class Policy(_Options):  # type: ignore[misc]
         return self.key is not None
 
     @property
-    def refusal_status(self) -> int:
-        """The status of the response to a request that was refused because it is full."""
-        return self.status or (429 if self.keyed else 503)
+    def same_for_all(self) -> bool:
+        """True if all requests ask for a permit of the same semaphore, limit, and share."""
+        return (
+            self.key is None
+            and self.share is None
+            and not callable(self.limit)
+            and not callable(self.share_limit)
+        )
+
+    def refusal_status(self, reason: str = FULL) -> int:
+        """The status of the response to a request that is rejected because of other requests: 429
+        if they are the client's own, of its key or share."""
+        return self.status or (429 if self.keyed or reason == SHARE else 503)
 
     def counts(self, method: str | None, preflight: bool = False) -> bool:
-        """Whether requests with this HTTP method are limited. `preflight`: a framework answers it
-        before the view's own code."""
+        """Return True if requests with this HTTP method are limited. `preflight`: a framework
+        answers the request before the view's own code."""
         return not preflight if self.methods is None else method in self.methods
 
 
-class Place(NamedTuple):
-    """A semaphore of a policy: the cache alias, its name and key."""
+class SemaphoreKey(NamedTuple):
+    """Identifies a semaphore of a policy: its cache alias, name, and key."""
 
     using: str
     name: str
@@ -78,9 +94,10 @@ class Place(NamedTuple):
 
 
 def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
-    """The policy of a name; in `layers` the first that has an option wins.
+    """Return the policy of a name. The first of `layers` that gives an option wins.
 
-    TypeError or ValueError for an impossible value, ImproperlyConfigured when nothing says a limit.
+    Raise TypeError or ValueError if a value is impossible, and ImproperlyConfigured if nothing
+    gives a limit.
     """
     config = conf.current()
     requests = {option: config.requests[option] for option in ENTRY if option in config.requests}
@@ -92,14 +109,23 @@ def parse(name: str, *layers: Mapping[str, Any]) -> Policy:
             f"The limit of {name!r} is missing: give one where it is used, or set "
             f"REDIS_SYNC['SEMAPHORES'][{name!r}]['limit']."
         )
+    if given.get("fair") is False and (given.get("share") or given.get("share_limit")):
+        raise ValueError("fair must not be False with share or share_limit: shares take turns")
     for option, value in given.items():
         if ENTRY[option].path and isinstance(value, str) and "." in value:
-            given[option] = import_string(value)
+            given[option] = _callable_at(option, value)
     return Policy(name=name, **given)
 
 
+def _callable_at(option: str, path: str) -> Any:
+    found = import_string(path)
+    if not callable(found):
+        raise TypeError(f"{option} must be a callable, but {path} is a {type(found).__name__}")
+    return found
+
+
 def checked(option: str, value: Any) -> Any:
-    """An option's value in the form that Policy has. TypeError or ValueError when it has none."""
+    """Return an option's value as Policy has it. Raise TypeError or ValueError if it can't be."""
     if option not in ENTRY:
         raise TypeError(f"no option of a policy: {unknown([option], ENTRY)}; {_KNOWN}")
     return ENTRY[option].checked(value)
@@ -113,16 +139,16 @@ _KNOWN = f"the options are {', '.join(sorted(ENTRY))}"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of ENDPOINTS: the semaphore's name and the options given there."""
+    """An entry of ENDPOINTS: the semaphore's name, and the options that the entry gives."""
 
     name: str
     options: Mapping[str, Any]
 
 
 def entry_of(pattern: str, given: Any) -> Entry:
-    """An entry of ENDPOINTS; a policy of its own is named as its "name" says, or as its pattern.
+    """Return an entry of ENDPOINTS. A dict is named by its "name", else by its pattern.
 
-    ImproperlyConfigured when it is neither a name nor a dict, or the pattern no str.
+    Raise ImproperlyConfigured if it is neither a name nor a dict, or if the pattern is not a str.
     """
     if not isinstance(pattern, str):
         raise ImproperlyConfigured(
@@ -139,19 +165,19 @@ def entry_of(pattern: str, given: Any) -> Entry:
 
 
 class Endpoints:
-    """ENDPOINTS, ready to be asked. An exact match beats the longest glob, and one entry wins."""
+    """The parsed ENDPOINTS. An exact name beats the longest glob, and one entry wins."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.entries = {pattern: entry_of(pattern, entry) for pattern, entry in given.items()}
         self._globs = sorted(filter(is_glob, given), key=lambda glob: (-len(glob), glob))
 
     def find(self, view_name: str) -> Entry | None:
-        """The entry for a view. Walks the globs: remember the answer."""
+        """Return the entry for a view. This walks all globs, so callers remember the result."""
         pattern = self.pattern_of(view_name)
         return None if pattern is None else self.entries[pattern]
 
     def pattern_of(self, view_name: str) -> str | None:
-        """Which key of ENDPOINTS is for a view."""
+        """Return the key of ENDPOINTS that applies to a view."""
         if view_name in self.entries:
             return view_name
         return next((glob for glob in self._globs if fnmatchcase(view_name, glob)), None)
@@ -162,35 +188,40 @@ def is_glob(pattern: str) -> bool:
 
 
 class Declared:
-    """A policy as a decorator gives it: its options, until the settings and the view are known."""
+    """The options that a decorator or mixin gives. With the settings they make a policy."""
 
-    __slots__ = ("name", "options")
+    __slots__ = ("name", "of_request", "options")
 
-    def __init__(self, name: str | None, options: Mapping[str, Any]) -> None:
-        """TypeError or ValueError for mistakes that show without a request."""
+    def __init__(
+        self, name: str | None, options: Mapping[str, Any], of_request: bool = False
+    ) -> None:
+        """Raise TypeError or ValueError for mistakes that show without a request.
+
+        `of_request`: the options may reference a request, so that nothing may remember them.
+        """
         if name is not None:
             check_text("a name", name)
-        self.name = name
+        self.name, self.of_request = name, of_request
         self.options = {option: checked(option, value) for option, value in options.items()}
 
     def declared(self) -> Declared | None:
-        """Itself: it needs no request."""
+        """Return itself, because it needs no request."""
         return self
 
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
-        """Itself: a decorator says the same of all requests."""
+        """Return itself, because a decorator gives the same options for all requests."""
         return self
 
     def __repr__(self) -> str:
         return f"<Declared {self.name!r} {self.options!r}>"
 
 
-#: Policies remembered for a view; a mixin's methods may make up names without end.
+#: Policies remembered for a view: the methods of a mixin may make any number of names.
 _MOST_DECLARED = 1000
 
 
 class Endpoint:
-    """The settings' policies of a view, remembered: nothing is parsed or matched again."""
+    """The policies of a view, remembered so that nothing is parsed or matched again."""
 
     __slots__ = ("_declared", "entry", "policy")
 
@@ -200,10 +231,11 @@ class Endpoint:
         self._declared: dict[tuple[Declared, str], Policy] = {}
 
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
-        """The policy of a decorator or mixin on this view; `fallback` names a nameless policy.
+        """Return the policy of a decorator or mixin on this view.
 
-        The entry in ENDPOINTS counts too where both name the same semaphore, or the
-        decorator none. ImproperlyConfigured when nothing says a limit.
+        `fallback` is the name if none is given. The entry in ENDPOINTS applies too if it names the
+        same semaphore, or if the decorator names none. Raise ImproperlyConfigured if nothing gives
+        a limit.
         """
         found = self._declared.get((declared, fallback))
         if found is None:
@@ -211,6 +243,8 @@ class Endpoint:
             name = declared.name or (fallback if entry is None else entry.name)
             shared = entry.options if entry is not None and entry.name == name else {}
             found = _parsed(name, declared.options, shared)
+            if declared.of_request:
+                return found
             if len(self._declared) >= _MOST_DECLARED:
                 self._declared.clear()
             self._declared[declared, fallback] = found
@@ -222,7 +256,7 @@ def _of_settings(entry: Entry) -> Policy:
 
 
 def _parsed(name: str, *layers: Mapping[str, Any]) -> Policy:
-    """As parse, for options from the settings: a mistake there is ImproperlyConfigured."""
+    """Parse options from the settings. Raise ImproperlyConfigured for a mistake."""
     try:
         return parse(name, *layers)
     except (TypeError, ValueError, ImportError) as error:
@@ -231,7 +265,7 @@ def _parsed(name: str, *layers: Mapping[str, Any]) -> Policy:
 
 @cache
 def endpoints() -> Endpoints:
-    """The setting ENDPOINTS."""
+    """Return the parsed setting ENDPOINTS."""
     return Endpoints(conf.current().endpoints)
 
 
@@ -239,7 +273,7 @@ _found: dict[str | None, Endpoint] = {}
 
 
 def endpoint_of(request: HttpRequest) -> Endpoint:
-    """The settings' policies of this request's view: a look-up, once the view was met."""
+    """Return the policies of this request's view: a look-up, except the first time."""
     match = request.resolver_match
     name = None if match is None else match.view_name
     found = _found.get(name)

@@ -1,78 +1,66 @@
-"""The steps a request's plan may wait for, and how sync and async code carry them out."""
+"""Steps of a plan that may have to wait, and how sync and async code carry them out."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
-from django.http import HttpRequest
-
-from ..locks.lease import Lease
-from ..protocol.plans import Refusal
-from ..signals import acquire_rejected
-from . import identity
-from .holding import Hold
-from .policy import Policy
 
 
 class Step(Protocol):
-    """Something to do that may have to wait."""
+    """Something to do that may have to wait: in sync and in async code."""
 
-    def do(self) -> Any: ...
-    async def ado(self) -> Any: ...
+    @property
+    def do(self) -> Callable[[], Any]: ...
+    @property
+    def ado(self) -> Callable[[], Awaitable[Any]]: ...
 
 
 Plan = Generator[Step, Any, Any]
 
 
-def run(plan: Plan, first: Any = None) -> Any:
-    """Carry a plan out in sync code. `first`: what its first step came to, which was made already:
-    its value, or the exception that it raised."""
+def run(plan: Plan) -> Any:
+    """Carry a plan out in sync code, and return its result."""
     try:
-        step = next(plan)
-        if first is not None:
-            step = _told(plan, first)
+        step = plan.send(None)
         while True:
             try:
-                value = step.do()
+                answer = step.do()
             except BaseException as error:
                 step = plan.throw(error)
             else:
-                step = plan.send(value)
+                step = plan.send(answer)
     except StopIteration as stop:
         return stop.value
+    except BaseException as error:
+        # Interrupted between two steps: the plan releases what it has. An ended plan raises.
+        plan.throw(error).do()
+        raise
 
 
-async def arun(plan: Plan, first: Any = None) -> Any:
-    """As run, in async code."""
+async def arun(plan: Plan) -> Any:
+    """Async version of `run()`."""
     try:
-        step = next(plan)
-        if first is not None:
-            step = _told(plan, first)
+        step = plan.send(None)
         while True:
             try:
-                value = await step.ado()
+                answer = await step.ado()
             except BaseException as error:
                 step = plan.throw(error)
             else:
-                step = plan.send(value)
+                step = plan.send(answer)
     except StopIteration as stop:
         return stop.value
+    except BaseException as error:
+        await plan.throw(error).ado()
+        raise
 
 
-def _told(plan: Plan, first: Any) -> Step:
-    return plan.throw(first) if isinstance(first, BaseException) else plan.send(first)
-
-
-# Steps
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A project's own callable. It may touch the database: async code gives a sync one a thread."""
+class Call(NamedTuple):
+    """Call a project's own callable. It may query the database, so async code runs a sync one in
+    a thread."""
 
     function: Any
     request: Any
@@ -92,63 +80,8 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-class ForRequests(Protocol):
-    """A semaphore as requests take it."""
+class Either(NamedTuple):
+    """Call one function in sync code, and another in async code."""
 
-    def take_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal: ...
-    async def atake_for(self, request: HttpRequest, blocking: bool) -> Lease | Refusal: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """A lease, or a Refusal."""
-
-    semaphore: ForRequests
-    request: HttpRequest
-    blocking: bool
-
-    def do(self) -> Lease | Refusal:
-        return self.semaphore.take_for(self.request, self.blocking)
-
-    async def ado(self) -> Lease | Refusal:
-        return await self.semaphore.atake_for(self.request, self.blocking)
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    hold: Hold
-
-    def do(self) -> None:
-        self.hold.release()
-
-    async def ado(self) -> None:
-        await self.hold.arelease()
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """Tell the receivers of acquire_rejected."""
-
-    said: dict[str, Any]
-
-    def do(self) -> None:
-        acquire_rejected.send_robust(Policy, **self.said)
-
-    async def ado(self) -> None:
-        await acquire_rejected.asend_robust(Policy, **self.said)
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """The primary key of the request's user, None when anonymous."""
-
-    request: Any
-
-    def do(self) -> Any:
-        return identity.user_of(self.request).pk
-
-    async def ado(self) -> Any:
-        # Django REST framework's request has a user of its own, and Django's auser.
-        if isinstance(self.request, HttpRequest) and hasattr(self.request, "auser"):
-            return (await self.request.auser()).pk
-        return await sync_to_async(self.do)()
+    do: Callable[[], Any]
+    ado: Callable[[], Awaitable[Any]]

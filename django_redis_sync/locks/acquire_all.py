@@ -1,144 +1,142 @@
-"""Several names at once, all or nothing."""
+"""Several names at once, all or none of them."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, ExitStack
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import conf
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
-from ..protocol.plans import Refusal
-from .callers import Block, Leaving, PerCaller
+from ..protocol.plans import Rejection
+from .callers import Holdings
 from .lease import Lease
 from .semaphore import Semaphore
 
 
 class acquire_all:
-    """Several names at once, all or nothing, in sorted order, so that no two callers deadlock.
+    """All of several semaphores and locks, or none of them.
 
-    `semaphores`: Semaphores or Locks, or (semaphore, permits); no name twice. Use as `with` or
-    `async with` (NotAcquired when it could not), or acquire and release. The leases come in the
-    order given. `blocking_timeout`: seconds for all together. LeaseLost when a lease was lost
-    while the others were waited for. After any error all that was taken is given back.
+    They are acquired in sorted order, so that two callers can't deadlock. Use it in `with` or
+    `async with`, or with `acquire()` and `release()`::
+
+        with acquire_all([Lock("a"), (Semaphore("exports", 5), 2)]) as (a, exports):
+            ...
+
+    - `semaphores`: semaphores and locks, or pairs of one and the permits to take. No name twice.
+    - `blocking`: False to not wait. None: as each object says.
+    - `blocking_timeout`: seconds to wait for all of them together. None: as each object says.
+
+    The leases have the order of `semaphores`. A block raises NotAcquired if any of them is not
+    available in time, and LeaseLost if a lease is lost while the others are waited for. After an
+    error, everything that was acquired is released. Raise TypeError or ValueError if an argument is
+    wrong.
     """
 
     def __init__(
         self,
         semaphores: Iterable[Semaphore | tuple[Semaphore, int]],
-        *,
+        *more: NoReturn,
         blocking: bool | None = None,
         blocking_timeout: float | None = None,
     ) -> None:
+        if more or isinstance(semaphores, Semaphore):
+            wanted = ", ".join(map(repr, (semaphores, *more)))
+            raise TypeError(f"acquire_all takes a list: acquire_all([{wanted}])")
         given = [item if isinstance(item, tuple) else (item, 1) for item in semaphores]
         if not given or not all(isinstance(semaphore, Semaphore) for semaphore, _ in given):
             raise TypeError("acquire_all takes semaphores and locks, at least one")
         if blocking_timeout is not None:
             blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
         self._given, self._blocking, self._seconds = given, blocking, blocking_timeout
-        self._held = PerCaller()
+        self._held = Holdings()
         self._places()
 
     def acquire(self) -> tuple[Lease, ...] | None:
-        """The leases, or None when any of them did not come in time."""
-        block = Block.by_call()
+        """Return the leases, or None if any of them was not available in time."""
+        taken = _Taken()
         try:
-            return self._take(block)
+            self._take(taken)
+            self._held.add(taken)
+            return taken.leases
         except NotAcquired:
             return None
         except BaseException:
-            self._held.drop(block)
+            self._undo_interrupted(taken)
             raise
 
     async def aacquire(self) -> tuple[Lease, ...] | None:
-        """As acquire."""
-        block = Block.by_call()
+        """Async version of `acquire()`."""
+        taken = _Taken()
         try:
-            return await self._atake(block)
+            await self._atake(taken)
+            self._held.add(taken)
+            return taken.leases
         except NotAcquired:
             return None
         except BaseException:
-            self._held.drop(block)
+            self._undo_interrupted(taken)
             raise
 
     def release(self) -> None:
-        """Give back the leases that this thread or task took last. LeaseLost when any is over."""
-        self._held.end(Block.by_call()).close()
+        """Release the leases that this thread or task acquired last.
+
+        Raise NotAcquired if there are none, and LeaseLost if any of them was lost.
+        """
+        self._newest().leave(None, None, None)
 
     async def arelease(self) -> None:
-        """As release."""
-        await self._held.end(Block.by_call()).aclose()
+        """Async version of `release()`."""
+        await self._newest().aleave(None, None, None)
 
     def __enter__(self) -> tuple[Lease, ...]:
-        block = self._held.begin(self)
+        taken = _Taken()
         try:
-            return self._take(block)
+            self._take(taken)
+            self._held.enter(taken)
+            return taken.leases
         except BaseException:
-            self._held.drop(block)
+            self._undo_interrupted(taken)
             raise
 
-    def __aenter__(self) -> Coroutine[Any, Any, tuple[Lease, ...]]:
-        return self._atake(self._held.begin(self))
-
-    __exit__ = Leaving("_leave")
-    __aexit__ = Leaving("_aleave")
-
-    def _take(self, block: Block) -> tuple[Lease, ...]:
-        order, deadline, before = self._order(), self._deadline(), self._depths()
-        leases: dict[int, Lease] = {}
+    async def __aenter__(self) -> tuple[Lease, ...]:
+        taken = _Taken()
         try:
-            with ExitStack() as undo:
-                for i in order:
-                    semaphore, permits = self._given[i]
-                    got = semaphore.take(self._blocking, self._left(deadline), permits)
-                    leases[i] = self._check(semaphore, got)
-                    undo.push(partial(semaphore.undo, leases[i]))
-                found, taken = self._whole(leases), ExitStack()
-                for i in order:
-                    taken.push(partial(self._given[i][0].leave, leases[i]))
-                undo.pop_all()
-            self._held.hold(block, taken)
-            return found
+            await self._atake(taken)
+            self._held.enter(taken)
+            return taken.leases
         except BaseException:
-            self._unwind(block, before, leases)
+            self._undo_interrupted(taken)
             raise
 
-    async def _atake(self, block: Block) -> tuple[Lease, ...]:
-        order, deadline, before = self._order(), self._deadline(), self._depths()
-        leases: dict[int, Lease] = {}
-        try:
-            async with AsyncExitStack() as undo:
-                for i in order:
-                    semaphore, permits = self._given[i]
-                    got = await semaphore.atake(self._blocking, self._left(deadline), permits)
-                    leases[i] = self._check(semaphore, got)
-                    undo.push_async_exit(partial(semaphore.aundo, leases[i]))
-                found, taken = self._whole(leases), AsyncExitStack()
-                for i in order:
-                    taken.push_async_exit(partial(self._given[i][0].aleave, leases[i]))
-                undo.pop_all()
-            self._held.hold(block, taken)
-            return found
-        except BaseException:
-            self._unwind(block, before, leases)
-            raise
+    def __exit__(self, *error: Any) -> None:
+        if (taken := self._held.leave()) is not None:
+            taken.leave(*error)
 
-    def _leave(self, block: Block, *error: Any) -> None:
-        self._held.end(block).__exit__(*error)
+    async def __aexit__(self, *error: Any) -> None:
+        if (taken := self._held.leave()) is not None:
+            await taken.aleave(*error)
 
-    async def _aleave(self, block: Block, *error: Any) -> None:
-        await self._held.end(block).__aexit__(*error)
+    # Inside
 
-    def _depths(self) -> list[Any]:
-        return [semaphore.depths() for semaphore, _ in self._given]
+    def _take(self, taken: _Taken) -> None:
+        order, left = self._order(), self._time_left()
+        with ExitStack() as stack:
+            stack.push(taken.undo)
+            for i, semaphore, permits in order:
+                taken.add(i, semaphore, semaphore._take(self._blocking, left(), permits))
+            taken.check()
+            stack.pop_all()
 
-    def _unwind(self, block: Block, before: list[Any], leases: dict[int, Lease]) -> None:
-        """Give back what an interrupted caller took; nothing is left to do after an undo."""
-        self._held.drop(block)
-        for i, (semaphore, _) in enumerate(self._given):
-            semaphore.unwind(before[i], leases.get(i))
+    async def _atake(self, taken: _Taken) -> None:
+        order, left = self._order(), self._time_left()
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(taken.aundo)
+            for i, semaphore, permits in order:
+                taken.add(i, semaphore, await semaphore._atake(self._blocking, left(), permits))
+            taken.check()
+            stack.pop_all()
 
     def _places(self) -> list[tuple[str, str, str]]:
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
@@ -146,28 +144,88 @@ class acquire_all:
             raise ValueError("acquire_all takes each name once: ask for more permits instead")
         return places
 
-    def _order(self) -> list[int]:
-        """In which order to take them. Wrong permits raise here, before any is taken."""
+    def _order(self) -> list[tuple[int, Semaphore, int]]:
+        """Return what to take, in order, with its index. Raise if permits are wrong."""
         places = self._places()
         for semaphore, permits in self._given:
-            semaphore.check_permits(permits)
-        return sorted(range(len(places)), key=lambda i: places[i])
+            semaphore._check_permits(permits)
+        indices = sorted(range(len(places)), key=lambda i: places[i])
+        return [(i, *self._given[i]) for i in indices]
 
-    def _deadline(self) -> float | None:
-        return None if self._seconds is None else clock() + self._seconds
+    def _time_left(self) -> Callable[[], float | None]:
+        """Return a function that says how many seconds are left from now on."""
+        if self._seconds is None:
+            return lambda: None
+        deadline = clock() + self._seconds
+        return lambda: max(0.0, deadline - clock())
 
-    @staticmethod
-    def _left(deadline: float | None) -> float | None:
-        return None if deadline is None else max(0.0, deadline - clock())
+    def _newest(self) -> _Taken:
+        taken = self._held.take_newest()
+        if taken is None:
+            raise NotAcquired("this thread or task holds nothing through this acquire_all")
+        return taken  # type: ignore[no-any-return]
 
-    @staticmethod
-    def _check(semaphore: Semaphore, got: Lease | Refusal) -> Lease:
-        if isinstance(got, Refusal):
-            raise semaphore.error_of(got)
-        return got
+    def _undo_interrupted(self, taken: _Taken) -> None:
+        self._held.undo(taken)
+        while taken.pairs:
+            semaphore, lease = taken.pairs.pop()
+            semaphore._undo_interrupted(lease)
 
-    @staticmethod
-    def _whole(leases: dict[int, Lease]) -> tuple[Lease, ...]:
-        for lease in leases.values():
+
+class _Taken:
+    """The leases of one acquire, with their semaphores, in the order in which they were taken."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Semaphore, Lease]] = []
+        self._by_index: dict[int, Lease] = {}
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases, in the order in which they were asked for."""
+        return tuple(self._by_index[i] for i in range(len(self._by_index)))
+
+    @property
+    def held(self) -> bool:
+        return any(lease.held for _, lease in self.pairs)
+
+    @property
+    def ended(self) -> bool:
+        return all(lease.ended for _, lease in self.pairs)
+
+    def add(self, index: int, semaphore: Semaphore, got: Lease | Rejection) -> None:
+        """Add a lease. Raise NotAcquired for a Rejection."""
+        if isinstance(got, Rejection):
+            raise semaphore._error_of(got)
+        self.pairs.append((semaphore, got))
+        self._by_index[index] = got
+
+    def check(self) -> None:
+        """Raise LeaseLost if a lease was lost while the others were waited for."""
+        for _, lease in self.pairs:
             lease.check()
-        return tuple(leases[i] for i in range(len(leases)))
+
+    def undo(self, *error: Any) -> None:
+        """Release all leases, while an exception is on its way to the caller."""
+        while self.pairs:
+            semaphore, lease = self.pairs.pop()
+            if semaphore._last(lease):
+                lease.__exit__(*error)
+
+    async def aundo(self, *error: Any) -> None:
+        """Async version of `undo()`."""
+        while self.pairs:
+            semaphore, lease = self.pairs.pop()
+            if semaphore._last(lease):
+                await lease.__aexit__(*error)
+
+    def leave(self, *error: Any) -> None:
+        """Release all leases at the end of their block, even if that fails for some of them."""
+        with ExitStack() as stack:
+            for semaphore, lease in self.pairs:
+                stack.callback(semaphore._leave, lease, *error)
+
+    async def aleave(self, *error: Any) -> None:
+        """Async version of `leave()`."""
+        async with AsyncExitStack() as stack:
+            for semaphore, lease in self.pairs:
+                stack.push_async_callback(semaphore._aleave, lease, *error)

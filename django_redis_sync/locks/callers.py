@@ -1,102 +1,58 @@
-"""The leases taken through an object: by thread or task for `release`, by block for `with`."""
+"""The threads and tasks that take leases, and what each has taken through an object.
+
+A caller is a task where an event loop runs, else a thread. Callers are referred to weakly, so what
+a caller acquired and did not release is dropped, and no longer renewed, when the caller ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import gc
+import logging
 import operator
+import os
 import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
+from django.core.exceptions import SynchronousOnlyOperation
+
+from ..engine.renewal import renewer
+from ..engine.threads import run_callbacks
+from ..engine.wire import clock
 from ..exceptions import NotAcquired
-from .lease import Lease
+from ..protocol.keys import Keys
+
+logger = logging.getLogger("django_redis_sync")
 
 T = TypeVar("T")
 
-#: Leases that are over and that a caller may have in its list, before they are looked through.
-_MOST_OVER = 100
+#: A weak reference to a task or a thread.
+Caller = weakref.ref[Any]
+Loop = weakref.ref[asyncio.AbstractEventLoop]
 
+#: Max leases that are over and that an object remembers for a caller.
+_MAX_OVER = 100
+#: Max leases of the process that are searched for the caller's own.
+_MAX_SEARCHED = 100
+#: Seconds between two garbage collections: each stops all threads for a moment.
+COLLECT_INTERVAL = 5.0
 
-class Block:
-    """The end of one `with` block, loaded when the block begins: it holds the lease of the block.
+_UNIDENTIFIED = (
+    "a block ended in another thread or task than it began in, while several blocks over the same "
+    "object are open: its lease is not released, and expires after they ended. Use an object for "
+    "each block"
+)
 
-    Threads and tasks don't matter to it: a generator may begin in a thread and end in another.
-    """
-
-    # The interpreter loads `__exit__` before it calls `__enter__` and keeps it until the block
-    # ends (the reference defines `with` so; contextlib.ExitStack does the same). So what was
-    # loaded last in a thread belongs to the `__enter__` that comes next there.
-    __slots__ = ("__weakref__", "_leave", "_owner", "taken")
-
-    def __init__(self, leave: str, owner: Any) -> None:
-        self._leave, self._owner = leave, owner
-        self.taken: Any = _NOTHING  # then the lease, by its taker, then _OVER
-
-    def __call__(self, *args: Any) -> Any:
-        owner, *error = args if self._owner is None else (self._owner, *args)
-        return getattr(owner, self._leave)(self, *error)
-
-    @classmethod
-    def by_call(cls) -> Block:
-        """A block that no `with` began or will end."""
-        return cls("", None)
-
-    @property
-    def by_hand(self) -> bool:
-        """Whether no `with` will end it."""
-        return not self._leave
-
-    def begins(self, owner: Any) -> bool:
-        """Whether it was loaded for a block over `owner` that has taken nothing yet."""
-        return self.taken is _NOTHING and self._owner in (None, owner)
-
-
-class Leaving:
-    """An `__exit__` or `__aexit__` that is a new Block for each `with`.
-
-    `leave`: the method that ends a block; it is called with the Block and the exception's triple.
-    """
-
-    def __init__(self, leave: str) -> None:
-        self._leave = leave
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        block = Block(self._leave, instance)
-        # The list is short: a block that was loaded and did not begin is dropped at once, mostly.
-        _loaded.blocks = [ref for ref in _loaded.blocks if ref() is not None]
-        _loaded.blocks.append(weakref.ref(block))
-        return block
-
-
-#: A block's `taken` before it began, and after it ended.
-_NOTHING, _OVER = object(), object()
-
-
-class _Loaded(threading.local):
-    """The blocks that were loaded in this thread and did not begin yet."""
-
-    def __init__(self) -> None:
-        self.blocks: list[weakref.ref[Block]] = []
-
-
-_loaded = _Loaded()
-
-
-def _beginning(owner: Any) -> Block | None:
-    """The block that begins now; None where `__enter__` was called by hand."""
-    for ref in reversed(_loaded.blocks):
-        block = ref()
-        if block is not None and block.begins(owner):
-            _loaded.blocks.remove(ref)
-            return block
-    return None
+#: The event loop that runs in this thread, or None. Its public version raises where none runs,
+#: which costs more than the rest of a look-up.
+running_loop = asyncio._get_running_loop
 
 
 class _Thread:
-    """Lives for as long as its thread runs, which may be less than a `threading.Thread`."""
+    """An object that exists as long as its thread runs, also where `threading` did not start it."""
 
     __slots__ = ("__weakref__",)
 
@@ -109,176 +65,208 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class _Found(dict[weakref.ref[Any], T]):
-    """By caller. A dict that can be referred to weakly."""
+def this_caller() -> Caller:
+    """Return the task or the thread that runs this."""
+    loop = running_loop()
+    # A callback of the loop runs in no task.
+    return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
 
-    __slots__ = ("__weakref__",)
+
+def this_loop() -> Loop | None:
+    """Return the event loop that runs in this thread, or None."""
+    loop = running_loop()
+    return None if loop is None else weakref.ref(loop)
+
+
+def may_wait() -> bool:
+    """Return False in a thread whose event loop runs: sync code must not wait there. As for
+    Django's ORM, DJANGO_ALLOW_ASYNC_UNSAFE permits it."""
+    return running_loop() is None or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
+
+
+def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:
+    """Return the error for sync code that would wait on an event loop. `instead`: code to write."""
+    return SynchronousOnlyOperation(
+        f"{what} waits for Redis and would stop this event loop, for ever if one of its tasks "
+        f"holds the lock. Write {instead}, or call sync code with sync_to_async."
+    )
 
 
 class ByCaller(Generic[T]):
-    """A T for each thread, or for each task inside a running loop, until it ends."""
+    """A T for each thread and task, made on first use, and dropped when its caller ends."""
 
-    # Not a threading.local for each object: many objects serve a single time, and to make one costs
-    # a fiftieth of a cycle.
+    # Not a threading.local per object: many objects are used once, and making one is expensive.
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._found: _Found[T] = _Found()
 
+    def of(self, caller: Caller) -> T | None:
+        """Return the T of a caller, or None if it has none."""
+        return self._found.get(caller)
+
     def mine(self) -> T:
-        loop = asyncio._get_running_loop()  # current_task() would raise where there is none
-        caller = _here.thread if loop is None else asyncio.current_task(loop) or _here.thread
-        mine = self._found.get(weakref.ref(caller))
-        if mine is None:
-            # A proxy: in a circle, it would all wait for the garbage collector. A call of C: an
-            # exception out of a signal handler would be lost in there, and the entry stay.
+        """Return the T of the thread or task that runs this."""
+        key = this_caller()
+        mine = self._found.get(key)
+        if mine is None and (caller := key()) is not None:
+            # The callback is implemented in C: an exception raised by a signal handler would be
+            # lost in a Python function called here. The proxy avoids a reference cycle.
             ended = weakref.ref(caller, partial(operator.delitem, weakref.proxy(self._found)))
             mine = self._found.setdefault(ended, self._make())
-        return mine
+        return mine  # type: ignore[return-value]
 
 
-class _Taken:
-    """The leases that a thread or task took through an object."""
+class _Found(dict[Caller, T]):
+    """A dict that can be referred to weakly."""
 
-    __slots__ = ("__weakref__", "by_hand", "leases", "most")
-
-    def __init__(self) -> None:
-        #: With whether a block gives it back. A dict for its atomic steps: with thread_local=False
-        #: all threads share it.
-        self.leases: dict[Any, bool] = {}
-        self.most = _MOST_OVER
-        #: Entered by a call of `__enter__`, newest last.
-        self.by_hand: list[Block] = []
-
-    def add(self, lease: Lease, in_block: bool) -> None:
-        self.leases[lease] = in_block
-        if len(self.leases) > self.most:
-            self._sweep()
-            self.most = _MOST_OVER + 2 * len(self.leases)
-
-    def _sweep(self) -> None:
-        """Drop those that ended by their own `release`, and all but the newest of the lost."""
-        over = [lease for lease in list(self.leases) if not lease.held]
-        ended = [lease for lease in over if lease.ended]
-        lost = [lease for lease in over if not lease.ended]
-        for lease in (*ended, *lost[:-_MOST_OVER]):
-            self.leases.pop(lease, None)
-
-    def newest(self, take: bool, but_blocks: bool = False) -> Lease | None:
-        """The newest that was neither released nor detached."""
-        if take and not but_blocks:
-            return self._take_newest()
-        for lease, in_block in reversed(list(self.leases.items())):
-            if lease.ended:
-                self.leases.pop(lease, None)
-                continue
-            # Of two threads that take the newest, the second takes the next.
-            wanted = not (in_block and but_blocks)
-            if wanted and (not take or self.leases.pop(lease, None) is not None):
-                return cast(Lease, lease)
-        return None
-
-    def _take_newest(self) -> Lease | None:
-        while self.leases:
-            try:
-                lease, _ = self.leases.popitem()  # of two threads, the second gets the next
-            except KeyError:
-                break
-            if not lease.ended:
-                return cast(Lease, lease)
-        return None
+    __slots__ = ("__weakref__",)
 
 
-class PerCaller(ByCaller[_Taken]):
-    """The leases taken through an object, by thread or task, and by block."""
+class Holdings:
+    """The leases that were taken through an object, and the blocks over it that are open.
 
-    #: Entered by hand, in whichever thread.
-    _by_hand: weakref.WeakSet[Block] | None = None
+    `acquire` and blocks add leases; `release` takes the newest lease of its caller. A block keeps
+    its place until it ends, whatever became of its lease, so that it never releases the lease of
+    another block. The items are leases, or what `acquire_all` has instead.
+    """
 
-    def __init__(self) -> None:
-        super().__init__(_Taken)
+    # Invariant: _blocks has a list for each caller with open blocks, newest last. It outlives its
+    # caller, since a generator may begin in one thread and end in another.
+    def __init__(self, shared: bool = False) -> None:
+        self._leases: ByCaller[dict[Any, None]] = ByCaller(dict)
+        # The leases of all callers, with thread_local=False. A dict, for its atomic operations.
+        self._shared: dict[Any, None] | None = {} if shared else None
+        self._blocks: dict[Caller, list[Any]] = {}
+        #: Blocks that ended and could not be identified.
+        self._unidentified = 0
 
     # For `acquire` and `release`
 
-    def add(self, lease: Lease) -> None:
-        self.mine().add(lease, False)
+    def add(self, item: Any) -> None:
+        """Remember `item` as the newest of this caller."""
+        mine = self._leases.mine() if self._shared is None else self._shared
+        mine[item] = None
+        if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
+            for old in list(mine)[:-_MAX_OVER]:  # the newest are remembered, even if they are lost
+                if not old.held:
+                    mine.pop(old, None)
 
-    def discard(self, lease: Lease) -> None:
-        self.mine().leases.pop(lease, None)
+    def discard(self, item: Any) -> None:
+        """Have `release` no longer find `item`."""
+        self._of(this_caller()).pop(item, None)
 
-    def newest(self, take: bool = False) -> Lease | None:
-        """The newest that this thread or task took and that was neither released nor detached."""
-        return self.mine().newest(take)
+    def newest(self) -> Any:
+        """Return the newest item of this caller that was not released or detached, or None."""
+        mine = list(self._of(this_caller()))
+        return next((item for item in reversed(mine) if not item.ended), None)
+
+    def take_newest(self) -> Any:
+        """Remove and return what `newest()` returns."""
+        mine = self._of(this_caller())
+        while mine:
+            try:
+                item, _ = mine.popitem()  # atomic: another thread gets the next item
+            except KeyError:
+                break
+            if not item.ended:
+                return item
+        return None
 
     # For `with`
 
-    def begin(self, owner: Any) -> Block:
-        """The block that begins with this call of `owner.__enter__`."""
-        return _beginning(owner) or Block.by_call()
+    def enter(self, item: Any) -> None:
+        """Note that a `with` block of this caller begins with `item`."""
+        self.add(item)
+        self._blocks.setdefault(this_caller(), []).append(item)
 
-    def hold(self, block: Block, what: Any) -> None:
-        """The block took `what`: a lease, or a stack of them."""
-        mine = self.mine()
-        block.taken = weakref.ref(mine), what  # a circle would wait for the garbage collector
-        if isinstance(what, Lease):
-            mine.add(what, True)
-        if block.by_hand:
-            mine.by_hand.append(block)
-            self._all_by_hand().add(block)
+    def leave(self) -> Any:
+        """End the newest block of this caller and return its item.
 
-    def drop(self, block: Block) -> None:
-        """The block, which was interrupted while it began, holds nothing."""
-        mine, block.taken = self.mine(), _NOTHING
-        with contextlib.suppress(ValueError):
-            mine.by_hand.remove(block)
-        self._all_by_hand().discard(block)
-
-    def end(self, block: Block) -> Any:
-        """The lease of the block. NotAcquired when it can't be told.
-
-        An `__exit__` that was called by hand ends what this thread or task entered or acquired
-        last, else the only block that any other entered by hand.
+        A block that began in another thread or task is found if it is the only open one. Otherwise
+        return None: the item can't be told. It is forgotten, and then no longer renewed, when all
+        other blocks have ended. Without any block, return the newest item, for `__exit__` called by
+        hand. Raise NotAcquired if there is none.
         """
-        if block.taken is _NOTHING:
-            found = self._by_hand_of(self.mine())
-            if isinstance(found, Lease):
-                return found
-            block = found
-        if block.taken is _OVER:
-            raise NotAcquired("this block was left before")
-        (caller, what), block.taken = block.taken, _OVER
-        if (taken := caller()) is not None:
-            taken.leases.pop(what, None)
-        return what
+        caller = this_caller()
+        if caller not in self._blocks:
+            blocks = [(c, item) for c, items in list(self._blocks.items()) for item in items]
+            if not blocks:
+                return self._left_by_hand()
+            caller, first = blocks[0]
+            if any(item is not first for _, item in blocks):
+                logger.error(_UNIDENTIFIED)
+                self._unidentified += 1
+                self._forget_unidentified()
+                return None
+        item = self._end(caller)
+        self._forget_unidentified()
+        return item
 
-    def _by_hand_of(self, mine: _Taken) -> Any:
-        if mine.by_hand:
-            block = mine.by_hand.pop()
-        elif (lease := mine.newest(True, but_blocks=True)) is not None:
-            return lease
-        else:
-            others = list(self._all_by_hand())
-            if len(others) != 1:
-                raise NotAcquired(
-                    "this thread or task holds nothing through this object: leave a block where "
-                    "it was entered, or use `with`, which may end in another thread"
-                )
-            (block,) = others
-            if (caller := block.taken[0]()) is not None:
-                caller.by_hand.remove(block)
-        self._all_by_hand().discard(block)
-        return block
+    def undo(self, item: Any) -> None:
+        """Forget `item`, whose acquire or block was interrupted."""
+        caller = this_caller()
+        self.discard(item)
+        blocks = self._blocks.get(caller)
+        if blocks and blocks[-1] is item:
+            self._end(caller)
+        elif not blocks:
+            self._blocks.pop(caller, None)
 
-    def _all_by_hand(self) -> weakref.WeakSet[Block]:
-        found = self._by_hand
-        return self.__dict__.setdefault("_by_hand", weakref.WeakSet()) if found is None else found
+    # Inside
+
+    def _of(self, caller: Caller) -> dict[Any, None]:
+        return self._leases.of(caller) or {} if self._shared is None else self._shared
+
+    def _end(self, caller: Caller) -> Any:
+        blocks = self._blocks[caller]
+        item = blocks.pop()
+        if not blocks:
+            del self._blocks[caller]
+        self._of(caller).pop(item, None)
+        return item
+
+    def _forget_unidentified(self) -> None:
+        """Forget all open blocks if all of these have ended."""
+        if self._unidentified and self._unidentified >= sum(map(len, self._blocks.values())):
+            self._unidentified = 0
+            for caller, blocks in list(self._blocks.items()):
+                for _ in list(blocks):
+                    self._end(caller)
+
+    def _left_by_hand(self) -> Any:
+        item = self.take_newest()
+        if item is None:
+            raise NotAcquired("this thread or task holds nothing through this object")
+        return item
 
 
-class Shared(PerCaller):
-    """The same for all threads and tasks (thread_local=False)."""
+def own_hold(keys: Keys, alias: Any) -> str:
+    """Return a hint if this thread or task holds a lease of the name, else an empty string."""
+    caller = this_caller()
+    if not any(lease._is_of(caller) for lease in renewer(alias).newest(keys, _MAX_SEARCHED)):
+        return ""
+    who = "thread" if isinstance(caller(), _Thread) else "task"
+    return f"this {who} holds it: an RLock may be taken again"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._all = _Taken()
 
-    def mine(self) -> _Taken:
-        return self._all
+def warn_of_own_hold(keys: Keys, alias: Any) -> None:
+    """Log a warning for a wait that only the caller itself could end."""
+    if hint := own_hold(keys, alias):
+        logger.warning("%r waits for itself: %s", keys.display, hint)
+
+
+_next_collection = [0.0]
+
+
+def collect_if_ended(loop: Loop) -> bool:
+    """Collect garbage if the event loop has ended. Return True if that was begun.
+
+    A task that will never run again is a reference cycle (task, coroutine, future, callback). Its
+    leases would be renewed until a garbage collection happens.
+    """
+    living = loop()
+    if (living is not None and not living.is_closed()) or clock() < _next_collection[0]:
+        return False
+    _next_collection[0] = clock() + COLLECT_INTERVAL
+    run_callbacks(gc.collect)
+    return True

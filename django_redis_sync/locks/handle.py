@@ -1,4 +1,4 @@
-"""The handle by which another process adopts a lease."""
+"""Handle: the text by which another process adopts a lease."""
 
 from __future__ import annotations
 
@@ -9,29 +9,44 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import conf
+from ..engine.quorum import Quorum
 from ..engine.wire import clock
 from ..exceptions import LeaseLost
 from ..protocol import plans
 from ..protocol.keys import Token, keys_of, split
 from ..protocol.plans import Grant
-from .lease_state import Terms
+from .lease_state import LeaseSettings, LeaseState
 
-_MOST = 4096
-#: Seconds of `max_hold` that are left at the least: none at all is no option.
-_LEAST = 0.001
+_MAX_LENGTH = 4096
+#: Min seconds of `max_hold` in a handle: 0 is not a valid option.
+_MIN_HOLD_LEFT = 0.001
 
 
-def write(terms: Terms, grant: Grant, known: int, held: float = 0.0) -> str:
-    """A handle. `known`: no renewal of its owner has a higher number. `held`: seconds since its
-    grant, which count for its new owner, too."""
-    terms = terms._replace(max_hold=max(_LEAST, terms.max_hold - held))
+def check(terms: LeaseSettings) -> None:
+    """Raise NotImplementedError if a lease with these settings can't be detached."""
+    if isinstance(terms.alias, Quorum):
+        raise NotImplementedError(
+            "a lease of several servers can't be detached: each has a fence of its own for it"
+        )
+
+
+def of(state: LeaseState) -> str:
+    """Detach a lease and return its handle."""
+    grant = state.grant._replace(permits=state.permits)
+    return write(state.terms, grant, state.detached(), clock() - grant.began)
+
+
+def write(terms: LeaseSettings, grant: Grant, known: int, held: float = 0.0) -> str:
+    """Return a handle. `known`: a number that no renewal of its owner exceeds. `held`: seconds
+    since the grant, which count toward `max_hold` of the adopter."""
+    terms = terms._replace(max_hold=max(_MIN_HOLD_LEFT, terms.max_hold - held))
     values = [1, terms.alias, terms.keys.quoted, grant.token, str(grant.fence), grant.permits]
     values += [terms.timeout, terms.renew, terms.max_hold, terms.min_hold, grant.unanswered, known]
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode()
 
 
 class Adoption:
-    """A lease that is about to get a new owner. ValueError if the handle is none."""
+    """A lease that is about to get a new owner. Raise ValueError if the handle is malformed."""
 
     def __init__(self, handle: str, on_lost: Callable[[Any], Any] | None) -> None:
         if not isinstance(handle, str):
@@ -42,10 +57,10 @@ class Adoption:
             raise ValueError("this is not the handle of a lease") from error
 
     def plan(self) -> plans.Plan:
-        """The terms, the grant as its new owner may believe in it, and the number of the renewal
-        that adopted it. LeaseLost when it is over, or another adopter was faster."""
+        """Return the lease's settings, its grant with the new local expiry, and the number of the
+        renewal that adopted it. Raise LeaseLost if it ended or was adopted before."""
         terms, start = self.terms, clock()
-        # So far ahead, and so hard to guess, that of two adopters the second is refused.
+        # Random, and far above `known`, so that Redis rejects the second of two adopters.
         nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
         until = yield from plans.renew(
             terms.keys,
@@ -59,12 +74,12 @@ class Adoption:
         )
         if until is None:
             name = terms.keys.display
-            raise LeaseLost(f"the lease of {name!r} is over, or was adopted before", name)
+            raise LeaseLost(f"the lease of {name!r} ended, or was adopted before", name)
         return terms, self.grant._replace(began=start, until=until, ends=until), nth
 
 
-def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Terms, Grant, int]:
-    if len(handle) > _MOST:
+def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[LeaseSettings, Grant, int]:
+    if len(handle) > _MAX_LENGTH:
         raise ValueError("too long")
     values = json.loads(base64.urlsafe_b64decode(handle.encode("ascii")))
     version, alias, quoted, token, fence, permits, *rest = values
@@ -77,7 +92,7 @@ def _parse(handle: str, on_lost: Callable[[Any], Any] | None) -> tuple[Terms, Gr
         raise ValueError("no numbers")
     name, key = split(quoted)
     config = conf.current()
-    terms = Terms(
+    terms = LeaseSettings(
         keys=keys_of(config.prefix(alias), name, key, config.keep(key)),
         alias=alias,
         timeout=conf.positive("timeout", timeout, infinite=True),

@@ -1,7 +1,8 @@
-"""A lease: the right of one holder, for a time. `lease_state` knows how long to believe in it."""
+"""Lease: what an acquire returns. `lease_state` decides, without I/O, what it does next."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -9,86 +10,90 @@ from functools import partial
 from typing import Any
 
 from ..engine import drivers
-from ..engine.courier import tell
-from ..engine.keeper import keeper
-from ..engine.quorum import Quorum
+from ..engine.renewal import renewer
 from ..engine.server import AsyncServer, Server, async_server_of, server_of
+from ..engine.threads import run_callbacks
 from ..engine.wire import clock
+from ..exceptions import LeaseLost
+from ..protocol import plans
 from ..protocol.keys import Keys
 from ..protocol.plans import Answer, Failure, Grant, Plan, Run, given_back
 from ..signals import lease_lost
-from . import abandoned, counting
 from . import handle as handles
-from .lease_state import LeaseState, Lost, Terms
-from .waiting import Caller, may_wait, this_caller, waits_here
+from .callers import Caller, collect_if_ended, may_wait, this_caller, this_loop, waits_here
+from .lease_state import LeaseSettings, LeaseState, Lost
 
 logger = logging.getLogger("django_redis_sync")
 
 
 class Lease:
-    """A holder's right: truthy while held, given back by `release` or by leaving the `with`.
+    """The right of a holder to its permits, for a time.
 
-    Belief is local and counts from before the request for it was sent: `held`, `remaining` and
-    `check` cost no round trip and end no later than the server's lease. Any thread of the process
-    may use it; a forked child may not.
+    A lease is true while it is held. It ends when it is released or detached, or when it is lost:
+    it expired, an operator cleared it, or Redis lost its data. It is a context manager, too::
+
+        if lease := Lock("report").acquire(blocking=False):
+            with lease:
+                report()
+                lease.check()  # before anything that must not happen twice
+
+    `held`, `remaining` and `check()` are local and cost no round trip: they count from before the
+    request was sent, so that they end no later than the lease in Redis. All threads and tasks of
+    the process may use a lease; a forked child may not.
     """
 
-    # `keeper`: that of the process that took it, of no use to a fork.
-    __slots__ = ("__weakref__", "_caller", "_loop", "_state", "keeper")
+    # _renewer is the renewer of the process that acquired the lease, of no use to a fork.
+    __slots__ = ("__weakref__", "_caller", "_loop", "_renewer", "_state")
 
-    def __init__(self, terms: Terms, grant: Grant, renewals: int = 0) -> None:
+    def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
         self._state = LeaseState(terms, grant, renewals, clock())
-        self._caller, self._loop = this_caller()
-        self.keeper = keeper(terms.alias)
-        self.keeper.watch(self, grant.token, terms.keys)
-
-    # Its properties
+        self._caller, self._loop = this_caller(), this_loop()
+        self._renewer = renewer(terms.alias)
+        self._renewer.watch(self, grant.token, terms.keys)
 
     @property
     def name(self) -> str:
+        """The name, with its key if it has one."""
         return self._state.terms.keys.display
 
     @property
     def token(self) -> str:
-        """The secret that makes it ours. Never shown whole to people."""
+        """The secret that identifies the lease in Redis. Show at most its first 8 characters."""
         return self._state.grant.token
 
     @property
     def fence(self) -> int:
-        """Grows with every grant of the name: have storage refuse a write with an older fence."""
+        """The fencing token: a number that grows with every grant of the name. Let a storage
+        reject a write with a smaller fence than it has seen."""
         return self._state.grant.fence
 
     @property
     def permits(self) -> int:
+        """The permits that the lease holds; 0 for a writer, which holds the whole name."""
         return self._state.permits
 
     @property
     def acquired_at(self) -> datetime:
-        """The server's time of the grant."""
+        """The time of the grant, by the clock of Redis."""
         return datetime.fromtimestamp(self.fence / 1e6, tz=timezone.utc)
 
     @property
     def remaining(self) -> float:
-        """Seconds that the lease surely still has; 0 when it is over, inf when permanent."""
+        """Seconds that the lease certainly still has; 0 if it ended, `math.inf` if permanent."""
         return self._state.remaining(clock())
 
     @property
     def held(self) -> bool:
+        """True while the lease is held."""
         return self._state.held(clock())
 
     @property
     def ended(self) -> bool:
-        """Whether this side gave it back, or let it go; a lost lease only when it was released."""
+        """True after `release()` was called or `detach()` succeeded.
+
+        A lost lease becomes ended only when it is released.
+        """
         return bool(self._state.closed)
-
-    def is_of(self, keys: Keys, alias: Any) -> bool:
-        """Whether it is this process's, and of that name on that server."""
-        mine = self._state.terms
-        return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
-
-    def is_of_caller(self, caller: Caller) -> bool:
-        """Whether that thread or task took it, and it is not over."""
-        return self._caller == caller and self.held
 
     def __bool__(self) -> bool:
         return self.held
@@ -98,127 +103,145 @@ class Lease:
         return f"<Lease {self.name!r} {self.token[:8]} {state}>"
 
     def check(self) -> None:
-        """LeaseLost when it is not held any more. Local."""
-        keeper(self._state.terms.alias).look_after()
+        """Raise LeaseLost if the lease is no longer held. Redis is not asked."""
+        renewer(self._state.terms.alias).look_after()
         if not self.held:
             raise self._state.lost_error()
 
-    # Its methods
-
     def renew(self, timeout: float | None = None) -> None:
-        """Make it end `timeout` seconds from now (default: its own). LeaseLost if it is over."""
+        """Make the lease end `timeout` seconds from now (default: its own timeout).
+
+        Raise LeaseLost if the lease was lost or ended, and Unavailable if Redis can't be reached.
+        """
         self._check_may_wait("renew")
         self._renewed(drivers.drive(self._renewal(timeout), self._server()))
 
     async def arenew(self, timeout: float | None = None) -> None:
-        """As renew."""
+        """Async version of `renew()`."""
         self._renewed(await drivers.adrive(self._renewal(timeout), self._aserver()))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add seconds to `remaining`, or replace it. LeaseLost if it is over. Returns True."""
+        """Add `additional_time` seconds to the time left, or replace the time left. Return True.
+        Raise as `renew()`."""
         self._check_may_wait("extend")
         self.renew(self._state.extended(additional_time, replace_ttl, clock()))
         return True
 
     async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """As extend."""
+        """Async version of `extend()`."""
         await self.arenew(self._state.extended(additional_time, replace_ttl, clock()))
         return True
 
     def reacquire(self) -> bool:
-        """Make it last its whole timeout again. LeaseLost if it is over. True, as redis-py."""
+        """Make the lease last its whole timeout again. Return True. Raise as `renew()`."""
         self._check_may_wait("reacquire")
         self.renew()
         return True
 
     async def areacquire(self) -> bool:
-        """As reacquire."""
+        """Async version of `reacquire()`."""
         await self.arenew()
         return True
 
     def release(self) -> None:
-        """Give it back. NotAcquired when that was done already, LeaseLost when it is over."""
+        """Release the lease.
+
+        Raise NotAcquired if it was released or detached before, and LeaseLost if it was lost. If
+        Redis can't be reached, raise Unavailable; the release is retried in the background.
+        """
         self._end()
         state = self._state
         try:
             server, step = server_of(state.terms.alias), state.giving_back()
             released = drivers.attempt(server, step, given_back, state.releasing, clock())
         except BaseException:
-            self._give_back_later()
+            self._release_in_background()
             raise
         self._released(released)
 
     async def arelease(self) -> None:
-        """As release. A cancellation waits until it is given back."""
+        """Async version of `release()`. A cancellation takes effect after the release."""
         self._end()
+        state = self._state
         try:
-            plan = self._state.releasing(clock())
+            plan = state.releasing(clock())
             released = await drivers.adrive(plan, self._aserver(), to_the_end=True)
         except BaseException:
-            self._give_back_later()
+            if state.answer is None:
+                self._release_in_background()
+            else:
+                with contextlib.suppress(LeaseLost):  # the cancellation is raised instead
+                    self._released(state.answer)
             raise
         self._released(released)
 
     def release_later(self) -> None:
-        """As release, by the keeper as soon as the server answers. Waits for nothing."""
+        """Release the lease in the background. Raise NotAcquired if it was released or detached."""
         self._end()
-        self._give_back_later()
+        self._release_in_background()
 
     def owned(self) -> bool:
-        """Whether the server says that it is still ours."""
+        """Return True if Redis confirms that the lease is held."""
         self._check_may_wait("owned")
         plan = self._state.confirming(clock())
         return self._state.ours and bool(drivers.drive(plan, self._server()))
 
     async def aowned(self) -> bool:
-        """As owned."""
+        """Async version of `owned()`."""
         plan = self._state.confirming(clock())
         return self._state.ours and bool(await drivers.adrive(plan, self._aserver()))
 
     def locked(self) -> bool:
-        """Whether the name is held now, by any holder."""
+        """Return True if anyone holds a permit of the name."""
         self._check_may_wait("locked")
         return bool(drivers.drive(self._state.looking(clock()), self._server())[7])
 
     async def alocked(self) -> bool:
-        """As locked."""
+        """Async version of `locked()`."""
         plan = self._state.looking(clock())
         return bool((await drivers.adrive(plan, self._aserver()))[7])
 
     def downgrade(self) -> None:
-        """A writer's lease becomes a reader's: other readers get in. LeaseLost if it is over.
+        """Turn a writer's lease into a reader's, so that other readers get in.
 
-        After Unavailable it may be asked for again.
+        Raise LeaseLost if the lease was lost or ended, and TypeError if it is not a writer's. It
+        may be called again after Unavailable.
         """
         self._check_may_wait("downgrade")
-        self._shared(drivers.drive(self._state.sharing(clock()), self._server()))
+        done = drivers.drive(self._state.sharing(clock()), self._server())
+        self._lose_if(self._state.shared(done))
 
     async def adowngrade(self) -> None:
-        """As downgrade."""
-        self._shared(await drivers.adrive(self._state.sharing(clock()), self._aserver()))
+        """Async version of `downgrade()`."""
+        done = await drivers.adrive(self._state.sharing(clock()), self._aserver())
+        self._lose_if(self._state.shared(done))
 
     def detach(self, timeout: float | None = None) -> str:
-        """A handle, for another process to adopt. This side lets go: no renewal, no release.
+        """Return a handle with which another process can adopt the lease.
 
-        The lease lives `timeout` seconds more (default: its own); its `max_hold` is what is left of
-        it. The handle holds the token: keep it as secret as a session key. NotImplementedError
-        for a lease of several servers.
+        This process no longer renews or releases it. The lease expires after `timeout` seconds
+        (default: its own timeout) unless it is adopted first. The time held so far counts toward
+        `max_hold` of the adopter. Keep the handle as secret as a session key. Raise LeaseLost if
+        the lease was lost or ended, and NotImplementedError for a lease of several servers.
         """
-        self._check_handle()
+        handles.check(self._state.terms)
         self._renewed(drivers.drive(self._renewal(timeout, leaving=True), self._server()))
         return self._handle()
 
     async def adetach(self, timeout: float | None = None) -> str:
-        """As detach."""
-        self._check_handle()
+        """Async version of `detach()`."""
+        handles.check(self._state.terms)
         plan = self._renewal(timeout, leaving=True)
         self._renewed(await drivers.adrive(plan, self._aserver()))
         return self._handle()
 
     @classmethod
     def from_handle(cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None) -> Lease:
-        """Adopt a detached lease: renews it from now on. LeaseLost if it is over or was adopted
-        elsewhere, ValueError if `handle` is malformed."""
+        """Adopt a detached lease and return it. It is renewed from now on.
+
+        `on_lost`: a callable that gets the lease if it is lost. Raise LeaseLost if the lease ended
+        or was adopted before, and ValueError if `handle` is malformed.
+        """
         if not may_wait():
             raise waits_here("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
         adoption = handles.Adoption(handle, on_lost)
@@ -228,7 +251,7 @@ class Lease:
     async def afrom_handle(
         cls, handle: str, *, on_lost: Callable[[Lease], Any] | None = None
     ) -> Lease:
-        """As from_handle."""
+        """Async version of `from_handle()`."""
         adoption = handles.Adoption(handle, on_lost)
         server = async_server_of(adoption.terms.alias)
         return cls._adopted(await drivers.adrive(adoption.plan(), server))
@@ -253,72 +276,80 @@ class Lease:
             except Exception as own:
                 self._settle_exit(kind, own)
 
-    # For the keeper
+    # For the lease renewer: see engine.renewal.RenewableLease
 
     @property
-    def terms(self) -> Terms:
-        """How it is kept, and the name it is of."""
+    def _settings(self) -> LeaseSettings:
         return self._state.terms
 
     @property
-    def due(self) -> float:
-        """When the keeper has to look."""
+    def _due(self) -> float:
         return self._state.due
 
     @property
-    def lapses(self) -> float:
-        """When it is lost unless it was renewed by then."""
-        return self._state.lapses
+    def _deadline(self) -> float:
+        return self._state.deadline
 
-    def tend(self, now: float) -> Run | None:
-        """The renewal to send now, or None; a lease that is over is called lost."""
-        step = self._state.tend(now)
+    def _next_renewal(self, now: float) -> Run | None:
+        """Return the renewal to send now, or None. A lease that is over is lost now."""
+        step = self._state.next_renewal(now)
         if isinstance(step, Lost):
             self._lose(step)
             return None
         return step
 
-    def tended(self, step: Run, answer: Answer | Failure) -> None:
-        """The keeper reports the outcome of a renewal."""
-        lost = self._state.tended(step, answer, clock())
+    def _renewal_done(self, step: Run, answer: Answer | Failure) -> None:
+        """Take note of the outcome of a renewal."""
+        lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
-        # With nearly all of its time ahead: a collection stops the keeper too, as long as it takes.
-        elif self._loop is not None and abandoned.collected(self._loop):
+        # Collect garbage right after a renewal, while nearly the whole lease duration is left: a
+        # collection also pauses the renewal thread.
+        elif self._loop is not None and collect_if_ended(self._loop):
             self._loop = None
 
-    def say_lost(self, reason: str) -> None:
-        """Log, once, that it is over."""
+    def _log_lost(self, reason: str) -> None:
         logger.error("lost a lease of %r (%s): %s", self.name, self.token[:8], reason)
 
     # Inside
 
+    def _is_of_name(self, keys: Keys, alias: Any) -> bool:
+        """Return True if this process holds or held it, for that name on that server."""
+        mine = self._state.terms
+        return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
+
+    def _is_of(self, caller: Caller) -> bool:
+        """Return True if that thread or task acquired it and it is held."""
+        return self._caller == caller and self.held
+
     @classmethod
-    def _adopted(cls, of: tuple[Terms, Grant, int]) -> Lease:
+    def _adopted(cls, of: tuple[LeaseSettings, Grant, int]) -> Lease:
         lease = cls(*of)
-        lease.keeper.clerk.adopted(lease.terms.keys)
+        lease._renewer.housekeeper.adopted(lease._settings.keys)
         return lease
 
     def _lose(self, lost: Lost) -> None:
         state, reason = self._state, lost.reason
         if not state.lose(reason):
             return
-        self.keeper.forget(self.token)
+        self._renewer.forget(self.token)
         on_lost = state.terms.on_lost
         told = [] if on_lost is None else [partial(on_lost, self)]
-        tell(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
-        counting.lost(self.keeper.clerk, state.terms)
+        run_callbacks(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
+        self._renewer.housekeeper.count(state.terms, "l", 0)
+        if state.terms.keys.keep:
+            self._renewer.later(plans.counting_loss(state.terms.keys, state.grant))
         # Receivers come first: a handler of the log may take its time.
-        self.say_lost(reason)
+        self._log_lost(reason)
 
     def _lose_if(self, lost: Lost | None) -> None:
-        """LeaseLost when it turned out to be over."""
+        """Raise LeaseLost if the lease turned out to be lost."""
         if lost is not None:
             self._lose(lost)
             raise self._state.lost_error()
 
     def _check_may_wait(self, method: str) -> None:
-        """Release, detach and leaving a block are never refused: they let others go on."""
+        """Raise on an event loop. Releasing and detaching are allowed there: others can go on."""
         if not may_wait():
             raise waits_here(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
 
@@ -330,53 +361,40 @@ class Lease:
 
     def _renewal(self, timeout: float | None, leaving: bool = False) -> Plan:
         plan = self._state.renewal(timeout, clock(), leaving)
-        self._watch()  # its end may be sooner from here on
+        self._renewer.moved(self, self.token)  # its end may be sooner from here on
         return plan
 
     def _renewed(self, lost: Lost | None) -> None:
         self._lose_if(lost)
         self._state.renewed(clock())
-        self._watch()
-
-    def _watch(self) -> None:
-        self.keeper.moved(self, self.token)
-
-    def _shared(self, done: bool) -> None:
-        self._lose_if(self._state.shared(done))
+        self._renewer.moved(self, self.token)
 
     def _end(self) -> None:
-        """Nothing renews it from here on. Raises when there is nothing to give back."""
+        """Stop renewing. Raise if there is nothing to release."""
         state = self._state
         state.end()
-        self.keeper.forget(state.grant.token)
+        self._renewer.forget(state.grant.token)
 
     def _released(self, released: bool) -> None:
         state = self._state
         if not released or state.over != "released":
             self._lose_if(state.released(released))
-        counting.released(self.keeper.clerk, state.terms, state.grant)
+        held_ms = max(0, int((clock() - state.grant.began) * 1000))
+        self._renewer.housekeeper.count(state.terms, "r", held_ms)
 
-    def _give_back_later(self) -> None:
-        self.keeper.later(self._state.giving_back())
-
-    def _check_handle(self) -> None:
-        if isinstance(self._state.terms.alias, Quorum):
-            raise NotImplementedError(
-                "a lease of several servers can't be detached: each has a fence of its own for it"
-            )
+    def _release_in_background(self) -> None:
+        self._renewer.later(self._state.giving_back())
 
     def _handle(self) -> str:
-        state = self._state
-        self.keeper.forget(self.token)
-        grant = state.grant._replace(permits=state.permits)
-        return handles.write(state.terms, grant, state.detached(), clock() - grant.began)
+        self._renewer.forget(self.token)
+        return handles.of(self._state)
 
     def _leaving(self) -> bool:
-        """Whether leaving a `with` has to release: not in a forked child, not twice."""
+        """Return True if the end of a block has to release: not in a forked child, not twice."""
         return self._state.at_home and not self._state.closed
 
     def _settle_exit(self, body: type[BaseException] | None, own: Exception) -> None:
-        """The body's own exception is never masked by ours."""
+        """Raise `own` unless the block raised an exception, which is more important."""
         if body is None:
             raise own
         logger.error("leaving %r after an exception: %s", self.name, own)

@@ -1,71 +1,87 @@
-"""Semaphore and Lock, thin faces. Every method that talks to Redis has an a-twin."""
+"""Semaphore and Lock. Every method that talks to Redis has an async version with the prefix `a`."""
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
-
-from django.core.exceptions import ImproperlyConfigured
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import conf
 from ..engine import drivers
-from ..engine.keeper import keeper
-from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import async_server_of, server_of
-from ..engine.wire import ATTEMPT, clock
-from ..exceptions import LeaseLost, NotAcquired, WrongKind
-from ..operators.status import Status, astatus_of, status_of
-from ..protocol import plans
+from ..exceptions import LeaseLost, NotAcquired
 from ..protocol.keys import keys_of
-from ..protocol.plans import Ask, Grant, Refusal
+from ..protocol.plans import Rejection
 from ..protocol.reasons import FULL, TIMEOUT
-from . import counting, transactions
-from .callers import Block, Leaving, PerCaller, Shared
+from . import transactions
+from .acquiring import Acquirer
+from .callers import Holdings, own_hold
 from .lease import Lease
-from .lease_state import Terms
-from .terms import Asking, attributes_of
-from .waiting import may_wait, own_hold, waits_here
+from .options import attributes_of, wrong_call
+from .shares import share_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ..defaults import SemaphoreOptions
+    from ..defaults import Share
+    from ..operators.facts import Status
 
 logger = logging.getLogger("django_redis_sync")
 
 
-class Semaphore(Asking):
-    """At most `limit` permits of `name` are held at any time, by all processes together.
+class Semaphore(Acquirer):
+    """Up to `limit` permits of a name, held at the same time by all processes together.
 
-    `timeout`: seconds of a lease; None: REDIS_SYNC["TIMEOUT"], renewed in the background while the
-    holder lives; math.inf: permanent. `renew`: renew a lease of a given timeout too, or not.
-    `blocking`, `blocking_timeout`: whether, and how many seconds, to wait (None: for ever).
-    `fair`: first come, first served. `max_hold`: seconds after which it is renewed no more.
-    `min_hold`: seconds for which the permits stay taken, however early they are released.
-    `release_on_commit`: inside a transaction, `release` and leaving the `with` take effect when
-    the transaction ends, on all databases that have it open; the alias of a database limits this
-    to that database. `using`: a cache alias; of a Lock also a list of them, a quorum: a majority of
-    those servers grants, first come is not first served. `label`: shown to operators.
-    `on_lost(lease)` runs when a lease is lost, on a thread of its own. `thread_local`,
-    `raise_on_release_error`: as in redis-py. `sleep` is accepted for redis-py's sake: waiting takes
-    no polling.
+    Use it in `with` or `async with`, or with `acquire()` and `release()`. If a block gets no
+    permit, it raises NotAcquired. If its lease is lost before the block ends, leaving it raises
+    LeaseLost, unless the block raises an exception itself::
 
-    Use as `with`, `async with`, or acquire and release. Settings are read at each acquire; its own
-    attributes are for reading. Raises TypeError and ValueError for wrong arguments,
-    ImproperlyConfigured for wrong settings, WrongKind for a name that is a read/write lock,
-    Unavailable when Redis can't be reached.
+        exports = Semaphore("exports", 3)
+
+        with exports:
+            export()
+
+        if lease := exports.acquire(blocking_timeout=5):
+            ...
+
+    Arguments, of which those that are left out are taken from `REDIS_SYNC["SEMAPHORES"]`:
+
+    - `name`: what is limited. Objects of equal names share its permits.
+    - `limit`: max permits in use.
+    - `timeout`: lease duration in seconds. None (default): `REDIS_SYNC["TIMEOUT"]`, and the lease
+      is renewed in the background while its holder's process runs. `math.inf`: permanent.
+    - `renew`: True to renew a lease with a `timeout` too, False never to renew.
+    - `max_hold`: seconds after which the lease is no longer renewed.
+    - `min_hold`: seconds during which the permits stay taken, even if they are released earlier.
+    - `blocking`: False to never wait for a permit.
+    - `blocking_timeout`: seconds to wait, 0 or more. None (default) or `math.inf`: without a limit.
+    - `fair`: True (default) to serve waiters in order of arrival.
+    - `using`: alias of the cache whose Redis is used. For a `Lock` also a list of aliases, a
+      quorum: a majority of these servers has to grant, and waiters have no order.
+    - `label`: text that operators see.
+    - `on_lost`: a callable that gets the lease if it is lost, on a thread of its own.
+    - `release_on_commit`: True to make `release()` and the end of a block take effect when the open
+      database transactions end; a database alias to wait for that database only.
+    - `thread_local`: False if another thread or task than the one that acquired may release.
+    - `raise_on_release_error`: False to log, and not raise, that a lease was lost when a block
+      ends.
+    - `key`: which semaphore of a keyed policy is meant.
+    - `share`: for which part of all callers this is, such as a tenant: a str, int, UUID, date, or
+      Enum, identified by its text. Shares of a name take turns, each in order of arrival. Callers
+      without a share (None) are one share.
+    - `share_limit`: max permits in use by the caller's share. None: as many as `limit`.
+    - `sleep`: accepted for compatibility with redis-py, and ignored.
+
+    Settings are read at each acquire. Raise TypeError or ValueError if an argument is wrong, and
+    ImproperlyConfigured if a setting is wrong or no limit is set.
     """
 
-    _held: PerCaller
+    _held: Holdings
 
     def __init__(
         self,
         name: str,
         limit: int | None = None,
-        *,
+        *more: NoReturn,
         timeout: float | None = None,
         blocking: bool = True,
         blocking_timeout: float | None = None,
@@ -81,28 +97,38 @@ class Semaphore(Asking):
         release_on_commit: bool | str = False,
         sleep: float | None = None,
         key: str | None = None,
+        share: Share = None,
+        share_limit: int | None = None,
+        **wrong: NoReturn,
     ) -> None:
-        given = (
-            *(limit, timeout, blocking, blocking_timeout, renew, fair, max_hold, min_hold),
-            *(raise_on_release_error, release_on_commit),
-        )
+        if more or wrong:
+            raise wrong_call(self, "", more, wrong)
         alias = using if isinstance(using, str) else None
-        face: Any = type(self)
+        kind: Any = type(self)
+        given = (
+            *(kind, alias, name, key, label, limit, timeout, blocking, blocking_timeout, renew),
+            *(fair, max_hold, min_hold, raise_on_release_error, release_on_commit, share_limit),
+        )
         try:
-            known = attributes_of(face, name, key, label, alias, *given)
-        except TypeError:  # wrong, or nothing to look up by
-            known = attributes_of.__wrapped__(face, name, key, label, alias, *given)
-        self.__dict__.update(known, _held=PerCaller() if thread_local else Shared())
+            attributes = attributes_of(*given)
+        except TypeError:  # wrong, or not hashable
+            attributes = attributes_of.__wrapped__(*given)
+        self.__dict__.update(attributes, _held=Holdings(not thread_local))
         if on_lost is not None:
             self.on_lost = on_lost
         if using is not alias:
-            self.using = self._quorum(name, using, limit, self.timeout)
+            self.using = self._quorum(using)
+        if share is not None or share_limit is not None:
+            self.__dict__["share"] = share_of(share)
+            self._check_share()
+        if limit is None:
+            self._check_limit()
 
     def __repr__(self) -> str:
         limit = "" if self.limit is None else f", {self.limit}"
         return f"{type(self).__name__}({self.name!r}{limit})"
 
-    # Taking
+    # Acquire and release
 
     def acquire(
         self,
@@ -111,14 +137,25 @@ class Semaphore(Asking):
         permits: int = 1,
         *,
         sleep: float | None = None,
+        **wrong: NoReturn,
     ) -> Lease | None:
-        """A lease, or None when none came in time."""
-        before, got = self.depths(), None
+        """Return a lease, or None if no permit was available in time.
+
+        - `blocking`: False to not wait. None: as the object says.
+        - `blocking_timeout`: seconds to wait, 0 or more. None: as the object says.
+        - `permits`: how many to take, all of them or none.
+
+        Raise Unavailable if Redis can't be reached, and WrongKind if the name is in use as a
+        read/write lock.
+        """
+        if wrong:
+            raise wrong_call(self, "acquire", (), wrong)
+        got = None
         try:
-            got = self.take(blocking, blocking_timeout, permits)
-            return self.keep(got) if isinstance(got, Lease) else None
+            got = self._take(blocking, blocking_timeout, permits)
+            return self._keep(got)
         except BaseException:
-            self.unwind(before, got)
+            self._undo_interrupted(got)
             raise
 
     async def aacquire(
@@ -128,279 +165,201 @@ class Semaphore(Asking):
         permits: int = 1,
         *,
         sleep: float | None = None,
+        **wrong: NoReturn,
     ) -> Lease | None:
-        """As acquire."""
-        before, got = self.depths(), None
+        """Async version of `acquire()`. If it is cancelled, nothing stays acquired."""
+        if wrong:
+            raise wrong_call(self, "aacquire", (), wrong)
+        got = None
         try:
-            got = await self.atake(blocking, blocking_timeout, permits)
-            return self.keep(got) if isinstance(got, Lease) else None
+            got = await self._atake(blocking, blocking_timeout, permits)
+            return self._keep(got)
         except BaseException:
-            self.unwind(before, got)
+            self._undo_interrupted(got)
             raise
 
     def release(self) -> None:
-        """Give back the newest lease that this thread or task took through this object.
+        """Release the newest lease that this thread or task took through this object.
 
-        NotAcquired when there is none, LeaseLost when it is over.
+        Raise NotAcquired if there is none, and LeaseLost if the lease was lost.
         """
-        lease = self.newest()
-        if not self._deferred(lease):
+        lease = self._newest()
+        if self._last(lease) and not self._deferred(lease):
             lease.release()
 
     async def arelease(self) -> None:
-        """As release."""
-        await self.newest().arelease()
+        """Async version of `release()`. A cancellation takes effect after the release."""
+        lease = self._newest()
+        if self._last(lease):
+            await lease.arelease()
 
     def __enter__(self) -> Lease:
-        block, before, got = self._held.begin(self), self.depths(), None
+        got = None
         try:
-            got = self.take()
-            return self._enter(block, got)
+            got = self._take()
+            return self._enter(got)
         except BaseException:
-            self._held.drop(block)
-            self.unwind(before, got)
+            self._undo_interrupted(got)
             raise
 
-    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
-        return self._aenter(self._held.begin(self))  # now: a coroutine begins when it is awaited
+    async def __aenter__(self) -> Lease:
+        got = None
+        try:
+            got = await self._atake()
+            return self._enter(got)
+        except BaseException:
+            self._undo_interrupted(got)
+            raise
 
-    # Each is new for each block, so that it gives back its block's lease, wherever that ends.
-    __exit__ = Leaving("_leave")
-    __aexit__ = Leaving("_aleave")
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if (lease := self._held.leave()) is not None:
+            self._leave(lease, kind, error, trace)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if (lease := self._held.leave()) is not None:
+            await self._aleave(lease, kind, error, trace)
 
     def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
-        """Acquire, then `transaction.atomic(using, durable=True)`: given back when that is over.
+        """Return a block that acquires, runs a database transaction, and then releases.
 
-        `using`: the alias of a database. RuntimeError inside another transaction of it, before
-        Redis is asked; else as `with`.
+        The transaction is `transaction.atomic(using, durable=True)`, and the release follows its
+        COMMIT or rollback. `using`: alias of a database. Raise RuntimeError inside another
+        transaction on that database; LeaseLost, after a rollback, if the lease was lost before the
+        COMMIT; otherwise as `with`.
         """
         return transactions.locked_atomic(self, using)
 
-    # The newest lease of this thread or task, as redis-py's Lock has it
+    # The newest lease of this thread or task, as in redis-py's Lock
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Extend the newest lease. NotAcquired when there is none, LeaseLost when it is over."""
-        return self.newest(keep=True).extend(additional_time, replace_ttl)
+        """Call `extend()` of the newest lease. Raise NotAcquired if there is none."""
+        return self._newest(keep=True).extend(additional_time, replace_ttl)
 
     async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """As extend."""
-        return await self.newest(keep=True).aextend(additional_time, replace_ttl)
+        """Async version of `extend()`."""
+        return await self._newest(keep=True).aextend(additional_time, replace_ttl)
 
     def reacquire(self) -> bool:
-        """Make the newest lease last its whole timeout again. Errors as for release."""
-        return self.newest(keep=True).reacquire()
+        """Call `reacquire()` of the newest lease. Raise NotAcquired if there is none."""
+        return self._newest(keep=True).reacquire()
 
     async def areacquire(self) -> bool:
-        """As reacquire."""
-        return await self.newest(keep=True).areacquire()
+        """Async version of `reacquire()`."""
+        return await self._newest(keep=True).areacquire()
 
     def owned(self) -> bool:
-        """Whether the server says that the newest lease of this thread or task is still ours."""
+        """Return True if Redis confirms the newest lease of this thread or task."""
         lease = self._held.newest()
         return lease is not None and lease.owned()
 
     async def aowned(self) -> bool:
-        """As owned."""
+        """Async version of `owned()`."""
         lease = self._held.newest()
         return lease is not None and await lease.aowned()
 
+    # The name
+
     def status(self) -> Status:
-        """The name's holders, waiters and limit, read now. Unavailable when Redis is down."""
+        """Return the name's holders, waiters, and limit. Raise Unavailable without Redis."""
+        from ..operators.status import status_of
+
         self._check_may_wait("status")
         return status_of(self.name, self.key, using=self.alias())
 
     async def astatus(self) -> Status:
-        """As status."""
+        """Async version of `status()`."""
+        from ..operators.status import astatus_of
+
         return await astatus_of(self.name, self.key, using=self.alias())
 
     def locked(self) -> bool:
-        """Whether the name is held now, by any holder."""
+        """Return True if anyone holds a permit of the name."""
         self._check_may_wait("locked")
         return bool(drivers.drive(self._looking(), server_of(self.alias()))[7])
 
     async def alocked(self) -> bool:
-        """As locked."""
+        """Async version of `locked()`."""
         plan = self._looking()
         return bool((await drivers.adrive(plan, async_server_of(self.alias())))[7])
 
-    # Inside
+    # Inside: what was taken
 
-    def take(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
-    ) -> Lease | Refusal:
-        """A lease that `release` here does not know of, or why there is none."""
-        if not may_wait():
-            self._check_may_wait("acquire")
-        self._before()
-        terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
-        if self.release_on_commit and ask.wait and ask.limit == 1:
-            transactions.refuse_twice(terms)
-        return self._got(terms, ask)
-
-    def _got(self, terms: Terms, ask: Ask) -> Lease | Refusal:
-        """What comes of asking."""
-        server, start = server_of(terms.alias), clock()
-        got: Grant | Refusal
-        if ask.learn is None:
-            token = ask.tokens()
-            step = plans.asking(ask, token)
-            got = drivers.attempt(server, step, plans.granted, plans.acquire, ask, start, token)
-        else:
-            got = drivers.drive(plans.acquire(ask, start), server)
-        return self._settle(terms, ask, got)
-
-    async def atake(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        permits: int = 1,
-    ) -> Lease | Refusal:
-        """As take."""
-        self._before()
-        return await self._agot(*self._terms_and_ask(blocking, blocking_timeout, permits))
-
-    async def _agot(self, terms: Terms, ask: Ask) -> Lease | Refusal:
-        server = async_server_of(terms.alias)
-        if ask.wait:
-            ask = self._waiting_on(await server.hub.ready(ask.attempt), ask)
-        got = await drivers.adrive(plans.acquire(ask, clock()), server)
-        return self._settle(terms, ask, got)
-
-    def _quorum(self, name: str, using: Any, limit: int | None, timeout: float | None) -> Quorum:
-        """The quorum of several aliases. ImproperlyConfigured if a majority would not be safe."""
-        if limit != 1:
-            raise ImproperlyConfigured(
-                f"{name!r} can't have several servers in using, only a Lock can: by majorities of "
-                "three servers, 3 holders would share a limit of 2, and readers pass a writer."
-            )
-        if timeout == math.inf:
-            raise ImproperlyConfigured(
-                "A permanent lease can't have several servers in using: one that lost it would "
-                "never get it back, until no majority has it."
-            )
-        return quorum_of(using)
-
-    def _check_may_wait(self, method: str) -> None:
-        """Release, detach and leaving a block are never refused: they let others go on."""
-        if not may_wait():
-            block = f"`async with {self!r}` or " if method == "acquire" else ""
-            raise waits_here(f"{self!r} in sync code", f"{block}`await ….a{method}()`")
-
-    def _before(self) -> None:
-        """Called before anything is asked for; a face raises here to refuse."""
-
-    def _settle(self, terms: Terms, ask: Ask, got: Grant | Refusal) -> Lease | Refusal:
-        if type(got) is Grant:
-            lease = self._lease(terms, got)
-            counting.granted(lease.keeper.clerk, terms, got)
-            return lease
-        assert isinstance(got, Refusal)
-        counting.refused(keeper(terms.alias).clerk, terms, got)
-        if got.reason == "kind":
-            other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
-            raise WrongKind(f"{terms.keys.display!r} is in use as {other}")
+    def _keep(self, got: Lease | Rejection) -> Lease | None:
+        """Have `release()` find a lease. Return None for a Rejection."""
+        if isinstance(got, Rejection):
+            return None
+        self._held.add(got)
         return got
 
-    _lease: type[Lease] = Lease
-
-    def keep(self, lease: Lease) -> Lease:
-        """Have `release` of this thread or task know of it."""
-        self._held.add(lease)
-        return lease
-
-    def forget(self, lease: Lease) -> None:
-        """Undo keep."""
-        self._held.discard(lease)
-
-    async def _aenter(self, block: Block) -> Lease:
-        before, got = self.depths(), None
-        try:
-            got = await self.atake()
-            return self._enter(block, got)
-        except BaseException:
-            self._held.drop(block)
-            self.unwind(before, got)
-            raise
-
-    def _enter(self, block: Block, got: Lease | Refusal) -> Lease:
-        if isinstance(got, Refusal):
-            raise self.error_of(got)
-        self._held.hold(block, got)
+    def _enter(self, got: Lease | Rejection) -> Lease:
+        """Begin a block. Raise NotAcquired for a Rejection."""
+        if isinstance(got, Rejection):
+            raise self._error_of(got)
+        self._held.enter(got)
         return got
 
-    def error_of(self, refusal: Refusal) -> NotAcquired:
-        """The error that a refused `with` raises."""
-        said = f"{self.name!r}: {refusal}"
-        if refusal.reason in (FULL, TIMEOUT) and self._lockable():
+    def _error_of(self, rejection: Rejection) -> NotAcquired:
+        message = f"{self.name!r}: {rejection}"
+        if rejection.reason in (FULL, TIMEOUT) and self._lockable():
             alias = self.alias()
-            own = own_hold(keys_of(conf.current().prefix(alias), self.name, self.key), alias)
-            said += f" ({own})" if own else ""
-        return NotAcquired(said, refusal.reason, self.name)
+            hint = own_hold(keys_of(conf.current().prefix(alias), self.name, self.key), alias)
+            message += f" ({hint})" if hint else ""
+        return NotAcquired(message, rejection.reason, self.name)
 
-    # What this object refers to is renewed for as long as it lives. So whoever is interrupted while
-    # something is taken, as by an exception out of a signal handler, gives it back.
+    def _undo_interrupted(self, got: Lease | Rejection | None) -> None:
+        """Release in the background what an interrupted acquire got, as by a signal's exception.
 
-    def depths(self) -> Any:
-        """What `unwind` has to know of the time before something was taken."""
-
-    def unwind(self, before: Any, got: Any) -> None:
-        """Give back, as soon as the server answers, what an interrupted caller took."""
-        if isinstance(got, Lease):
-            self.forget(got)
+        Leases that this object refers to are renewed as long as the object exists.
+        """
+        if isinstance(got, Lease) and self._last(got):
+            self._held.undo(got)
             if not got.ended:
                 got.release_later()
 
-    def undo(self, lease: Lease, *error: Any) -> None:
-        """Give back the lease from `take` and raise nothing: an exception is on its way out."""
-        lease.__exit__(*error)
-
-    async def aundo(self, lease: Lease, *error: Any) -> None:
-        """As undo."""
-        await lease.__aexit__(*error)
-
-    def _leave(
-        self, block: Block, kind: type[BaseException] | None, error: Any, trace: Any
-    ) -> None:
-        self.leave(self._held.end(block), kind, error, trace)
-
-    async def _aleave(
-        self, block: Block, kind: type[BaseException] | None, error: Any, trace: Any
-    ) -> None:
-        await self.aleave(self._held.end(block), kind, error, trace)
-
-    def newest(self, keep: bool = False) -> Lease:
-        """The lease `release` gives back; taken out without `keep`. NotAcquired: there is none."""
-        lease = self._held.newest(take=not keep)
+    def _newest(self, keep: bool = False) -> Lease:
+        """Return the lease that `release()` releases. `keep`: have it found again."""
+        lease = self._held.newest() if keep else self._held.take_newest()
         if lease is None:
             raise NotAcquired(
                 f"{self.name!r}: this thread or task holds nothing through this object",
                 name=self.name,
             )
-        return lease
+        return lease  # type: ignore[no-any-return]
 
-    def leave(self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        """Give a lease back as leaving a `with` does."""
-        if lease.held and self._deferred(lease):
+    def _last(self, lease: Lease) -> bool:
+        """Count one acquire of the lease back. Return True if none is left."""
+        return True
+
+    def _leave(
+        self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
+    ) -> None:
+        """Release a lease at the end of its block."""
+        if not self._last(lease) or (lease.held and self._deferred(lease)):
             return
         try:
             lease.__exit__(kind, error, trace)
         except LeaseLost as lost:
             self._left_without(lost)
 
-    async def aleave(
+    async def _aleave(
         self, lease: Lease, kind: type[BaseException] | None, error: Any, trace: Any
     ) -> None:
-        """As leave."""
+        """Async version of `_leave()`."""
+        if not self._last(lease):
+            return
         try:
             await lease.__aexit__(kind, error, trace)
         except LeaseLost as lost:
             self._left_without(lost)
 
+    def _left_without(self, lost: LeaseLost) -> None:
+        if self.raise_on_release_error:
+            raise lost
+        logger.warning("leaving %r: %s", self.name, lost)
+
     def _deferred(self, lease: Lease) -> bool:
-        """Whether the open transaction gives it back when it ends. Warns where it should."""
+        """Return True if the open transaction releases the lease when it ends. Warn where
+        needed."""
         if not self.release_on_commit:
             remedy = (
                 "Use release_on_commit=True; or its atomic(), on a view that ATOMIC_REQUESTS wraps "
@@ -412,26 +371,3 @@ class Semaphore(Asking):
             return False
         transactions.release_when_over(lease, self.release_on_commit)
         return True
-
-    def _left_without(self, lost: LeaseLost) -> None:
-        if self.raise_on_release_error:
-            raise lost
-        logger.warning("leaving %r: %s", self.name, lost)
-
-    def _looking(self) -> plans.Plan:
-        keys = keys_of(conf.current().prefix(self.alias()), self.name, self.key)
-        return plans.run_once("inspect", keys, ("", 1), ATTEMPT, clock())
-
-
-class Lock(Semaphore):
-    """A semaphore of a single permit. Arguments as Semaphore's, without the limit."""
-
-    def __init__(self, name: str, **options: Unpack[SemaphoreOptions]) -> None:
-        if options.get("fair") and isinstance(options.get("using"), (list, tuple)):
-            raise ImproperlyConfigured(
-                "A lock on several servers can't be fair: their queues would disagree for ever."
-            )
-        super().__init__(name, 1, **options)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"

@@ -1,4 +1,4 @@
-"""`synchronized`: a limit on the calls of any function, by its arguments."""
+"""`synchronized`: limits the calls of a function, by its arguments."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import inspect
 import string
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
-from datetime import date
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
-from uuid import UUID
 
 from asgiref.sync import iscoroutinefunction
 
+from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text
-from ..protocol.plans import Refusal
+from ..protocol.plans import Rejection
+from ..values import unknown
 from .lease import Lease
 from .semaphore import Semaphore
+from .shares import ALLOWED
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..defaults import SemaphoreOptions
+    from .jobs import JobQueue
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -30,7 +32,7 @@ R = TypeVar("R")
 
 
 class _Skipping(Protocol):
-    """A function under `on_full="skip"`: it may return None, too."""
+    """The type of `synchronized(..., on_full="skip")`: the function may also return None."""
 
     @overload
     def __call__(
@@ -40,34 +42,35 @@ class _Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-#: The attribute of a function that gives back inside a transaction: its name.
+#: The attribute, with its name, of a function that releases before a transaction ends.
 BEFORE_COMMIT = "_redis_sync_before_commit"
-
-_ALLOWED = (str, int, UUID, date, enum.Enum)
 
 
 class _Template(string.Formatter):
-    """str.format over call arguments, strict enough that two calls never meet by accident.
+    """str.format over call arguments, such that different calls never get the same name.
 
-    In values `%`, `:` and the separator of two arguments are percent-quoted.
+    In values, `%`, `:` and the separators between two arguments are percent-encoded.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text = check_text("a name", text, 1000)
+    def __init__(self, text: str, what: str = "name") -> None:
+        self.text, self.what = check_text(f"a {what}", text, 1000), what
         parts = list(self.parse(text))
         self.fields = [name for _, name, _, _ in parts if name is not None]
         if any("{" in (spec or "") or conversion for _, _, spec, conversion in parts):
-            raise ValueError(f"no conversions (!r) and no fields in formats, please: {text!r}")
+            raise ValueError(f"conversions (!r) and fields in formats are not supported: {text!r}")
         quoted = {"%", ":"}
         for between in _between(parts):
             parting = {char for char in between if not char.isalnum()}
             if not parting - {"%"}:
-                raise ValueError(f"put a ':' between the arguments in {text!r}, or they may meet")
+                raise ValueError(
+                    f"put a ':' between the arguments in {text!r}, or two calls may get one name"
+                )
             quoted |= parting
         self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
 
     def names(self) -> set[str]:
-        """The arguments that it reads. ValueError for positions, which say nothing."""
+        """Return the names of the arguments in the template. Raise ValueError for positions such as
+        {0}."""
         found = {name.split(".")[0].split("[")[0] for name in self.fields}
         if any(not name or name.isdigit() for name in found):
             raise ValueError(f"name the arguments in {self.text!r}: {{pk}}, not {{}} or {{0}}")
@@ -75,14 +78,14 @@ class _Template(string.Formatter):
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
         if key not in kwargs:
-            raise TypeError(f"this call has no argument {key} for the name {self.text!r}")
+            raise TypeError(f"this call has no argument {key} for the {self.what} {self.text!r}")
         return kwargs[key]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        if not isinstance(value, _ALLOWED):
+        if not isinstance(value, ALLOWED):
             raise TypeError(
-                f"{type(value).__name__} in the name {self.text!r}: use str, int, UUID, date or "
-                "Enum, for a model {account.pk}"
+                f"{type(value).__name__} in the {self.what} {self.text!r}: use str, int, UUID, "
+                "date or Enum, for a model {account.pk}"
             )
         if isinstance(value, enum.Enum):
             value = value.name
@@ -90,7 +93,7 @@ class _Template(string.Formatter):
         return said.translate(self.quoted)
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
-        """The name of a call."""
+        """Return the name of a call."""
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         values = dict(bound.arguments)
@@ -100,8 +103,21 @@ class _Template(string.Formatter):
         return self.vformat(self.text, (), values)
 
 
+class _ShareTemplate(_Template):
+    """The share of a call: a template that is one argument alone gives its plain text, as
+    `Semaphore(share=...)` does, and no share for None."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, "share")
+        if len(self.fields) == 1 and self.text == f"{{{self.fields[0]}}}":
+            self.quoted = {}
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "" if value is None and not self.quoted else super().format_field(value, format_spec)
+
+
 def _between(parts: Iterable[tuple[str, str | None, Any, Any]]) -> list[str]:
-    """The texts between two fields."""
+    """Return the texts between two fields."""
     texts = [""]
     for literal, name, _, _ in parts:
         texts[-1] += literal
@@ -124,27 +140,50 @@ def synchronized(
 ) -> Callable[[Function], Function]: ...
 @overload
 def synchronized(
+    name: str,
+    limit: int = 1,
+    *,
+    on_full: Literal["retry"] | JobQueue,
+    **options: Unpack[SemaphoreOptions],
+) -> Callable[[Function], Function]: ...
+@overload
+def synchronized(
     name: str, limit: int = 1, *, on_full: Literal["skip"], **options: Unpack[SemaphoreOptions]
 ) -> _Skipping: ...
 def synchronized(
     name: str,
     limit: int = 1,
     *,
-    on_full: Literal["raise", "skip"] = "raise",
+    on_full: Literal["raise", "skip", "retry"] | JobQueue = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Any:
-    """At most `limit` calls at a time, of all calls with the same name.
+    """Let at most `limit` calls of a function with the same name run at a time.
 
-    `name` is a str.format template over the call's arguments: "invoice:{pk}". `on_full`: a
-    call without a permit does this: raise NotAcquired, or skip, that is return None (and not wait,
-    unless a blocking_timeout is given). `options`: as Semaphore's. For any function or method, sync
-    or async; TypeError for classes and generators, ValueError for a name with unknown arguments.
+    For functions and methods, sync and async::
+
+        @synchronized("invoice:{pk}", on_full="skip")
+        def send_invoice(pk): ...
+
+    - `name`: a `str.format` template over the arguments of the call. Values must be str, int, UUID,
+      date, or Enum.
+    - `limit`: max calls at a time.
+    - `on_full`: what a call without a permit does. "raise" (default): it waits as the options say,
+      and then raises NotAcquired. "skip": it returns None, at once unless a `blocking_timeout` is
+      given. "retry", for a Celery task: Celery sends the task again, and its place in the queue of
+      the name stays. A `JobQueue` does the same with another task queue.
+    - `options`: those of `Semaphore`. A `share` is a template as well: `share="{tenant_id}"`.
+
+    Raise TypeError for classes, generators, and wrong options, and ValueError for a name with
+    unknown arguments. A call raises what a `with` block over the semaphore raises.
     """
+    if wrong := unknown(options, SEMAPHORE):
+        raise TypeError(f"synchronized() has no such argument: {wrong}")
     if callable(name):
         raise TypeError(f"@synchronized needs a name: {_named_after(name)}")
-    template = _Template(name)
-    if on_full not in ("raise", "skip"):
-        raise ValueError(f"on_full must be 'raise' or 'skip', not {on_full!r}")
+    template, shares = _Template(name), _share_template(options.get("share"))
+    if shares is None and options.get("share_limit") is not None:
+        raise ValueError('share_limit needs a share, a template such as share="{tenant_id}"')
+    retries = _retries(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
     Semaphore("probe", limit, **options)  # wrong options are refused here, not at the first call
@@ -152,26 +191,38 @@ def synchronized(
     def decorate(function: Function) -> Function:
         _check_function(function)
         signature = inspect.signature(function)
-        _check_names(template, signature, function)
+        for each in filter(None, (template, shares)):
+            _check_names(each, signature, function)
         labelled: SemaphoreOptions = {"label": _label(function), **options}
         fixed = None
-        if not template.fields:
+        if not template.fields and shares is None:
             fixed = Semaphore(template.vformat(name, (), {}), limit, **labelled)
 
         def semaphore(args: Any, kwargs: Any) -> Semaphore:
             if fixed is not None:
                 return fixed
-            made = Semaphore(template.of(signature, args, kwargs), limit, **labelled)
-            made.template = name
+            asked = labelled
+            if shares is not None:
+                asked = {**labelled, "share": shares.of(signature, args, kwargs) or None}
+            made = Semaphore(template.of(signature, args, kwargs), limit, **asked)
+            made._template = name if template.fields else ""
             return made
 
-        if _is_async(function):
+        if retries:
+            from . import jobs
+
+            if _is_async(function):
+                raise TypeError(
+                    f'{_qualname(function)} is async: on_full="retry" is for sync tasks'
+                )
+            guarded = jobs.guarded(function, semaphore, _queue_of(on_full))
+        elif _is_async(function):
 
             @functools.wraps(function)
             async def guarded(*args: Any, **kwargs: Any) -> Any:
                 guard = semaphore(args, kwargs)
-                got = await guard.atake()
-                if isinstance(got, Refusal):
+                got = await guard._atake()
+                if isinstance(got, Rejection):
                     return _full(guard, got, on_full)
                 async with _aleaving(guard, got):
                     return await function(*args, **kwargs)
@@ -180,8 +231,8 @@ def synchronized(
             @functools.wraps(function)
             def guarded(*args: Any, **kwargs: Any) -> Any:
                 guard = semaphore(args, kwargs)
-                got = guard.take()
-                if isinstance(got, Refusal):
+                got = guard._take()
+                if isinstance(got, Rejection):
                     return _full(guard, got, on_full)
                 with _leaving(guard, got) as stack:
                     result = function(*args, **kwargs)
@@ -197,41 +248,73 @@ def synchronized(
     return decorate
 
 
+def _retries(on_full: Any, options: Any) -> bool:
+    """Return True if a call without a permit is sent again. Raise ValueError if that can't be."""
+    if on_full in ("raise", "skip"):
+        return False
+    if on_full != "retry" and not hasattr(on_full, "again"):
+        raise ValueError(f"on_full must be 'raise', 'skip' or 'retry', not {on_full!r}")
+    if wrong := [option for option in ("blocking", "blocking_timeout") if option in options]:
+        raise ValueError(f'on_full="retry" never waits: leave out {wrong[0]}')
+    if not isinstance(options.get("using", ""), (str, type(None))):
+        raise ValueError('on_full="retry" is for one server: a quorum has no queue')
+    return True
+
+
+def _queue_of(on_full: Any) -> Callable[[Any], JobQueue]:
+    """Return the function that returns the task queue of a function."""
+    if on_full != "retry":
+        return lambda _: on_full
+    from .celery import queue_of
+
+    return queue_of
+
+
+def _share_template(share: Any) -> _ShareTemplate | None:
+    if share is None:
+        return None
+    if not isinstance(share, str):
+        raise TypeError(
+            f'share must be a template such as "{{tenant_id}}", not {type(share).__name__}'
+        )
+    return _ShareTemplate(share)
+
+
 def _leaving(guard: Semaphore, lease: Lease) -> ExitStack:
-    """Leaves as the semaphore's own `with` does."""
+    """Return a stack that leaves as the semaphore's own block does."""
     stack = ExitStack()
-    stack.push(functools.partial(guard.leave, lease))
+    stack.push(functools.partial(guard._leave, lease))
     return stack
 
 
 def _aleaving(guard: Semaphore, lease: Lease) -> AsyncExitStack:
     stack = AsyncExitStack()
-    stack.push_async_exit(functools.partial(guard.aleave, lease))
+    stack.push_async_exit(functools.partial(guard._aleave, lease))
     return stack
 
 
 async def _finish(guard: Semaphore, lease: Lease, result: Any) -> Any:
-    """The awaitable that a sync function returned."""
+    """Await what a sync function returned, and then release."""
     async with _aleaving(guard, lease):
         return await result
 
 
-def _full(semaphore: Semaphore, refusal: Refusal, on_full: str) -> None:
+def _full(semaphore: Semaphore, rejection: Rejection, on_full: object) -> None:
     if on_full == "raise":
-        raise semaphore.error_of(refusal)
+        raise semaphore._error_of(rejection)
 
 
 def _label(function: Any) -> str:
-    return f"{function.__module__}.{_said(function)}"
+    return f"{function.__module__}.{_qualname(function)}"
 
 
-def _said(function: Any) -> str:
+def _qualname(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
 def _named_after(function: Any) -> str:
-    """What to write above a function that was decorated without parentheses."""
-    said = _said(function).rpartition(".")[2]
+    """Return what to write above a function that was decorated without parentheses."""
+    said = _qualname(function).rpartition(".")[2]
     try:
         first = [word for word in inspect.signature(function).parameters if word != "self"][:1]
     except (TypeError, ValueError):
@@ -246,12 +329,19 @@ def _is_async(function: Any) -> bool:
 
 
 def _check_function(function: Any) -> None:
+    if hasattr(function, "delay") or hasattr(function, "enqueue"):
+        raise TypeError(
+            f"put @synchronized below the decorator that makes a task of {_qualname(function)}, so "
+            "that the worker runs it"
+        )
     if isinstance(function, (staticmethod, classmethod)):
         raise TypeError("put @synchronized below @staticmethod and @classmethod")
     if inspect.isclass(function) or not callable(function):
         raise TypeError(f"@synchronized is for functions and methods, not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError("@synchronized would give back before a generator's body ran: use `with`")
+        raise TypeError(
+            "@synchronized would release before a generator's body ran: use `with` in it"
+        )
 
 
 def _check_names(template: _Template, signature: inspect.Signature, function: Any) -> None:
@@ -262,5 +352,5 @@ def _check_names(template: _Template, signature: inspect.Signature, function: An
     unknown = sorted(template.names() - set(signature.parameters))
     if unknown:
         raise ValueError(
-            f"{_said(function)} has no argument {', '.join(unknown)} for {template.text!r}"
+            f"{_qualname(function)} has no argument {', '.join(unknown)} for {template.text!r}"
         )

@@ -1,8 +1,7 @@
-"""Locks and database transactions: rows that a lock protects are safe only after COMMIT."""
+"""Locks and database transactions: a release has to follow the COMMIT."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import threading
@@ -18,31 +17,32 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.signals import connection_created
 
-from ..engine.courier import tell
+from ..engine.threads import run_callbacks
+from .callers import running_loop
 from .lease import Lease
-from .lease_state import Terms
+from .lease_state import LeaseSettings
 
 logger = logging.getLogger("django_redis_sync")
 
 
 class TransactionRace(RuntimeWarning):
-    """A permit is given back inside a transaction: others may see the data as it was before."""
+    """A permit is released inside a transaction: the next holder may read the data from before."""
 
 
 @contextmanager
 def locked_atomic(
     semaphore: AbstractContextManager[Lease], using: str | None = None
 ) -> Iterator[Lease]:
-    """Acquire, then `transaction.atomic(using, durable=True)`: given back after COMMIT or rollback.
+    """Acquire, run `transaction.atomic(using, durable=True)`, then release.
 
-    `using`: the alias of a database. NotAcquired when it could not; RuntimeError inside another
-    transaction, before Redis is asked; LeaseLost, after a rollback, when the lease was lost before
-    COMMIT.
+    `using`: alias of a database. Raise NotAcquired if no permit was available in time; RuntimeError
+    inside another transaction, before Redis is asked; LeaseLost, after a rollback, if the lease was
+    lost before the COMMIT.
     """
     alias = using or DEFAULT_DB_ALIAS
     if in_transaction(alias):
         raise RuntimeError(
-            f"atomic() of {semaphore!r} begins a transaction on {alias!r}, to give the lock back "
+            f"atomic() of {semaphore!r} begins a transaction on {alias!r}, to release the lock "
             "after its COMMIT, but one is open there already: a durable one can't be nested. "
             "Where ATOMIC_REQUESTS began it, put @transaction.non_atomic_requests on the view; "
             "else take the lock before the transaction, or with release_on_commit=True inside."
@@ -53,17 +53,17 @@ def locked_atomic(
 
 
 def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
-    """Release a lease when an open transaction ends: after COMMIT, or with the rollback of the
-    innermost savepoint. At once when none is open, as release does.
+    """Release a lease when the open transaction ends: after the COMMIT, or with the rollback of the
+    innermost savepoint. If none is open, release it at once.
 
-    `using`: the alias of a database; None or True: all with an open one, when the last is over.
+    `using`: alias of a database; None or True: all with an open transaction, when the last ends.
     """
     aliases = transactions_of(using)
     if not aliases:
         lease.release()
         return
-    # Django forgets its callbacks on rollback, so what counts is the end of the object. A TestCase
-    # drops it with its rollback.
+    # Django drops its callbacks on rollback, so the end of the object counts. A TestCase drops it
+    # with its rollback, too.
     left = list(aliases)
     for alias in aliases:
         transaction.on_commit(_Releasing(lease, left), using=alias)
@@ -71,7 +71,7 @@ def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
 
 
 def transactions_of(using: str | bool | None) -> list[str]:
-    """Of a database, or of all (True, None), those in which this thread has a transaction."""
+    """Return the aliases with an open transaction in this thread. `using`: one alias, or all."""
     if not _connected.may_have_a_transaction():
         return []
     return [
@@ -82,8 +82,8 @@ def transactions_of(using: str | bool | None) -> list[str]:
 
 
 class _Connected(threading.local):
-    """The database connections of this thread: Django takes long to list them, and every release
-    asks. All that it had when it first asked, and those that were opened since."""
+    """The database connections of this thread. Every release asks for them, and Django takes long
+    to list them."""
 
     _known: list[weakref.ref[Any]] | None = None  # not before there are settings
 
@@ -98,12 +98,12 @@ class _Connected(threading.local):
         return self._known
 
     def may_have_a_transaction(self) -> bool:
-        """False when none is open. On an event loop, whose tasks have connections of their own,
-        Django has to be asked."""
+        """Return False if no transaction is open. On an event loop, where each task has connections
+        of its own, return True: Django has to be asked."""
         for ref in self._all():
             if getattr(ref(), "in_atomic_block", False):
                 return True
-        return asyncio._get_running_loop() is not None
+        return running_loop() is not None
 
 
 _connected = _Connected()
@@ -117,7 +117,7 @@ connection_created.connect(_note, dispatch_uid="django_redis_sync.locks.transact
 
 
 class _Pending(threading.local):
-    """The leases that this thread's open transactions give back."""
+    """The leases that the open transactions of this thread will release."""
 
     def __init__(self) -> None:
         self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
@@ -126,18 +126,19 @@ class _Pending(threading.local):
 _pending = _Pending()
 
 
-def refuse_twice(terms: Terms) -> None:
-    """RuntimeError where the open transaction holds the only permit: it would wait for itself."""
+def refuse_twice(terms: LeaseSettings) -> None:
+    """Raise RuntimeError if the open transaction holds the only permit: it would wait for
+    itself."""
     for lease in list(_pending.leases):
-        if lease.held and lease.is_of(terms.keys, terms.alias):
+        if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
-                f"{lease.name!r} is held until the open transaction ends, so it can't be waited "
-                "for in there: take it once, or use an RLock, which can be taken again."
+                f"{lease.name!r} is held until the open transaction ends, so waiting for it inside "
+                "that transaction would never end. Take it once, or use an RLock."
             )
 
 
 class _Releasing:
-    """Releases when it is called, or when it is dropped uncalled: the last of those in `left`."""
+    """Releases when it is called, or dropped without a call, as the last of those in `left`."""
 
     def __init__(self, lease: Lease, left: list[str]) -> None:
         thread = threading.get_ident()
@@ -154,8 +155,8 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
         return
     if threading.get_ident() == thread:
         _release_now(lease)
-    else:  # dropped by the garbage collector, on whichever thread
-        tell(partial(_release_now, lease))
+    else:  # dropped by the garbage collector, which runs on any thread
+        run_callbacks(partial(_release_now, lease))
 
 
 def _release_now(lease: Lease) -> None:
@@ -166,9 +167,9 @@ def _release_now(lease: Lease) -> None:
 
 
 def in_transaction(using: str = DEFAULT_DB_ALIAS) -> bool:
-    """Whether a transaction is open on this thread's connection.
+    """Return True if a transaction is open on this thread's connection.
 
-    That which a TestCase wraps around a test does not count: the tested code did not open it.
+    The transaction that a TestCase wraps around a test does not count.
     """
     if using not in _opened() or not connections[using].in_atomic_block:
         return False
@@ -177,39 +178,39 @@ def in_transaction(using: str = DEFAULT_DB_ALIAS) -> bool:
 
 
 def racing() -> str | None:
-    """The alias of a database with a transaction that outlives the release, or None."""
+    """Return the alias of a database with an open transaction, or None."""
     return next(iter(transactions_of(None)), None)
 
 
-#: What stands between a line of the project's and a warning: contextlib leaves our blocks.
+#: Packages between the project's code and a warning.
 _INSIDE = (__name__.split(".")[0], "contextlib")
-#: Warnings given outside of DEBUG, once each; so many at most: names may be made of arguments.
-_said: set[str] = set()
-_MOST_SAID = 20
+#: Subjects that were logged outside of DEBUG, once each. Names may be made of arguments.
+_logged: set[str] = set()
+_MAX_LOGGED = 20
 
 
 def warn_if_racing(what: str, remedy: str) -> None:
-    """Say when `what` is about to be given back before COMMIT.
+    """Warn if `what` is about to be released before a COMMIT.
 
-    With DEBUG it is a warning at the line that gives it back, else an error in the log, once for
-    each `what`.
+    With DEBUG, the warning names the line that releases it. Otherwise log an error, once for each
+    `what`.
     """
     alias = racing()
-    if alias is None or (not settings.DEBUG and (what in _said or len(_said) >= _MOST_SAID)):
+    if alias is None or (not settings.DEBUG and (what in _logged or len(_logged) >= _MAX_LOGGED)):
         return
     text = (
-        f"{what} is given back before the transaction on {alias!r} commits: the next to get it "
-        f"may still see the data as it was before. {remedy}"
+        f"{what} is released before the transaction on {alias!r} commits: the next holder may "
+        f"still read the data from before. {remedy}"
     )
     if settings.DEBUG:
         warnings.warn(text, TransactionRace, stacklevel=_level_outside())
     else:
-        _said.add(what)
+        _logged.add(what)
         logger.error("%s", text)
 
 
 def _level_outside() -> int:
-    """Of the caller's callers the first that is no code of this package, as `stacklevel` counts."""
+    """Return the `stacklevel` of the innermost caller outside of this package."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
@@ -218,6 +219,6 @@ def _level_outside() -> int:
 
 
 def _opened() -> list[str]:
-    """The databases that this thread has a connection object for; none is made."""
+    """Return the databases that this thread has a connection object for."""
     made: Callable[..., Any] = connections.all
     return [connection.alias for connection in made(initialized_only=True)]

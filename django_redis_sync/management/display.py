@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from django.core.management.color import Style
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..operators.audit import Act
-from ..operators.doctor import Finding
+from ..operators.facts import Holder, Share, Status, Waiter
+from ..operators.formats import duration, handed_over, moment, without_secrets
 from ..operators.history import add
-from ..operators.listing import Past
-from ..operators.names import Group
-from ..operators.status import Holder, Status, Unread, Waiter
-from ..operators.sums import AGAIN, Sums
-from ..operators.words import duration, handed_over, without_secrets
-from .looking import Seen
-from .terminal import Cell, Column, printable, table, wrap
+from ..operators.listing import INDEX_AGE, Group, Past, rejected
+from . import reports
+from .lookup import Seen
+from .terminal import Cell, Column, numbers, printable, table, texts, wrap
 
 #: Busy keys of a policy up to which the page of the policy shows the holders of each.
-MOST_DETAILED = 20
-#: Names that could not be read, of which it is said.
-MOST_UNREAD = 5
+MAX_DETAILED = 20
 
 
 # As people read them
@@ -40,28 +34,18 @@ def overview(seen: Seen, width: int | None, style: Style) -> list[str]:
 
 
 def _OVERVIEW() -> list[Column]:
-    return [
-        Column(_("NAME"), flexible=True),
-        Column(_("KEYS"), right=True),
-        Column(_("IN USE"), right=True),
-        Column(_("WAITING"), right=True),
-        Column(_("REFUSED"), right=True),
-        Column(_("HELD FOR"), right=True),
-        Column(_("WAITING FOR"), right=True),
-        Column(_("NOTES"), flexible=True),
-    ]
+    figures = (_("KEYS"), _("IN USE"), _("WAITING"), _("REJECTED"), _("HELD FOR"), _("WAITING FOR"))
+    return [*texts(_("NAME")), *numbers(*figures), *texts(_("NOTES"))]
 
 
 def _overview_row(group: Group, past: Past, style: Style) -> list[str | Cell]:
-    refused = sum(past[s.name, s.key].total.turned_away for s in group.all)
-    if group.sums is not None:
-        refused = group.sums.history.total.turned_away
+    bad = rejected(group, past)
     return [
         group.name,
         str(group.keys) if group.keys else "",
         _use(group, style),
         Cell(_least(group, group.waiting), style.WARNING if group.waiting else None),
-        Cell(_least(group, refused), style.WARNING) if refused else "",
+        Cell(_least(group, bad), style.WARNING) if bad else "",
         _oldest([h for s in group.all for h in s.holders], group.all[0].at),
         _oldest([w for s in group.all for w in s.waiters], group.all[0].at),
         Cell(", ".join(_notes(group.all)), style.NOTICE),
@@ -82,26 +66,9 @@ def _rest(seen: Seen, shown: int, width: int | None) -> list[str]:
     if seen.compared is not None:
         text = _("Compared were %d: the busiest by the sums, and those used last.")
         said.append(text % seen.compared)
+    if seen.indexed:
+        said.append(_("In order of an index of holders that is at most %d s old.") % INDEX_AGE)
     return [line for text in said for line in wrap(text, width)]
-
-
-def unread(found: Sequence[Unread]) -> str:
-    """A text about the names that could not be read; empty when there are none."""
-    if not found:
-        return ""
-    names = ", ".join(printable(one.display) for one in found[:MOST_UNREAD])
-    if len(found) > MOST_UNREAD:
-        names += ", …"
-    said = ngettext(
-        "%(n)d name can't be read: %(names)s. %(why)s",
-        "%(n)d names can't be read: %(names)s. %(why)s",
-        len(found),
-    )
-    return said % {
-        "n": len(found),
-        "names": names,
-        "why": printable(without_secrets(str(found[0].error))),
-    }
 
 
 def page(seen: Seen, width: int | None, style: Style) -> list[str]:
@@ -109,15 +76,15 @@ def page(seen: Seen, width: int | None, style: Style) -> list[str]:
     (group,) = seen.groups
     if not group.children:
         one = group.all[0]
-        head = [_headline(one, style), *_marks(one, width, style)]
+        head = [_headline(one, style), *members(one), *_marks(one, width, style)]
         return [*head, *_recently(seen, group, width, style), *_people(one, width, style)]
     told, busy = group.own, [s for s in group.children if _busy(s)]
     head = [_policy_line(group, style), *(_marks(told, width, style) if told else ())]
     head += [*_recently(seen, group, width, style), *_rest(seen, len(group.children), width)]
-    if group.sums is not None:
-        head += wrap(_exactness(group.sums), width)
-    if seen.ordered or len(busy) > MOST_DETAILED:
-        listed = group.children if seen.ordered else busy[:MOST_DETAILED]
+    if group.statistics is not None:
+        head += wrap(reports.exactness(group.statistics), width)
+    if seen.ordered or len(busy) > MAX_DETAILED:
+        listed = group.children if seen.ordered else busy[:MAX_DETAILED]
         return [*head, "", *_keys_table(seen, listed, width, style)]
     # A line about the policy is not repeated for each key; idle keys are left out.
     shown = [s for s in group.all if _busy(s) or (s is not told and _marks(s, width, style, told))]
@@ -137,57 +104,16 @@ def holders_table(
     rows: Sequence[tuple[Status, Holder | Waiter]], width: int | None, style: Style
 ) -> list[str]:
     """Holders and waiters of several names, as `clear` shows them."""
-    columns = [Column(_("NAME"), flexible=True), *_HOLDERS()]
+    columns = [*texts(_("NAME")), *_HOLDERS()]
     return table(columns, [[s.display, *_holder_row(s, one, style)] for s, one in rows], width)
 
 
-def acts(found: Sequence[Act], width: int | None, style: Style) -> list[str]:
-    """The acts of operators, the newest first."""
-    columns = [
-        Column(_("WHEN")),
-        Column(_("NAME"), flexible=True),
-        Column(_("WHAT"), flexible=True),
-        Column(_("WHO"), flexible=True),
-        Column(_("WHY"), flexible=True),
-    ]
-    rows: list[list[str | Cell]] = [
-        [
-            timezone.localtime(act.at).strftime("%Y-%m-%d %H:%M:%S"),
-            act.display,
-            act.said,
-            act.by,
-            act.reason,
-        ]
-        for act in found
-    ]
-    return table(columns, rows, width)
-
-
-def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[str]:
-    """Each finding, and the remedies of those that need any; how many there are of each."""
-    words = {
-        "ok": style.SUCCESS(_("ok")),
-        "warning": style.WARNING(_("warning")),
-        "error": style.ERROR(_("error")),
-    }
-    lines, room = [], None if width is None else width - 4
-    for one in found:
-        lines.append(f"{words[one.level]}: {printable(one.title)} [{one.id}]")
-        lines += [f"    {line}" for line in wrap(printable(one.where), room)]
-        lines += [f"    {line}" for line in wrap(printable(one.detail), room)]
-        lines += [f"    {line}" for line in wrap(printable(one.remedy), room)]
-    count = {level: sum(one.level == level for one in found) for level in words}
-    said = [
-        ngettext("%d error", "%d errors", count["error"]) % count["error"],
-        ngettext("%d warning", "%d warnings", count["warning"]) % count["warning"],
-        _("%d ok") % count["ok"],
-    ]
-    return [*lines, "", ", ".join(said)]
-
-
 def _people(one: Status, width: int | None, style: Style) -> list[str]:
-    """The holders and the waiters of a name."""
+    """The shares, the holders, and the waiters of a name."""
     lines = []
+    if one.shares:
+        lines += ["", *table(_SHARES(), [_share_row(share, style) for share in one.shares], width)]
+        lines += _hidden(one.share_count - len(one.shares))
     if one.holders:
         rows = [_holder_row(one, h, style) for h in one.holders]
         lines += ["", *table(_HOLDERS(), rows, width)]
@@ -203,89 +129,41 @@ def _people(one: Status, width: int | None, style: Style) -> list[str]:
 def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list[str]:
     """The last hour of a name and its keys in a sentence or two: was the limit too small?"""
     histories = [seen.past[s.name, s.key] for s in group.all]
-    if group.sums is not None:
+    if group.statistics is not None:
         # An advised limit is for a single name: of a policy the limit is each key's.
-        histories = [replace(group.sums.history, suggested_limit=None)]
-    c, minutes = add(h.total for h in histories), max(len(h.rows) for h in histories)
-    suggested = max((h.suggested_limit or 0 for h in histories), default=0)
-    of = ""
-    if not group.whole:
-        of = _(" (of the %d keys used last)") % len(group.children)
-    if not any(asdict(c).values()):
-        return [_("Last %d min") % minutes + of + ": " + _("nothing happened.")]
-    said = [_("granted %d") % (c.granted + c.waited)]
-    if c.waited:
-        words = {"n": c.waited, "mean": duration(c.wait_seconds / c.waited)}
-        said.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
-    if c.released:
-        said.append(_("held %s on average") % duration(c.held_seconds / c.released))
-    if group.sums is not None:
-        said += _quantiles(group.sums)
-    said.append(_("at most %d in use") % c.peak)
-    trouble = {
-        "rejected": _("rejected %d"),
-        "shadow_rejected": _("would have rejected %d"),
-        "timed_out": _("timed out %d"),
-        "reclaimed": _("reclaimed %d"),
-        "lost": _("lost %d"),
-    }
-    bad = [text % getattr(c, name) for name, text in trouble.items() if getattr(c, name)]
-    lines = wrap(_("Last %d min") % minutes + of + ": " + ", ".join(said) + ".", width)
-    if bad:
-        lines += _warn(_("Trouble: ") + ", ".join(bad) + ".", width, style)
-    if suggested:
-        limits = {"limit": suggested, "now": _limit(group.limit)}
-        text = _("A limit of %(limit)d would have been enough; it is %(now)s now.") % limits
-        lines += _warn(text, width, style)
-    return lines
+        histories = [replace(group.statistics.history, suggested_limit=None)]
+    best = max(histories, key=lambda h: h.suggested_limit or 0)
+    whole = replace(best, total=add(h.total for h in histories))
+    of = "" if group.whole else _(" (of the %d keys used last)") % len(group.children)
+    return reports.events(whole, width, style, of, group.statistics, group.limit)
 
 
-def _quantiles(sums: Sums) -> list[str]:
-    """Upper bounds of half and of nearly all durations of the last hour or two."""
-    texts = {
-        _("half waited less than %(p50)s, 95 %% less than %(p95)s"): sums.waited,
-        _("half held less than %(p50)s, 95 %% less than %(p95)s"): sums.held,
-    }
+def _SHARES() -> list[Column]:
     return [
-        text % {"p50": duration(found.p50), "p95": duration(found.p95)}
-        for text, found in texts.items()
-        if found.p50 is not None and found.p95 is not None
+        Column(_("SHARE"), flexible=True),
+        Column(_("IN USE"), right=True),
+        Column(_("WAITING"), right=True),
     ]
 
 
-def _exactness(sums: Sums) -> str:
-    """How fresh the sums are, and how much may hide behind the keys that are shown."""
-    said = _("Sums are %d s old at most.") % AGAIN
-    if sums.refused_off:
-        text = _("A key may have been refused %d times more than is known of it.")
-        said += " " + text % sums.refused_off
-    return said
-
-
-def _warn(text: str, width: int | None, style: Style) -> list[str]:
-    return [style.WARNING(line) for line in wrap(printable(text), width)]
+def _share_row(share: Share, style: Style) -> list[str | Cell]:
+    full = share.limit is not None and share.in_use >= share.limit
+    used = str(share.in_use) if share.limit is None else f"{share.in_use}/{share.limit}"
+    return [
+        share.name or _("(none)"),
+        Cell(used, style.WARNING if full else None),
+        Cell(str(share.waiting), style.WARNING if share.waiting else None),
+    ]
 
 
 def _HOLDERS() -> list[Column]:
-    return [
-        Column(_("HOLDER")),
-        Column(_("HELD FOR"), right=True),
-        Column(_("LEASE LEFT"), right=True),
-        Column(_("PERMITS"), right=True),
-        Column(_("WHERE"), flexible=True),
-        Column(_("WHO"), flexible=True),
-    ]
+    figures = (_("HELD FOR"), _("LEASE LEFT"), _("PERMITS"))
+    return [Column(_("HOLDER")), *numbers(*figures), *texts(_("WHERE"), _("WHO"))]
 
 
 def _WAITERS() -> list[Column]:
-    return [
-        Column("#", right=True),
-        Column(_("WAITER")),
-        Column(_("WAITS FOR"), right=True),
-        Column(_("PERMITS"), right=True),
-        Column(_("WHERE"), flexible=True),
-        Column(_("WHO"), flexible=True),
-    ]
+    figures = numbers(_("WAITS FOR"), _("PERMITS"))
+    return [*numbers("#"), Column(_("WAITER")), *figures, *texts(_("WHERE"), _("WHO"))]
 
 
 def _holder_row(one: Status, h: Holder | Waiter, style: Style) -> list[str | Cell]:
@@ -294,17 +172,25 @@ def _holder_row(one: Status, h: Holder | Waiter, style: Style) -> list[str | Cel
     state = ""
     if isinstance(h, Waiter):
         left = _("waits, place %d") % h.position
-    elif h.stuck:
+    elif h.permanent:
         left = Cell(_("permanent"), style.WARNING)
     else:
         left = duration(h.ends_in) + ("*" if h.state == "handed" else "")
         state = _("(released, kept by min_hold)") if h.state == "kept" else ""
-    return [h.id, since, left, _permits(h.permits), _where(h.label), _who(h.label, state)]
+    who = _who(h.label, state, h.share)
+    return [h.id, since, left, _permits(h.permits), _where(h.label), who]
 
 
 def _waiter_row(one: Status, w: Waiter, style: Style) -> list[str | Cell]:
     waits = duration((one.at - w.since).total_seconds())
-    who = _who(w.label, "" if w.alive else _("(silent)"))
+    state = "" if w.alive else _("(silent)")
+    if w.next_try:
+        left = (w.next_try - one.at).total_seconds()
+        facts = {"count": w.sendings, "left": duration(max(0, left))}
+        state = _("(away, sent %(count)d times, due in %(left)s)") % facts
+        if not w.alive:
+            state = _("(away, sent %(count)d times, overdue)") % facts
+    who = _who(w.label, state, w.share)
     return [str(w.position), w.id, waits, _permits(w.permits), _where(w.label), who]
 
 
@@ -317,9 +203,11 @@ def _where(label: Mapping[str, Any]) -> str:
     return ":".join(parts)
 
 
-def _who(label: Mapping[str, Any], state: str = "") -> str:
+def _who(label: Mapping[str, Any], state: str = "", share: str = "") -> str:
     # Oddities come first: the end of a line may be cut.
     parts = [f"{state} {label.get('label', '')}".strip()] if state or "label" in label else []
+    if share:
+        parts.append(_("share %s") % share)
     if "user" in label:
         parts.append(_("user %s") % label["user"])
     if "request" in label:
@@ -344,7 +232,10 @@ def _headline(one: Status, style: Style) -> str:
     elif one.kind == "read/write":
         state = ngettext("%d reader", "%d readers", one.in_use) % one.in_use
     else:
-        state = _("%(used)d of %(limit)s in use") % {"used": one.in_use, "limit": _limit(one.limit)}
+        state = _("%(used)d of %(limit)s in use") % {
+            "used": one.in_use,
+            "limit": reports.shown_limit(one.limit),
+        }
     if one.waiting:
         state += ", " + ngettext("%d waits", "%d wait", one.waiting) % one.waiting
     return f"{name}: {state}"
@@ -361,25 +252,43 @@ def _policy_line(group: Group, style: Style) -> str:
     return line if group.limit is None else line + _(", limit %d each") % group.limit
 
 
+def members(one: Status) -> list[str]:
+    """A line for each server of a quorum."""
+    lines = []
+    for member in one.members:
+        if member.error is not None:
+            state = _("no answer: %s") % without_secrets(str(member.error))
+        else:
+            state = _("held by %s") % ", ".join(member.holders) if member.holders else _("free")
+            state += ", " + _("paused") if member.paused else ""
+        lines.append(f"  {printable(member.alias)}: {printable(state)}")
+    return [_("On a quorum of %d servers:") % len(lines), *lines] if lines else []
+
+
 def _marks(one: Status, width: int | None, style: Style, told: Status | None = None) -> list[str]:
     """An operator's marks on it, and its oddities; not those already `told` of its policy."""
     said = []
     if one.paused_since is not None and not (told and told.paused):
         words = {"for": duration((one.at - one.paused_since).total_seconds()), "name": _words(one)}
-        said.append(
-            _("Paused for %(for)s: nobody new gets in. Undo: locks resume %(name)s") % words
-        )
+        text = _("Paused for %(for)s: nothing new is granted. Undo: locks resume %(name)s")
+        if one.paused_until is not None:
+            words["until"] = moment(one.paused_until)
+            text = _(
+                "Paused for %(for)s, until %(until)s: nothing new is granted. Undo: locks resume "
+                "%(name)s"
+            )
+        said.append(text % words)
     if one.override is not None and not (told and told.override == one.override):
-        limits = {"limit": one.override, "said": _limit(one.callers_limit)}
+        limits = {"limit": one.override, "said": reports.shown_limit(one.callers_limit)}
         said.append(_("An operator set the limit to %(limit)d; callers say %(said)s.") % limits)
-    if one.clash is not None and one is not told:
-        before, when = one.clash
+    if one.conflicting_limit is not None and one is not told:
+        before, when = one.conflicting_limit
         ago = duration((one.at - when).total_seconds())
-        clash = {"one": _limit(one.callers_limit), "other": before, "ago": ago}
+        clash = {"one": reports.shown_limit(one.callers_limit), "other": before, "ago": ago}
         said.append(
             _("Callers disagree on the limit: %(one)s and, %(ago)s ago, %(other)d.") % clash
         )
-    return [line for text in said for line in _warn(text, width, style)]
+    return [line for text in said for line in reports.warn(text, width, style)]
 
 
 def _words(one: Status) -> str:
@@ -389,20 +298,17 @@ def _words(one: Status) -> str:
 
 
 def _notes(some: Sequence[Status]) -> list[str]:
-    notes = []
-    if any(s.paused for s in some):
-        notes.append(_("paused"))
-    if any(s.override is not None for s in some):
-        notes.append(_("resized"))
-    if any(s.clash is not None for s in some):
-        notes.append(_("callers disagree"))
-    if any(h.stuck for s in some for h in s.holders):
-        notes.append(_("permanent"))
-    return notes
+    notes = {
+        _("paused"): any(s.paused for s in some),
+        _("resized"): any(s.override is not None for s in some),
+        _("callers disagree"): any(s.conflicting_limit is not None for s in some),
+        _("permanent"): any(h.permanent for s in some for h in s.holders),
+    }
+    return [note for note, applies in notes.items() if applies]
 
 
 def _use(group: Group, style: Style) -> Cell:
-    if group.children:
+    if group.keys:
         return Cell(_least(group, group.in_use))
     one = group.all[0]
     if one.exclusive:
@@ -411,10 +317,6 @@ def _use(group: Group, style: Style) -> Cell:
         return Cell(str(one.in_use))
     full = one.in_use >= one.limit
     return Cell(f"{one.in_use}/{one.limit}", style.WARNING if full else None)
-
-
-def _limit(limit: int | None) -> str:
-    return "–" if limit is None else str(limit)
 
 
 def _oldest(some: Sequence[Holder | Waiter], at: datetime) -> str:

@@ -1,4 +1,4 @@
-"""`locks run`: a command under a permit. It ends when the permit is lost, and with this process."""
+"""`locks run`: a command under a permit. It ends if the permit is lost, and with this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .. import conf
 from ..exceptions import SyncError
 from ..locks.lease import Lease
 from ..locks.semaphore import Semaphore
-from ..operators.words import without_secrets
+from ..operators.formats import without_secrets
 from .terminal import printable
 
 #: Exit codes beside the command's own: sysexits.h's words for "later" and for "no service".
@@ -30,7 +30,7 @@ UNAVAILABLE, NOT_ACQUIRED, LOST, CANNOT_RUN, NOT_FOUND = 69, 75, 76, 126, 127
 #: Seconds between SIGTERM and SIGKILL for a command whose permit is lost.
 PATIENCE = 10.0
 #: Seconds between two looks at whether the permit is still held. Local: they cost no round trip.
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 
@@ -38,7 +38,7 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunOptions:
     """The permit to hold while the command runs. `wait` None: as long as it takes."""
 
     name: str
@@ -49,27 +49,28 @@ class Order:
     using: str | None
 
 
-def run(order: Order, command: Sequence[str], stderr: Any) -> int:
-    """The exit code. Unavailable when Redis can't be reached before the command was started."""
+def run(options: RunOptions, command: Sequence[str], stderr: Any) -> int:
+    """Run the command and return its exit code. Raise Unavailable if Redis can't be reached before
+    the command was started."""
     job = _Job(command, stderr)
     missing = _missing(command[0])
     if missing is not None:
         return job.not_run(missing)
     with job.signals():
-        lease = _semaphore(order, command).take()
+        lease = _semaphore(options, command)._take()
         if not isinstance(lease, Lease):
-            if order.skip and lease.why.skippable:
+            if options.skip and lease.why.skippable:
                 return 0
             why = translate(lease.why.sentence).format(detail=lease.detail)
-            words = {"name": printable(order.name), "why": why}
+            words = {"name": printable(options.name), "why": why}
             stderr.write(_("%(name)s was not acquired: %(why)s.") % words)
             return NOT_ACQUIRED
-        return job.under(lease)
+        return job.run_with(lease)
 
 
 def _missing(program: str) -> OSError | None:
-    """Why there is nothing to run, found out before the permit is asked for: min_hold would keep
-    it, and no host would run anything for so long."""
+    """Return why the program can't be run, before the permit is acquired: `min_hold` would keep
+    the permit, and no host could run the command meanwhile."""
     if shutil.which(program) is not None:
         return None
     there = os.sep in program and os.path.exists(program)
@@ -77,17 +78,17 @@ def _missing(program: str) -> OSError | None:
     return OSError(number, os.strerror(number))  # of the subclass that goes with the number
 
 
-def _semaphore(order: Order, command: Sequence[str]) -> Semaphore:
-    named = conf.current().named(order.name)
-    limit = order.limit or (None if "limit" in named else 1)
-    wait = 0.0 if order.skip and order.wait is None else order.wait
+def _semaphore(options: RunOptions, command: Sequence[str]) -> Semaphore:
+    named = conf.current().named(options.name)
+    limit = options.limit or (None if "limit" in named else 1)
+    wait = 0.0 if options.skip and options.wait is None else options.wait
     return Semaphore(
-        order.name,
+        options.name,
         limit,
         blocking_timeout=float("inf") if wait is None else wait,
         renew=True,
-        min_hold=order.min_hold,
-        using=order.using,
+        min_hold=options.min_hold,
+        using=options.using,
         # Arguments may hold secrets.
         label=f"locks run: {PurePath(command[0]).name}",
     )
@@ -115,28 +116,28 @@ class _Job:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def under(self, lease: Lease) -> int:
-        """Start the command, watch it and the lease, give the lease back."""
+    def run_with(self, lease: Lease) -> int:
+        """Start the command, watch it and the lease, and release the lease."""
         ended = False
         try:
             self._start(lease)
-            while not self._done.wait(_LOOK) and self._running():
+            while not self._done.wait(_POLL_INTERVAL) and self._running():
                 if not lease.held:
-                    self._say(_("The permit is lost: ending the command."))
-                    self._end()
+                    self._write(_("The permit is lost: ending the command."))
+                    self._terminate()
                     ended = True
         except OSError as error:
             return self.not_run(error)
         finally:
             self._clean_up()
-            self._give_back(lease, quietly=ended)
+            self._release(lease, quietly=ended)
         assert self._child is not None
         code = self._child.returncode
         return LOST if ended else 128 - code if code < 0 else code
 
     def not_run(self, error: OSError) -> int:
-        """Say that the command could not be started; its exit code."""
-        self._say(f"{printable(self._command[0])}: {error.strerror}")
+        """Write that the command could not be started, and return the exit code."""
+        self._write(f"{printable(self._command[0])}: {error.strerror}")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
 
     def _clean_up(self) -> None:
@@ -181,7 +182,7 @@ class _Job:
             sys.exit(128 + number)
 
     def _send(self, number: int) -> bool:
-        """Whether a process of the group was there to get it."""
+        """Return True if a process of the group got the signal."""
         assert self._child is not None
         try:
             os.killpg(self._child.pid, number)
@@ -189,18 +190,20 @@ class _Job:
             return False
         return True
 
-    def _end(self) -> None:
-        """SIGTERM to all of it, and SIGKILL to those that don't end: the watchdog's work."""
+    def _terminate(self) -> None:
+        """Have the watchdog end the process group: SIGTERM, then SIGKILL."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._lifeline, str(PATIENCE).encode())
         self._done.wait()
 
-    def _give_back(self, lease: Lease, quietly: bool) -> None:
+    def _release(self, lease: Lease, quietly: bool) -> None:
         try:
             lease.release()
         except SyncError as error:
             if not quietly:
-                self._say(_("The permit could not be given back: %s") % without_secrets(str(error)))
+                self._write(
+                    _("The permit could not be given back: %s") % without_secrets(str(error))
+                )
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._stderr.write(text)

@@ -99,6 +99,16 @@ class Column:
     flexible: bool = False
 
 
+def texts(*titles: str) -> list[Column]:
+    """Return columns that give way on a narrow terminal."""
+    return [Column(title, flexible=True) for title in titles]
+
+
+def numbers(*titles: str) -> list[Column]:
+    """Return right-aligned columns."""
+    return [Column(title, right=True) for title in titles]
+
+
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None
 ) -> list[str]:

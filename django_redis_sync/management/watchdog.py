@@ -1,14 +1,15 @@
-"""Runs a command for `locks run`, and ends all of it when that process ends: a program of its own.
+"""A program that runs a command for `locks run`, and ends its process group when `locks run` dies.
 
     python -IS watchdog.py LIFELINE COMMAND ...
 
-LIFELINE is a file descriptor to read. It ends with the process that holds its other end, even by
-SIGKILL, when the permit is renewed no more: then every descendant of the command is killed,
-those with a session of their own too. A number of seconds that comes on it asks for the same with
-that much patience. Else this exits as the command does, with a shell's code.
+LIFELINE is a file descriptor to read. It ends when `locks run` does, even by SIGKILL, so that the
+permit is no longer renewed: then this program kills its process group, which the command is in. If
+a number of seconds arrives on it, the group gets SIGTERM, and SIGKILL once the command has ended or
+these seconds are over. Otherwise this program exits as the command does, with a shell's code. It
+does not reach a process that left the group, such as a daemon.
 """
 
-# It imports nothing of the package, so that it is up at once and small.
+# It imports nothing of the package, so that it is small and starts at once.
 from __future__ import annotations
 
 import contextlib
@@ -17,94 +18,40 @@ import select
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import NoReturn
 
-# They reach the command by themselves, for its process group is ours. We stay, to look after it.
+#: Signals to the group. The command gets them itself; this program ignores them and stays.
 PASSED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTSTP")
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-#: Seconds between two looks at the processes still there.
-LOOK = 0.02
-
-received: list[int] = []
+POLL_INTERVAL = 0.02
 
 
-def prctl(option: int, value: int) -> None:
-    """Of Linux only; elsewhere a descendant that left the process group is out of reach."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def descendants() -> list[int] | None:
-    """All that came from this process and live; None where there is no /proc."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                parents[int(stat.parent.name)] = int(parent)
-    if not parents:
-        return None
-    found, fresh = set[int](), {os.getpid()}
-    while fresh:
-        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
-        found |= fresh
-    return list(found)
-
-
-def signal_all(number: int) -> bool:
-    """Whether a process was there to get it."""
-    found = descendants()
-    if found is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(os.getpgrp(), number)
-        return bool(reap(None))
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-    return bool(found)
-
-
-def end(patience: float) -> NoReturn:
-    """SIGTERM to all, and SIGKILL to those still there after `patience` seconds."""
+def end(command: int, patience: float) -> NoReturn:
+    """End the process group, this program with it."""
     give_up_at = time.monotonic() + patience
     if patience:
-        signal_all(signal.SIGTERM)
-        signal_all(signal.SIGCONT)
-    while time.monotonic() < give_up_at and signal_all(0):
-        reap(None)
-        time.sleep(LOOK)
-    while signal_all(signal.SIGKILL):
-        reap(None)
-        time.sleep(LOOK)
+        os.killpg(0, signal.SIGTERM)
+        os.killpg(0, signal.SIGCONT)
+    while time.monotonic() < give_up_at and exit_code(command) is None:
+        time.sleep(POLL_INTERVAL)
+    os.killpg(0, signal.SIGKILL)
     os._exit(128 + signal.SIGKILL)
 
 
-def reap(command: int | None) -> int | None:
-    """Take note of those that ended; the exit code of `command` if it is among them. For None:
-    1 while there is a child."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return 1 if command is None else None
-            if pid == command:
-                code = os.waitstatus_to_exitcode(status)
-                return 128 - code if code < 0 else code
-    return None
+def exit_code(command: int) -> int | None:
+    """Return the shell's exit code of the command, or None while it runs."""
+    pid, status = os.waitpid(command, os.WNOHANG)
+    if not pid:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
 
 
-def become(words: list[str], watchdog: int) -> NoReturn:
-    """The command, in this process."""
+def execute(words: list[str]) -> NoReturn:
+    """Become the command."""
     for name in PASSED:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != watchdog:  # it died before we asked
-        os._exit(128 + signal.SIGKILL)
     try:
         os.execvp(words[0], words)  # noqa: S606
     except OSError as error:
@@ -113,15 +60,14 @@ def become(words: list[str], watchdog: int) -> NoReturn:
 
 
 def start(words: list[str]) -> int:
-    """The command's process. A signal that came before it was there is passed on to it."""
+    """Start the command and return its pid. Pass on signals that came before it was there."""
     numbers = [getattr(signal, name) for name in PASSED]
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in (*numbers, signal.SIGCHLD):
-        signal.signal(number, lambda number, frame: received.append(number))
-    watchdog = os.getpid()
+        signal.signal(number, lambda number, frame: None)
     pid = os.fork()
     if not pid:
-        become(words, watchdog)
+        execute(words)
     early = {number for number in signal.sigpending() if number in numbers}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     for number in early:
@@ -130,7 +76,6 @@ def start(words: list[str]) -> int:
 
 
 def main(lifeline: int, words: list[str]) -> NoReturn:
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
     awake, wake = os.pipe()
     for end_of in (awake, wake):
         os.set_blocking(end_of, False)
@@ -138,12 +83,12 @@ def main(lifeline: int, words: list[str]) -> NoReturn:
     os.set_inheritable(lifeline, False)
     command = start(words)
     while True:
-        code = reap(command)
+        code = exit_code(command)
         if code is not None:
             os._exit(code)
         ready, _, _ = select.select([lifeline, awake], [], [])
         if lifeline in ready:
-            end(float(os.read(lifeline, 64) or 0))
+            end(command, float(os.read(lifeline, 64) or 0))
         with contextlib.suppress(BlockingIOError):
             os.read(awake, 4096)
 

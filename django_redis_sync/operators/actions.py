@@ -1,43 +1,44 @@
-"""The acts of an operator: free, pause, resume, resize. Each takes effect in every process at once.
+"""What operators do to a name: clear, pause, resume, resize, reset. Each takes effect in every
+process at once.
 
-Each is recorded with `by` (the operator; by default the process's user) and `reason`.
+Each action that changes something is recorded with `by` (the operator; by default the user of the
+process) and `reason`.
 
-A mark of a policy (`pause`, `resize` without a key) is kept once and holds for all of its keys: at
-once in this process, within a second in the others (engine/marks.py). `resume` and `reset` of a
-single key take that one out of it.
-
-The a-twins run on a thread: people act seldom, and an act has a single implementation.
+An override of a policy (`pause`, `resize` without a key) is stored once and holds for all of its
+keys: at once in this process, within a second in the others (engine/overrides.py). `resume` and
+`reset` of a single key exempt that key.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from asgiref.sync import sync_to_async
+from redis.exceptions import ConnectionError
 
 from .. import conf
-from ..engine.commands import command
-from ..engine.drivers import error_of
-from ..engine.keeper import keeper
-from ..engine.marks import operating, refresh
-from ..engine.pools import many_anew_if_cut
+from ..engine.drivers import command, error_of
+from ..engine.overrides import operating, refresh
+from ..engine.pools import retry_many_if_disconnected
+from ..engine.quorum import Quorum
+from ..engine.renewal import renewer
 from ..engine.server import server_of
-from ..engine.wire import ATTEMPT
+from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
-from ..protocol.keys import Keys, keys_of, marks_key, split
+from ..protocol.keys import Keys, display, keys_of, marks_key, pause_of, unquote
 from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import MOST_PERMITS
-from .audit import MOST_IDS, person, record
-from .names import marked_key, marked_keys
-from .status import Holder, Status, Waiter, status_of, statuses
-from .words import display
+from .audit import MAX_IDS, person, record
+from .facts import Holder, Status, Waiter
+from .names import alias_of, overrides
+from .status import status_of
 
 logger = logging.getLogger("django_redis_sync")
 
+#: Seconds that a pause may last at most: ten years.
+MAX_PAUSE = 10 * 366 * 86_400
 _BATCH = 500
 
 
@@ -59,11 +60,12 @@ def clear(
     by: str = "",
     reason: str = "",
 ) -> list[Cleared]:
-    """Take the lease, or the place in the queue, of those in `status` that `tokens` name.
+    """End the leases, or the waiting, of those in `status` that `tokens` name.
 
     `tokens`: tokens or ids of `status.holders` and `status.waiters`. Later arrivals are not
-    touched; the next waiter gets in at once; the evicted holder gets LeaseLost at its next renewal.
-    ValueError for a token that `status` does not show, Unavailable when Redis can't be reached.
+    touched. The next waiter is admitted at once, and the evicted holder gets LeaseLost at its next
+    renewal. Raise ValueError for a token that `status` does not show. Raise Unavailable if Redis
+    can't be reached, or if a majority of a quorum may still have the lease.
     """
     shown = {one.token: one for one in status.everyone}
     by_id = {one.id: one for one in shown.values()}
@@ -73,35 +75,70 @@ def clear(
         if one is None:
             raise ValueError(f"{status.display!r} shows no holder or waiter {token[:8]!r}")
         chosen[one.token] = one
-    keys = _keys(status.name, status.key, using)
+    alias = using or conf.current().cache
+    if status.members:
+        alias = alias_of(status.name, alias)
+    keys = _keys(status.name, status.key, alias)
     steps = [
         Run("clear", keys.declared, (token, keys.mark, keys.keep), ATTEMPT) for token in chosen
     ]
+    ended = _ended(steps, alias)
     cleared = []
-    replies = _replies(steps, server_of(using or conf.current().cache).many(steps))
-    for one, reply in zip(chosen.values(), replies, strict=True):
-        cleared.append(Cleared(one.id, one, reply[0] == "ok", status.display))
-        _log("cleared", status.display, id=one.id, done=reply[0] == "ok", **_who(one))
+    for one, done in zip(chosen.values(), ended, strict=True):
+        cleared.append(Cleared(one.id, one, done, status.display))
+        _log("cleared", status.display, id=one.id, done=done, **_labels(one))
     ids = [one.id for one in cleared if one.done]
     if ids:
-        said = {"by": by or person(), "reason": reason, "ids": ids[:MOST_IDS]}
-        amount = len(ids) if len(ids) > MOST_IDS else None
-        record("clear", status.name, status.key, using, **said, amount=amount)
+        details = {"by": by or person(), "reason": reason, "ids": ids[:MAX_IDS]}
+        amount = len(ids) if len(ids) > MAX_IDS else None
+        record("clear", status.name, status.key, using, **details, amount=amount)
     return cleared
 
 
+def _ended(steps: Sequence[Run], alias: str) -> list[bool]:
+    """Return for each `clear` step whether it ended something."""
+    if not isinstance(alias, Quorum):
+        replies = _replies(steps, server_of(alias).many(steps))
+        return [reply[0] == "ok" for reply in replies]
+    by_member = [server_of(member).many(steps) for member in alias.aliases]
+    ended = []
+    for step, answers in zip(steps, zip(*by_member, strict=True), strict=True):
+        good = [answer for answer in answers if not isinstance(answer, Failure)]
+        if len(good) < alias.need:
+            failed = [m for m, a in zip(alias.aliases, answers, strict=True) if a not in good]
+            words = (
+                f"{', '.join(failed)} did not answer: a majority of the quorum may still have it"
+            )
+            raise error_of(Failure(ConnectionError(words), clock(), "unanswered"), step)
+        ended.append(any(answer.reply[0] == "ok" for answer in good))
+    return ended
+
+
 def pause(
-    name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
+    name: str,
+    key: str | None = None,
+    using: str | None = None,
+    *,
+    seconds: float | None = None,
+    by: str = "",
+    reason: str = "",
 ) -> list[str]:
-    """Grant nothing new, until `resume`; holders finish. The names paused, as people see them."""
-    return _mark("pause", name, key, using, by, reason)
+    """Grant nothing new until `resume()`, or for `seconds` by the server's clock; holders finish.
+
+    A name that is paused stays paused since the time that it was, also if `seconds` is new. Return
+    the display names of what was paused, none if it was paused like this before.
+    """
+    if seconds is not None and not 0 < seconds <= MAX_PAUSE:
+        raise ValueError(f"seconds must be above 0 and at most {MAX_PAUSE}, not {seconds!r}")
+    return _Change("pause", name, key, using).make(by, reason, seconds=seconds)
 
 
 def resume(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
-    """Take `pause` back; waiters get in at once."""
-    return _mark("resume", name, key, using, by, reason)
+    """Undo `pause()` and admit waiters as far as the limit allows. Return the display names of what
+    was resumed, none if nothing was paused."""
+    return _Change("resume", name, key, using).undo(by, reason)
 
 
 def resize(
@@ -113,129 +150,112 @@ def resize(
     by: str = "",
     reason: str = "",
 ) -> list[str]:
-    """An operator's limit, above what the callers say, until `reset`. No holder is thrown out.
+    """Set a limit that overrides the callers' until `reset()`. No holder is evicted.
 
-    TypeError or ValueError for no limit, WrongKind for a read/write lock, which has none.
+    Return the display names of what was resized, none if that was its limit before. Raise TypeError
+    or ValueError for an impossible limit, and WrongKind for a read/write lock or a quorum, which
+    have no limit to set.
     """
     conf.whole("limit", limit, MOST_PERMITS)
+    change = _Change("resize", name, key, using)
+    if isinstance(change.alias, Quorum):
+        raise WrongKind(f"{display(name, key)!r} is a lock on a quorum: its limit is 1")
     if status_of(name, key, using=using).kind != "plain":
         raise WrongKind(f"{display(name, key)!r} is a read/write lock: it has no limit")
-    return _mark("resize", name, key, using, by, reason, limit)
+    return change.make(by, reason, limit=limit)
 
 
 def reset(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
-    """Take `resize` back: the callers' limit rules again."""
-    return _mark("reset", name, key, using, by, reason)
+    """Undo `resize()`: the callers' limit applies again. Return the display names of what was
+    reset, none if nothing was resized."""
+    return _Change("reset", name, key, using).undo(by, reason)
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
+class _Change:
+    """A change of an override: the pause (field "p" of the registry) or the limit ("l")."""
+
+    def __init__(self, verb: str, name: str, key: str | None, using: str | None) -> None:
+        self.verb, self.name, self.key, self._using = verb, name, key, using
+        self.alias = alias_of(name, using) if key is None else using or conf.current().cache
+        self._field = "p" if verb in ("pause", "resume") else "l"
+        self._keys = _keys(name, key, self.alias)
+        self._registry = marks_key(conf.current().prefix(self.alias))
+        self._stored = overrides(self.alias)
+        # Of a policy, also the keys with an override of their own or an exemption.
+        self._names = [self._keys]
+        if key is None:
+            fields, start = (self._field, f"x{self._field}"), f"{self._keys.quoted}@"
+            found = {
+                quoted.removeprefix(start)
+                for which, _, quoted in (entry.partition(":") for entry in self._stored)
+                if which in fields and quoted.startswith(start)
+            }
+            self._names += [_keys(name, unquote(one), self.alias) for one in sorted(found)]
+
+    def make(
+        self, by: str, reason: str, seconds: float | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Override the name; its keys lose their exemptions."""
+        stored = self._stored.get(f"{self._field}:{self._keys.quoted}", "")
+        exempt = [f"x{self._field}:{one.quoted}" for one in self._names]
+        until = None
+        if limit is not None:
+            value = str(limit)
+        else:
+            second, micros = map(int, command(self.alias, "TIME"))
+            now = second * 1000 + micros // 1000
+            since = pause_of(stored)[0] or now
+            until = None if seconds is None else now + round(seconds * 1000)
+            value = str(since) if until is None else f"{since} {until}"
+        if value == stored and not any(entry in self._stored for entry in exempt):
+            return []
+        # Listed before it is paused: nothing may stay paused that is not shown.
+        command(self.alias, "HSET", self._registry, f"{self._field}:{self._keys.quoted}", value)
+        self._operate(self._names[:1], value)
+        command(self.alias, "HDEL", self._registry, *exempt)
+        return self._done(self._names[:1], by, reason, limit=limit, until=until)
+
+    def undo(self, by: str, reason: str) -> list[str]:
+        """Remove the override of the name and of its keys; exempt a key from its policy's."""
+        policy = self._keys.quoted.partition("@")[0] if self.key is not None else ""
+        entries = [f"{self._field}:{one.quoted}" for one in self._names]
+        exemption = f"x{self._field}:{self._keys.quoted}"
+        by_policy = f"{self._field}:{policy}" in self._stored and exemption not in self._stored
+        if not by_policy and not any(entry in self._stored for entry in entries):
+            return []
+        self._operate(self._names)
+        command(self.alias, "HDEL", self._registry, *entries, *(f"x{one}" for one in entries))
+        if f"{self._field}:{policy}" in self._stored:
+            command(self.alias, "HSET", self._registry, exemption, 1)
+        return self._done(self._names, by, reason)
+
+    def _operate(self, names: Sequence[Keys], value: str = "") -> None:
+        """Run the steps, which may run twice. Raise Unavailable if any of them failed."""
+        for start in range(0, len(names), _BATCH):
+            steps = [operating(one, self.verb, value) for one in names[start : start + _BATCH]]
+            _replies(steps, retry_many_if_disconnected(server_of(self.alias).many, steps))
+
+    def _done(self, names: Sequence[Keys], by: str, reason: str, **details: Any) -> list[str]:
+        # At once in this process; the others see it within a second.
+        server = server_of(self.alias)
+        refresh(server, self._registry)
+        renewer(self.alias).housekeeper.marks.poke(server)
+        _log(self.verb, self._keys.display, names=len(names), **details)
+        record(
+            self.verb, self.name, self.key, self._using, by=by or person(), reason=reason, **details
+        )
+        return [one.display for one in names]
 
 
-def _twin(act: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The act on a thread, for async code."""
-
-    @wraps(act)
-    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await sync_to_async(act, thread_sensitive=False)(*args, **kwargs)
-
-    twin.__name__ = twin.__qualname__ = f"a{act.__name__}"
-    return twin
-
-
-aclear, apause, aresume = _twin(clear), _twin(pause), _twin(resume)
-aresize, areset = _twin(resize), _twin(reset)
-
-
-def _mark(
-    how: str,
-    name: str,
-    key: str | None,
-    using: str | None,
-    by: str,
-    reason: str,
-    value: int | None = None,
-) -> list[str]:
-    alias, keys = using or conf.current().cache, _keys(name, key, using)
-    field = "p" if how in ("pause", "resume") else "l"
-    # Of a policy, those of its children too that have a mark of their own or are taken out of its.
-    own = marked_keys(name, field, using=using) if key is None else []
-    names = [keys, *(_keys(name, one, using) for one in own)]
-    if how in ("pause", "resize"):
-        shown = names[:1]
-        _set(alias, how, field, names, value)
-    else:
-        shown = names
-        _take_back(alias, how, field, names)
-        if key is not None and keys.marked(0, 0)["pl".index(field)]:  # by its policy
-            _take_out(alias, field, keys)
-    # At once in this process; the others see it within a second.
-    keeper(alias).clerk.marks.poke(server_of(alias))
-    _log(how, keys.display, names=len(shown), value=value)
-    record(how, name, key, using, by=by or person(), reason=reason, limit=value)
-    return [one.display for one in shown]
-
-
-def _set(alias: str, how: str, field: str, names: Sequence[Keys], value: int | None) -> None:
-    """Mark the first of `names`; the others are taken out of it no longer."""
-    keys, registry = names[0], _marks(alias)
-    # Listed before marked: nothing may stay paused that is not shown.
-    since = int(command(alias, "TIME")[0]) * 1000
-    command(alias, "HSET", registry, f"{field}:{keys.quoted}", value or since)
-    _operate([operating(keys, how, value or "")], alias)
-    command(alias, "HDEL", registry, *(f"x{field}:{one.quoted}" for one in names))
-    refresh(server_of(alias), registry)
-
-
-def _take_back(alias: str, how: str, field: str, names: Sequence[Keys]) -> None:
-    for start in range(0, len(names), _BATCH):
-        _operate([operating(one, how) for one in names[start : start + _BATCH]], alias)
-    registry = _marks(alias)
-    over = [f"{mark}:{one.quoted}" for one in names for mark in (field, f"x{field}")]
-    command(alias, "HDEL", registry, *over)
-    _unlist_marks_of_0_1(alias, names)
-    refresh(server_of(alias), registry)
-
-
-def _take_out(alias: str, field: str, keys: Keys) -> None:
-    """Have the mark of its policy not speak of this key."""
-    registry = _marks(alias)
-    command(alias, "HSET", registry, f"x{field}:{keys.quoted}", 1)
-    refresh(server_of(alias), registry)
-
-
-def _unlist_marks_of_0_1(alias: str, names: Sequence[Keys]) -> None:
-    """Version 0.1 listed marked names in a sorted set."""
-    prefix = conf.current().prefix(alias)
-    found = statuses([split(k.quoted) for k in names], using=alias, rows=1)
-    over = [
-        keys.quoted
-        for keys, one in zip(names, found, strict=True)
-        if not one.paused and one.override is None
-    ]
-    if over:
-        command(alias, "ZREM", marked_key(prefix), *over)
-
-
-def _marks(alias: str) -> str:
-    """The hash of all marks."""
-    return marks_key(conf.current().prefix(alias))
-
-
-def _keys(name: str, key: str | None, using: str | None) -> Keys:
+def _keys(name: str, key: str | None, alias: str) -> Keys:
     config = conf.current()
-    return keys_of(config.prefix(using or config.cache), name, key, config.keep(key))
-
-
-def _operate(steps: list[Run], alias: str) -> None:
-    """Steps of marks: they may be done twice. Unavailable when any of them failed."""
-    _replies(steps, many_anew_if_cut(server_of(alias).many, steps))
+    return keys_of(config.prefix(alias), name, key, config.keep(key))
 
 
 def _replies(steps: Iterable[Run], answers: Iterable[Answer | Failure]) -> list[list[str]]:
-    """In order. Unavailable when any of them failed; the others took effect."""
+    """Return the replies in order. Raise Unavailable if any failed; the others took effect."""
     replies = []
     for step, answer in zip(steps, answers, strict=True):
         if isinstance(answer, Failure):
@@ -244,7 +264,7 @@ def _replies(steps: Iterable[Run], answers: Iterable[Answer | Failure]) -> list[
     return replies
 
 
-def _who(one: Holder | Waiter) -> dict[str, object]:
+def _labels(one: Holder | Waiter) -> dict[str, object]:
     return {key: one.label[key] for key in ("host", "pid", "user", "request") if key in one.label}
 
 

@@ -19,23 +19,24 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .. import conf
-from ..engine.commands import command
+from ..engine.drivers import command
 from ..exceptions import SyncError
-from ..protocol.keys import quote
-from .words import display
+from ..protocol.keys import display, quote
+from .formats import moment
+from .names import pairs_of
 
 logger = logging.getLogger("django_redis_sync")
 
 #: Acts that are kept, the newest of all names together, and days after the last one.
-MOST_KEPT, KEPT_DAYS = 1000, 365
+MAX_KEPT, KEPT_DAYS = 1000, 365
 #: Characters of a reason and of an operator's name; ids of those cleared.
-MOST_TEXT, MOST_IDS = 200, 20
+MAX_TEXT, MAX_IDS = 200, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Action:
     """An act. `what`: clear, pause, resume, resize or reset; `limit` of a resize; `ids` of those
-    that a clear took the lease or the place of, MOST_IDS at the most, and their `amount` where
+    that a clear took the lease or the place of, MAX_IDS at the most, and their `amount` where
     these are not all; `by`: the operator; `reason`: in their words."""
 
     at: datetime
@@ -45,6 +46,7 @@ class Act:
     by: str
     reason: str = ""
     limit: int | None = None
+    until: datetime | None = None
     ids: tuple[str, ...] = ()
     amount: int = 0
 
@@ -53,14 +55,16 @@ class Act:
         return display(self.name, self.key)
 
     @property
-    def said(self) -> str:
-        """The act in words."""
+    def text(self) -> str:
+        """The action in words."""
         words = {
             "pause": _("paused"),
             "resume": _("resumed"),
             "reset": _("limit reset"),
             "resize": _("limit set to %s") % self.limit,
         }
+        if self.until is not None:
+            words["pause"] = _("paused until %s") % moment(self.until)
         if self.what != "clear":
             return words.get(self.what, self.what)
         amount = self.amount or len(self.ids)
@@ -88,53 +92,57 @@ def record(act: str, name: str, key: str | None, using: str | None, **details: A
     alias = using or config.cache
     registry = audit_key(config.prefix(alias))
     text = {"by", "reason"}
-    kept = {k: v[:MOST_TEXT] if k in text else v for k, v in details.items() if v}
+    kept = {k: v[:MAX_TEXT] if k in text else v for k, v in details.items() if v}
     try:
         seconds, micros = command(alias, "TIME")
         now = int(seconds) * 1000 + int(micros) / 1000  # of several within a second, in their order
         entry = {"what": act, "name": name, "key": key, **kept, "n": secrets.token_hex(4)}
         command(alias, "ZADD", registry, now, json.dumps(entry, ensure_ascii=False))
-        command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MOST_KEPT)
+        command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MAX_KEPT)
         command(alias, "PEXPIRE", registry, KEPT_DAYS * 86_400_000)
     except SyncError as error:
         logger.warning("could not record that an operator did %s to %r: %s", act, name, error)
 
 
 def acts(
-    name: str | None = None, key: str | None = None, *, most: int = 100, using: str | None = None
-) -> list[Act]:
+    name: str | None = None, key: str | None = None, *, limit: int = 100, using: str | None = None
+) -> list[Action]:
     """Operators' acts, newest first: on all names, or on `name` and its keys. Unavailable when
     Redis can't be reached."""
     config = conf.current()
     alias = using or config.cache
     registry = audit_key(config.prefix(alias))
-    reply = command(alias, "ZREVRANGE", registry, 0, MOST_KEPT - 1, "WITHSCORES")
-    found = [act for text, score in _pairs(reply) if (act := _act(text, score)) is not None]
+    reply = command(alias, "ZREVRANGE", registry, 0, MAX_KEPT - 1, "WITHSCORES")
+    found = [act for text, score in pairs_of(reply) if (act := _act(text, score)) is not None]
     return [
         act
         for act in found
         if name is None or (act.name == name and (key is None or act.key in (None, key)))
-    ][:most]
+    ][:limit]
 
 
-def as_json(found: Sequence[Act]) -> list[dict[str, Any]]:
-    return [{**asdict(act), "at": act.at.isoformat(), "ids": list(act.ids)} for act in found]
+def as_json(found: Sequence[Action]) -> list[dict[str, Any]]:
+    return [
+        {
+            **asdict(act),
+            "at": act.at.isoformat(),
+            "until": act.until and act.until.isoformat(),
+            "ids": list(act.ids),
+        }
+        for act in found
+    ]
 
 
-def _pairs(reply: Sequence[Any]) -> list[tuple[str, float]]:
-    """Members WITHSCORES: flat in RESP2, in pairs in RESP3."""
-    if reply and isinstance(reply[0], (list, tuple)):
-        return [(member, float(score)) for member, score in reply]
-    return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]
-
-
-def _act(text: str, score: float) -> Act | None:
+def _act(text: str, score: float) -> Action | None:
     """None for a value that is no record of ours."""
     try:
         entry = json.loads(text)
         entry.pop("n", None)
         at = datetime.fromtimestamp(score / 1000, tz=timezone.utc)
         ids = tuple(map(str, entry.pop("ids", ())))
-        return Act(at, ids=ids, **{"by": "", **entry})
+        until = entry.pop("until", None)
+        if until is not None:
+            until = datetime.fromtimestamp(until / 1000, tz=timezone.utc)
+        return Action(at, ids=ids, until=until, **{"by": "", **entry})
     except (ValueError, TypeError, AttributeError, OverflowError, OSError):
         return None

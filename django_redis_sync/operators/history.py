@@ -11,10 +11,11 @@ from itertools import accumulate
 from typing import Any
 
 from .. import conf
-from ..engine.commands import command, pipelined, whole
+from ..engine.wire import whole
 from ..protocol.keys import keys_of, split
 from ..protocol.scripts import CONSTANTS
-from .status import Status
+from .facts import Status
+from .reads import read, read_each
 
 _BATCH = 500
 _COUNTERS = {
@@ -26,14 +27,18 @@ _COUNTERS = {
     "c": "reclaimed",
     "s": "shadow_rejected",
     "l": "lost",
+    "b": "share_rejected",
 }
 _SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
+#: Minutes of history by the minute; before, by STEP minutes.
+FINE, STEP = CONSTANTS["FINE"], CONSTANTS["QUARTER"]
 _SUMMED = (*_COUNTERS.values(), *_SECONDS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Events of some time: counts, and the seconds that belong to them."""
+    """Events of some time: counts, and the seconds that belong to them. `share_rejected`: of those
+    rejected, in shadow mode too, those for which share_limit was the cause."""
 
     granted: int = 0
     waited: int = 0
@@ -45,6 +50,7 @@ class Counters:
     timed_out: int = 0
     reclaimed: int = 0
     lost: int = 0
+    share_rejected: int = 0
     peak: int = 0
 
     @property
@@ -59,9 +65,10 @@ _NOTHING = Counters()
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A name's history: a row for each of the last minutes, oldest first, the last not over.
+    """A name's history: a row for each `step` of the last minutes, oldest first, the last not over.
 
-    `total`: the rows together; `ever`: all that is still counted. `suggested_limit`: see `suggest`.
+    `total`: the rows together; `ever`: all that is still counted. `suggested_limit` and
+    `is_estimate`: see `suggest`.
     """
 
     name: str
@@ -70,12 +77,15 @@ class History:
     total: Counters
     ever: Counters
     suggested_limit: int | None
+    is_estimate: bool = False
+    step: int = 1
 
 
 def histories(
     names: Iterable[tuple[str, str | None]], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """The last minutes of several names, a round trip per _BATCH of them.
+    """Return the last minutes of several names, with a round trip per _BATCH of them. More than
+    FINE minutes are returned in rows of STEP.
 
     Empty rows where nothing happened, or nothing was counted (REDIS_SYNC["STATS"]). Unavailable
     when Redis can't be reached.
@@ -84,11 +94,11 @@ def histories(
     alias = using or config.cache
     prefix, found = config.prefix(alias), []
     wanted = [keys_of(prefix, name, key) for name, key in names]
-    seconds, _ = command(alias, "TIME")
+    seconds, _ = read(alias, "TIME")
     last = int(seconds) // 60
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        replies = pipelined(alias, [("HGETALL", keys.stats) for keys in batch])
+        replies = read_each(alias, [("HGETALL", keys.stats) for keys in batch])
         found += [
             history_of(*split(keys.quoted), reply, last, minutes)
             for keys, reply in zip(batch, replies, strict=True)
@@ -124,72 +134,88 @@ def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
         peak = held[older] + min(ended, limit)
         rows.append((start, row if row.peak >= peak else replace(row, peak=peak)))
     counters = [row for _, row in rows]
-    suggested = suggest(counters)
-    return replace(found, rows=(*reversed(rows),), total=add(counters), suggested_limit=suggested)
+    suggested, is_estimate = suggest(counters, found.step)
+    return replace(
+        found,
+        rows=(*reversed(rows),),
+        total=add(counters),
+        suggested_limit=suggested,
+        is_estimate=is_estimate,
+    )
 
 
 def _came(c: Counters) -> int:
-    return c.granted + c.waited
+    return c.granted + c.waited + c.shadow_rejected
 
 
 def _left(c: Counters) -> int:
     return c.released + c.reclaimed
 
 
-def suggest(rows: Sequence[Counters]) -> int | None:
-    """A limit that would have been large enough for these minutes, or None without evidence.
+def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
+    """Return the limit that these rows needed, and True if it is an estimate (maybe too low).
 
-    Little's law: in the busiest minute, as many permits were wanted at a time as were asked for
-    per second, times the seconds of a hold on average; a standard deviation of a Poisson
-    stream is added for bursts. Never below the peak + 1. There is evidence when at least
-    1 % of the asks had to wait or was refused, and held times are known. A name that never had
-    two holders is taken for a lock, whose limit is no choice.
+    `step`: minutes of a row.
+
+    In shadow mode, all get in: the highest use is the limit that would have been enough. If the
+    limit was enforced, it also bounds the use, and the demand is estimated from rejections and
+    waits. It was at least one permit more than the use in a minute with a rejection or a wait. By
+    Little's law, it was the acquires per second in the busiest minute, times the mean seconds of a
+    hold; one standard deviation of a Poisson stream is added for bursts.
+
+    Return None if less than 1 % of the acquires waited or were rejected, if no lease was released,
+    or if the name never had two holders: it is taken for a lock, whose limit is not a choice.
     """
     total = add(rows)
-    if total == _NOTHING:
-        return None
-    short = total.waited + _refused(total)
-    if total.peak < 2 or not total.released or short * 100 < _asked(total):
-        return None
+    # A rejection because of share_limit says nothing about the limit.
+    capped = max(0, total.waited + total.turned_away - total.share_rejected)
+    asked = total.waited + total.turned_away + total.shadow_rejected
+    short = max(capped, asked - total.share_rejected)
+    if total.peak < 2 or not total.released or short == 0 or short * 100 < _asked(total):
+        return None, False
+    if not capped:
+        return total.peak, False
     mean = total.held_seconds / total.released
-    wanted = max(_asked(row) for row in rows) / 60 * mean
-    return max(total.peak + 1, math.ceil(wanted + math.sqrt(wanted)))
+    wanted = max(_asked(row) for row in rows) / (60 * step) * mean
+    beyond = max(row.peak + 1 for row in rows if row.waited + row.turned_away > row.share_rejected)
+    return max(total.peak, beyond, math.ceil(wanted + math.sqrt(wanted))), True
 
 
 def add(counters: Iterable[Counters]) -> Counters:
     """Counters together: sums, and the highest peak."""
     found = [c for c in counters if c is not _NOTHING]
-    sums = {name: sum(getattr(c, name) for c in found) for name in _SUMMED}
-    return Counters(**sums, peak=max((c.peak for c in found), default=0))
-
-
-def _refused(c: Counters) -> int:
-    return c.turned_away + c.shadow_rejected
+    statistics = {name: sum(getattr(c, name) for c in found) for name in _SUMMED}
+    return Counters(**statistics, peak=max((c.peak for c in found), default=0))
 
 
 def _asked(c: Counters) -> int:
-    # Asks that shadow mode would have refused were granted, and count there too.
     return _came(c) + c.turned_away
 
 
 def history_of(
     name: str, key: str | None, reply: Mapping[str, str], last: int, minutes: int
 ) -> History:
-    """The history that a hash of counters tells. `last`: this minute, since 1970."""
-    by_minute: dict[int, dict[str, int]] = {}
-    folded: dict[str, int] = {}
+    """Return the history that a hash of counters has. `last`: this minute, since 1970."""
+    by_start: dict[str, dict[str, int]] = {}
     for label, value in reply.items():
-        when, _, what = label.partition(":")
-        if when == "total":
-            folded[what] = whole(value)
-        elif when.isascii() and when.isdigit():
-            by_minute.setdefault(whole(when), {})[what] = whole(value)
-    parsed = {m: _counters(values) for m, values in by_minute.items()}
-    rows = [(m, parsed.get(m, _NOTHING)) for m in range(last - minutes + 1, last + 1)]
+        start, _, what = label.partition(":")
+        by_start.setdefault(start, {})[what] = whole(value)
+    parsed: dict[int, list[Counters]] = {}
+    step = 1 if minutes <= FINE else STEP
+    for start, values in by_start.items():
+        minute = start.removesuffix("q")
+        if minute.isascii() and minute.isdigit():
+            one = _counters(values) if minute == start else _totals(values)
+            parsed.setdefault(whole(minute) // step, []).append(one)
+    rows = [
+        (row, add(parsed[row]) if row in parsed else _NOTHING)
+        for row in range((last - minutes) // step + 1, last // step + 1)
+    ]
     counters = [row for _, row in rows]
-    ever = add([*parsed.values(), _totals(folded)])
-    dated = tuple((datetime.fromtimestamp(m * 60, tz=timezone.utc), row) for m, row in rows)
-    return History(name, key, dated, add(counters), ever, suggest(counters))
+    every = [one for some in parsed.values() for one in some]
+    ever = add([*every, _totals(by_start.get("total", {}))])
+    dated = tuple((datetime.fromtimestamp(m * step * 60, tz=timezone.utc), c) for m, c in rows)
+    return History(name, key, dated, add(counters), ever, *suggest(counters, step), step=step)
 
 
 def _counters(values: Mapping[str, int]) -> Counters:
@@ -205,19 +231,28 @@ def _counters(values: Mapping[str, int]) -> Counters:
 
 
 def _totals(values: Mapping[str, int]) -> Counters:
-    """A number taken apart: counts, and milliseconds beside them."""
+    """Return a quarter of an hour, or a total: milliseconds stand beside their counts."""
     found: dict[str, Any] = {name: values.get(what, 0) for what, name in _COUNTERS.items()}
+    found["peak"] = values.get("p", 0)
     found |= {name: values.get(f"{what}:ms", 0) / 1000 for what, name in _SECONDS.items()}
     return Counters(**found)
 
 
 def histories_of(
-    statuses: Sequence[Status], *, minutes: int = 60, using: str | None = None
+    statuses: Sequence[Status],
+    *,
+    minutes: int = 60,
+    using: str | None = None,
+    known: Mapping[tuple[str, str | None], History] | None = None,
 ) -> list[History]:
-    """The history of each, with the use of the present holders carried on."""
-    found = histories([(s.name, s.key) for s in statuses], minutes=minutes, using=using)
+    """The history of each, with the use of the present holders carried on. `known`: those that were
+    read a moment ago."""
+    found = dict(known or {})
+    pairs = [(s.name, s.key) for s in statuses]
+    wanted = [pair for pair in pairs if pair not in found]
+    found |= {(h.name, h.key): h for h in histories(wanted, minutes=minutes, using=using)}
     # A lease that is kept (min_hold) was released, and counted so.
     return [
-        carried(one, [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
-        for one, s in zip(found, statuses, strict=True)
+        carried(found[pair], [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
+        for pair, s in zip(pairs, statuses, strict=True)
     ]

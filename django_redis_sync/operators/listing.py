@@ -1,30 +1,193 @@
 """The page that a list shows: of names or of a policy's keys, in an order, read as far as shown.
 
 By name, or with a search, the registry's entries are gone through, in chunks; the state is read
-for the page alone. By a figure no more than MOST_COMPARED entries are compared, as
+for the page alone. By a figure no more than MAX_COMPARED entries are compared, as
 `Selection.compared` says: the busiest by the sums that processes keep, then the most recently used.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import zip_longest
 from typing import Any
 
+from .. import conf
+from ..engine.names import HOLDERS_INTERVAL
 from ..protocol.keys import split, unquote
-from .history import Counters, History, add, histories_of
-from .names import Group, Pair, Recent, count_keys, groups_of, is_listed, natural
-from .status import Status, Unread, readable
-from .sums import SITE, sums_of
+from .facts import Status, Unread
+from .history import Counters, History, add, histories, histories_of, history_of
+from .names import (
+    Pair,
+    Recent,
+    count_keys,
+    held_since,
+    is_listed,
+    marked,
+    newest_keys,
+    quorums,
+    split_registry,
+)
+from .reads import order_of
+from .statistics import SITE, Statistics, counted, heaviest, statistics_of
+from .status import idle, readable
 
-#: Entries that are compared by a figure, and names and keys that are read for a page, at most.
-MOST_COMPARED, MOST_READ = 100, 180
-#: Entries up to which a list is in order of names unless another is asked for.
-MOST_BY_NAME = 1000
+#: Entries that are compared by a figure, and that are searched for trouble, at most.
+MAX_COMPARED, MAX_SEARCHED = 100, 40
+#: Seconds by which the index of holders may be old.
+INDEX_AGE = round(2 * HOLDERS_INTERVAL)
+#: Entries up to which those without trouble are in order of names, not of their last use.
+MAX_BY_NAME = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A policy: its plain name (None if that was never used) and its keyed children.
+
+    A name without children is its own group. The sums are over all children: at least the present
+    use of those in `children`, and the processes' sums of some seconds ago. `limit` is per child,
+    so that `in_use` may be above it. `keys`: the number of known children, of which `children` may
+    be a few; `statistics`: the figures of all processes over all children, if they are kept.
+    """
+
+    name: str
+    own: Status | None
+    children: tuple[Status, ...]
+    keys: int = 0
+    statistics: Statistics | None = None
+
+    @classmethod
+    def alone(cls, status: Status) -> Group:
+        """A name, or a single child of a policy, as a group of its own."""
+        return cls(status.display, status, ())
+
+    @property
+    def all(self) -> tuple[Status, ...]:
+        return self.children if self.own is None else (self.own, *self.children)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the sums are of all children: else they are no more than that at least."""
+        return self.statistics is not None or self.keys <= len(self.children)
+
+    @property
+    def limit(self) -> int | None:
+        limits = [s.limit for s in self.all if s.limit is not None]
+        return max(limits, default=None)
+
+    @property
+    def in_use(self) -> int:
+        return max(
+            self.statistics.in_use if self.statistics else 0, sum(s.in_use for s in self.all)
+        )
+
+    @property
+    def holding(self) -> int:
+        return sum(s.holding for s in self.all)
+
+    @property
+    def waiting(self) -> int:
+        return max(
+            self.statistics.waiting if self.statistics else 0, sum(s.waiting for s in self.all)
+        )
+
+    @property
+    def heaviest_share(self) -> int:
+        """The most permits and waiters of a single share."""
+        return max((h.in_use + h.waiting for s in self.all for h in s.shares), default=0)
+
+    @property
+    def shares_waiting(self) -> int:
+        return sum(s.shares_waiting for s in self.all)
+
+    @property
+    def paused(self) -> bool:
+        """Whether all of it is paused: its plain name is, which speaks for the children."""
+        return self.own.paused if self.own is not None else all(s.paused for s in self.children)
+
+
+#: Keys that are read of all policies of a list together.
+MAX_KEYS = 8
+
+
+def groups_of(
+    names: Sequence[str], *, using: str | None = None
+) -> tuple[list[Group], list[Unread]]:
+    """Return a group for each name, and what could not be read.
+
+    Of a policy, the figures are the processes' sums, and only a few keys are read: its oldest
+    holder, by the index of holders, and its busiest keys. Where no statistics are kept, these are
+    the keys that were used last.
+    """
+    alias = using or conf.current().cache
+    held = held_since(using=using)
+    oldest = {name: key for name, key in reversed(held) if key is not None}
+    plain, policies = split_registry(names, using=using)
+    others = {name for name, key in marked(using=using) if key is not None} | oldest.keys()
+    policies |= others & {*names}
+    counts = count_keys(sorted(policies), using=using)
+    counts = {
+        name: max(n, int(name in others)) for name, n in counts.items() if n or name in others
+    }
+    statistics = counted(list(counts), using=using, sketch=False)
+    keys = _keys_to_read(counts, statistics, oldest, using)
+    bare = {name for name in counts if name not in plain and name not in quorums(alias)}
+    pairs = [
+        (name, key)
+        for name in names
+        for key in (*(() if name in bare else (None,)), *keys.get(name, ()))
+    ]
+    found, unread = readable(pairs, using=using) if pairs else ([], [])
+    by_name: dict[str, list[Status]] = {name: [] for name in names}
+    for one in found:
+        # Of a policy the name itself counts if it was used or has an override.
+        if one.key is not None or one.used or one.name not in counts:
+            by_name[one.name].append(one)
+    for name in bare:
+        own = idle(name, alias)
+        if own.used or not by_name[name]:
+            by_name[name].insert(0, own)
+    groups = [_group(name, some, counts.get(name, 0)) for name, some in by_name.items() if some]
+    return [replace(group, statistics=statistics.get(group.name)) for group in groups], unread
+
+
+def _keys_to_read(
+    counts: Mapping[str, int],
+    statistics: Mapping[str, Statistics],
+    oldest: Mapping[str, str],
+    using: str | None,
+) -> dict[str, list[str]]:
+    share, left, keys = max(1, MAX_KEYS // max(1, len(counts))), MAX_KEYS, dict[str, list[str]]()
+    without = [name for name in counts if name not in statistics][:MAX_KEYS]
+    newest = newest_keys(dict.fromkeys(without, share), using=using)
+    for name in sorted(counts, key=lambda name: name not in oldest):
+        first = [oldest[name]] if name in oldest else []
+        if name in statistics:
+            first += [unquote(busy.key) for busy in statistics[name].busiest]
+        keys[name] = [*dict.fromkeys([*first, *newest.get(name, ())])][: min(left, share)]
+        left -= len(keys[name])
+    return keys
+
+
+def _group(name: str, some: Sequence[Status], keys: int) -> Group:
+    own = next((one for one in some if one.key is None), None)
+    children = tuple(one for one in some if one.key is not None)
+    return Group(name, own, children, max(keys, len(children)))
+
 
 Past = Mapping[Pair, History]
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural(text: str) -> tuple[list[str | int], str]:
+    """A key that sorts numbers in a text by their value: `job 2` before `job 10`."""
+    parts: list[str | int] = list(_DIGITS.split(text.casefold()))
+    parts[1::2] = [int(digits) for digits in parts[1::2]]
+    return parts, text
 
 
 def since(statuses: Iterable[Status]) -> datetime | None:
@@ -34,15 +197,16 @@ def since(statuses: Iterable[Status]) -> datetime | None:
 
 def hour(group: Group, past: Past) -> Counters | None:
     """Its events in the time of `past`, summed; None where they are not known."""
-    if group.sums is not None:
-        return group.sums.history.total
+    if group.statistics is not None:
+        return group.statistics.history.total
     found = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
     return add(found) if group.whole and len(found) == len(group.all) else None
 
 
-def _refused(group: Group, past: Past) -> int:
-    if group.sums is not None:
-        return group.sums.history.total.turned_away
+def rejected(group: Group, past: Past) -> int:
+    """Return how many acquires were rejected or timed out in the time of `past`."""
+    if group.statistics is not None:
+        return group.statistics.history.total.turned_away
     return sum(past[s.name, s.key].total.turned_away for s in group.all)
 
 
@@ -59,51 +223,43 @@ def _age(group: Group, past: Past) -> float:
 FIGURES: dict[str, Callable[[Group, Past], Any]] = {
     "use": _fullness,
     "waiting": lambda group, past: group.waiting,
-    "refused": _refused,
+    "rejected": rejected,
     "oldest": _age,
+    "share": lambda group, past: group.heaviest_share,
 }
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
     """The policies, of those used last, that have any of these keys."""
-    names = Recent(using=using)[:MOST_COMPARED]
-    counts = count_keys(names, using=using)
-    pairs = [(name, key) for name in names if counts[name] for key in keys]
+    names = Recent(using=using)[:MAX_COMPARED]
+    _, policies = split_registry(names, using=using)
+    pairs = [(name, key) for name in names if name in policies for key in keys]
     listed = is_listed(pairs, using=using)
     return [pair for pair, here in zip(pairs, listed, strict=True) if here]
 
 
-def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str]:
-    """The names, or the keys of a policy, that the sums know for the most permits in use, waiters
-    and refusals, in turn."""
-    (sums,) = sums_of([SITE if policy is None else policy], using=using)
-    pairs = zip_longest(sums.busiest, sums.refused)
-    found = [busy.key for pair in pairs for busy in pair if busy is not None]
-    if policy is not None:
-        return list(dict.fromkeys(map(unquote, found)))
-    return list(dict.fromkeys(split(quoted)[0] for quoted in found))
-
-
 class Selection:
-    """The names, or the keys of `policy`, that hold `query` or are in `alike`, in `order`:
-    "name", "recent" or a figure of FIGURES, turned round by a "-" before it. Unavailable when Redis
-    can't be reached."""
+    """The names, or the keys of `policy`, that contain `query` or are in `alike`.
+
+    `order`: "name", "recent" or a figure of FIGURES, reversed by a "-" before it; else "trouble".
+    Raise Unavailable if Redis can't be reached."""
 
     def __init__(
         self,
-        order: str = "",
+        order: str = "trouble",
         *,
         query: str = "",
         alike: Sequence[str] = (),
         policy: str | None = None,
         using: str | None = None,
+        max_compared: int = MAX_COMPARED,
     ) -> None:
-        self._policy, self._using = policy, using
+        self._policy, self._using, self._max_compared = policy, using, max_compared
         recent = Recent(policy, using=using)
-        field = order.lstrip("-")
+        field, self._first = order.lstrip("-"), list[str]()
         if field not in ("name", "recent", *FIGURES):
-            field = "name" if len(recent) <= MOST_BY_NAME else "recent"
-            order = field
+            order, field = "trouble", "name" if len(recent) <= MAX_BY_NAME else "recent"
+        trouble = order == "trouble"
         self.order, turned = order, order.startswith("-")
         self._query = query.casefold()
         units: Sequence[str] = recent
@@ -116,49 +272,128 @@ class Selection:
         self._units, self.found = units, len(units)
         #: Of how many entries a figure was compared; None where that is all of them, or no matter.
         self.compared: int | None = None
-        self._sorted: list[Group] | None = None
-        self._unread: list[Unread] = []
+        #: True if the order is by an index that is at most INDEX_AGE seconds old.
+        self.indexed = False
+        self._figure, self._turned = FIGURES.get(field), turned
         self.past: dict[Pair, History] = {}
-        if field in FIGURES:
-            self._compare(field, turned)
+        self._searched: dict[Pair, History] = {}
+        self._read: tuple[list[Group], list[Unread]] | None = None
+        key = ("order", using, policy, order, query)
+        if self._figure is not None:
+            if self.found > max_compared:
+                self.indexed = field == "oldest"
+                self.compared = None if self.indexed else max_compared
+            self._units = order_of(key, lambda: self._compared(field))
+        elif trouble:
+            self._first = order_of(key, lambda: self._troubled(recent.others))
+            if isinstance(units, list):
+                self._units = [one for one in units if one not in self._first]
 
     @property
     def readable(self) -> int:
-        """How many entries there are to be shown."""
-        return self.found if self._sorted is None else len(self._sorted)
+        """How many entries there are to be shown. Of many names, those with trouble come twice:
+        first, and where they were used last."""
+        return len(self._first) + len(self._units)
 
     def read(self, start: int, stop: int) -> tuple[list[Group], list[Unread]]:
         """A group for each entry from `start` to `stop`, and those that could not be read. Their
         late events are in `past` then."""
-        if self._sorted is not None:
-            groups, unread = self._sorted[start:stop], self._unread
-        else:
-            groups, unread = self._groups(self._units[start:stop])
+        if self._read is not None:
+            groups, unread = self._read[0][start:stop], self._read[1]
+            self._remember(groups)
+            return groups, unread
+        first = len(self._first)
+        units = self._units[max(0, start - first) : max(0, stop - first)]
+        groups, unread = self._groups([*dict.fromkeys([*self._first[start:stop], *units])])
         self._remember(groups)
-        return groups, unread
+        return self._in_order(groups), unread
+
+    def _in_order(self, groups: list[Group]) -> list[Group]:
+        if (figure := self._figure) is None:
+            return groups
+        return sorted(groups, key=lambda one: figure(one, self.past), reverse=not self._turned)
 
     def _sought(self, unit: str) -> bool:
         return self._query in unit.casefold()
 
-    def _compare(self, field: str, turned: bool) -> None:
-        units = self._units[:MOST_COMPARED]
-        if self.found > MOST_COMPARED:
-            self.compared = MOST_COMPARED
-            heavy = [one for one in heaviest(self._policy, using=self._using) if self._sought(one)]
-            units = list(dict.fromkeys([*heavy, *units]))[:MOST_COMPARED]
-        self._sorted, self._unread = self._groups(units)
-        if field == "refused":
-            self._remember(self._sorted)
-        figure = FIGURES[field]
-        self._sorted.sort(key=lambda group: figure(group, self.past), reverse=not turned)
+    def _compared(self, field: str) -> list[str]:
+        """Return the entries in the order of a figure, the unreadable ones last."""
+        units = self._units[: self._max_compared]
+        if self.found > self._max_compared:
+            heavy = heaviest(self._policy, using=self._using)
+            if field == "oldest":
+                heavy = [*self._held(), *heavy]
+            heavy = [one for one in heavy if self._sought(one)]
+            units = list(dict.fromkeys([*heavy, *units]))[: self._max_compared]
+        groups, unread = self._groups(units)
+        if field == "rejected":
+            self._remember(groups)
+        self._read = self._in_order(groups), unread
+        found: list[Status | Unread] = [group.all[0] for group in self._read[0]]
+        found += unread
+        names = [one.name if self._policy is None else one.key for one in found]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def _troubled(self, others: Sequence[str]) -> list[str]:
+        """Return the entries with waiters, then those with rejections or lost leases in the last
+        hour, then those held for long. It compares the busiest by the statistics, those held for
+        long, and those used last."""
+        group = SITE if self._policy is None else self._policy
+        (known,) = statistics_of([group], using=self._using)
+        waiting, bad = Counter[str](), Counter[str]()
+        for busy in known.busiest:
+            waiting[self._entry(busy.key)] += busy.waiting
+        for busy in known.rejected:
+            bad[self._entry(busy.key)] += busy.rejected
+        held = {name: -rank for rank, name in enumerate(dict.fromkeys(self._held()))}
+        heavy = [*+waiting, *+bad, *held, *self._units[:MAX_SEARCHED]]
+        entries = [one for one in dict.fromkeys(heavy) if self._sought(one)][:MAX_SEARCHED]
+        # The statistics may have names that the registry no longer has.
+        registered = {*others, *self._registered(entries)}
+        entries = [one for one in entries if one in registered]
+        # Of the keys of a policy, the statistics have to do: there may be any number of them.
+        pairs = [(one, None) for one in entries if self._policy is None]
+        for past in histories(pairs, using=self._using):
+            total = past.total
+            lately = total.turned_away + total.lost + total.reclaimed
+            bad[past.name] = max(bad[past.name], lately)
+            self._searched[past.name, past.key] = past
+        # Rough numbers: a list that refreshes itself should not change its order all the time.
+        figures = {
+            one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
+            for one in entries
+        }
+        found = [one for one in entries if figures[one] > (0, 0, -math.inf)]
+        return sorted(found, key=figures.__getitem__, reverse=True)
+
+    def _registered(self, entries: Sequence[str]) -> list[str]:
+        if self._policy is None:
+            return [*set[str]().union(*split_registry(entries, using=self._using))]
+        here = is_listed([(self._policy, one) for one in entries], using=self._using)
+        return [one for one, is_here in zip(entries, here, strict=True) if is_here]
+
+    def _entry(self, quoted: str) -> str:
+        return split(quoted)[0] if self._policy is None else unquote(quoted)
+
+    def _held(self) -> list[str]:
+        """The entries of the index of holders, the oldest holder first."""
+        pairs = held_since(using=self._using)
+        if self._policy is None:
+            return [name for name, _ in pairs]
+        return [key for name, key in pairs if name == self._policy and key is not None]
 
     def _groups(self, units: Sequence[str]) -> tuple[list[Group], list[Unread]]:
         if self._policy is None:
-            return groups_of(units, MOST_READ - len(units), using=self._using)
+            return groups_of(units, using=self._using)
         found, unread = readable([(self._policy, key) for key in units], using=self._using)
         return [Group(one.name, None, (one,), 1) for one in found], unread
 
     def _remember(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            if group.statistics is not None:
+                self.past[group.name, None] = group.statistics.history
+            elif group.keys and group.own is not None and not group.own.fence:
+                self.past[group.name, None] = history_of(group.name, None, {}, 0, 1)
         wanted = [s for group in groups for s in group.all if (s.name, s.key) not in self.past]
-        for one in histories_of(wanted, using=self._using):
+        for one in histories_of(wanted, using=self._using, known=self._searched):
             self.past[one.name, one.key] = one

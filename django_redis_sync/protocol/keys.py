@@ -20,9 +20,10 @@ SHOWN = 8
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
+_SHARE = str.maketrans({c: f"%{ord(c):02X}" for c in "% "})
 
 
-_PARTS = ("leases", "queue", "waiters", "info", "wake:", "stats")
+_PARTS = ("leases", "queue", "parked", "waiters", "info", "wake:", "stats")
 
 
 class Token(str):
@@ -40,7 +41,7 @@ class Policy:
     """A keyed policy as this process knows it: one object for all keys of its children.
 
     `mark`: an operator's pause and limit, as its children carry them to the server, since they may
-    live on other nodes: "-", or "PAUSED LIMIT" (server ms, or 0; permits, or 0). `exempt`: the
+    live on other nodes: "-", or "PAUSED LIMIT" (see `pause_of`; permits, or 0). `exempt`: the
     marks of children that an operator took out of it, by quoted name. `due`: when that has to be
     read again, in seconds of the monotonic clock; `used`: when it was last needed; `stirred`: a
     mark changed, and waiters of this process have not been told.
@@ -64,21 +65,20 @@ class Keys(NamedTuple):
     `declared`: KEYS of every verb, from which the scripts know the others. The last one never
     exists: while its slot is on the way to another node of a Cluster, the server refuses a script
     of which a key is missing there, and would stop any other halfway.
-    `keep`: minutes of history that its verbs write; 0: none. `policy`: the parent's. `short`:
-    whether its verbs may pack it into the short state, which they read in any case.
+    `keep`: minutes of history that its verbs write; 0: none. `policy`: the parent's.
     """
 
     display: str
     quoted: str
     leases: str
     queue: str
+    parked: str
     waiters: str
     info: str
     wake: str
     stats: str
     keep: int
     policy: Policy | None
-    short: bool
     declared: tuple[str, str]
 
     @property
@@ -94,11 +94,15 @@ class Keys(NamedTuple):
             return "-"
         return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
 
-    def marked(self, paused: int, limit: int) -> tuple[int, int]:
-        """The marks in force, where its own say so: since when it is paused (server ms) and the
-        limit, 0 for none. Its own come before its policy's."""
-        of_policy = [0, 0] if self.mark == "-" else [int(word) for word in self.mark.split(" ")]
-        return paused or of_policy[0], limit or of_policy[1]
+    def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
+        """Return the marks in force at `now` (server ms), where its own are `paused` and `limit`:
+        since when and until when it is paused (as `pause_of`), and the limit; 0 for none. Its own
+        come before its policy's."""
+        policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
+        since, until = pause_of(paused or policy_paused)
+        if until <= now:
+            since, until = 0, 0
+        return since, until, limit or int(policy_limit)
 
 
 def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
@@ -132,30 +136,56 @@ def unquote(text: str) -> str:
     return text
 
 
+def share_terms(share: str, share_limit: int) -> str:
+    """A share in the terms of a record, in front of the label: "/LIMIT/SHARE" without a space. The
+    common share is empty; limit 0: without a limit."""
+    return f"/{share_limit}/{share.translate(_SHARE)}"
+
+
+def share_of_terms(text: str) -> tuple[str, int, str]:
+    """The share, its limit and the label in what follows the channel in a record's terms; without
+    a share, the first two are empty and 0."""
+    if not text.startswith("/"):
+        return "", 0, text
+    said, _, label = text.partition(" ")
+    limit, _, share = said[1:].partition("/")
+    return unquote_share(share), int(limit or 0), label
+
+
+def unquote_share(text: str) -> str:
+    """The share that is quoted in terms and in fields."""
+    return text.replace("%20", " ").replace("%25", "%")
+
+
 @lru_cache(maxsize=8192)
-def keys_of(
-    prefix: str, name: str, key: str | None = None, keep: int = 0, short: bool = True
-) -> Keys:
+def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
     """The keys of `name` under `prefix`, or of its child for `key`. Raises as check_text does."""
     check_text("a name", name)
-    quoted, display, policy = quote(name), name, None
+    quoted, policy = quote(name), None
     if key is not None:
         check_text("a key", key)
         policy = _policy(marks_key(prefix), quoted)
-        quoted, display = f"{quoted}@{quote(key)}", f"{name}@{key}"
+        quoted = f"{quoted}@{quote(key)}"
     base = f"{quote(prefix)}:{{{quoted}}}:"
-    leases, queue, waiters, info, wake, stats = (base + part for part in _PARTS)
-    declared = leases, base + "never"
-    return Keys(
-        display, quoted, leases, queue, waiters, info, wake, stats, keep, policy, short, declared
-    )
+    leases, queue, parked, waiters, info, wake, stats = (base + part for part in _PARTS)
+    own = leases, queue, parked, waiters, info, wake, stats
+    return Keys(display(name, key), quoted, *own, keep, policy, (leases, base + "never"))
 
 
 def marks_key(prefix: str) -> str:
-    """A hash of the names that operators paused ("p:NAME": since when, server ms) and resized
+    """A hash of the names that operators paused ("p:NAME": as `pause_of` takes it) and resized
     ("l:NAME": the limit), and of the children that they took out of that again ("xp:NAME",
     "xl:NAME"); NAME as between braces."""
     return f"{quote(prefix)}:marks"
+
+
+def pause_of(text: str) -> tuple[int, float]:
+    """Return since when and until when a name is paused, in server ms, of "SINCE" or "SINCE UNTIL".
+    Until inf without the second, until 0 for "0": not paused."""
+    since, _, until = text.partition(" ")
+    if not since.isdecimal() or since == "0":
+        return 0, 0
+    return int(since), int(until) if until.isdecimal() else math.inf
 
 
 def group_keys(prefix: str, group: str) -> tuple[str, ...]:
@@ -181,3 +211,8 @@ def split(quoted: str) -> tuple[str, str | None]:
     """The name and the key (None: a plain name) in the text between the braces."""
     name, at, key = quoted.partition("@")
     return unquote(name), unquote(key) if at else None
+
+
+def display(name: str, key: str | None) -> str:
+    """Return a name, or a key of a policy, as people see it."""
+    return name if key is None else f"{name}@{key}"

@@ -1,96 +1,65 @@
-"""The steps of each act, in order: generators that neither send nor sleep.
+"""The plans: what each operation sends, in which order. Generators that neither send nor sleep.
 
-A plan yields `Run`, `Wait` or `Sleep` and is sent an `Answer`; a driver carries them out, in sync
-or async code, and throws `Failure` in where no answer came. Times are seconds of the client's
-monotonic clock; a lease is in seconds, `math.inf` when permanent.
+A plan yields `Run`, `Wait` or `Sleep` and is sent an `Answer`. A driver carries the steps out, in
+sync or async code, and throws `Failure` in where no answer came. Times are seconds of the client's
+monotonic clock; a lease is in seconds, `math.inf` if it is permanent.
 
 Why this is safe:
-- belief in a lease counts from *before* the send, or from the grant's server time mapped to the
-  latest "wait" answer, so that it ends no later than the server's lease; of renewals in flight the
-  soonest end is believed;
-- a lost reply is asked for again with the same token;
-- if any acquire of a token went unanswered, every verb that ends the token buries it.
+- The local expiry of a lease counts from before the request was sent, or from the server time of
+  the grant, mapped to the latest "wait" answer. So it is never later than the server's.
+- If a reply is lost, the request is repeated with the same token.
+- If an acquire of a token was not answered, the script that ends the token writes a tombstone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from .keys import Keys
-from .reasons import CLEARED, FULL, TIMEOUT, Reason, reason_of
+from .keys import Keys, share_terms
+from .reasons import CLEARED, FULL, TIMEOUT, Rejection
 from .scripts import ANY, CONSTANTS
+from .steps import Answer, Failure, Plan, Run, Sleep, Step, Wait, Why, milliseconds, seconds
+
+__all__ = (  # with what a driver needs of `reasons` and `steps`
+    "AcquireRequest",
+    "Answer",
+    "Failure",
+    "Grant",
+    "Plan",
+    "Rejection",
+    "Run",
+    "Sleep",
+    "Step",
+    "Wait",
+    "Why",
+    "milliseconds",
+    "seconds",
+)
 
 CLAIM = CONSTANTS["CLAIM"] / 1000
 
-#: Seconds of outage that a waiter with a place in the queue rides out.
-RIDE_OUT = 30.0
-#: Seconds that undoing may take while an exception is on its way out.
-UNDO_BUDGET = 1.0
-#: The server reads its clock in whole milliseconds, so a lease may be so much shorter than it says.
-TICK = 0.001
-#: The shortest BLPOP, in seconds: 0 would block for ever.
-SHORTEST_WAIT = 0.01
+RIDE_OUT = 30.0  # seconds of outage during which a waiter keeps its place in the queue
+UNDO_BUDGET = 1.0  # seconds that an undo may take while an exception is on its way out
+TICK = 0.001  # the server's clock is read in whole ms: a lease may be this much shorter
+SHORTEST_WAIT = 0.01  # seconds of the shortest BLPOP: 0 would block for ever
 
 _BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-class Run(NamedTuple):
-    """Run a verb. `timeout`: seconds that its answer may take."""
+class AcquireRequest(NamedTuple):
+    """What a caller asks for.
 
-    verb: str
-    keys: tuple[str, ...]
-    argv: tuple[Any, ...]
-    timeout: float
-
-
-class Wait(NamedTuple):
-    """Wait up to `seconds` for the element that a hand-over leaves for this token."""
-
-    keys: Keys
-    token: str
-    seconds: float
-
-
-class Sleep(NamedTuple):
-    seconds: float
-
-
-class Answer(NamedTuple):
-    """`reply`: a verb's list of str and int, an element (None: it did not come), or None."""
-
-    reply: Any
-    sent: float
-    received: float
-
-
-Step = Run | Wait | Sleep
-Why = Literal["unreachable", "unanswered", "busy", "final"]
-
-
-class Failure(Exception):
-    """No useful answer came at `at`, because of `cause`.
-
-    `why`: unreachable (never sent), unanswered (sent: the server may have run it), busy (the server
-    said not now), final (asking again is pointless).
-    """
-
-    def __init__(self, cause: BaseException, at: float, why: Why) -> None:
-        super().__init__(str(cause))
-        self.cause, self.at, self.why = cause, at, why
-
-
-class Ask(NamedTuple):
-    """The wishes of an acquisition.
-
-    `wait`: False to try once; `give_up_at`: when waiting ends (inf: never); `budget`: seconds that
-    a first answer may take, retries included; `attempt`: seconds for each try; `kind`: p plain,
-    w read/write; `permits`: 0 for the whole name; `shadow`: granted in any case, and counted;
-    `channel`: where the wake-up is published, "-" when it is popped; `tokens` makes them; `later`
-    is given the undo that could not be done; `learn` is a plan to carry out first; `waits` is told
-    of a token that it waits from here on, or does so no more; `words`: see `worded`.
+    `wait`: False to try once; `give_up_at`: when waiting ends (inf: never); `budget`: seconds until
+    the first answer, retries included; `attempt`: seconds of each try; `kind`: p plain, w
+    read/write; `permits`: 0 for the whole name; `shadow`: grant in any case, and count; `channel`:
+    where the wake-up message is published, "-" if it is popped; `tokens` makes tokens; `later`
+    takes an undo that failed; `learn` is a plan to carry out first; `waits(token, waiting)` is
+    called when a token begins (False: it must not) or ends to wait; `words`: see `worded`. `share`:
+    empty for the common share; `share_limit`: max permits of the share, 0: without a limit. A
+    request with neither has no shares.
     """
 
     keys: Keys
@@ -110,17 +79,20 @@ class Ask(NamedTuple):
     label: str = ""
     shadow: bool = False
     learn: Callable[[], Plan] | None = None
-    waits: Callable[[str, bool], None] | None = None
+    waits: Callable[[str, bool], bool | None] | None = None
     words: tuple[Any, ...] | None = None
+    share: str = ""
+    share_limit: int = 0
 
 
 class Grant(NamedTuple):
-    """A lease that began at `began`: believe in it until `until` and no longer.
+    """A lease since `began`, held until `until` at least.
 
-    `ends`: when the lease asked for would end; where that is later than `until`, a renewal has to
-    follow. `unanswered`: an acquire of this token got no answer, so its release must bury it.
-    `refused`: why a real ask would have been refused (`Ask.shadow`). `waited`: seconds from the
-    first send to the grant after a place in the queue, else 0.
+    `ends`: when the requested lease would end; if later than `until`, a renewal has to follow.
+    `unanswered`: an acquire of this token got no answer, so its release writes a tombstone.
+    `refused`: why shadow mode would have rejected it. `waited`: seconds from the first send to the
+    grant if it was queued, else 0. `used`: permits in use after the grant, as far as is known.
+    `place`: of the job that the release marks as done.
     """
 
     token: str
@@ -132,57 +104,19 @@ class Grant(NamedTuple):
     unanswered: bool
     refused: str = ""
     waited: float = 0.0
+    used: int = 0
+    place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Contention is an answer.
-
-    `reason`: a word of REASONS; `detail`: the limit with "large", p or w with "kind". `waiting`:
-    how many wait; `mean_hold`: seconds that permits were lately held; `limit`: in force, an
-    operator's or the caller's; both None when unknown.
-    """
-
-    reason: str
-    detail: str = ""
-    waiting: int = 0
-    mean_hold: float | None = None
-    limit: int | None = None
-
-    @property
-    def why(self) -> Reason:
-        """The reason's entry in the table."""
-        return reason_of(self.reason)
-
-    def __str__(self) -> str:
-        return self.why.sentence.format(detail=self.detail)
+def undoing(keys: Keys, token: str, tombstone: bool = True) -> Run:
+    argv = (token, "0", keys.keep, *_ending("undo", int(tombstone), 0, keys.mark))
+    return Run("release", keys.declared, argv, UNDO_BUDGET)
 
 
-Plan = Generator[Step, Answer, Any]
-
-
-def milliseconds(seconds: float) -> str:
-    """As the scripts read it: whole milliseconds, at least 1, or inf."""
-    return "inf" if seconds == math.inf else str(max(1, math.ceil(seconds * 1000)))
-
-
-def seconds(reply: str) -> float:
-    return math.inf if reply == "inf" else int(reply) / 1000
-
-
-def undoing(keys: Keys, token: str, bury: bool = True) -> Run:
-    return Run(
-        "release",
-        keys.declared,
-        (token, "0", keys.keep, *_ending("undo", int(bury), 0, keys.mark)),
-        UNDO_BUDGET,
-    )
-
-
-def _joining(ask: Ask) -> tuple[Any, ...]:
-    """The last arguments of an acquire, from the last on left out while they are as usual."""
-    if not ask.keys.short:
-        return ask.keys.mark, ask.max_waiters, int(ask.fair), 0
+def _joining(ask: AcquireRequest) -> tuple[Any, ...]:
+    """Return the last arguments of an acquire, without trailing ones that have their defaults."""
+    if ask.share or ask.share_limit:  # a name with shares is never packed
+        return ask.keys.mark, ask.max_waiters, 1, 0
     if not ask.fair:
         return ask.keys.mark, ask.max_waiters, 0
     if ask.max_waiters < ANY:
@@ -190,34 +124,47 @@ def _joining(ask: Ask) -> tuple[Any, ...]:
     return () if (mark := ask.keys.mark) == "-" else (mark,)
 
 
-def _ending(how: str, bury: int, hold: int, mark: str) -> tuple[Any, ...]:
-    """The last arguments of a release, likewise."""
-    if bury or hold or mark != "-":
-        return how, bury, hold, mark
+def _ending(how: str, tombstone: int, hold: int, mark: str) -> tuple[Any, ...]:
+    """Return the last arguments of a release in the same way."""
+    if tombstone or hold or mark != "-":
+        return how, tombstone, hold, mark
     return () if how == "release" else (how,)
 
 
 @dataclass(slots=True)
-class _Trail:
-    """A token's possible traces: on the server a late copy of its acquire, and a place or a lease;
-    with `Ask.waits`, that it waits."""
+class SendState:
+    """What may be left of a token: a late copy of its acquire (`unanswered`), a place in the queue
+    or a lease (`there`), an open call of `AcquireRequest.waits` (`told`)."""
 
     unanswered: bool = False
     there: bool = False
     told: bool = False
 
 
-def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Plan:
-    """The answer to `step`, asked for again while that may help; Failure at `until`.
+def uncounted(step: Run) -> Run:
+    """Return the step for a repetition after an unanswered request. If it counts what an earlier
+    copy may have counted, the repetition counts nothing: with `keep` 0, no script counts."""
+    if step.verb == "acquire" and step.argv[2] != "again":
+        keep = 5
+    elif step.verb == "release" and step.argv[3:4] == ("lost",):
+        keep = 2
+    else:
+        return step
+    return step._replace(argv=(*step.argv[:keep], 0, *step.argv[keep + 1 :]))
 
-    Only `patient` asks (with a place in the queue) wait for a server that can't be reached.
+
+def persist(step: Run, until: float, trail: SendState, patient: bool = False) -> Plan:
+    """Return the answer to `step`; repeat it while that may help. Raise Failure at `until`.
+
+    Only a `patient` request, with a place in the queue, waits for an unreachable server.
     """
     tries, whole = 0, step.timeout
     while True:
         try:
             return (yield step)
         except Failure as failure:
-            trail.unanswered |= failure.why == "unanswered"
+            if failure.why == "unanswered":
+                trail.unanswered, step = True, uncounted(step)
             if failure.why != "unanswered" or step.timeout == whole:
                 cause = failure.cause  # a shorter try that is not answered says nothing new
             # Unreachable and without a place in the queue, there is nothing to lose: fail fast.
@@ -236,8 +183,8 @@ def persist(step: Run, until: float, trail: _Trail, patient: bool = False) -> Pl
             step = step._replace(timeout=max(min(step.timeout, left), SHORTEST_WAIT))
 
 
-def _undo(ask: Ask, token: str) -> Plan:
-    """Tried once; a failed step is left for later."""
+def _undo(ask: AcquireRequest, token: str) -> Plan:
+    """Undo, once; leave it for later if it fails."""
     undo = undoing(ask.keys, token)
     try:
         yield undo
@@ -248,17 +195,24 @@ def _undo(ask: Ask, token: str) -> Plan:
         raise
 
 
-def acquire(ask: Ask, start: float, token: str = "") -> Plan:
-    """A Grant or a Refusal. Failure when the server gave no answer within the budget.
+def acquire(
+    ask: AcquireRequest,
+    start: float,
+    token: str = "",
+    with_token: Callable[..., Plan] | None = None,
+) -> Plan:
+    """Return a Grant or a Rejection. Raise Failure if the server gave no answer within the budget.
 
-    `token`: the first to ask with, where one was made.
+    `token`: the first token, if the caller made one. `with_token`: what is done with one token;
+    `_acquire_with` by default.
     """
+    with_token = with_token or _acquire_with
     if ask.learn is not None:
         yield from ask.learn()
     while True:
-        token, trail = token or ask.tokens(), _Trail()
+        token, trail = token or ask.tokens(), SendState()
         try:
-            result = yield from _acquire_with(ask, token, start, trail)
+            result = yield from with_token(ask, token, start, trail)
         except Failure:
             if trail.unanswered or trail.there:
                 ask.later(undoing(ask.keys, token))
@@ -283,38 +237,37 @@ def acquire(ask: Ask, start: float, token: str = "") -> Plan:
         token = ""
 
 
-def asking(ask: Ask, token: str, how: str = "") -> Run:
-    """The first step of `acquire`; or `how` a waiter asks again."""
-    words = ask.words if not how else None
-    if words is None:
-        words = _words(ask, how)
+def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
+    """Return the first step of `acquire`, or the step in mode `how` of a waiter."""
+    words = words_of(ask, how) if how or ask.words is None else ask.words
     return Run("acquire", ask.keys.declared, (token, *words), ask.attempt)
 
 
-def worded(ask: Ask) -> Ask:
-    """The same, to be asked many times: with the words of its first step, but for the token. A
-    policy's marks change, so those of its keys are put into words each time."""
-    return ask if ask.keys.policy is not None else ask._replace(words=_words(ask))
+def worded(ask: AcquireRequest) -> AcquireRequest:
+    """Return the request with the arguments of its first step, to be sent many times. Those of a
+    policy's key carry the policy's marks, which change."""
+    return ask if ask.keys.policy is not None else ask._replace(words=words_of(ask))
 
 
-def _words(ask: Ask, how: str = "") -> tuple[Any, ...]:
+def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
+    """Return the arguments of its steps after the token: lease, how, wants, terms, keep, …"""
     how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
-    keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {ask.label}"
+    share = f"{share_terms(ask.share, ask.share_limit)} " if ask.share or ask.share_limit else ""
+    keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"
     words = (milliseconds(ask.lease), how, f"{ask.kind} {ask.limit}", terms, keys.keep)
     return words + _joining(ask)
 
 
-def granted(answer: Answer, ask: Ask, start: float, token: str) -> Grant | None:
-    """What `acquire` comes to, where the first answer grants the permits and nothing is left to do;
-    else None."""
+def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Grant | None:
+    """Return the result of `acquire` if the first answer grants it and nothing is left to do."""
     reply = answer.reply
     if reply[0] == "ok" and ask.lease < math.inf:
         return _grant(ask, token, reply, answer.sent, False, 0.0)
     return None
 
 
-def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
-    """A Grant, a Refusal, or None when the place in the queue was lost: start over."""
+def _acquire_with(ask: AcquireRequest, token: str, start: float, trail: SendState) -> Plan:
+    """Return a Grant, a Rejection, or None if the place in the queue was lost: start over."""
     until, how = start + ask.budget, ""
     while True:
         step = asking(ask, token, how)
@@ -324,63 +277,64 @@ def _acquire_with(ask: Ask, token: str, start: float, trail: _Trail) -> Plan:
         if word == "more" and answer.received < until:
             continue
         if word != "wait":
-            return (yield from _settled(ask, token, reply, answer.sent, start, trail))
+            return (yield from settled(ask, token, reply, answer.sent, start, trail))
         if how != "again" and ask.waits is not None:
-            trail.told = True
-            ask.waits(token, True)
+            trail.told = trail.there = True
+            if ask.waits(token, True) is False:
+                return (yield from _give_up(ask, token, start, trail, answer.received))
         trail.there, how = True, "again"
         asked, then, told = answer.sent, int(reply[1]) / 1000, int(reply[2]) / 1000
-        left, element = ask.give_up_at - answer.received, None
+        left, message = ask.give_up_at - answer.received, None
         if left > 0:
             try:
                 answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(told, left)))
-                element = answer.reply
+                message = answer.reply
             except Failure as failure:
-                # A hand-over may have been popped and lost on its way: asking again finds it.
+                # The message may have been popped and lost on its way: the next request finds out.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(_BACKOFF[1])
-        if element is not None:
-            fence, granted, lease = element.split(" ")
-            # `asked` lies before the server's `then`, so this is no later than the grant was: any
-            # error makes the belief end early.
+        if message is not None:
+            fence, granted, lease = message.split(" ")[:3]
+            # `asked` is before the server's `then`, so `began` is no later than the grant: any
+            # error makes the local expiry sooner.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A message claims nothing: without a renewal the server takes the lease back.
+            # A published message claims nothing: without a renewal, the lease expires at CLAIM.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
-            # Else the element lay unread for too long, and asking again tells the truth.
+            # Otherwise the message was unread for too long, and the next request finds out.
             if began + seconds(lease) > answer.received:
                 reply = ["ok", fence, lease]
-                return (yield from _settled(ask, token, reply, began, start, trail))
+                return (yield from settled(ask, token, reply, began, start, trail))
         elif answer.received >= ask.give_up_at:
             return (yield from _give_up(ask, token, start, trail, answer.received))
-        # With a place in the queue an outage is ridden out for as long as the caller would wait.
+        # With a place in the queue, an outage is waited out as long as the caller would wait.
         until = min(max(ask.give_up_at, answer.received + UNDO_BUDGET), answer.received + RIDE_OUT)
 
 
-def _settled(
-    ask: Ask, token: str, reply: list[Any], began: float, start: float, trail: _Trail
+def settled(
+    ask: AcquireRequest, token: str, reply: list[Any], began: float, start: float, trail: SendState
 ) -> Plan:
-    """The meaning of an answer other than "wait"; a grant counts from `began`."""
+    """Return what an answer other than "wait" means. A grant counts from `began`."""
     word, *rest = reply
     if word == "more":
-        return Refusal(FULL)
+        return Rejection(FULL)
     if word == "no":
         reason, waiting, mean, limit = (*rest, "", "")[:4]
-        return Refusal(
+        return Rejection(
             reason,
             waiting=int(waiting),
             mean_hold=int(mean) / 1000 if mean else None,
             limit=int(limit) if limit else None,
         )
     if word in ("large", "kind"):
-        return Refusal(word, rest[0])
+        return Rejection(word, rest[0])
     if word == "dead":
-        return Refusal(CLEARED)
+        return Rejection(CLEARED)
     if word == "gone":
         return None
     waited = max(began - start, TICK) if trail.there else 0.0
     trail.there, lease = True, seconds(rest[1])
     if ask.lease == math.inf and lease != math.inf:
-        # Only a holder that is there may hold for ever: a ghost of this would never go.
+        # Only a living holder may hold for ever: an orphaned permanent lease would never expire.
         step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
         answer = yield from persist(step, began + lease, trail)
         if answer.reply[0] == "lost":
@@ -390,73 +344,85 @@ def _settled(
 
 
 def _grant(
-    ask: Ask, token: str, reply: list[Any], began: float, unanswered: bool, waited: float
+    ask: AcquireRequest, token: str, reply: list[Any], began: float, unanswered: bool, waited: float
 ) -> Grant:
-    """What an "ok" gives, to whoever counts it from `began`."""
+    """Return the grant of an "ok", counted from `began`."""
     least = began - TICK
     until, ends = least + seconds(reply[2]), least + ask.lease
-    refused = reply[3] if len(reply) > 3 else ""
-    return Grant(token, int(reply[1]), ask.permits, began, until, ends, unanswered, refused, waited)
+    fence, permits = int(reply[1]), ask.permits
+    if len(reply) == 3:
+        used, refused = permits or 1, ""
+    else:
+        used, refused = int(reply[3]), "".join(reply[4:5])
+    return Grant(token, fence, permits, began, until, ends, unanswered, refused, waited, used)
 
 
-def _give_up(ask: Ask, token: str, start: float, trail: _Trail, now: float) -> Plan:
+def _give_up(ask: AcquireRequest, token: str, start: float, trail: SendState, now: float) -> Plan:
     """Leave the queue, unless the permits came at the last moment."""
     ending = _ending("giveup", int(trail.unanswered), 0, ask.keys.mark)
     argv = (token, "0", ask.keys.keep, *ending)
     step = Run("release", ask.keys.declared, argv, min(ask.attempt, UNDO_BUDGET))
     answer = yield from persist(step, now + 2 * UNDO_BUDGET, trail, True)
-    if answer.reply[0] == "ok":
-        return (yield from _settled(ask, token, answer.reply, answer.sent, start, trail))
-    return Refusal(TIMEOUT)
+    if answer.reply[0] in ("ok", "no"):
+        return (yield from settled(ask, token, answer.reply, answer.sent, start, trail))
+    return Rejection(TIMEOUT)
 
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
     ending = _ending("release", int(grant.unanswered), int(hold * 1000), keys.mark)
+    if grant.place:
+        ending = "release", int(grant.unanswered), int(hold * 1000), keys.mark, grant.place
     argv = (grant.token, grant.fence, keys.keep, *ending)
     return Run("release", keys.declared, argv, timeout)
 
 
+def counting_loss(keys: Keys, grant: Grant) -> Run:
+    """Return the step that counts a lost lease: only its holder knows that it is lost."""
+    argv = (grant.token, grant.fence, keys.keep, "lost")
+    return Run("release", keys.declared, argv, UNDO_BUDGET)
+
+
 def given_back(answer: Answer, *_: Any) -> bool | None:
-    """What `release` comes to, where the first answer says so; else None."""
+    """Return the result of `release` if the first answer says it."""
     return True if answer.reply[0] == "ok" else None
 
 
 def release(
     keys: Keys, grant: Grant, hold: float, budget: float, attempt: float, start: float
 ) -> Plan:
-    """True when given back, False when it was not ours any more. `hold`: seconds after the grant
-    until which the permits stay taken."""
-    trail = _Trail()
+    """Return True if the lease was released, False if it was lost before. `hold`: seconds after the
+    grant for which the permits stay taken."""
+    trail = SendState()
     answer = yield from persist(releasing(keys, grant, hold, attempt), start + budget, trail)
     if given_back(answer):
         return True
     if grant.unanswered:
         # A late copy of the acquire may hold under another fence.
-        yield from persist(undoing(keys, grant.token), start + budget, _Trail())
+        yield from persist(undoing(keys, grant.token), start + budget, SendState())
     # An earlier copy of this release may have worked.
     return trail.unanswered and grant.until > start
 
 
 def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """True when a writer's lease became a reader's, False when it is lost."""
+    """Return True if a writer's lease became a reader's, False if it is lost."""
     argv = (grant.token, grant.fence, keys.keep, *_ending("share", 0, 0, keys.mark))
     step = Run("release", keys.declared, argv, attempt)
-    answer = yield from persist(step, start + 2 * attempt, _Trail())
+    answer = yield from persist(step, start + 2 * attempt, SendState())
     return answer.reply[0] == "ok"
 
 
 def renewing(
     keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
 ) -> Run:
-    """`nth`: which renewal of this lease it is; of two, the server heeds the later one. `known`:
-    the lease is adopted, and this is the highest number of its former owner."""
+    """Return the step of the `nth` renewal; of two, the server applies the one with the higher
+    number. `known`: the lease is adopted, and this is the highest number of its former owner."""
     how, known = ("set", 0) if known is None else ("adopt", known)
     ms = milliseconds(lease)
     return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)
 
 
 def number_of(renewal: Run) -> int:
-    """Which renewal of its lease a step is."""
+    """Return the number of a renewal of its lease."""
     return int(renewal.argv[4])
 
 
@@ -476,61 +442,24 @@ def renew(
     start: float,
     known: int | None = None,
 ) -> Plan:
-    """When the renewed lease ends (believe no longer), or None when it is lost."""
+    """Return the local expiry of the renewed lease, or None if it is lost."""
     step = renewing(keys, grant, lease, nth, attempt, known)
-    return renewed((yield from persist(step, start + budget, _Trail())))
+    return renewed((yield from persist(step, start + budget, SendState())))
 
 
 def renewed(answer: Answer) -> float | None:
     return answer.sent + seconds(answer.reply[1]) - TICK if answer.reply[0] == "ok" else None
 
 
-class Belief:
-    """When a lease ends at the soonest, in every order of running and answering its renewals.
-
-    Threads share it without a lock: each method reads or writes the table in one atomic step.
-    """
-
-    # Of two renewals the server heeds that with the higher number, whichever arrives last. So
-    # the answer with the highest number rules, and those below it mean nothing. A renewal above it
-    # may have been run, or may be run still; run whenever, it gives at least its own time counted
-    # from before it was sent. Hence the soonest of these is believed.
-    __slots__ = ("_ends",)
-
-    def __init__(self, until: float, nth: int = 0) -> None:
-        #: By number: the end, and whether an answer said so.
-        self._ends = {nth: (until, True)}
-
-    @property
-    def until(self) -> float:
-        ends = self._ends.copy()
-        if len(ends) == 1:
-            return next(iter(ends.values()))[0]
-        newest = max(nth for nth, (_, answered) in ends.items() if answered)
-        return min(end for nth, (end, _) in ends.items() if nth >= newest)
-
-    def asked(self, nth: int, lease: float, now: float) -> None:
-        """A renewal is about to be sent, for so many seconds."""
-        self._ends[nth] = (now + lease - TICK, False)
-
-    def answered(self, nth: int, until: float) -> None:
-        self._ends[nth] = (until, True)
-        ends = self._ends.copy()
-        newest = max(nth for nth, (_, answered) in ends.items() if answered)
-        for nth in ends:
-            if nth < newest:
-                self._ends.pop(nth, None)
-
-
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Whether the server still has the lease; its end stays."""
+    """Return whether the server still has the lease, without moving its end."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
-    answer = yield from persist(step, start + 2 * attempt, _Trail())
+    answer = yield from persist(step, start + 2 * attempt, SendState())
     return answer.reply[0] == "ok"
 
 
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
-    """The reply of a verb that can be asked again without harm; argv[0] is its token, or empty."""
+    """Return the reply of a script that may be repeated; argv[0] is its token, or empty."""
     step = Run(verb, keys.declared, argv, attempt)
-    answer = yield from persist(step, start + 2 * attempt, _Trail())
+    answer = yield from persist(step, start + 2 * attempt, SendState())
     return answer.reply

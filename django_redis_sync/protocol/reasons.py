@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -25,9 +26,11 @@ class Reason(NamedTuple):
 
 
 FULL = "full"
+SHARE = "share"
 TIMEOUT = "timeout"
 PAUSED = "paused"
-WAITERS = "waiters"
+MAX_WAITING_THREADS = "max_waiting_threads"
+MAX_WAITING_TASKS = "max_waiting_tasks"
 CLEARED = "cleared"
 OUTAGE = "outage"
 
@@ -35,10 +38,17 @@ REASONS = {
     reason.word: reason
     for reason in (
         Reason(FULL, gettext_noop("all permits are taken"), True, True, counted="n"),
+        Reason(SHARE, gettext_noop("all permits of its share are taken"), True, True, counted="n"),
         Reason(TIMEOUT, gettext_noop("no permit came free in time"), True, True, counted="t"),
         Reason(
-            WAITERS,
-            gettext_noop("all permits are taken, and as many requests of this process wait as may"),
+            MAX_WAITING_THREADS,
+            gettext_noop("all permits are taken, and this process has reached max_waiting_threads"),
+            crowded=True,
+            skippable=True,
+        ),
+        Reason(
+            MAX_WAITING_TASKS,
+            gettext_noop("all permits are taken, and this process has reached max_waiting_tasks"),
             crowded=True,
             skippable=True,
         ),
@@ -57,3 +67,28 @@ REASONS = {
 def reason_of(word: str) -> Reason:
     """The reason of a word; a word that is not in the table stands for itself."""
     return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a permit was not granted: an answer, and not an error.
+
+    `reason`: a word of REASONS; `detail`: the limit with "large", p or w with "kind". `waiting`:
+    how many wait; `mean_hold`: seconds that permits were lately held; `limit`: in force, an
+    operator's or the caller's; both None when unknown. With "share", `waiting` and `limit` are
+    those of the share.
+    """
+
+    reason: str
+    detail: str = ""
+    waiting: int = 0
+    mean_hold: float | None = None
+    limit: int | None = None
+
+    @property
+    def why(self) -> Reason:
+        """The reason's entry in the table."""
+        return reason_of(self.reason)
+
+    def __str__(self) -> str:
+        return self.why.sentence.format(detail=self.detail)

@@ -1,4 +1,4 @@
-"""What articles about locks in Redis show, in own words: five steps of the same idea.
+"""Locks as articles about Redis show them, in own words: five steps of the same idea.
 
 Each asks again every few milliseconds, with a lease of LEASE seconds.
 """
@@ -9,21 +9,25 @@ import time
 import uuid
 from typing import Any
 
-from .peers import OnRedis, asked_again
-
-POLL = 0.02
+from ..adapter import LEASE, poll
+from ..checker import Claims
+from .peers import OnRedis
 
 
 class _Polling(OnRedis):
+    claims = Claims(lease=LEASE, punctual=True)
+
     def once(self) -> Any:
         raise NotImplementedError
 
     def acquire(self, wait: float) -> Any:
-        return asked_again(self.once, wait, POLL)
+        return poll(self.once, wait)
 
 
 class SetnxExpire(_Polling):
     """SETNX, then EXPIRE; released by DEL."""
+
+    title = "SETNX, EXPIRE"
 
     def once(self) -> Any:
         if not self.client.setnx(self.place.name, "taken"):
@@ -38,6 +42,7 @@ class SetnxExpire(_Polling):
 class SetNxEx(_Polling):
     """SET NX EX with a token; released by GET, compare, DEL in a script."""
 
+    title = "SET NX EX"
     SCRIPT = """
         if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
         return 0
@@ -54,6 +59,9 @@ class SetNxEx(_Polling):
 
 class UnfairSortedSet(_Polling):
     """A semaphore: members by the client's time, those that rank below the limit hold."""
+
+    title = "sorted set, unfair"
+    limit = 2
 
     def once(self) -> Any:
         me, now, name = uuid.uuid4().hex, time.time(), self.place.name
@@ -72,6 +80,9 @@ class UnfairSortedSet(_Polling):
 
 class FairSortedSet(_Polling):
     """The fair one: a counter gives the ranks, in a second set of owners."""
+
+    title = "sorted set, fair"
+    limit = 2
 
     def once(self) -> Any:
         me, now, name = uuid.uuid4().hex, time.time(), self.place.name
@@ -97,7 +108,10 @@ class FairSortedSet(_Polling):
 
 
 class IncrLock(_Polling):
-    """INCR: whoever makes it no more than the limit is in; DECR gives back."""
+    """INCR takes it, if the result is within the limit; DECR gives it back."""
+
+    title = "INCR"
+    limit = 2
 
     def once(self) -> Any:
         if self.client.incr(self.place.name) <= self.place.limit:

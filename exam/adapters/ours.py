@@ -1,24 +1,31 @@
-"""Ours: Lock, Semaphore, a quorum, and the limit of requests."""
+"""This project, and what needs its Django or its PostgreSQL server.
+
+The only module of the exam that imports from this repository.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import django
-import django_redis.client.default  # noqa: F401 - that the workers have it before they are forked
+import django_redis.client.default  # noqa: F401 - loaded before the workers are forked
 import redis.asyncio  # noqa: F401
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
-from ..adapter import Adapter, Lost, Place
+from ..adapter import LEASE, Adapter, Lost, Place, poll
+from ..checker import Claims
+from .peers import Loop
 
 
 def setup(place: Place) -> None:
-    """Django, with a cache for each server."""
+    """Set up Django, with a cache for each server."""
     if settings.configured:
         return
     backend = "django_redis.cache.RedisCache"
@@ -37,17 +44,37 @@ def setup(place: Place) -> None:
     django.setup()
 
 
-class Ours(Adapter):
-    """A semaphore of this project: its lease is renewed while its process goes on."""
-
-    def __init__(self, place: Place, **options: Any) -> None:
+class _OnDjango(Adapter):
+    def __init__(self, place: Place) -> None:
         super().__init__(place)
         setup(place)
+
+
+class OurSemaphore(_OnDjango):
+    title = "Semaphore"
+    module, package = "django_redis_sync", "django-redis-sync"
+    source = "docs/guarantees.md"
+    limit = 2
+    claims = Claims(
+        lease=LEASE,
+        renewed=True,
+        fair=True,
+        fenced=True,
+        told=True,
+        punctual=True,
+        retries=True,
+        forks=True,
+        within=3,
+    )
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._semaphore = self.semaphore()
+
+    def semaphore(self) -> Any:
         from django_redis_sync import Semaphore
 
-        self._semaphore = Semaphore(
-            place.name, place.limit, timeout=place.lease, renew=True, **options
-        )
+        return Semaphore(self.place.name, self.place.limit, timeout=self.place.lease, renew=True)
 
     def acquire(self, wait: float) -> Any:
         return self._semaphore.acquire(blocking_timeout=wait)
@@ -66,31 +93,46 @@ class Ours(Adapter):
     def fence(self, grant: Any) -> float | None:
         return float(grant.fence)
 
-    async def aacquire(self, wait: float) -> Any:
-        return await self._semaphore.aacquire(blocking_timeout=wait)
+
+class OurLock(OurSemaphore):
+    title = "Lock"
+    limit = 1
+
+    def semaphore(self) -> Any:
+        from django_redis_sync import Lock
+
+        return Lock(self.place.name, timeout=self.place.lease, renew=True)
 
 
-class OursQuorum(Ours):
+class OurQuorum(OurSemaphore):
     """Three independent servers, of which two have to agree."""
 
-    def __init__(self, place: Place) -> None:
-        Adapter.__init__(self, place)
-        setup(place)
+    title = "… by a quorum"
+    needs = "quorum"
+    limit = 1
+    claims = replace(OurSemaphore.claims, fair=False, fenced=False)
+
+    def semaphore(self) -> Any:
         from django_redis_sync import Lock
 
         names = ["default", "second", "third"]
-        self._semaphore = Lock(place.name, timeout=place.lease, renew=True, using=names)
+        return Lock(self.place.name, timeout=self.place.lease, renew=True, using=names)
 
 
-class OursAsync(Ours):
+class OurAsyncSemaphore(OurSemaphore):
     """The same on an event loop, which has a thread of its own here."""
+
+    title = "… in async code"
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._loop = Loop()
 
+    async def aacquire(self, wait: float) -> Any:
+        return await self._semaphore.aacquire(blocking_timeout=wait)
+
     def acquire(self, wait: float) -> Any:
-        return self._loop.run(self._semaphore.aacquire(blocking_timeout=wait))
+        return self._loop.run(self.aacquire(wait))
 
     def release(self, grant: Any) -> None:
         from django_redis_sync import LeaseLost, NotAcquired
@@ -101,32 +143,18 @@ class OursAsync(Ours):
             raise Lost(str(error)) from error
 
 
-class Loop:
-    """An event loop on a thread, started by the first who needs it."""
+class OurRequests(_OnDjango):
+    """A view under a limit: to hold is to be inside the view."""
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, body: Any) -> Any:
-        if self._loop is None:
-            loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, daemon=True).start()
-            self._loop = loop
-        future = asyncio.run_coroutine_threadsafe(body, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # the caller was thrown out
-            raise
-
-
-class Request(Adapter):
-    """A view under a limit: to hold is to be inside of the view."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        setup(place)
-        self._factory = RequestFactory()
+    title = "… of requests"
+    module, package = "django_redis_sync", "django-redis-sync"
+    source = "docs/guarantees.md"
+    limit = 2
+    claims = replace(OurSemaphore.claims, told=False, fenced=False)
+    cannot = {
+        "crowd-killed": "a process lets some of its requests wait, and rejects others",
+        "second-release": "a request ends once",
+    }
 
     def limited(self, view: Any, wait: float) -> Any:
         from django_redis_sync import semaphore_required
@@ -144,7 +172,7 @@ class Request(Adapter):
             return HttpResponse()
 
         def visit() -> None:
-            request: WSGIRequest = self._factory.get("/")
+            request: WSGIRequest = RequestFactory().get("/")
             try:
                 answered.append(self.limited(view, wait)(request))
             except Exception as error:
@@ -156,17 +184,15 @@ class Request(Adapter):
             thread.start()
             entered.wait()
         except BaseException:
-            leave.set()  # the caller was thrown out
+            leave.set()  # the caller was interrupted
             raise
         if not answered:
             return leave, thread, answered
-        return self.refused(answered[0])
-
-    def refused(self, answer: Any) -> None:
-        if isinstance(answer, Exception):
-            raise answer
-        if answer.status_code not in (429, 503):
-            raise RuntimeError(f"status {answer.status_code}")
+        if isinstance(answered[0], Exception):
+            raise answered[0]
+        if answered[0].status_code not in (429, 503):
+            raise RuntimeError(f"status {answered[0].status_code}")
+        return None
 
     def release(self, grant: Any) -> None:
         leave, thread, answered = grant
@@ -174,3 +200,116 @@ class Request(Adapter):
         thread.join(30)
         if answered and isinstance(answered[0], Exception):
             raise answered[0]
+
+
+class DjangoSmartRatelimit(OurRequests):
+    """Its decorator never waits: a rejected client asks again."""
+
+    title = "django-smart-ratelimit"
+    module, package = "django_smart_ratelimit", "django-smart-ratelimit"
+    source = "docstring of concurrency_limit, django-smart-ratelimit 4.12.1"
+    claims = Claims(lease=LEASE)
+    quotes = {
+        "lease": "ttl: Seconds after which a held slot is assumed leaked and reclaimed",
+    }
+    cannot = {"second-release": "a request ends once"}
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        settings.RATELIMIT_BACKEND = "redis"
+        settings.RATELIMIT_REDIS = {"url": place.url}
+
+    def limited(self, view: Any, wait: float) -> Any:
+        from django_smart_ratelimit import concurrency_limit
+
+        limit, lease, name = self.place.limit, int(self.place.lease), self.place.name
+        return concurrency_limit(key=lambda *_: name, max_concurrent=limit, ttl=lease)(view)
+
+    def acquire(self, wait: float) -> Any:
+        return poll(lambda: super(DjangoSmartRatelimit, self).acquire(0), wait, 0.05)
+
+
+class CacheAdd(_OnDjango):
+    """Django's cache.add and cache.delete, as recipes for tasks have it."""
+
+    title = "cache.add"
+    module = package = "django"
+    source = "https://docs.djangoproject.com/en/5.2/topics/cache/#basic-usage"
+    claims = Claims(lease=LEASE)
+    quotes = {
+        "lease": "The timeout argument […] is the number of seconds the value should be stored in "
+        "the cache.",
+    }
+
+    def acquire(self, wait: float) -> Any:
+        from django.core.cache import cache
+
+        name, lease = self.place.name, self.place.lease
+        return poll(lambda: cache.add(name, "taken", lease) or None, wait, 0.05)
+
+    def release(self, grant: Any) -> None:
+        from django.core.cache import cache
+
+        cache.delete(self.place.name)
+
+
+class PostgresAdvisory(Adapter):
+    """A session's advisory lock: it lives as long as its connection, which ends with an error."""
+
+    title = "PostgreSQL advisory lock"
+    needs = ""
+    module = "psycopg"
+    source = "https://www.postgresql.org/docs/15/explicit-locking.html#ADVISORY-LOCKS"
+    claims = Claims(lease=0, punctual=True)
+    quotes = {
+        "lease": "Once acquired at session level, an advisory lock is held until explicitly "
+        "released or the session ends.",
+        "punctual": "lock_timeout: Abort any statement that waits longer than the specified amount "
+        "of time while attempting to acquire a lock",
+    }
+    cannot = {"crowd-killed": "a thousand waiters are a thousand processes"}
+
+    @classmethod
+    def missing(cls) -> str:
+        from devtools import postgres
+
+        return super().missing() or postgres.reason()
+
+    @classmethod
+    @contextlib.contextmanager
+    def service(cls, folder: str) -> Iterator[str]:
+        from devtools.postgres import Postgres
+
+        with Postgres() as server:
+            yield server.dsn
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._connection: Any = None
+
+    def _run(self, *words: Any) -> Any:
+        import psycopg
+
+        if self._connection is None:
+            self._connection = psycopg.connect(self.place.service, autocommit=True)
+        return self._connection.execute(*words)
+
+    def acquire(self, wait: float) -> Any:
+        import psycopg
+
+        try:
+            self._run(f"SET lock_timeout = {max(1, int(wait * 1000))}")
+            self._run("SELECT pg_advisory_lock(hashtext(%s))", [self.place.name])
+        except psycopg.errors.LockNotAvailable:
+            return None
+        except BaseException:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+            raise
+        return True
+
+    def release(self, grant: Any) -> None:
+        done = self._run("SELECT pg_advisory_unlock(hashtext(%s))", [self.place.name])
+        if done.fetchone() != (True,):
+            raise Lost("it is not held")

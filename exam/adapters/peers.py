@@ -1,52 +1,42 @@
-"""Other libraries, each used as its own documentation shows, with a lease of LEASE seconds.
+"""Other libraries, each used as its own documentation shows.
 
-Those that have no time to wait are asked again until it is up; those that are async have a loop.
+`quotes` holds the sentence behind each claim, and `source` where it stands. A library that waits
+inside one command has a client without redis-py's timeout of some seconds. A lease is LEASE seconds
+long where the library promises one; other options are those of its documentation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import time
-from collections.abc import Callable
+import threading
 from typing import Any
 
 import redis
 import redis.asyncio
-from django.http import HttpResponse
 
-from ..adapter import Adapter, Lost, Place
-from .ours import Loop, Request
-
-
-def asked_again(once: Callable[[], Any], wait: float, pause: float = 0.05) -> Any:
-    """What `once()` says as soon as it is no longer None; None when `wait` seconds are over."""
-    end = time.monotonic() + wait
-    while True:
-        said = once()
-        if said is not None or time.monotonic() + pause > end:
-            return said
-        time.sleep(pause)
+from ..adapter import LEASE, Adapter, Lost, Place
+from ..checker import Claims
 
 
 class OnRedis(Adapter):
-    """With one client, as a process has, and the timeouts that redis-py gives it."""
+    """With one client, as a process has."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self.client = redis.Redis.from_url(place.url)
 
 
-class Blocking(OnRedis):
-    """For those that wait inside one command for as long as they are told: redis-py's timeout of
-    5 s would end that with an error."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.client = redis.Redis.from_url(place.url, socket_timeout=35)
-
-
 class RedisPy(OnRedis):
+    title = "redis-py Lock"
+    module = package = "redis"
+    source = "https://redis.readthedocs.io/en/stable/lock.html, redis 8.1.0"
+    claims = Claims(lease=LEASE, punctual=True)
+    quotes = {
+        "lease": "timeout indicates a maximum life for the lock in seconds.",
+        "punctual": "blocking_timeout specifies the maximum number of seconds to wait trying to "
+        "acquire the lock.",
+    }
+
     def acquire(self, wait: float) -> Any:
         lock = self.client.lock(self.place.name, timeout=self.place.lease)
         return lock if lock.acquire(blocking_timeout=wait) else None
@@ -63,35 +53,55 @@ class RedisPy(OnRedis):
         return lock if await lock.acquire(blocking_timeout=wait) else None
 
 
-class PythonRedisLock(Blocking):
-    """It takes whole seconds."""
+class PythonRedisLock(OnRedis):
+    """`with` waits without end; a short wait is its `acquire(timeout=...)`, in whole seconds."""
+
+    title = "python-redis-lock"
+    module, package = "redis_lock", "python-redis-lock"
+    source = "https://pypi.org/project/python-redis-lock/4.0.1/, Troubleshooting"
+    claims = Claims(lease=LEASE, renewed=True)
+    quotes = {
+        "lease": "turn on the auto_renewal parameter in combination with expire to set a time-out "
+        "on the lock",
+        "renewed": "keep renewing it automatically to ensure the lock is held for as long as the "
+        "Python process is running.",
+    }
 
     def acquire(self, wait: float) -> Any:
         import redis_lock
 
-        name, lease = self.place.name, int(self.place.lease)
-        lock = redis_lock.Lock(self.client, name, expire=lease, auto_renewal=True)
-        if wait < 1:
-            return asked_again(lambda: lock if lock.acquire(blocking=False) else None, wait)
-        return lock if lock.acquire(timeout=math.ceil(wait)) else None
+        lease = int(self.place.lease)
+        lock = redis_lock.Lock(self.client, name=self.place.name, expire=lease, auto_renewal=True)
+        if wait <= 1:
+            return lock if lock.acquire(timeout=1) else None
+        return lock.__enter__()
 
     def release(self, grant: Any) -> None:
         import redis_lock
 
         try:
-            grant.release()
+            grant.__exit__()
         except redis_lock.NotAcquired as error:
             raise Lost(str(error)) from error
 
 
 class Pottery(OnRedis):
+    title = "pottery"
+    module = "pottery"
+    source = "https://pypi.org/project/pottery/3.0.1/, Redlock"
+    claims = Claims(lease=LEASE, punctual=True)
+    quotes = {
+        "lease": "Redlocks are automatically released (by default, after 10 seconds).",
+        "punctual": "You can make .acquire() block but not indefinitely by specifying the timeout "
+        "argument (in seconds)",
+    }
+
     def acquire(self, wait: float) -> Any:
         from pottery import Redlock
 
-        key, lease = self.place.name, self.place.lease
-        lock = Redlock(key=key, masters={self.client}, auto_release_time=lease)
-        got = lock.acquire(timeout=wait) if wait else lock.acquire(blocking=False)
-        return lock if got else None
+        lease = self.place.lease
+        lock = Redlock(key=self.place.name, masters={self.client}, auto_release_time=lease)
+        return lock if lock.acquire(timeout=wait) else None
 
     def release(self, grant: Any) -> None:
         from pottery import ReleaseUnlockedLock
@@ -102,30 +112,107 @@ class Pottery(OnRedis):
             raise Lost(str(error)) from error
 
 
-class RedisSemaphore(Blocking):
-    def acquire(self, wait: float) -> Any:
-        import redis_semaphore
+class _WaitsInside(OnRedis):
+    """Used as a context manager, which waits inside one command."""
 
-        semaphore = redis_semaphore.Semaphore(
-            self.client,
-            self.place.limit,
-            namespace=self.place.name,
-            stale_client_timeout=self.place.lease,
-            blocking=wait > 0,
-        )
+    limit = 2
+    cannot = {"second-release": "it is a context manager, which ends once"}
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.client = redis.Redis.from_url(place.url, socket_timeout=None)
+
+    def release(self, grant: Any) -> None:
+        grant.__exit__(None, None, None)
+
+
+class RedisSemaphore(_WaitsInside):
+    """Its `with` waits without end, and its documentation has no lease."""
+
+    title = "redis-semaphore"
+    module, package = "redis_semaphore", "redis-semaphore"
+    source = "https://pypi.org/project/redis-semaphore/0.2.2/, Examples"
+    cannot = {**_WaitsInside.cannot, "time-up": "its `with` waits without end"}
+
+    def acquire(self, wait: float) -> Any:
+        from redis_semaphore import Semaphore
+
+        return Semaphore(self.client, count=self.place.limit, namespace=self.place.name).__enter__()
+
+
+class Steindamm(_WaitsInside):
+    """`expiry` is the README's: it is for keys without any activity, not for dead holders."""
+
+    title = "steindamm"
+    module = "steindamm"
+    source = "https://pypi.org/project/steindamm/0.11.1/, Semaphore"
+    claims = Claims(punctual=True)
+    quotes = {
+        "punctual": "If the max_sleep limit is exceeded, a MaxSleepExceededError is raised.",
+    }
+
+    def _options(self, wait: float) -> dict[str, Any]:
+        return {
+            "name": self.place.name,
+            "capacity": self.place.limit,
+            "max_sleep": max(wait, 0.01),  # 0 is without end
+            "expiry": 60,
+        }
+
+    def acquire(self, wait: float) -> Any:
+        from steindamm import SyncSemaphore
+        from steindamm.exceptions import MaxSleepExceededError
+
+        semaphore = SyncSemaphore.create(connection=self.client, **self._options(wait))
         try:
-            semaphore.acquire(timeout=wait)
-        except redis_semaphore.NotAvailable:
+            semaphore.__enter__()
+        except MaxSleepExceededError:
             return None
         return semaphore
 
-    def release(self, grant: Any) -> None:
-        if not grant.has_lock():
-            raise Lost("it is not held")
-        grant.release()
+    async def aacquire(self, wait: float) -> Any:
+        from steindamm import AsyncSemaphore
+
+        client = redis.asyncio.Redis.from_url(self.place.url, socket_timeout=None)
+        semaphore = AsyncSemaphore.create(connection=client, **self._options(wait))
+        await semaphore.__aenter__()
+        return semaphore
+
+
+class Loop:
+    """An event loop on a thread, started by the first call."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, body: Any) -> Any:
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, daemon=True).start()
+            self._loop = loop
+        future = asyncio.run_coroutine_threadsafe(body, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # the caller was interrupted
+            raise
 
 
 class AsyncRedisRateLimiters(Adapter):
+    """It has no time to wait: `asyncio.wait_for` ends the wait."""
+
+    title = "async-redis-rate-limiters"
+    module, package = "async_redis_rate_limiters", "async-redis-rate-limiters"
+    source = "https://pypi.org/project/async-redis-rate-limiters/0.1.4/, Features and Usage"
+    limit = 2
+    claims = Claims(lease=LEASE, retries=True)
+    quotes = {
+        "lease": "redis_ttl=3600,  # semaphore max duration (seconds)",
+        "retries": "Rock solid with Redis/Network failures (multiple attempts, exponential "
+        "backoff, etc.)",
+    }
+    cannot = _WaitsInside.cannot
+
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._loop = Loop()
@@ -149,120 +236,3 @@ class AsyncRedisRateLimiters(Adapter):
 
     def release(self, grant: Any) -> None:
         self._loop.run(grant.__aexit__(None, None, None))
-
-
-class Steindamm(Blocking):
-    def _options(self, wait: float) -> dict[str, Any]:
-        place = self.place
-        return {
-            "name": place.name,
-            "capacity": place.limit,
-            "expiry": int(place.lease),
-            "max_sleep": max(wait, 0.01),  # 0 is for ever
-        }
-
-    def acquire(self, wait: float) -> Any:
-        from steindamm import SyncSemaphore
-        from steindamm.exceptions import MaxSleepExceededError
-
-        semaphore = SyncSemaphore.create(connection=self.client, **self._options(wait))
-        try:
-            semaphore.__enter__()
-        except MaxSleepExceededError:
-            return None
-        return semaphore
-
-    async def aacquire(self, wait: float) -> Any:
-        from steindamm import AsyncSemaphore
-
-        client = redis.asyncio.Redis.from_url(
-            self.place.url, max_connections=5000, socket_timeout=35
-        )
-        semaphore = AsyncSemaphore.create(connection=client, **self._options(wait))
-        await semaphore.__aenter__()
-        return semaphore
-
-    def release(self, grant: Any) -> None:
-        grant.__exit__(None, None, None)
-
-
-class DjangoSmartRatelimit(Request):
-    """Its decorator never waits: a client that was refused asks again."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        from django.conf import settings
-
-        settings.RATELIMIT_BACKEND = "redis"
-        settings.RATELIMIT_REDIS = {"url": place.url}
-
-    def limited(self, view: Any, wait: float) -> Any:
-        from django_smart_ratelimit import concurrency_limit
-
-        limit, lease = self.place.limit, int(self.place.lease)
-        name = self.place.name
-        return concurrency_limit(key=lambda *_: name, max_concurrent=limit, ttl=lease)(view)
-
-    def acquire(self, wait: float) -> Any:
-        return asked_again(lambda: super(DjangoSmartRatelimit, self).acquire(0), wait)
-
-    def refused(self, answer: Any) -> None:
-        if isinstance(answer, HttpResponse) and answer.status_code == 429:
-            return None
-        return super().refused(answer)
-
-
-class CacheAdd(Adapter):
-    """Django's cache.add and cache.delete, as recipes for tasks have it."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        from .ours import setup
-
-        setup(place)
-
-    def acquire(self, wait: float) -> Any:
-        from django.core.cache import cache
-
-        name, lease = self.place.name, self.place.lease
-        return asked_again(lambda: cache.add(name, "taken", lease) or None, wait)
-
-    def release(self, grant: Any) -> None:
-        from django.core.cache import cache
-
-        cache.delete(self.place.name)
-
-
-class PostgresAdvisory(Adapter):
-    """A session's advisory lock: it lives as long as its connection, which ends with an error."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self._connection: Any = None
-
-    def _run(self, *words: Any) -> Any:
-        import psycopg
-
-        if self._connection is None:
-            self._connection = psycopg.connect(self.place.postgres, autocommit=True)
-        return self._connection.execute(*words)
-
-    def acquire(self, wait: float) -> Any:
-        import psycopg
-
-        try:
-            self._run(f"SET lock_timeout = {max(1, int(wait * 1000))}")
-            self._run("SELECT pg_advisory_lock(hashtext(%s))", [self.place.name])
-        except psycopg.errors.LockNotAvailable:
-            return None
-        except BaseException:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
-            raise
-        return True
-
-    def release(self, grant: Any) -> None:
-        done = self._run("SELECT pg_advisory_unlock(hashtext(%s))", [self.place.name])
-        if done.fetchone() != (True,):
-            raise Lost("it is not held")

@@ -13,7 +13,7 @@ TOKEN_PAGE = "/sale/"  # a page with a form: it sets the CSRF cookie
 
 
 @dataclass(frozen=True)
-class Ask:
+class AcquireRequest:
     """A request to send: GET, or POST when there is a form, `delay` seconds after the start."""
 
     path: str
@@ -47,18 +47,20 @@ def answer_of(response: httpx.Response) -> Answer:
     return Answer(response.request.url.path, response.status_code, headers.get("Retry-After", ""))
 
 
-def burst(url: str, asks: Sequence[Ask], each: Callable[[], None]) -> list[Answer]:
+def burst(url: str, asks: Sequence[AcquireRequest], each: Callable[[], None]) -> list[Answer]:
     """Send all of it at once, or as late as each says; `each` is called at every answer."""
     return asyncio.run(_burst(url, asks, each))
 
 
-async def _burst(url: str, asks: Sequence[Ask], each: Callable[[], None]) -> list[Answer]:
+async def _burst(
+    url: str, asks: Sequence[AcquireRequest], each: Callable[[], None]
+) -> list[Answer]:
     async with httpx.AsyncClient(**client_options(url)) as client:
         if any(ask.form is not None for ask in asks):
             await client.get(TOKEN_PAGE)
         start = time.monotonic()
 
-        async def send(ask: Ask) -> Answer:
+        async def send(ask: AcquireRequest) -> Answer:
             await asyncio.sleep(start + ask.delay - time.monotonic())
             try:
                 answer = answer_of(await _send(client, ask))
@@ -70,7 +72,7 @@ async def _burst(url: str, asks: Sequence[Ask], each: Callable[[], None]) -> lis
         return await asyncio.gather(*map(send, asks))
 
 
-async def _send(client: httpx.AsyncClient, ask: Ask) -> httpx.Response:
+async def _send(client: httpx.AsyncClient, ask: AcquireRequest) -> httpx.Response:
     if ask.form is None:
         return await client.get(ask.path)
     headers = {"X-CSRFToken": client.cookies["csrftoken"]}

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.support import nursery
+from tests.support import worker_processes
 
 #: That it is started with.
 SETTINGS = "tests.settings"
@@ -31,7 +31,7 @@ class Child:
 
     def __init__(self, role: str, *args: object, **environment: str) -> None:
         env = {**os.environ, "DJANGO_SETTINGS_MODULE": SETTINGS, **environment}
-        self.process = nursery.Process("-m", self.module, role, *args, env=env)
+        self.process = worker_processes.Process("-m", self.module, role, *args, env=env)
 
     def __enter__(self) -> Child:
         return self
@@ -46,7 +46,7 @@ class Child:
         """The words of the next line that it prints; AssertionError when it ended."""
         return self.process.line().split()
 
-    def tell(self, text: str = "") -> None:
+    def run_callbacks(self, text: str = "") -> None:
         """Let it go on: a role that asks waits for a line."""
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()

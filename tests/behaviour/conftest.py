@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from devtools.servers import RedisServer
-from django_redis_sync.engine import keeper
+from django_redis_sync.engine import renewal
 
 from .watching import View
 
@@ -38,7 +38,7 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
 
     yield add
     for name in names:  # its keeper would go on asking for an alias that is no more
-        keeper.keeper(name).let_go()
+        renewal.renewer(name).clear()
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ import pytest
 from django.http import HttpResponse
 from django.test import RequestFactory
 
-from django_redis_sync import Lock
-from django_redis_sync.limits.decorator import semaphore_required
-from django_redis_sync.limits.outage import breaker
+from django_redis_sync import Lock, semaphore_required
+from django_redis_sync.limits.breaker import breaker
 from django_redis_sync.signals import outage_changed
-from tests.support import nursery
+from tests.support import worker_processes
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
@@ -130,7 +129,7 @@ django.setup()
 import redis
 from django.http import HttpResponse
 from django.test import RequestFactory
-from django_redis_sync.limits.decorator import semaphore_required
+from django_redis_sync import semaphore_required
 
 witness = redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"])
 busy, until = float(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -161,7 +160,7 @@ asyncio.run(main())
 
 def test_busy_processes_never_exceed_the_limit_together(raw: Any) -> None:
     """Judged from outside: by what the views themselves count in Redis."""
-    both = [nursery.Process("-c", PROCESS, BUSY, 4) for _ in range(2)]
+    both = [worker_processes.Process("-c", PROCESS, BUSY, 4) for _ in range(2)]
     served = [int(one.communicate(timeout=60)[0]) for one in both]
     assert all(served)
     assert 4 >= int(raw.zscore("busy:most", "most"))

@@ -28,7 +28,7 @@ from django_redis_sync import (
     SyncError,
     Unavailable,
 )
-from django_redis_sync.engine import hub, keeper, pools, wire
+from django_redis_sync.engine import hub, pools, renewal, wire
 from django_redis_sync.exceptions import ForeignValue
 from tests.support.journal import journalling
 
@@ -36,6 +36,8 @@ from .both import both, eventually, refused, until
 from .child import Child
 from .proxy import Proxy, proxied
 from .watching import Pulse, View
+
+pytestmark = pytest.mark.promise(5, 7, 14)
 
 #: Seconds that one answer may take here; the budget of an acquisition is twice that.
 ATTEMPT = 0.8
@@ -389,6 +391,15 @@ async def test_another_programs_value_is_named_and_left_alone(io, bench) -> None
     bench.journal._drained.clear()
 
 
+def _is_busy(url: str) -> bool:
+    with redis.Redis.from_url(url) as client:
+        try:
+            client.ping()
+        except redis.ResponseError as error:
+            return "BUSY" in str(error)
+    return False
+
+
 @both
 async def test_an_endless_script_makes_it_unavailable_for_as_long(io, bench) -> None:
     await bench.warm(io)
@@ -402,7 +413,7 @@ async def test_an_endless_script_makes_it_unavailable_for_as_long(io, bench) -> 
 
     spinning = threading.Thread(target=spin)
     spinning.start()
-    await io.sleep(0.1)
+    await until(io, lambda: _is_busy(bench.server.url))
     try:
         start = time.monotonic()
         with pytest.raises(Unavailable):
@@ -474,7 +485,7 @@ async def test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_awa
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_keeper_that_died_is_replaced(raw) -> None:
     first = Lock("first").acquire()
-    worker = keeper.keeper("default")._worker
+    worker = renewal.renewer("default")._worker
     turn = worker._turn
 
     def die() -> float:
@@ -631,7 +642,7 @@ def interrupted_once(done: Callable[[Any], None]) -> Callable[[Any], None]:
 async def test_hiredis_packs_no_number_of_ours(
     io, clean_redis, view, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads through a null pointer where a signal's handler raises meanwhile (docs/faq.md)."""
+    """hiredis crashes if a signal handler raises meanwhile: see docs/failure-modes.md."""
     hiredis = pytest.importorskip("hiredis")
     pack, packed = hiredis.pack_command, []
 

@@ -29,7 +29,7 @@ from django_redis_sync.locks.handle import Adoption
 from .both import both, eventually, until
 from .watching import sent
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(15)]
 
 
 async def take(io: Any, name: str, limit: int, count: int, **options: Any) -> list[Lease]:

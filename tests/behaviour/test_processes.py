@@ -11,7 +11,7 @@ from .both import both, until
 from .child import Child
 from .watching import View
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(3, 10)]
 
 
 def test_a_forked_child_neither_renews_nor_releases_its_parents_leases(view) -> None:
@@ -34,12 +34,12 @@ async def test_another_process_adopts_a_handle_and_releases_it(io, view) -> None
     async with io.entered(Lock("job", timeout=5, renew=True)) as lease:
         handle = await io.do(lease, "detach", 30)
     with Child("adopt") as worker:
-        worker.tell(handle)
+        worker.run_callbacks(handle)
         assert ["fence", str(lease.fence)] == worker.line()
         assert not lease.held
         assert await io.do(Lock("job", blocking=False), "acquire") is None
         await until(io, lambda: 0 < view("job").ends_in <= 5)  # its own timeout again
-        worker.tell()
+        worker.run_callbacks()
         assert worker.line() == ["released"]
     assert view("job").empty
 
@@ -70,7 +70,7 @@ def test_a_paused_holder_learns_that_its_time_went_by(raw) -> None:
         with Lock("paused").acquire(blocking_timeout=20) as lease:
             assert lease.fence > fence  # a store that looks at fences refuses the old one
             os.kill(holder.process.pid, signal.SIGCONT)
-            holder.tell()
+            holder.run_callbacks()
             assert holder.line() == ["held", "False"]
             assert lease.owned()
 

@@ -18,6 +18,8 @@ from .both import eventually
 from .child import Child
 from .watching import View
 
+pytestmark = pytest.mark.promise(4)
+
 #: Seconds that all victims together may cost the next one. The leases are of ten minutes.
 MOST = 10
 VICTIMS = 3

@@ -19,11 +19,11 @@ from .both import both, eventually
 from .child import Child
 from .watching import View, counted
 
-pytestmark = pytest.mark.usefixtures("clean_redis")
+pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 11)]
 
-#: Keys outlive the last lease or waiter by one to two GRACE, and by BURIAL what a caller undid
-#: without knowing its fate, as on a busy machine: shorter here, to see them go.
-SHORT = {"GRACE": 200, "BURIAL": CONSTANTS["ASLEEP"]}
+#: Keys outlive the last lease or waiter by one to two GRACE. A tombstone outlives an undone request
+#: by TOMBSTONE_TTL. Both are shorter here, so that the test sees the keys expire.
+SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
 #: Longer than a crowd holds up its own keeper on a busy machine.
 LEASE = {"timeout": 6, "renew": True}
 

@@ -22,6 +22,8 @@ from .both import both, eventually, until
 from .proxy import Proxy, proxied
 from .watching import Pulse, View
 
+pytestmark = pytest.mark.promise(7)
+
 #: As long as a project may have them: what is told in time must not depend on them.
 PATIENT = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 5}
 

@@ -39,7 +39,7 @@ class View:
 
     @property
     def waiting(self) -> int:
-        return int(self.client.zcard(self.keys.queue))
+        return int(self.client.zcard(self.keys.queue)) + int(self.client.zcard(self.keys.parked))
 
     @property
     def ends_in(self) -> float:

@@ -38,10 +38,10 @@ FLAGS = (
 
 
 def _missing(what: str) -> None:
-    said = f"{what}: Debian has it as chromium and chromium-driver, pip has selenium"
+    message = f"{what}: Debian has it as chromium and chromium-driver, pip has selenium"
     if os.environ.get("DJANGO_REDIS_SYNC_BROWSER_REQUIRED") == "1":
-        pytest.fail(said)
-    pytest.skip(said)
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def traffic(name: str = "search", limit: int = 4, threads: int = 6) -> Iterator[
 
 
 class Waiting:
-    """A thread that waits for a permit, gets in, and leaves when told."""
+    """A thread that waits for a permit, gets in, and leaves when asked to."""
 
     def __init__(self, name: str, limit: int, label: str = "shop.tasks.next") -> None:
         self.got, self.leave = threading.Event(), threading.Event()
@@ -71,7 +71,7 @@ class Waiting:
 def queue_of(name: str, length: int, key: str | None = None) -> None:
     end = time.monotonic() + 5
     while status_of(name, key).waiting != length:
-        assert time.monotonic() < end, "nobody came to wait"
+        assert time.monotonic() < end, "no waiter came"
         time.sleep(0.02)
 
 
@@ -83,10 +83,10 @@ def confirmed(manager: Visitor, button: str) -> None:
     manager.wait_for(lambda: manager.all(".messagelist"))
 
 
-def test_a_viewer_sees_the_list_change_without_a_reload(viewer: Visitor) -> None:
+def test_list_changes_without_a_reload(viewer: Visitor) -> None:
     viewer.open()
     viewer.browser.execute_script("window.still = true")
-    assert "Nothing was locked" in viewer.text("#sync-live")
+    assert "No lock or semaphore was used" in viewer.text("#sync-live")
 
     with traffic(threads=3):
         viewer.wait_for(lambda: "search" in viewer.text("#sync-names"))
@@ -94,32 +94,32 @@ def test_a_viewer_sees_the_list_change_without_a_reload(viewer: Visitor) -> None
         viewer.wait_for(lambda: seen.add(viewer.text("#row-search")) or len(seen) > 1)
 
     assert viewer.browser.execute_script("return window.still") is True
-    assert viewer.wait_for(lambda: "in use" in viewer.text("#sync-live-said"))
+    assert viewer.wait_for(lambda: "in use" in viewer.text("#sync-live-spoken"))
     assert viewer.complaints() == []
 
 
-def test_a_screen_reader_is_not_told_of_every_change(viewer: Visitor) -> None:
+def test_screen_reader_announcements_are_limited(viewer: Visitor) -> None:
     viewer.open()
     now = "Date.now = () => %d"
     viewer.browser.execute_script(now % 10**12)
     with Lock("first"):
-        viewer.wait_for(lambda: "1 in use" in viewer.text("#sync-live-said"))
+        viewer.wait_for(lambda: "1 in use" in viewer.text("#sync-live-spoken"))
         with Lock("second"):
             viewer.wait_for(lambda: "second" in viewer.text("#sync-live"))
-            assert "1 in use" in viewer.text("#sync-live-said")
+            assert "1 in use" in viewer.text("#sync-live-spoken")
             viewer.browser.execute_script(now % (10**12 + 10_001))
-            viewer.wait_for(lambda: "2 in use" in viewer.text("#sync-live-said"))
+            viewer.wait_for(lambda: "2 in use" in viewer.text("#sync-live-spoken"))
 
 
-def test_a_viewer_has_no_buttons(viewer: Visitor) -> None:
+def test_viewer_gets_no_action_buttons(viewer: Visitor) -> None:
     with Semaphore("exports", 2):
         viewer.open("exports/change/")
 
         assert viewer.wait_for(lambda: viewer.all("[id^=holder-]"))
-        assert viewer.all("#content button, #content input[type=submit]") == []
+        assert [] == viewer.all(".sync-page .sync-button, .sync-page a[href*='/act/']")
 
 
-def test_a_manager_releases_one_stuck_holder_and_the_next_waiter_gets_in(manager: Visitor) -> None:
+def test_manager_releases_a_holder_and_the_next_waiter_is_admitted(manager: Visitor) -> None:
     stuck = Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
     other = Semaphore("exports", 2, label="weekly_report").acquire()
     assert isinstance(stuck, Lease) and isinstance(other, Lease)
@@ -148,11 +148,11 @@ def test_a_manager_releases_one_stuck_holder_and_the_next_waiter_gets_in(manager
     assert manager.complaints() == []
 
 
-def test_a_manager_pauses_and_resumes(manager: Visitor) -> None:
+def test_manager_pauses_and_resumes(manager: Visitor) -> None:
     with Semaphore("exports", 2):
         manager.open("exports/change/")
         confirmed(manager, "#act-pause")
-        assert "paused" in manager.text("#now-title + .sync-now")
+        assert "paused" in manager.text("#now")
 
         assert Semaphore("exports", 2).acquire(blocking=False) is None
         waiting = Waiting("exports", 2)
@@ -164,31 +164,33 @@ def test_a_manager_pauses_and_resumes(manager: Visitor) -> None:
     assert manager.complaints() == []
 
 
-def test_a_manager_resizes_and_resets(manager: Visitor) -> None:
+def test_manager_resizes_and_resets(manager: Visitor) -> None:
     with Lock("report"):
         waiting = Waiting("report", 1)
         queue_of("report", 1)
         manager.open("report/change/")
-        box = manager.first("#resize-limit")
+        manager.click("#act-resize")
+        box = manager.wait_for(lambda: manager.all("#id_limit"))[0]
         box.clear()
         box.send_keys("2")
-        confirmed(manager, "#act-resize")
+        manager.click("#confirm")
+        manager.wait_for(lambda: manager.all(".messagelist"))
 
         assert waiting.got.wait(30)
         assert status_of("report").override == 2
-        assert "resized" in manager.text("#now-title + .sync-now")
+        assert "resized" in manager.text("#now")
         waiting.end()
     confirmed(manager, "#act-reset")
     assert status_of("report").override is None
 
 
-def test_html_in_a_name_and_in_a_label_is_text(manager: Visitor) -> None:
+def test_html_in_a_name_and_a_label_is_escaped(manager: Visitor) -> None:
     with Semaphore(EVIL, 2, label=EVIL):
         manager.open()
         manager.wait_for(lambda: EVIL in manager.text("#sync-names"))
 
         manager.click("#sync-names tbody a")
-        manager.wait_for(lambda: manager.all("#holders-title"))
+        manager.wait_for(lambda: manager.all("#holders"))
         assert EVIL in manager.text("h1") and EVIL in manager.text("[id^=holder-]")
         time.sleep(2.5)
         confirmed(manager, "#act-pause")
@@ -199,7 +201,7 @@ def test_html_in_a_name_and_in_a_label_is_text(manager: Visitor) -> None:
     assert manager.complaints() == []
 
 
-def test_the_policy_would_report_what_is_inline(viewer: Visitor) -> None:
+def test_content_security_policy_reports_inline_styles(viewer: Visitor) -> None:
     """The other tests find no complaint: this one shows that they would."""
     viewer.open()
     viewer.browser.execute_script(
@@ -208,7 +210,7 @@ def test_the_policy_would_report_what_is_inline(viewer: Visitor) -> None:
     assert viewer.wait_for(viewer.complaints)
 
 
-def test_a_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
+def test_live_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
     held = Semaphore("exports", 3)
     with held, held:
         manager.open("exports/change/")
@@ -226,7 +228,7 @@ def test_a_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
     assert (focused, still_open) == ("act-clear", True)
 
 
-def test_switched_off_the_page_stays_as_it_is(viewer: Visitor) -> None:
+def test_live_refresh_can_be_switched_off(viewer: Visitor) -> None:
     viewer.open()
     viewer.click("#sync-live-on")
     with Lock("late"):
@@ -239,7 +241,7 @@ def test_switched_off_the_page_stays_as_it_is(viewer: Visitor) -> None:
     assert not viewer.all("#sync-live-on")[0].is_selected()
 
 
-def test_a_hidden_tab_asks_nothing(viewer: Visitor) -> None:
+def test_hidden_tab_sends_no_requests(viewer: Visitor) -> None:
     viewer.open()
     hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s});"
     viewer.browser.execute_script(hide % "true")
@@ -251,7 +253,7 @@ def test_a_hidden_tab_asks_nothing(viewer: Visitor) -> None:
         viewer.wait_for(lambda: "unseen" in viewer.text("#sync-live"))
 
 
-def test_all_of_it_works_without_javascript(manager: Visitor) -> None:
+def test_pages_work_without_javascript(manager: Visitor) -> None:
     switch = "Emulation.setScriptExecutionDisabled"
     manager.browser.execute_cdp_cmd(switch, {"value": True})
     try:
@@ -270,7 +272,7 @@ def test_all_of_it_works_without_javascript(manager: Visitor) -> None:
 WIDTHS = (390, 700, 800, 1024, 1120, 1280, 1920)
 
 
-def test_nothing_is_cut_off_at_any_width(manager: Visitor) -> None:
+def test_pages_fit_every_width(manager: Visitor) -> None:
     """With Django's sidebar open, which takes 300 pixels of what the window has."""
     wider = "return [...document.querySelectorAll('.results, html')]"
     wider += ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.className)"
@@ -292,7 +294,7 @@ def test_nothing_is_cut_off_at_any_width(manager: Visitor) -> None:
         held.end()
 
 
-def test_redis_goes_down_and_the_page_comes_back_with_it(
+def test_page_recovers_after_redis_was_down(
     chromium: Any, tmp_path: Path, new_server: Callable[..., RedisServer]
 ) -> None:
     server = new_server()
@@ -300,18 +302,18 @@ def test_redis_goes_down_and_the_page_comes_back_with_it(
         visitor = Visitor(chromium, site)
         visitor.log_in("vera")
         visitor.open()
-        assert "Nothing was locked" in visitor.text("#sync-live")
+        assert "No lock or semaphore was used" in visitor.text("#sync-live")
 
         server.kill()
-        visitor.wait_for(lambda: "Check that the server runs" in visitor.text("#sync-live"))
+        visitor.wait_for(lambda: "Check that the server is running" in visitor.text("#sync-live"))
         visitor.shoot("down")
         server.restart()
-        visitor.wait_for(lambda: "Nothing was locked" in visitor.text("#sync-live"))
+        visitor.wait_for(lambda: "No lock or semaphore was used" in visitor.text("#sync-live"))
         assert visitor.complaints() == []
         visitor.browser.get("about:blank")
 
 
-def test_the_list_with_everything_on_it(manager: Visitor) -> None:
+def test_full_list_has_no_csp_violations(manager: Visitor) -> None:
     """A page full of everything, for the screenshots; the policy has nothing to say of it."""
     held = [
         Semaphore(name, limit, key=key, label=label).acquire()

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
-from devtools import clock
 from devtools.servers import RedisServer
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
+from exam import clock
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import View
 from tests.support.journal import journalling

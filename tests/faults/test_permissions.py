@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.behaviour.both import eventually
 #: see); PING a health check's; SELECT chooses a database other than 0; EXISTS asks after a winner
 #: that never came; redis-py may UNSUBSCRIBE; the others trim the list of names once a minute.
 BESIDE = {"EXISTS", "INFO", "PING", "SELECT", "UNSUBSCRIBE"}
+BESIDE |= {"ZMSCORE"}  # lists of names
 BESIDE |= {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "PEXPIRE"}
 
 
@@ -64,6 +66,15 @@ def core(using: str) -> None:
         waiting.join(20)
         assert got[0]
         got[0].release()
+    shared = {"share": "acme", "share_limit": 1, "using": using}
+    with ThreadPoolExecutor(2) as pool:
+        with Semaphore("shared", 2, **shared):
+            others = [
+                pool.submit(lambda: Semaphore("shared", 2, **shared).acquire().release())  # type: ignore[union-attr]
+                for _ in range(2)
+            ]
+            eventually(lambda: status_of("shared", using=using).waiting == 2)
+        assert [None, None] == [other.result(20) for other in others]
     assert Lock("wait", using=using, blocking=False, min_hold=0.1).acquire()
     assert Lock("wait", using=using).acquire(blocking_timeout=0.05) is None
     with RLock("reentrant", using=using) as outer, RLock("reentrant", using=using) as inner:

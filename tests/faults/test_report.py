@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .report import PAGE, THREATS, Result, least, line, put, read, span, tables
+from .report import PAGE, Result, line, put, read, span, tables
 from .rows import FAULTS, INPUT, Row
 
 XML = """<testsuites><testsuite>
@@ -48,7 +48,3 @@ def test_every_row_stands_in_the_page() -> None:
         assert f"| {row.title} |" in text
     for name in made:
         assert put(text, name, made[name]).count(made[name]) == 1
-
-
-def test_the_least_acl_stands_in_the_page() -> None:
-    assert least() in THREATS.read_text(encoding="utf-8")

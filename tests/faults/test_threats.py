@@ -1,4 +1,4 @@
-"""What docs/threat-model.md claims and no other test shows."""
+"""What docs/security.md claims and no other test shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django.core.management import call_command
 
 import django_redis_sync
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
-from django_redis_sync.locks import terms
+from django_redis_sync.locks import options
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import keys_of
@@ -34,9 +34,9 @@ PACKAGE = Path(django_redis_sync.__file__).parent
 def test_a_token_cannot_be_guessed(clean_redis: None, monkeypatch: Any) -> None:
     """128 bits of the system's randomness, new for every acquisition, whatever seeds there are."""
     drawn: list[bytes] = []
-    draw = terms._random
+    draw = options._random
     assert draw in (getattr(os, "getrandom", None), os.urandom)
-    monkeypatch.setattr(terms, "_random", lambda size: drawn.append(got := draw(size)) or got)
+    monkeypatch.setattr(options, "_random", lambda size: drawn.append(got := draw(size)) or got)
     sem, tokens = Semaphore("many", 50), []
     for _ in range(50):
         random.seed(1)

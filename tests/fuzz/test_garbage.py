@@ -1,6 +1,6 @@
 """Who looks is told what can be read, or gets an error of ours, whatever lies under our keys.
 
-Redis is trusted (docs/threat-model.md), but a page for operators has to work when things are odd.
+Redis is trusted (docs/security.md), but a page for operators has to work when things are odd.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from django_redis_sync import Lock, SyncError
 from django_redis_sync.engine.names import names_key
 from django_redis_sync.operators.history import histories
-from django_redis_sync.operators.names import marked_key, names_in_use
+from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import readable, status_of, statuses
-from django_redis_sync.protocol.keys import keys_of
+from django_redis_sync.protocol.keys import keys_of, marks_key
 from tests.settings import PREFIX
 from tests.support.packed import all_keys
 
@@ -121,10 +121,10 @@ def test_history_of_garbage(raw: redis.Redis, fields: dict[bytes, bytes]) -> Non
 @example([b"x" * 1000])
 def test_a_registry_of_garbage(raw: redis.Redis, members: list[bytes]) -> None:
     """One odd entry does not hide the others."""
-    raw.delete(names_key(PREFIX), marked_key(PREFIX))
+    raw.delete(names_key(PREFIX), marks_key(PREFIX))
     raw.zadd(names_key(PREFIX), dict.fromkeys(members, 1e13))
     raw.zadd(names_key(PREFIX), {"good": 1e13})
-    raw.zadd(marked_key(PREFIX), dict.fromkeys(members, 1e13))
+    raw.hset(marks_key(PREFIX), mapping={b"p:" + one: b"1" for one in [*members, b"x"]})
     assert "good" in [one.name for one in statuses(names_in_use())]
 
 

@@ -9,7 +9,7 @@ from .clients import FOREVER, Spec
 from .world import Setting
 
 #: A tick of half a millisecond: the scripts see whole ones, and belief must end before the lease.
-FINE = {"FIRST": 4, "CLAIM": 4, "BEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
+FINE = {"FIRST": 4, "CLAIM": 4, "HEARTBEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
 

@@ -308,7 +308,7 @@ class Checker:
             steps.append((parent[1], at))
             at = parent[0]
         lines = [f"{self.setting.name}, {len(steps)} steps:"]
-        return "\n".join(lines + [tell(self.world, *step) for step in reversed(steps)])
+        return "\n".join(lines + [run_callbacks(self.world, *step) for step in reversed(steps)])
 
 
 class _Fair:
@@ -363,7 +363,7 @@ class _Fair:
         )
         self._free = self._free + 1 if free else 0
         owner = self.state.clients["abcdefgh".index(head[0])] if head else None
-        if owner and owner.mode == "live" and self._free > MILLISECONDS["BEAT"] + 1:
+        if owner and owner.mode == "live" and self._free > MILLISECONDS["HEARTBEAT"] + 1:
             raise _Broken(f"permits are free for {self._free} ticks, and {head} waits")
 
     def waiting(self) -> str:
@@ -382,10 +382,10 @@ class _Fair:
         return not any(self._busy(index) for index in range(len(self.state.clients)))
 
     def told(self) -> str:
-        return "\n".join(tell(self.world, *step) for step in self._steps)
+        return "\n".join(run_callbacks(self.world, *step) for step in self._steps)
 
 
-def tell(world: World, label: Label, state: State) -> str:
+def run_callbacks(world: World, label: Label, state: State) -> str:
     """One line of a trace: the tick, who does what, who believes that they hold after it."""
     what, *rest = label
     if rest and isinstance(rest[0], int):

@@ -7,19 +7,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from django_redis_sync.protocol import plans as real_plans
 from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.expiry import LocalExpiry
 from django_redis_sync.protocol.keys import Keys, keys_of
-from django_redis_sync.protocol.sources import read, with_functions
-from tests.support.packed import SHORT
-from tests.support.planting import planted
+from tests.support.planting import all_planted
 
-KEYS = keys_of("m", "n", short=SHORT)
+KEYS = keys_of("m", "n")
 CHANNEL = "ch:"
 FOREVER = math.inf
 
@@ -27,12 +26,12 @@ FOREVER = math.inf
 MILLISECONDS = {
     "FIRST": 3,
     "CLAIM": 2,
-    "BEAT": 2,
+    "HEARTBEAT": 2,
     "PATIENCE": 1,
     "ASLEEP": 3,
     "ALIVE": 3,
     "GRACE": 1,
-    "BURIAL": 100,
+    "TOMBSTONE_TTL": 100,
 }
 
 
@@ -67,11 +66,8 @@ def protocol(
         raise TypeError(f"no such constants: {unknown}")
     short = {name: max(1, t * micros // 1000) for name, t in (MILLISECONDS | ticks).items()}
     constants = dict(scripts.CONSTANTS) | short
-    sources = {verb: planted(verb, _replacing(lua), constants) for verb in scripts.VERBS}
-    texts = [with_functions(read(verb)) for verb in scripts.VERBS]
-    if lost := [anchor for anchor in lua if not any(anchor in text for text in texts)]:
-        raise LookupError(f"no verb holds {lost}")
-    text = inspect.getsource(real_plans)
+    sources = all_planted(lua, constants)
+    text = inspect.getsource(real_plans) + inspect.getsource(LocalExpiry)
     for anchor, other in python.items():
         if anchor not in text:
             raise LookupError(f"plans.py does not hold {anchor!r}")
@@ -92,15 +88,6 @@ def protocol(
             raise LookupError(f"plans.py has no {name} to shorten")
         setattr(module, name, value)
     return Protocol(sources, module, micros)
-
-
-def _replacing(lua: Mapping[str, str]) -> Callable[[str], str]:
-    def change(text: str) -> str:
-        for anchor, other in lua.items():
-            text = text.replace(anchor, other)
-        return text
-
-    return change
 
 
 @dataclass(frozen=True)
@@ -180,7 +167,7 @@ class Client:
         for _ in range(spec.turns):
             now = yield Begin()
             self.ended = ""
-            ask = plans.Ask(
+            ask = plans.AcquireRequest(
                 KEYS,
                 spec.lease * tick,
                 spec.permits,
@@ -197,7 +184,7 @@ class Client:
             )
             try:
                 result = yield from plans.acquire(ask, now)
-                if isinstance(result, plans.Refusal):
+                if isinstance(result, plans.Rejection):
                     self.ended = result.reason
                 else:
                     self.grant = result
@@ -210,7 +197,7 @@ class Client:
 
     def _hold(self, grant: Any, budget: float, attempt: float) -> Any:
         plans, spec, tick = self.protocol.plans, self.spec, self.protocol.tick
-        self.belief = plans.Belief(grant.until)
+        self.belief = plans.LocalExpiry(grant.until)
         self.renewals = self.kept = 0
         try:
             choices: list[Any] = [("renew", lease) for lease in spec.renew]
@@ -287,7 +274,7 @@ def _still(value: Any) -> Any:
         return value
     if type(value) is float:
         return round(value, 6)
-    if type(value).__name__ == "Ask":
+    if type(value).__name__ == "AcquireRequest":
         return _still(value.give_up_at)  # the rest is the client's for good
     if isinstance(value, tuple | list):
         return tuple(map(_still, value))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from lupa import lua51
+
+from django_redis_sync.protocol import scripts
+from tests.support.planting import all_planted
 
 #: A store made hashable: (key, kind, items, expiry in ms or None), sorted by key.
 Frozen = tuple[tuple[str, str, tuple[Any, ...], int | None], ...]
@@ -170,6 +174,15 @@ class Store:
     def _hmget(self, key: str, *fields: str) -> list[Any]:
         return [self._get(key, "h").get(field, False) for field in fields]
 
+    def _hscan(self, key: str, cursor: str, *options: str) -> list[Any]:
+        """All at once, as of a small hash. The pattern is a beginning."""
+        beginning = options[options.index("MATCH") + 1].removesuffix("*")
+        found = [pair for pair in self._get(key, "h").items() if pair[0].startswith(beginning)]
+        return ["0", [text for pair in found for text in pair]]
+
+    def _hgetall(self, key: str) -> list[str]:
+        return [text for pair in self._get(key, "h").items() for text in pair]
+
     def _hset(self, key: str, *pairs: str) -> int:
         value = self._make(key, "h")
         before = len(value)
@@ -258,6 +271,20 @@ class Store:
     def _zrangebyscore(self, key: str, low: str, high: str, *options: str) -> Any:
         return self._rows(self._between(key, low, high), options)
 
+    def _between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
+        """Of a set whose members have one score; the bounds are "[first" and "(behind"."""
+        assert low[0] == "[" and high[0] == "(", (low, high)
+        return [(m, score) for m, score in self._order(key) if low[1:] <= m < high[1:]]
+
+    def _zrangebylex(self, key: str, low: str, high: str, *options: str) -> Any:
+        return self._rows(self._between_lex(key, low, high), options)
+
+    def _zrevrangebylex(self, key: str, high: str, low: str, *options: str) -> Any:
+        return self._rows(self._between_lex(key, low, high)[::-1], options)
+
+    def _zlexcount(self, key: str, low: str, high: str) -> int:
+        return len(self._between_lex(key, low, high))
+
     def _zcount(self, key: str, low: str, high: str) -> int:
         return len(self._between(key, low, high))
 
@@ -283,8 +310,12 @@ class Scripts:
 
     def _call(self, *args: Any) -> Any:
         assert self._store is not None
-        reply = self._store.call(*args)
-        return self._table(reply) if type(reply) is list else reply
+        return self._lua_value(self._store.call(*args))
+
+    def _lua_value(self, reply: Any) -> Any:
+        if type(reply) is not list:
+            return reply
+        return self._table([self._lua_value(one) for one in reply])
 
     def run(self, store: Store, verb: str, keys: Sequence[str], argv: Sequence[Any]) -> Any:
         """The reply as a client sees it. ScriptError as a client would see an error."""
@@ -311,3 +342,9 @@ def _reply(value: Any) -> Any:
     while (item := value[len(items) + 1]) is not None:
         items.append(_reply(item))
     return items
+
+
+@cache
+def compiled(lua: tuple[tuple[str, str], ...]) -> Scripts:
+    """The verbs, with text replaced."""
+    return Scripts(all_planted(dict(lua), scripts.CONSTANTS))

@@ -9,9 +9,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 from rest_framework.viewsets import ViewSet
 
-from django_redis_sync.limits.decorator import semaphore_required
-from django_redis_sync.limits.holding import note_of
-from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
+from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
+from django_redis_sync.limits.response import note_of
+from tests.request_site import views
 
 
 class Header(BaseAuthentication):
@@ -38,6 +38,15 @@ class Token(APIView):
     @semaphore_required("mine", limit=1, key="user")
     def post(self, request):
         return held(request)
+
+
+class Gated(APIView):
+    """Waits for the gate in the query."""
+
+    @method_decorator(semaphore_required("one", limit=1))
+    def get(self, request):
+        views.plain(request._request)
+        return Response({"ok": True})
 
 
 class Marked(APIView):

@@ -15,6 +15,18 @@ def failing(get_response):
     return call
 
 
+def failing_if_asked(get_response):
+    """Raises once the view has answered, for a query with "outer"."""
+
+    def call(request):
+        response = get_response(request)
+        if "outer" in request.GET:
+            raise RuntimeError("a middleware failed")
+        return response
+
+    return call
+
+
 def replacing(get_response):
     """Drops the response, as ConditionalGetMiddleware does for a 304."""
 
@@ -37,16 +49,17 @@ def wrapping(get_response):
     return call
 
 
-def lingering(get_response):
-    """Takes its time after the view has answered."""
+def lingering_if_asked(get_response):
+    """Takes its time after the view has answered, for a query with "linger"."""
 
     async def call(request):
         response = await get_response(request)
-        await asyncio.sleep(20)
+        if "linger" in request.GET:
+            await asyncio.sleep(60)
         return response
 
     return call
 
 
-lingering.async_capable = True
-lingering.sync_capable = False
+lingering_if_asked.async_capable = True
+lingering_if_asked.sync_capable = False

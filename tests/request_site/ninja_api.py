@@ -6,7 +6,7 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError
 
 from django_redis_sync import semaphore_required
-from django_redis_sync.locks.waiting import may_wait
+from django_redis_sync.locks.callers import may_wait
 
 api = NinjaAPI(urls_namespace="limited-api")
 one = semaphore_required("one", limit=1)

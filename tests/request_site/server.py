@@ -14,7 +14,7 @@ from typing import IO, Any
 import httpx
 
 from devtools.servers import free_port
-from tests.support import nursery
+from tests.support import worker_processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 60
@@ -115,7 +115,7 @@ class Site:
 
     def _started(self, log: IO[bytes]) -> Any:
         if self.kind in ("gunicorn", "uvicorn"):
-            return nursery.Process(*self.words[1:], env=self.env, log=log)
+            return worker_processes.Process(*self.words[1:], env=self.env, log=log)
         # The others change Python before anything is imported, or are no Python.
         said = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **said)

@@ -1,5 +1,6 @@
 """Settings of the site on a real server; `SITE` in the environment varies them."""
 
+import gc
 import json
 import os
 
@@ -7,6 +8,9 @@ from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, DATABASES, MIDDLEWARE, REDIS_SYNC
 
 SITE = json.loads(os.environ.get("SITE", "{}"))
+
+if SITE.get("without_gc"):
+    gc.disable()
 
 ROOT_URLCONF = "tests.request_site.urls"
 WSGI_APPLICATION = "tests.request_site.wsgi.application"

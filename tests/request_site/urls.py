@@ -1,6 +1,6 @@
 from django.urls import include, path
 
-from tests.request_site import views
+from tests.request_site import drf, views
 
 reports = (
     [
@@ -26,6 +26,9 @@ urlpatterns = [
     path("aflood/", views.aflood, name="aflood"),
     path("file/", views.file, name="file"),
     path("template/", views.template, name="template"),
+    path("slow_template/", views.slow_template, name="slow_template"),
+    path("broken_template/", views.broken_template, name="broken_template"),
+    path("gated/", drf.Gated.as_view(), name="gated"),
     path("failing/", views.failing, name="failing"),
     path("adispatch/", views.AsyncDispatch.as_view(), name="adispatch"),
     path("onget/", views.OnGet.as_view(), name="onget"),
@@ -34,5 +37,9 @@ urlpatterns = [
     path("members/", views.members_only, name="members"),
     path("mine/", views.mine, name="mine"),
     path("counter/", views.counter, name="counter"),
+    path("tenant/", views.tenant, name="tenant"),
+    path("atenant/", views.atenant, name="atenant"),
+    path("turn/", views.turn, name="turn"),
+    path("aturn/", views.aturn, name="aturn"),
     path("line/", views.line, name="line"),
 ]

@@ -11,8 +11,7 @@ from django.template.response import TemplateResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from django_redis_sync.limits.decorator import semaphore_required
-from django_redis_sync.limits.mixin import SemaphoreRequiredMixin
+from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
 from tests.request_site import gate
 
 one = semaphore_required("one", limit=1)
@@ -93,7 +92,26 @@ def file(request):
 
 @one
 def template(request):
-    return TemplateResponse(request, "django_redis_sync/refused.html", {"message": "rendered"})
+    return TemplateResponse(request, "django_redis_sync/rejected.html", {"message": "rendered"})
+
+
+class SlowTemplate:
+    """Takes as long to render as the gate in the query is shut."""
+
+    def render(self, context, request):
+        with gate.inside("plain"):
+            gate.wait(gate_of(request))
+        return "rendered"
+
+
+@one
+def slow_template(request):
+    return TemplateResponse(request, SlowTemplate())
+
+
+@one
+def broken_template(request):
+    return TemplateResponse(request, "there/is/no/such/template.html")
 
 
 @one
@@ -171,6 +189,28 @@ members_only = login_required(one(plain))
 @semaphore_required("mine", limit=1, key="user")
 def mine(request):
     return plain(request)
+
+
+def tenant_of(request) -> str | None:
+    return request.GET.get("who")
+
+
+@semaphore_required("tenants", limit=4, share=tenant_of, share_limit=2)
+def tenant(request):
+    with gate.inside("tenants"), gate.inside(f"tenant {tenant_of(request)}"):
+        time.sleep(0.02)
+    return HttpResponse("done")
+
+
+@semaphore_required("tenants", limit=4, share=tenant_of, share_limit=2)
+async def atenant(request):
+    with gate.inside("tenants"), gate.inside(f"tenant {tenant_of(request)}"):
+        await asyncio.sleep(0.02)
+    return HttpResponse("done")
+
+
+turns = semaphore_required("turns", limit=1, share=tenant_of, blocking_timeout=50)
+turn, aturn = turns(plain), turns(aplain)
 
 
 @semaphore_required("counter", limit=1, blocking_timeout=20, max_waiters=1000)

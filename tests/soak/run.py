@@ -27,13 +27,13 @@ from typing import Any
 
 import redis
 
-from devtools.clock import Clock, reason
 from devtools.servers import HOST, RedisServer
+from exam.clock import Clock, reason
 from tests.behaviour.proxy import Proxy
 
 #: Keys go soon after the last lease or waiter, and graves are levelled, so that a short run too
 #: sees nothing left.
-CONSTANTS = {"GRACE": 200, "BURIAL": 6000}
+CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
 #: The longest lease, a waiter's deadline, a grave and two GRACE, with some room.
 SETTLE = 20.0
 ALIASES = ("kept", "forgetful")

@@ -18,7 +18,7 @@ from django_redis_sync.protocol.scripts import CONSTANTS
 
 from .journal import Entry
 
-LEASES, QUEUE, WAITERS, INFO, WAKE = 1, 2, 3, 4, 5
+LEASES, QUEUE, WAITERS, INFO, WAKE, PARKED = 1, 2, 3, 4, 5, 6
 
 #: Where each argument stands: what the heads of the scripts say.
 
@@ -31,6 +31,8 @@ RULES = {
     "extended": "an expired lease is never extended",
     "moved": "only a renewal by token and fence moves a lease",
     "ended": "a token that was released, undone or cleared is never granted again",
+    "share": "more permits of a share are out than its limit allows",
+    "turn": "the queue holds the first waiter of each share that fits, and no other",
     "order": "grants follow the order of enqueueing among live waiters",
     "place": "a waiter keeps its place, and no live one is thrown out",
     "paused": "nothing is granted while paused",
@@ -80,6 +82,8 @@ class _Token:
     permits: int = 1
     limit: float = math.inf
     channel: str = "-"  # of its event loop
+    share: str = ""
+    bound: float = math.inf  # the limit of its share
     known: bool = False  # its ask is in the journal
     fence: int = 0
     nth: int = 0  # its newest renewal
@@ -131,12 +135,14 @@ class _Name:
         self.leases = _Tops()
         self.deadlines = _Tops()
         self.channels: set[str] = set()  # whose signs of life lie among the deadlines
-        self.queue: dict[str, tuple[int, int]] = {}  # token -> turn, µs when it enqueued
+        self.queue: dict[str, tuple[float, int]] = {}  # token -> ticket, µs when it enqueued
+        self.parked: set[str] = set()
+        self.arrived: dict[str, int] = {}  # the waiters of a name with shares -> a number
         self.held: dict[str, int] = {}  # the unexpired leases -> weight
         self.used = 0
         self.ends: list[tuple[float, str]] = []
         # When each key expires; None: not known, or no such key.
-        self.expires: list[float | None] = [None] * 5
+        self.expires: list[float | None] = [None] * 7
 
     def hold(self, token: str, end: float, weight: int, now: int) -> None:
         self.loose(token)
@@ -231,12 +237,22 @@ class _Replay:
             return False
         if mine.permits == 0:
             return not self.at.held
-        return self.at.used + mine.permits <= self.limit_of(mine)
+        return self.at.used + mine.permits <= self.limit_of(mine) and self.within(mine)
+
+    def within(self, mine: _Token) -> bool:
+        """Whether the limit of its share allows it."""
+        if mine.bound == math.inf:
+            return True
+        held = self.at.held.items()
+        return sum(n for t, n in held if self.token(t).share == mine.share) + mine.permits <= (
+            mine.bound
+        )
 
     def waiting(self, now: int, but: str = "") -> Iterator[str]:
         """The live waiters that can ever be granted, in their order."""
         deadlines = self.at.deadlines.scores
-        for token in self.at.queue:
+        queue = self.at.queue
+        for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
             mine = self.token(token)
             alive = deadlines.get(token, 0) > now and self.beats(mine.channel, now)
             if token != but and alive and mine.permits <= self.limit_of(mine):
@@ -347,7 +363,7 @@ class _Replay:
         self.mine = mine = self.token(self.me)
         self.granted: dict[str, float] = {}
         self.elements: dict[str, str] = {}
-        self.gone: dict[str, tuple[int, int]] = {}  # left the queue in this script
+        self.gone: dict[str, tuple[float, int]] = {}  # left the queue in this script
         self.was: dict[str, float] = {}  # deadlines that were removed
         self.wakes: dict[str, float] = {}
         self.asked_fence = 0
@@ -356,6 +372,7 @@ class _Replay:
             if not mine.known:
                 mine.lease, mine.limit = float(said["lease"]), int(said["limit"])
                 mine.known, mine.channel = True, said["channel"]
+                mine.share, mine.bound = said["share"], said["share_limit"] or math.inf
                 at.channels.add(mine.channel)
             if self.me not in at.held:
                 mine.permits = int(said["permits"])  # a lease that was shared is over
@@ -367,7 +384,7 @@ class _Replay:
             else:
                 at.override = int(said["value"]) if self.how == "resize" else None
         self.was_held = self.me in at.held
-        self.was_queued = self.me in at.queue
+        self.was_queued = self.me in at.queue or self.me in at.parked
         self.owned = self.was_held and not mine.ended
         self.by_owner = self.owned and self.asked_fence == mine.fence
         self.nth, known = int(said.get("nth", 0)), int(said.get("known", 0))
@@ -387,7 +404,12 @@ class _Replay:
         elif key == LEASES and command == "ZREM":
             self.remove_lease(*args)
         elif key == QUEUE and command == "ZADD":
-            self.enqueue(args[1])
+            self.enqueue(args[1], float(args[0]))
+        elif key == PARKED and command == "ZADD":
+            self.park(args[1].split(" ")[-1])
+        elif key == PARKED and command == "ZREM":
+            for member in args:
+                self.leave_parked(member.split(" ")[-1])
         elif key == QUEUE and command == "ZREM":
             for token in args:
                 self.leave_queue(token)
@@ -403,8 +425,8 @@ class _Replay:
             self.elements[args[0]] = args[1]
         elif key == WAKE and command == "PEXPIREAT":
             self.wakes[args[0]] = float(args[1])
-        elif key in (LEASES, QUEUE, WAITERS, INFO) and command in ("PEXPIREAT", "PERSIST"):
-            members = (0, at.leases.scores, at.queue, at.deadlines.scores, True)[key]
+        elif key not in (0, WAKE) and command in ("PEXPIREAT", "PERSIST"):
+            members = (0, at.leases.scores, at.queue, at.deadlines.scores, True, 0, at.parked)[key]
             if members:  # else there is no such key
                 at.expires[key] = float(args[0]) if command == "PEXPIREAT" else math.inf
         elif (key, command) not in ((INFO, "HDEL"), (WAKE, "DEL")):
@@ -415,6 +437,25 @@ class _Replay:
             self.gone[token] = self.at.queue.pop(token)
             self.was.setdefault(token, self.at.deadlines.scores.get(token, 0))
             self.emptied(QUEUE, self.at.queue)
+
+    def park(self, token: str) -> None:
+        """It waits behind the first of its share, or for permits of the share."""
+        self.appears(PARKED, self.at.parked)  # type: ignore[arg-type]
+        self.at.parked.add(token)
+        self.arrives(token)
+
+    def leave_parked(self, token: str) -> None:
+        if token in self.at.parked:
+            self.at.parked.discard(token)
+            self.gone[token] = (math.inf, self.entry.us)
+            self.was.setdefault(token, self.at.deadlines.scores.get(token, 0))
+            self.emptied(PARKED, self.at.parked)  # type: ignore[arg-type]
+
+    def arrives(self, token: str) -> None:
+        if token not in self.at.arrived:
+            self.turn += 1
+            self.at.arrived[token] = self.turn
+            self.history.counts["waited in a share"] += 1
 
     def forget_deadline(self, token: str) -> None:
         if (deadline := self.at.deadlines.scores.pop(token, None)) is not None:
@@ -463,6 +504,7 @@ class _Replay:
             self.bad("owner", "permits are kept for a lease that was not released")
         if not self.now < end <= self.mine.fence / 1000 + hold + 1:
             self.bad("term", f"permits are kept until {end:.0f}")
+        kept.share = self.mine.share
         kept.permits, kept.ended, kept.ended_in = self.mine.permits, "kept", self.history.epochs
         self.history.counts["kept by min_hold"] += 1
 
@@ -478,6 +520,8 @@ class _Replay:
             self.history.counts["granted in shadow"] += not self.fits(mine)
         elif at.paused:
             self.bad("paused", f"{token[:8]} was granted")
+        elif not self.within(mine):
+            self.bad("share", f"{token[:8]} of {mine.share} was granted above {mine.bound}")
         elif not self.fits(mine):
             text = f"{at.used} of {self.limit_of(mine)} were out, {mine.permits} were granted"
             self.bad("limit", text)
@@ -487,9 +531,19 @@ class _Replay:
             # Unfair asks may pass a head that has not waited for long; a millisecond for rounding.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and turn == math.inf
-            passes = (unfair and age < self.constants["BEAT"]) or (own and self.how == "shadow")
+            young = unfair and age < self.constants["HEARTBEAT"]
+            passes = young or (own and self.how == "shadow")
             if not passes:
                 self.bad("order", f"{token[:8]} was granted before {ahead[:8]}")
+        number = at.arrived.pop(token, math.inf)
+        for other, came in at.arrived.items():
+            waits = other in at.queue or other in at.parked
+            same = waits and self.token(other).share == mine.share and came < number
+            live = at.deadlines.scores.get(other, 0) > now and self.beats(
+                self.token(other).channel, now
+            )
+            if same and live and (own, self.how) != (True, "shadow"):
+                self.bad("order", f"{token[:8]} was granted before {other[:8]}, of its share")
         if mine.fence:
             self.history.counts["granted again after expiry"] += 1
         mine.fence = 0
@@ -513,7 +567,7 @@ class _Replay:
         if at.leases.scores.pop(token, None) is not None:
             self.emptied(LEASES, at.leases.scores)
 
-    def enqueue(self, token: str) -> None:
+    def enqueue(self, token: str, ticket: float) -> None:
         at = self.at
         if token in at.queue:
             self.bad("place", f"{token[:8]} was enqueued twice")
@@ -523,9 +577,12 @@ class _Replay:
             self.bad("ended", f"{token[:8]} was {mine.ended}, and waits again")
             mine.ended = ""
         self.appears(QUEUE, at.queue)
-        self.turn += 1
-        at.queue[token] = (self.turn, self.entry.us)
+        at.queue[token] = (ticket, self.entry.us)
         self.history.counts["waited"] += 1
+        if at.arrived or mine.share or mine.bound < math.inf:
+            self.arrives(token)
+            if [self.token(t).share for t in at.queue].count(mine.share) > 1:
+                self.bad("turn", f"two waiters of {mine.share} are in the queue")
 
     # What follows from them
 
@@ -560,7 +617,7 @@ class _Replay:
 
     def ends(self, why: str) -> None:
         self.mine.ended, self.mine.ended_in = why, self.history.epochs
-        if self.me in self.at.queue:
+        if self.me in self.at.queue or self.me in self.at.parked:
             self.bad("answer", f"{why}, and still waits")
         if self.me in self.at.held:
             self.bad("answer", f"{why}, and still holds")
@@ -582,17 +639,22 @@ class _Replay:
         if word == "ok":
             if self.me not in self.granted:
                 counts["answered again"] += 1
-            self.claimed(*rest)
+            self.claimed(*rest[:2])
             return
         if self.me in at.held and not mine.ended:
             self.bad("answer", f"{word}, but it holds a lease")
-        if (word == "wait") != (self.me in at.queue):
-            self.bad("answer", f"{word}, but {'' if self.me in at.queue else 'not '}in the queue")
+        waits = self.me in at.queue or self.me in at.parked
+        if (word == "wait") != waits:
+            self.bad("answer", f"{word}, but {'' if waits else 'not '}in the queue")
         if word == "no":
             counts[f"refused, {rest[0]}"] += 1
             if rest[0] == "paused" and not at.paused:
                 self.bad("refused", "it is not paused")
-            if rest[0] == "full" and not at.queue and self.fits(mine):
+            if rest[0] == "share" and self.within(mine):
+                self.bad("refused", f"{mine.share} has less than its limit of {mine.bound}")
+            if rest[0] == "full" and not self.within(mine) and mine.permits <= mine.bound:
+                self.bad("refused", f"{mine.share} has its limit, and the reason is full")
+            if rest[0] == "full" and not at.queue and not at.parked and self.fits(mine):
                 self.bad("refused", f"{at.used} of {self.limit_of(mine)} are out, nobody waits")
         elif word == "large" and mine.permits <= self.limit_of(mine):
             self.bad("refused", f"{mine.permits} are not more than {self.limit_of(mine)}")
@@ -607,8 +669,12 @@ class _Replay:
 
     def after_release(self, word: str, *rest: Any) -> None:
         how, counts = self.how, self.history.counts
-        bury = str(self.entry.said["bury"])
-        if how in ("release", "share"):
+        tombstone = str(self.entry.said["tombstone"])
+        if how == "lost":  # It only counts: who holds and who waits stays as it is.
+            counts["said to be lost"] += 1
+            if word != "ok" or self.entry.writes:
+                self.bad("answer", f"{word}, and it did more than count")
+        elif how in ("release", "share"):
             if (word == "ok") != self.by_owner:
                 self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
             counts[f"{how}d" if word == "ok" else f"{how}d, but lost"] += 1
@@ -616,12 +682,12 @@ class _Replay:
                 self.ends("released")
         elif how == "giveup" and word == "ok":
             counts["given up, granted at the last moment"] += 1
-            self.claimed(*rest)
+            self.claimed(*rest[:2])
         elif word != "lost":
             counts["given up" if how == "giveup" else "undone"] += 1
             if how == "giveup" and self.owned:
                 self.bad("answer", "a lease was given up")
-            if bury == "1" or self.was_held or self.was_queued:
+            if tombstone == "1" or self.was_held or self.was_queued:
                 self.ends("undone")
         elif self.owned:
             self.bad("answer", "lost, but it holds a lease")
@@ -650,7 +716,8 @@ class _Replay:
     def worked(self) -> None:
         """No permit stays free while the live waiter at the head could have it."""
         verb, word = self.entry.verb, self.entry.reply[0]
-        may_free = (
+        # The mode "lost" of a release only counts.
+        may_free = self.how != "lost" and (
             (verb == "acquire" and word in ("wait", "no"))
             or (verb == "acquire" and self.was_queued and self.me in self.granted)
             or (verb == "release" and word != "lost" and len(self.entry.reply) == 1)
@@ -662,12 +729,27 @@ class _Replay:
         head = next(self.waiting(self.now), None)
         if head is not None and self.fits(self.token(head)):
             self.bad("handover", f"{head[:8]} waits, {self.at.used} permits are out")
+        self.taking_turns()
+
+    def taking_turns(self) -> None:
+        """The first of each share is in the queue if it fits."""
+        at, firsts = self.at, dict[str, str]()
+        for token, _ in sorted(at.arrived.items(), key=lambda item: item[1]):
+            if token in at.queue or token in at.parked:
+                firsts.setdefault(self.token(token).share, token)
+        swept = len(at.held) == len(at.leases.scores)
+        for share, token in firsts.items() if swept else ():
+            if token not in at.queue and self.within(self.token(token)):
+                self.bad("turn", f"{token[:8]} is the first of {share}, and is not in the queue")
 
     def thrown_out(self) -> None:
         """Whoever left the queue in this script had a reason to."""
         now = self.now
         for token in self.gone:
             mine = self.token(token)
+            if token in self.at.queue or token in self.at.parked:
+                continue
+            self.at.arrived.pop(token, None)
             if token in self.granted or mine.permits > self.limit_of(mine):
                 continue
             if token == self.me and (mine.ended or self.entry.verb == "release"):

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterator
+from linecache import getline
 from types import FrameType
 from typing import Any
+
+#: The files of an admission: its plans, and what carries them out.
+ADMISSION = ("limits/admission.py", "limits/steps.py")
 
 
 class Interrupted(BaseException):
@@ -22,6 +26,13 @@ def inside_ours(frame: FrameType, event: str) -> bool:
     """Every bytecode, but not the return to who called us: that is an exception in the caller's own
     code."""
     return event == "opcode" and not _returns_to_us(frame)
+
+
+def handles_signals(frame: FrameType, event: str) -> bool:
+    """CPython runs no signal handler in frames without a line, nor while an except block ends."""
+    if frame.f_lineno is None or not inside_ours(frame, event):
+        return False
+    return "stop.value" not in getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _returns_to_us(frame: FrameType) -> bool:
@@ -75,6 +86,8 @@ def _interrupted(
         return trace
 
     before = sys.gettrace()
+    # Python 3.12 traces opcodes only if a frame asked for them before `settrace`.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()

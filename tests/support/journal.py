@@ -37,13 +37,15 @@ _compose = scripts.compose
 _constants = scripts.CONSTANTS
 
 # Entry: run id, µs, verb, name, ARGV, reply, [leases, waiting before], writes, error.
-# A write: command, key (1 to 4, 5 and the token for a wake list, 0 and the key for a foreign one),
-# arguments. A ZREM of a lease ends with whether the token's wake list was still there.
+# A write: command, key (1 to 4, 5 and the token for a wake list, 6 for parked, 0 and the key for a
+# foreign one), arguments. A ZREM of a lease ends with whether the token's wake list was still
+# there.
 PRELUDE = """
 local journal_real, journal_time, journal_writes = redis, nil, {}
 local journal_reads = {TIME = 1, HMGET = 1, HGET = 1, ZCARD = 1, ZSCORE = 1, ZRANGE = 1, ZRANK = 1,
   ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZCOUNT = 1, EXISTS = 1, PUBLISH = 1, HGETALL = 1, TYPE = 1,
-  HLEN = 1, LLEN = 1, HEXISTS = 1, PTTL = 1, ZREVRANK = 1, ZMSCORE = 1}
+  HLEN = 1, LLEN = 1, HEXISTS = 1, PTTL = 1, ZREVRANK = 1, ZMSCORE = 1,
+  ZRANGEBYLEX = 1, ZREVRANGEBYLEX = 1, ZLEXCOUNT = 1}
 local journal_base = string.sub(KEYS[1], 1, -7)
 local journal_wake = journal_base .. 'wake:'
 local journal_keys = {KEYS[1], journal_base .. 'queue', journal_base .. 'waiters',
@@ -72,6 +74,7 @@ local function journal_note(reply, command, key, ...)
   if type(reply) == 'table' and reply.err then return end
   local note, args = {command}, {...}
   for i = 1, 4 do if key == journal_keys[i] then note[2] = i end end
+  if key == journal_base .. 'parked' then note[2] = 6 end
   if not note[2] then
     if string.sub(key, 1, #journal_wake) == journal_wake then
       note[2], note[3] = 5, string.sub(key, #journal_wake + 1)

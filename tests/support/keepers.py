@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.engine import clerk, keeper
+from django_redis_sync.engine import housekeeping, renewal
 from django_redis_sync.operators.names import names_in_use
-from django_redis_sync.operators.words import display
+from django_redis_sync.protocol.keys import display
 
 
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A keeper whose clerk has noted no name yet, and that notes none after the test."""
-    for each in clerk._clerks.values():  # what earlier tests left to write is not this one's
+    for each in housekeeping._clerks.values():  # what earlier tests left to write is not this one's
         each.forget()
-    mine: dict[str, clerk.Clerk] = {}
-    monkeypatch.setattr(keeper, "_keepers", {})
-    monkeypatch.setattr(clerk, "_clerks", mine)
+    mine: dict[str, housekeeping.Housekeeper] = {}
+    monkeypatch.setattr(renewal, "_renewers", {})
+    monkeypatch.setattr(housekeeping, "_clerks", mine)
     yield
     for each in mine.values():
         each.forget()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,9 +11,6 @@ import redis
 
 from django_redis_sync.protocol.keys import Keys
 from django_redis_sync.protocol.scripts import CONSTANTS
-
-#: Whether the protocol's suite lets names be packed; .ci/run runs it both ways.
-SHORT = os.environ.get("DJANGO_REDIS_SYNC_TEST_SHORT") != "0"
 
 _HEAD = struct.Struct("<Bddd")
 
@@ -93,6 +89,6 @@ def _of_that_type() -> Iterator[None]:
 
 
 def all_keys(keys: Keys, token: str) -> tuple[str, ...]:
-    """The keys that a name can have and the wake list of a token, as version 0.1 declares."""
-    own = keys.leases, keys.queue, keys.waiters, keys.info, keys.wake + token, keys.stats
-    return (*own, keys.declared[1])
+    """The keys that a name can have and the wake list of a token."""
+    own = keys.leases, keys.queue, keys.parked, keys.waiters, keys.info, keys.stats
+    return (*own, keys.wake + token, keys.declared[1])

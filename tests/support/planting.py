@@ -1,4 +1,4 @@
-"""The text of a verb with a defect in it."""
+"""The text of verbs with a defect in it."""
 
 from __future__ import annotations
 
@@ -12,3 +12,21 @@ def planted(verb: str, change: Callable[[str], str], constants: Mapping[str, int
     """As scripts.compose, of what `change` makes of the verb while its names are in it."""
     text = change(with_functions(read(verb)))
     return with_numbers(verb, text, {**scripts.PATTERNS, **constants})
+
+
+def all_planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, str]:
+    """The text of each verb with `lua` replaced: anchor -> what stands there instead. LookupError
+    for an anchor that no verb has: such a defect can't be planted any more."""
+    lost = set(lua)
+
+    def change(text: str) -> str:
+        for anchor, other in lua.items():
+            if anchor in text:
+                lost.discard(anchor)
+            text = text.replace(anchor, other)
+        return text
+
+    texts = {verb: planted(verb, change, constants) for verb in scripts.VERBS}
+    if lost:
+        raise LookupError(f"no verb holds {sorted(lost)}")
+    return texts

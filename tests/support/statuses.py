@@ -6,9 +6,9 @@ import math
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from django_redis_sync.operators.facts import Holder, Status, Waiter
 from django_redis_sync.operators.history import Counters, History, add
-from django_redis_sync.operators.names import Group
-from django_redis_sync.operators.status import Holder, Status, Waiter
+from django_redis_sync.operators.listing import Group
 
 #: When all of it was read.
 AT = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
@@ -43,7 +43,7 @@ def status(name: str = "exports", key: str | None = None, **said: Any) -> Status
         given["in_use"] = sum(one.permits or 1 for one in said["holders"])
     if "waiters" in said:
         given["waiting"] = len(said["waiters"])
-    return Status(**{**nothing, **given, "exclusive": False, **said})
+    return Status(**{**nothing, **given, "exclusive": False, "members": (), **said})
 
 
 def group(*some: Status, keys: int | None = None, **said: Any) -> Group:

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import redis
 
 from django_redis_sync.protocol import plans, scripts
-from django_redis_sync.protocol.keys import Keys, keys_of
-from django_redis_sync.protocol.plans import Belief
+from django_redis_sync.protocol.expiry import LocalExpiry
+from django_redis_sync.protocol.keys import Keys, keys_of, share_terms
 
 from .journal import Journal, wrap
-from .packed import SHORT
 from .planting import planted
 
 #: Short enough for leases of 30 to 100 ms.
@@ -29,7 +28,7 @@ FAST = {
     **scripts.CONSTANTS,
     "FIRST": 60,
     "CLAIM": 25,
-    "BEAT": 15,
+    "HEARTBEAT": 15,
     "PATIENCE": 25,
     "ASLEEP": 80,
     "ALIVE": 40,
@@ -50,15 +49,18 @@ DEFAULTS: dict[str, Any] = {
     "channel": "-",
     "label": "",
     "keep": 0,
-    "short": int(SHORT),
-    "bury": 0,
+    "compact": 1,
+    "tombstone": 0,
     "hold": 0,
+    "place": "",
+    "ticket": 0,
+    "job": "",
     "fence": 0,
     "ms": 0,
     "nth": 0,
     "known": 0,
     "value": "",
-    "most": 100,
+    "max_rows": 100,
 }
 
 
@@ -72,7 +74,10 @@ def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> l
     that the verb has to take."""
     names, parts = arguments(verb), set[str]()
     if "terms" in names:
-        parts = {"permits", "limit", "channel", "label", "kind"}
+        parts = {"permits", "limit", "channel", "label", "kind", "share", "share_limit"}
+        if said.get("share") or said.get("share_limit"):
+            share = share_terms(said.get("share") or "", said.get("share_limit") or 0)
+            said = {**said, "label": f"{share} {said['label']}", "compact": 0}
         terms = "{permits} {limit} {channel} {label}".format_map(said)
         said = {"terms": terms, "wants": "{kind} {limit}".format_map(said), **said}
     unknown = set(only) - set(names) - parts
@@ -117,6 +122,7 @@ class Kind:
     limit: int
     permits: tuple[int, ...]
     kind: str = "p"
+    shares: tuple[str, ...] = ()
 
 
 @dataclass
@@ -130,8 +136,8 @@ class Client:
     nth: int = 0
     known: int | None = None  # what its handle said, when it was adopted
     unanswered: bool = False
-    belief: Belief | None = None  # None: it does not know
-    believing: type[Belief] = Belief
+    belief: LocalExpiry | None = None  # None: it does not know
+    believing: type[LocalExpiry] = LocalExpiry
     beside: list[Call] = field(default_factory=list)  # what it sends at the same time
     sent: float = 0.0
     ending: dict[str, Any] = field(default_factory=dict)
@@ -168,6 +174,8 @@ class Client:
             "fair": int(rng.random() < 0.85),
             "channel": rng.choice(["-", "-", "loop:1", "loop:2"]),
         }
+        if self.kind.shares:
+            self.ask |= {"share": rng.choice(self.kind.shares), "share_limit": 2, "fair": 1}
         self.state = "asking"
         return self._asking()
 
@@ -230,7 +238,7 @@ class Client:
 
     def _end(self, how: str, hold: int = 0) -> Call:
         fence = self.fence if how == "release" else "0"
-        self.ending = {"fence": fence, "how": how, "bury": int(self.unanswered), "hold": hold}
+        self.ending = {"fence": fence, "how": how, "tombstone": int(self.unanswered), "hold": hold}
         self.state = "ending"
         return self._ending()
 
@@ -273,9 +281,9 @@ class Client:
         elif self.state == "ending":
             if done.said["how"] == "giveup" and word == "ok":
                 self.state, self.fence = "holding", reply[1].decode()
-            elif self.unanswered and not (done.said["bury"] and word != "lost"):
-                self.ending = {"how": "undo", "bury": 1}
-                if done.said["how"] == "undo" and done.said["bury"]:
+            elif self.unanswered and not (done.said["tombstone"] and word != "lost"):
+                self.ending = {"how": "undo", "tombstone": 1}
+                if done.said["how"] == "undo" and done.said["tombstone"]:
                     self.state = "idle"
             else:
                 self.state = "idle"
@@ -293,7 +301,7 @@ class Workload:
         constants: Mapping[str, int] = FAST,
         mutate: Callable[[str, str], str] = lambda verb, source: source,
         prefix: str = "test-sync",
-        believing: type[Belief] = Belief,
+        believing: type[LocalExpiry] = LocalExpiry,
     ) -> None:
         self.redis, self.rng = client, random.Random(seed)
         self.journal = Journal(client, f"{prefix}-journal:{seed}", constants)
@@ -309,8 +317,9 @@ class Workload:
             Kind(keys_of(prefix, f"both{seed}"), 1000, (1, 1, 0), "w"),
             # Few ask for this one: what has expired stays there for a while.
             Kind(keys_of(prefix, f"quiet{seed}"), 2, (1,)),
+            Kind(keys_of(prefix, f"shares{seed}"), 3, (1, 1, 2), shares=("a", "b", "c d", "")),
         )
-        numbers = (clients, clients, clients, 2)
+        numbers = (clients, clients, clients, 2, clients)
         self.clients = [
             Client(kind, self.rng, believing=believing)
             for kind, n in zip(kinds, numbers, strict=True)

@@ -20,7 +20,7 @@ from django.conf import settings as django_settings
 
 from devtools.servers import find_server
 from devtools.topologies import Cluster, Sentinels
-from django_redis_sync.engine import keeper
+from django_redis_sync.engine import renewal
 from tests.behaviour.watching import View
 from tests.faults.conftest import figure  # noqa: F401 - a fixture
 
@@ -123,7 +123,7 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
 
 def _forget(alias: str) -> None:
     """What a test left to its keeper, which would go on asking for an alias that is no more."""
-    keeper.keeper(alias).let_go()
+    renewal.renewer(alias).clear()
 
 
 @pytest.fixture

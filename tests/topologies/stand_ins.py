@@ -57,12 +57,19 @@ class Journals:
 
     def check(self, **options: Any) -> None:
         """AssertionError shows the violations there are."""
+        for one in self._each():
+            one.check(**options)
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in self._each():
+            yield from one
+
+    def _each(self) -> Iterator[journal.Journal]:
         with Everywhere(self._topology) as everywhere:
             keys = list(everywhere.scan_iter(match=f"{self._whole.key}{{*"))
             assert keys, f"nothing was written to the journals {self._whole.key}"
             for key in map(bytes.decode, keys):
-                one: Any = everywhere.at(key)
-                journal.Journal(one, key, self._whole.constants).check(**options)
+                yield journal.Journal(everywhere.at(key), key, self._whole.constants)
 
 
 @contextlib.contextmanager

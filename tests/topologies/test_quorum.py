@@ -14,16 +14,18 @@ import pytest
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 
-from devtools import clock
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
 from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, Unavailable
 from django_redis_sync.engine.quorum import members
-from django_redis_sync.engine.quorum.held import held_of
+from django_redis_sync.engine.quorum.voting import held_of
+from exam import clock
 from tests.behaviour.both import both, eventually, until
 from tests.behaviour.watching import View
 
 from .crowd import Crowd
+
+pytestmark = pytest.mark.promise(17)
 
 #: Seconds that one answer may take where servers are stopped.
 ATTEMPT = 1.0

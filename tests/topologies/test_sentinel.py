@@ -18,6 +18,8 @@ from tests.support.packed import leases_of
 
 from .crowd import Crowd
 
+pytestmark = pytest.mark.promise(17)
+
 #: Seconds that clients may take to find a new primary and be granted again, on a busy machine. How
 #: long an election takes is not theirs: one that is split is held again seconds later.
 FINDING = 8.0

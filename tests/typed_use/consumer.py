@@ -23,7 +23,7 @@ from django_redis_sync import (
     acquire_all,
 )
 from django_redis_sync.middleware import ConcurrencyLimitMiddleware
-from django_redis_sync.operators.status import Status
+from django_redis_sync.operators.facts import Status
 from django_redis_sync.signals import lease_lost
 from django_redis_sync.testing import filled, limits_disabled, without_redis
 

@@ -4,8 +4,52 @@ Every key of a name lies in one slot, so a step goes to one node, and each node 
 single server is. These modules only pick the node, and follow where the cluster points.
 """
 
-from .factory import ClusterConnectionFactory
-from .server import ClusterServer
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from redis.cluster import RedisCluster
+
+from ..clients import ConnectionFactory
+from ..server import AsyncServer, Server
+from .server import AsyncClusterServer, ClusterServer
 from .topology import Address
 
 __all__ = ["Address", "ClusterConnectionFactory", "ClusterServer"]
+
+
+class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
+    """For OPTIONS["CONNECTION_FACTORY"] of a cache whose LOCATION names nodes of a Cluster.
+
+    django-redis's cache gets a redis.cluster.RedisCluster, the same per URL and process. This
+    library sends over pools of its own, one per node, made as django-redis makes its pools:
+    OPTIONS mean the same as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is not asked.
+    """
+
+    _clusters: dict[str, RedisCluster] = {}
+    _making = threading.Lock()
+
+    def connect(self, url: str) -> Any:
+        """The client of the cache. redis.exceptions.RedisClusterException: no node answers."""
+        with self._making:
+            if url not in self._clusters:
+                given = {**self.make_connection_params(url), **self.pool_cls_kwargs}
+                del given["parser_class"]
+                self._clusters[url] = RedisCluster.from_url(**given, **self.redis_client_cls_kwargs)
+            return self._clusters[url]
+
+    def disconnect(self, connection: Any) -> None:
+        connection.disconnect_connection_pools()
+
+    def pool(self, url: str) -> Any:
+        """The pool of a node."""
+        return self.get_or_create_connection_pool(self.make_connection_params(url))
+
+    def sync_server(self, alias: str) -> Server:
+        """For `server_of`."""
+        return ClusterServer(alias)
+
+    def async_server(self, alias: str) -> AsyncServer:
+        """For `async_server_of`."""
+        return AsyncClusterServer(alias)

@@ -1,19 +1,34 @@
-"""The sync side of a Cluster."""
+"""A Cluster in sync code, and on an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from redis import exceptions as errors
 
-from ...protocol.plans import Answer, Failure, Run, Wait
-from ..clients import backend_of
-from ..pools import Borrowed
-from ..server import Server
-from ..wire import ATTEMPT, answered, clock, command, pack, text
-from .routing import MOST_HOPS, is_silence, key_of, partly, points_elsewhere
-from .topology import LAST_CHANCE, LOOK, Address, Topology, url_at
+from ... import conf
+from ...protocol.plans import Answer, Failure, Run, Step, Wait
+from ..batching import Batcher
+from ..clients import async_options, async_redis, backend_of, urls_of
+from ..hub import Hub
+from ..loops import BackgroundTasks, LoopTimeout, end_tasks, start_task
+from ..pools import CheckedOut
+from ..server import AsyncServer, Server, server_of
+from ..wire import ATTEMPT, REDIS_ERRORS, answered, clock, pack, text, why, words_of
+from .topology import (
+    LAST_CHANCE,
+    LOOK,
+    MAX_REDIRECTS,
+    Address,
+    Topology,
+    is_silence,
+    key_of,
+    partly,
+    points_elsewhere,
+    url_at,
+)
 
 Done = TypeVar("Done")
 
@@ -30,7 +45,7 @@ class Node(Server):
 
     def asking(self, words: Sequence[Sequence[Any]], timeout: float) -> Any:
         """The first useful reply to any of the commands, each behind ASKING."""
-        with Borrowed(self.own(), timeout) as borrowed:
+        with CheckedOut(self.own(), timeout) as borrowed:
             for nth, args in enumerate(words, 1):
                 borrowed.send_several(map(pack, (("ASKING",), args)))
                 borrowed.read()
@@ -47,10 +62,10 @@ class ClusterServer(Server):
 
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
-        client = backend_of(alias)
-        self._factory, self.seed = client.connection_factory, client._server[0]
+        urls = urls_of(alias)
+        self._factory, self.seed = backend_of(alias).connection_factory, urls[0]
         self._nodes: dict[Address, Node] = {}
-        self.topology = Topology(client._server, self._ask)
+        self.topology = Topology(urls, self._ask)
 
     def _ask(self, address: Address) -> Any:
         return self.node(address).command("CLUSTER", "SLOTS", timeout=LOOK)
@@ -67,17 +82,22 @@ class ClusterServer(Server):
         """The pool of a node that answers, as far as known."""
         return self.node(self.topology.addresses[0]).pool()
 
+    def let_go(self) -> None:
+        """Close the idle connections to all nodes."""
+        for node in list(self._nodes.values()):
+            node.let_go()
+
     def run(self, step: Run) -> Answer:
         """As on a single server, on the node that has the name."""
 
         def asking(node: Node) -> Answer:
             sent = clock()
-            reply = node.asking([command(step), command(step, whole=True)], step.timeout)
+            reply = node.asking([words_of(step), words_of(step, whole=True)], step.timeout)
             return Answer(answered(reply), sent, clock())
 
         return self._routed(step.keys[0], lambda node: node.run(step), asking)
 
-    def place(self, step: Run) -> Address | None:
+    def node_of(self, step: Run) -> Address | None:
         """The node that has its name, as far as known."""
         return self.topology.known(step.keys[0])
 
@@ -125,10 +145,12 @@ class ClusterServer(Server):
         )
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
-        """As on one server, a round trip per node. Each command names a key."""
+        """As on one server, a round trip per node. Any node answers a command without a key."""
         by_node: dict[Address, list[int]] = {}
         for i, args in enumerate(several):
-            by_node.setdefault(self.topology.of(str(args[1])), []).append(i)
+            key = key_of(args)
+            address = self.topology.addresses[0] if key is None else self.topology.of(key)
+            by_node.setdefault(address, []).append(i)
         found: dict[int, Any] = {}
         for address, here in by_node.items():
             replies = self._commands_at(address, [several[i] for i in here], timeout)
@@ -169,7 +191,7 @@ class ClusterServer(Server):
     def _routed(self, key: str, do: Callable[[Node], Done], asking: Callable[[Node], Done]) -> Done:
         """`do` on the node that has `key`, wherever the cluster points."""
         address, then = self.topology.of(key), do
-        for _ in range(MOST_HOPS):
+        for _ in range(MAX_REDIRECTS):
             try:
                 return then(self.node(address))
             except Failure as failure:
@@ -184,3 +206,169 @@ class ClusterServer(Server):
                     raise partly(failure) from cause
                 last = failure
         raise Failure(last.cause, clock(), "busy")
+
+
+#: Nodes on which the wake-ups of an event loop are listened for: any of them may hang.
+EARS = 2
+
+
+class AsyncNode:
+    """The client and the batches of a node on an event loop."""
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.batcher = client, Batcher(client)
+
+    async def asking(self, step: Run) -> Answer:
+        for whole in (False, True):
+            sent = clock()
+            pipeline = self.client.pipeline(transaction=False)
+            pipeline.execute_command("ASKING")
+            pipeline.execute_command(*words_of(step, whole))
+            patience = LoopTimeout(step.timeout)
+            try:
+                with patience:
+                    replies = await pipeline.execute(raise_on_error=False)
+            except (*REDIS_ERRORS, asyncio.TimeoutError) as error:
+                cause = error if str(error) else errors.TimeoutError("no reply in time")
+                raise Failure(cause, clock(), why(cause, True)) from error
+            finally:
+                patience.stop()
+            reply = replies[1]
+            if isinstance(reply, errors.NoScriptError):
+                continue
+            if isinstance(reply, errors.AskError):
+                raise Failure(reply, clock(), "busy")
+            if isinstance(reply, Exception):
+                raise Failure(reply, clock(), why(reply, True))
+            return Answer(answered(reply), sent, clock())
+        raise Failure(reply, clock(), "busy")
+
+
+class AsyncClusterServer(AsyncServer):
+    """The async side of a cache alias that is a Cluster, per event loop."""
+
+    def __init__(self, alias: str) -> None:
+        server = server_of(alias)
+        assert isinstance(server, ClusterServer)
+        self.alias, self.topology, self._seed = alias, server.topology, server.seed
+        self._nodes: dict[Address, AsyncNode] = {}
+        self._background = BackgroundTasks()
+        async_options(alias)  # raises now if it can't be used in async code
+        self.hub = ClusterHub(self, conf.current().prefix(alias))
+
+    async def aclose(self) -> None:
+        """As of one server."""
+        await self.hub.aclose()
+        await self._background.aclose()
+        for node in self._nodes.values():
+            await node.batcher.aclose()
+            await node.client.aclose()
+
+    def node(self, address: Address) -> AsyncNode:
+        """The server object of a node."""
+        found = self._nodes.get(address)
+        if found is None:
+            client = async_redis(self.alias, url_at(self._seed, address))
+            found = self._nodes[address] = AsyncNode(client)
+        return found
+
+    def perform(self, step: Step) -> asyncio.Future[Answer]:
+        """As on a single server, on the node that has the name."""
+        if type(step) is not Run:
+            return super().perform(step)
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        address = self.topology.known(step.keys[0])
+        if address is None:
+            self._background.start(self._first(step), done)
+        else:
+            self._send(step, address, done, MAX_REDIRECTS)
+        return done
+
+    async def looked(self) -> None:
+        """The nodes were asked for their slots, if that was not done yet. Failure as there."""
+        if not self.topology.is_known:
+            await asyncio.to_thread(self.topology.look)
+
+    async def _first(self, step: Run) -> Answer:
+        await self.looked()
+        return await self.perform(step)
+
+    def _send(self, step: Run, address: Address, done: asyncio.Future[Answer], hops: int) -> None:
+        def answered(inner: asyncio.Future[Answer]) -> None:
+            if inner.cancelled():
+                done.cancel()
+                return
+            error = inner.exception()
+            if done.done():  # no task waits for it any more
+                return
+            if error is None:
+                done.set_result(inner.result())
+            elif not isinstance(error, Failure):
+                done.set_exception(error)
+            elif points_elsewhere(error) and not hops:
+                done.set_exception(Failure(error.cause, clock(), "busy"))
+            elif isinstance(error.cause, errors.MovedError):
+                self._send(step, self.topology.moved(error.cause), done, hops - 1)
+            elif isinstance(error.cause, errors.AskError):
+                there = Address(error.cause.host or address.host, error.cause.port)
+                self._background.start(self.node(there).asking(step), done)
+            elif is_silence(error):
+                self._background.start(self._lost(address, error), done)
+            else:
+                done.set_exception(partly(error))
+
+        self.node(address).batcher.submit(step).add_done_callback(answered)
+
+    async def _lost(self, address: Address, failure: Failure) -> None:
+        await asyncio.to_thread(self.topology.lost, address)
+        raise failure
+
+
+class ClusterHub(Hub):
+    """Listens on EARS nodes at once: a message published on any node reaches all of them."""
+
+    def __init__(self, server: AsyncClusterServer, prefix: str) -> None:
+        super().__init__(self, prefix)
+        self._server, self._nth = server, 0
+        self._heard: dict[str, None] = {}
+
+    def pubsub(self, **options: Any) -> Any:
+        """As a client's: of another node each time, those first that answer."""
+        addresses = self._server.topology.primaries
+        self._nth += 1
+        return self._server.node(addresses[self._nth % len(addresses)]).client.pubsub(**options)
+
+    async def _read(self, tried: asyncio.Event) -> None:
+        try:
+            await self._server.looked()
+        except Failure:
+            tried.set()
+        listen = super()._read
+        ears = [start_task(listen(_FirstOf(tried))) for _ in range(EARS)]
+        try:
+            await asyncio.wait(ears)
+        finally:
+            await end_tasks(*ears)
+
+    def _deliver(self, data: Any) -> None:
+        message = data.decode() if isinstance(data, bytes) else data
+        if self._heard.pop(message, 0) is None:
+            return  # the other ear had it
+        self._heard[message] = None
+        if len(self._heard) > 10_000:
+            del self._heard[next(iter(self._heard))]
+        super()._deliver(message)
+
+
+class _FirstOf(asyncio.Event):
+    """Sets `told` with the first ear that tried; an ear that tries again is not waited for."""
+
+    def __init__(self, told: asyncio.Event) -> None:
+        super().__init__()
+        self._told = told
+
+    def set(self) -> None:
+        self._told.set()
+
+    def clear(self) -> None:
+        """It stays set."""

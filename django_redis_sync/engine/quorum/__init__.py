@@ -11,13 +11,14 @@ for more than the holder believes in, so that clocks may run apart by DRIFT.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .async_server import AsyncQuorumServer
 from .members import Members
-from .server import QuorumServer
+
+if TYPE_CHECKING:
+    from .server import AsyncQuorumServer, QuorumServer
 
 
 class Quorum(Members):
@@ -27,10 +28,14 @@ class Quorum(Members):
 
     def sync_server(self, _: str) -> QuorumServer:
         """For `server_of`."""
+        from .server import QuorumServer
+
         return QuorumServer(self)
 
     def async_server(self, _: str) -> AsyncQuorumServer:
         """For `async_server_of`."""
+        from .server import AsyncQuorumServer
+
         return AsyncQuorumServer(self)
 
 

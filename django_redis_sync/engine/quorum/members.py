@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..clients import backend_of
+from ..clients import urls_of
 
 #: How much faster than ours a server's clock may run, and milliseconds besides.
 DRIFT, DRIFT_MS = 0.01, 2
@@ -34,7 +34,7 @@ class Members(str):
 def check(members: Members) -> None:
     """ImproperlyConfigured when an alias can't be used, or two are the same server."""
     # A server under two aliases would have two votes, and a minority could grant.
-    places = {str(backend_of(alias)._server) for alias in members.aliases}
+    places = {str(urls_of(alias)) for alias in members.aliases}
     if len(places) < len(members.aliases):
         raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
 

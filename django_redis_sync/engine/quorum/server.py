@@ -1,18 +1,36 @@
-"""The sync side of a quorum: carried out on an event loop of this process."""
+"""A quorum on an event loop, where each step is a vote, and in sync code, which runs one."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import queue
+import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from ...protocol.plans import Answer, Failure, Run, Wait
-from ..server import Server, async_server_of, server_of
+from ...protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
+from ...protocol.reasons import FULL, PAUSED
+from ...protocol.scripts import said
+from ..loops import BackgroundTasks
+from ..renewal import renewer
+from ..server import AsyncServer, Server, async_server_of, server_of
 from ..wire import ATTEMPT, clock
-from .async_server import AsyncQuorumServer
-from .loop import on_our_loop
-from .members import Members, check
+from .members import Members, check, deducted, stretched
+from .voting import (
+    NOBODY,
+    PATIENCE,
+    Held,
+    Voters,
+    Votes,
+    forget,
+    held_of,
+    remember,
+    undo,
+    with_fence,
+)
 
 
 class QuorumServer(Server):
@@ -51,16 +69,288 @@ class QuorumServer(Server):
         return list(answers)
 
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
-        """As AsyncQuorumServer's."""
-
-        async def body() -> Any:
-            server = async_server_of(self.quorum)
-            assert isinstance(server, AsyncQuorumServer)
-            return await server.command(*args, timeout=timeout)
-
-        return on_our_loop(body())
+        """Send a command to all servers. Return the first reply. Raise Failure if none answers."""
+        replies, failures = [], []
+        for alias in self.quorum.aliases:
+            try:
+                replies.append(server_of(alias).command(*args, timeout=min(timeout, PATIENCE)))
+            except Failure as failure:
+                failures.append(failure)
+        if not replies:
+            raise failures[0]
+        return replies[0]
 
     def wait(self, step: Wait) -> Answer:
         sent = clock()
         threading.Event().wait(step.seconds)
         return Answer(None, sent, clock())
+
+
+class _Loop:
+    """RuntimeError when its thread can't be started; nothing is left then."""
+
+    def __init__(self) -> None:
+        self.pid, self.loop = os.getpid(), asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="redis-sync-quorum", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.loop.close()
+            raise
+
+    @property
+    def runs(self) -> bool:
+        return self.pid == os.getpid() and self._thread.is_alive()
+
+    def do(self, body: Coroutine[Any, Any, Any]) -> Any:
+        """The outcome of `body`. Interrupted: it is cancelled."""
+        # Not a concurrent future: a waiter that a signal's exception interrupts could leave its
+        # lock taken, and the loop would wait for that for ever.
+        done: queue.SimpleQueue[asyncio.Task[Any]] = queue.SimpleQueue()
+        begun: list[asyncio.Task[Any]] = []
+
+        def begin() -> None:
+            begun.append(self.loop.create_task(body))
+            begun[0].add_done_callback(done.put)
+
+        self.loop.call_soon_threadsafe(begin)
+        try:
+            task = done.get()
+        except BaseException:
+            # Queued behind `begin`, so the task is there by then.
+            self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
+            raise
+        return task.result()
+
+
+_loop: _Loop | None = None
+#: Against a herd only: a caller interrupted while it has it costs the others a moment.
+_making = threading.Lock()
+
+
+def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
+    """The outcome of `body`. Failure when there is no thread for it."""
+    try:
+        loop = _running()
+    except RuntimeError as error:
+        body.close()
+        raise Failure(error, clock(), "unreachable") from error
+    return loop.do(body)
+
+
+def _running() -> _Loop:
+    global _loop
+    if _loop is None or not _loop.runs:
+        first = _making.acquire(timeout=1)
+        try:
+            if _loop is None or not _loop.runs:
+                _loop = _Loop()
+        finally:
+            if first:
+                _making.release()
+    return _loop
+
+
+#: Milliseconds until the next try: after votes that were split, and when another holds the name.
+SPLIT, HELD = (2, 80), (20, 250)
+
+
+class AsyncQuorumServer(AsyncServer):
+    """The servers of a quorum on an event loop. Belief in an answer counts from the send."""
+
+    def __init__(self, quorum: Members) -> None:
+        self.alias, self.quorum = quorum, quorum
+        self.hub = NoHub()  # type: ignore[assignment]
+        self._voters = Voters(quorum)
+        self._background = BackgroundTasks()
+        check(quorum)
+
+    def perform(self, step: Step) -> asyncio.Future[Answer]:
+        """As on a single server: a step is carried out even if its future is cancelled."""
+        if type(step) is not Run:
+            return super().perform(Sleep(step.seconds) if isinstance(step, Wait) else step)
+        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._background.start(self.run(step), done)
+        return done
+
+    async def aclose(self) -> None:
+        """As of a single server: those of the quorum are closed by themselves."""
+        await self._background.aclose()
+
+    async def run(self, step: Run) -> Answer:
+        """The majority's answer to a verb. Failure when none of the majorities can be asked."""
+        sent = clock()
+        reply = await getattr(self, f"_{step.verb}", self._tell)(step)
+        return Answer(reply, sent, clock())
+
+    # The verbs
+
+    async def _acquire(self, step: Run) -> list[Any]:
+        token, lease, how, *rest = step.argv
+        sent, held = clock(), remember(self.quorum, token)
+        held.again()
+        # The servers' own queues are not used: "again" is one more try.
+        step = step._replace(argv=(held.wire, stretched(lease), "try", *rest))
+
+        # A grant after the vote does not decide it, but renewals and the release go there too.
+        def late(alias: str, answer: Answer) -> None:
+            if answer.reply[0] == "ok" and not held.abandoned:
+                held.fences[alias] = answer.reply[1]
+
+        votes = await self._voters.ask(step, ("ok",), late=late)
+        oks = votes.saying("ok")
+        held.fences.update({alias: reply[1] for alias, reply in oks.items()})
+        if len(oks) >= self.quorum.need and not held.abandoned:
+            left = self._agreed(reply[2] for reply in oks.values())
+            # The vote itself took time: a lease that is over by its end is no grant.
+            if left / 1000 > clock() - sent:
+                held.until = sent + left / 1000
+                fence = str(max(int(reply[1]) for reply in oks.values()))
+                return ["ok", fence, _ms(left)]
+        # The grants of a minority would keep every other caller from a majority until they end.
+        await self._undo(step, held, votes)
+        reply = self._refused(votes, how)
+        if reply[0] != "wait":
+            forget(self.quorum, token)
+        return reply
+
+    def _refused(self, votes: Votes, how: str) -> list[Any]:
+        """The refusal of an ask without a majority. Failure when too few answered to say."""
+        # A single server's word is enough: these are mistakes of the caller that no retry mends.
+        for reply in votes.saying("kind", "large").values():
+            return reply
+        if len(votes.answers) < self.quorum.need:
+            raise self._voters.failure(votes)
+        noes = list(votes.saying("no").values())
+        if how == "try":
+            return max(noes, key=_is_paused, default=["no", FULL, 0])
+        # Random, or rivals that split this vote would meet again at the next.
+        span = HELD if len(noes) >= self.quorum.need else SPLIT
+        return ["wait", "0", str(random.randint(*span)), 0]
+
+    async def _renew(self, step: Run) -> list[Any]:
+        token, _, how, ms, *rest = step.argv
+        held = held_of(self.quorum, token)
+        if held is None:
+            return ["lost"]
+        asked, sent = stretched(ms) if how == "set" else ms, clock()
+
+        def of(alias: str) -> Run | None:
+            fence = held.fences.get(alias)
+            argv = (held.wire, fence, how, asked, *rest)
+            return None if fence is None else step._replace(argv=argv)
+
+        votes = await self._voters.ask(step, ("ok",), of)
+        oks = votes.saying("ok")
+        for alias in votes.saying("lost"):
+            held.fences.pop(alias, None)
+        if len(oks) >= self.quorum.need:
+            left = self._agreed(reply[1] for reply in oks.values())
+            if left > 0:
+                # Renewals overlap: it may be forgotten after the last of them.
+                held.until = max(held.until, sent + left / 1000)
+                return ["ok", _ms(left)]
+        # Silent servers may have renewed it: lost only when no majority can have it any more.
+        if len(held.fences) >= self.quorum.need:
+            raise self._voters.failure(votes)
+        await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, NOBODY)
+        forget(self.quorum, token)
+        return ["lost"]
+
+    async def _release(self, step: Run) -> list[Any]:
+        token, how = step.argv[0], said(step.verb, step.argv)["how"]
+        if how == "lost":
+            return await self._tell(step)
+        held = held_of(self.quorum, token)
+        if held is None or how == "giveup":  # a try that failed has left nothing
+            forget(self.quorum, token)
+            return ["lost" if how == "release" else "gone"]
+        step = step._replace(argv=(held.wire, *step.argv[1:]))
+        if how == "release":
+            return await self._give_back(step, token, held)
+        held.abandoned = True  # an acquire of it may be on its way
+        await self._undo(step, held, NOBODY)
+        forget(self.quorum, token)
+        return ["gone"]
+
+    async def _give_back(self, step: Run, token: str, held: Held) -> list[Any]:
+        def of(alias: str) -> Run | None:
+            if alias in held.ended:  # asked again after a failure, it would say "lost"
+                return None
+            fence = held.fences.get(alias)
+            return undo(step, 1) if fence is None else with_fence(step, fence)
+
+        votes = await self._voters.ask(step, ("ok",), of)
+        held.ended.update(votes.saying("ok"))
+        over = {
+            alias
+            for alias in self.quorum.aliases
+            if alias not in held.fences or alias in votes.saying("lost")
+        } - held.ended
+        done = len(held.ended) >= self.quorum.need
+        # Over on a minority proves nothing: the others may have it still, and make a majority.
+        if not done and len(over) <= len(self.quorum.aliases) - self.quorum.need:
+            raise self._voters.failure(votes)
+        for alias in votes.failures:
+            renewer(alias).later(undo(step, 1))
+        forget(self.quorum, token)
+        return ["ok" if done else "lost"]
+
+    async def _inspect(self, step: Run) -> list[Any]:
+        """The view of a server such that a majority shows no fewer holders."""
+        votes = await self._voters.ask(step, ())
+        if len(votes.answers) < self.quorum.need:
+            raise self._voters.failure(votes)
+        views = sorted((answer.reply for answer in votes.answers.values()), key=_holding)
+        return list(views[-self.quorum.need])
+
+    async def _tell(self, step: Run) -> list[Any]:
+        """An operator's verb: done by a majority, or a Failure."""
+        votes = await self._voters.ask(step, ())
+        if len(votes.answers) < self.quorum.need:
+            raise self._voters.failure(votes)
+        return list(next(iter(votes.answers.values())).reply)
+
+    # Inside
+
+    def _agreed(self, leases: Iterable[str]) -> float:
+        """Milliseconds for which a majority holds."""
+        return sorted(map(deducted, leases), reverse=True)[self.quorum.need - 1]
+
+    async def _undo(self, step: Run, held: Held, votes: Votes) -> None:
+        """Leave nothing of a token anywhere; an unreachable server is told later.
+
+        Buried where an acquire may still be on its way.
+        """
+
+        def of(alias: str) -> Run | None:
+            answered = alias in votes.answers
+            if answered and alias not in held.fences:
+                return None  # it granted nothing
+            return undo(step, int(not answered))
+
+        undone = await self._voters.ask(undo(step, 1), (), of, all_of_them=True)
+        held.fences.clear()
+        for alias in undone.failures:
+            renewer(alias).later(undo(step, 1))
+
+
+class NoHub:
+    """No waiter is woken: all ask again."""
+
+    async def ready(self, timeout: float) -> str:
+        return "-"
+
+
+def _ms(left: float) -> str:
+    return "inf" if left == math.inf else str(int(left))
+
+
+def _is_paused(reply: Sequence[Any]) -> bool:
+    return bool(reply[1] == PAUSED)
+
+
+def _holding(reply: Sequence[Any]) -> int:
+    return int(reply[7])

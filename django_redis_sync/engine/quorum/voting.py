@@ -1,15 +1,17 @@
-"""Ask all servers of a quorum at once, and count the answers."""
+"""Ask all servers of a quorum at once, count the answers, and remember who granted what."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 from redis import exceptions as errors
 
-from ...protocol.plans import Answer, Failure, Run
+from ...protocol.plans import UNDO_BUDGET, Answer, Failure, Run
+from ...protocol.scripts import said
 from ..server import async_server_of
 from ..wire import clock
 from .members import Members
@@ -90,7 +92,7 @@ class Voters:
             # Silence is no refusal: the step may have run there, or run yet.
             silent = Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
             votes.failures[asked[future]] = silent
-            future.add_done_callback(partial(heed, asked[future], late))
+            future.add_done_callback(partial(on_late_answer, asked[future], late))
         return votes
 
     def failure(self, votes: Votes) -> Failure:
@@ -121,8 +123,74 @@ def _count(future: asyncio.Future[Answer], alias: str, votes: Votes) -> None:
         votes.answers[alias] = future.result()
 
 
-def heed(
+def on_late_answer(
     alias: str, late: Callable[[str, Answer], None] | None, future: asyncio.Future[Answer]
 ) -> None:
     if not future.cancelled() and future.exception() is None and late is not None:
         late(alias, future.result())
+
+
+# The state of each acquisition on the servers
+
+#: Acquisitions that are remembered before those that are over are thrown out; seconds for which
+#: one that won nothing yet is.
+MAX_REMEMBERED, FORGET = 1000, 300.0
+
+
+class Held:
+    """An acquisition as the servers know it, and the token there.
+
+    `until`: when it is over and may be forgotten. `abandoned`: no caller waits for it any more.
+    """
+
+    __slots__ = ("abandoned", "ended", "fences", "tries", "until", "wire")
+
+    def __init__(self, token: str) -> None:
+        self.wire, self.tries = token, 0
+        self.fences: dict[str, str] = {}
+        self.ended: set[str] = set()
+        self.until, self.abandoned = clock() + FORGET, False
+
+    def again(self) -> None:
+        """One more try: under a token of its own, for the last may be buried somewhere."""
+        if self.tries:
+            self.wire = secrets.token_hex(16)
+        self.tries += 1
+        self.fences.clear()
+        self.until = clock() + FORGET
+
+
+#: By quorum and token, for threads and loops alike: taken here, renewed there.
+_known: dict[tuple[Members, str], Held] = {}
+
+
+def held_of(quorum: Members, token: str) -> Held | None:
+    """The record of a token; None: none."""
+    return _known.get((quorum, token))
+
+
+def remember(quorum: Members, token: str) -> Held:
+    """As held_of; made when there is none."""
+    if len(_known) > MAX_REMEMBERED:
+        now = clock()
+        for key in [key for key, held in list(_known.items()) if held.until < now]:
+            _known.pop(key, None)
+    return _known.setdefault((quorum, token), Held(token))
+
+
+def forget(quorum: Members, token: str) -> None:
+    _known.pop((quorum, token), None)
+
+
+# Steps of a plan, as each server is asked them
+
+
+def undo(step: Run, bury: int) -> Run:
+    """The undo of all that the token of a step has, on a server."""
+    keep = said(step.verb, step.argv)["keep"]
+    return Run("release", step.keys, (step.argv[0], "0", keep, "undo", bury), UNDO_BUDGET)
+
+
+def with_fence(step: Run, fence: str) -> Run:
+    token, _, *rest = step.argv
+    return step._replace(argv=(token, fence, *rest))

@@ -1,4 +1,4 @@
-"""Other users of the database, the names in it, and the server that runs this process."""
+"""Checks of other users of the database, of the names in it, and of the server of this process."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext as _
 
 from ... import conf
+from ...engine.clients import forget
 from ...engine.cluster import ClusterServer
-from ...engine.commands import forget
 from ...engine.server import Server, server_of
 from ...engine.threads import uwsgi_runs_threads
 from ...engine.wire import REDIS_ERRORS
 from ...protocol.keys import quote
-from ..names import Recent, marked, newest_keys
-from ..status import Status, readable
-from .findings import Finding
-from .servers import allowed
+from ..facts import Status
+from ..names import Pair, Recent, count_keys, held_since, marked, newest_keys, split_registry
+from ..status import readable
+from .servers import Finding, allowed
 
-#: Names that are looked at, the most recently used first: each with its newest key, if it has any.
-MOST_NAMES = 50
+#: Names that are looked at, the most recently used first (of a policy its newest key), and entries
+#: of the index of holders, the oldest first.
+MAX_NAMES = MAX_HELD = 30
 _SHOWN = 5
+#: Callers that disagreed on a limit are reported for this long.
+CLASH_AGE = timedelta(days=1)
 
 
 def _shared(alias: str) -> Iterator[Finding]:
@@ -36,7 +39,7 @@ def _shared(alias: str) -> Iterator[Finding]:
     elif alias == "default":
         why = _("It is the project's default cache.")
     elif _foreign(server, conf.current().prefix(alias)):
-        why = _("It holds keys that are none of ours.")
+        why = _("It holds keys with another prefix.")
     if why:
         danger = _("cache.clear() empties the whole database: every lease with it.")
         yield Finding(
@@ -48,7 +51,7 @@ def _shared(alias: str) -> Iterator[Finding]:
         )
         return
     yield Finding(
-        "shared", "ok", _("The database is ours alone"), _("No other cache alias uses it.")
+        "shared", "ok", _("The database is not shared"), _("No other cache alias uses it.")
     )
 
 
@@ -77,17 +80,25 @@ def _host(name: str | None) -> str | None:
 
 def _foreign(server: Server, prefix: str) -> bool:
     """Whether a few keys picked at random show another tenant."""
-    keys = [allowed(server, "RANDOMKEY") for _i in range(10)]
+    keys = [allowed(server, "RANDOMKEY") for _i in range(5)]
     return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)
 
 
 def _names(alias: str) -> Iterator[Finding]:
-    names = Recent(using=alias)[:MOST_NAMES]
-    keys = newest_keys(dict.fromkeys(names, 1), using=alias)
-    pairs = [(name, None) for name in names] + [(n, key) for n in names for key in keys[n]]
-    chosen = dict.fromkeys([*marked(using=alias)[:MOST_NAMES], *pairs])
-    found, unread = readable(list(chosen)[: 2 * MOST_NAMES], using=alias)
-    if unread:
+    recent = Recent(using=alias)
+    names = recent[:MAX_NAMES]
+    policies = count_keys(names, using=alias)
+    keys = newest_keys({name: 1 for name in names if policies[name]}, using=alias)
+    plain, _policies = split_registry(names, using=alias)
+    only_keys = {name for name in names if policies[name] and name not in plain}
+    pairs: list[Pair] = [(name, None) for name in names if name not in only_keys]
+    pairs += [(name, key) for name in keys for key in keys[name]]
+    overridden = [pair for pair in marked(using=alias) if pair[1] is None]
+    held = held_since(using=alias)
+    found, unread = readable(dict.fromkeys([*overridden[:MAX_NAMES], *pairs]), using=alias)
+    rest = [pair for pair in [*held][:MAX_HELD] if pair not in {(s.name, s.key) for s in found}]
+    old, old_unread = readable(rest, using=alias) if rest else ([], [])
+    if unread := [*unread, *old_unread]:
         yield Finding(
             "unreadable",
             "error",
@@ -95,39 +106,61 @@ def _names(alias: str) -> Iterator[Finding]:
             _listed([one.display for one in unread]) + f": {unread[0].error}",
             _("Bring the node back that has them, or delete what another program wrote there."),
         )
-    day = timedelta(days=1)
+    every = len(recent) - len(only_keys) + sum(policies.values())
     yield _about(
         "limits",
-        [s for s in found if s.clash is not None and s.at - s.clash[1] < day],
+        [
+            s
+            for s in found
+            if s.conflicting_limit is not None and s.at - s.conflicting_limit[1] < CLASH_AGE
+        ],
         _("Callers disagree on the limit"),
-        _("Within the last day: %s. The limit of whoever asks applies, so the larger one wins."),
+        _(
+            "In the last day, callers used different limits for %s. Each call is checked against "
+            "its own limit, so the largest limit takes effect."
+        ),
         _("Give it one limit, in REDIS_SYNC['SEMAPHORES']; or set one: locks resize."),
         _("All callers of a name agree on its limit"),
+        (len(found), max(len(found), every)),
     )
     yield _about(
         "permanent",
-        [s for s in found if any(h.stuck for h in s.holders)],
+        [s for s in [*found, *old] if any(h.permanent for h in s.holders)],
         _("There are permanent holders"),
         _("Of %s. They hold until they release, even if they crashed long ago."),
         _("See who: locks status NAME. Free one: locks clear NAME --holder ID."),
         _("There are no permanent holders"),
+        # Permanent leases are in the index, so that is all if it was read to its end.
+        (min(len(held), MAX_HELD), len(held)),
     )
     yield _about(
         "marks",
         [s for s in found if s.key is None and (s.paused or s.override is not None)],
-        _("An operator's marks are in force"),
+        _("An operator's overrides are in force"),
         _("Paused or resized: %s."),
         _("When no longer meant: locks resume NAME, locks resize NAME --reset."),
         _("Nothing is paused or resized"),
+        (min(len(overridden), MAX_NAMES), len(overridden)),
     )
 
 
 def _about(
-    id: str, odd: Sequence[Status], title: str, detail: str, remedy: str, fine: str
+    id: str,
+    odd: Sequence[Status],
+    title: str,
+    detail: str,
+    remedy: str,
+    fine: str,
+    seen: tuple[int, int],
 ) -> Finding:
-    if not odd:
+    """Return a finding about names. `seen`: how many were looked at, and of how many."""
+    if odd:
+        return Finding(id, "warning", title, detail % _listed([s.display for s in odd]), remedy)
+    if seen[0] >= seen[1]:
         return Finding(id, "ok", fine, "")
-    return Finding(id, "warning", title, detail % _listed([s.display for s in odd]), remedy)
+    words = {"seen": seen[0], "all": seen[1]}
+    text = _("%(seen)d of %(all)d names were looked at.") % words
+    return Finding(id, "part", fine + ", " + _("as far as was looked"), text)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -150,8 +183,8 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
     )
 
 
-#: The looks done once, by the id of the finding when a look fails.
-LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
+#: The checks done once, by the id of the finding if a check fails.
+CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared": _shared,
     "names": _names,
     "uwsgi": _uwsgi,

@@ -31,7 +31,7 @@ _SENT: tuple[str, ...] = (
     "SELECT",
 )
 _SENT += ("SUBSCRIBE", "TIME", "UNSUBSCRIBE", "ZADD", "ZRANGE", "ZREM", "ZREMRANGEBYRANK")
-_SENT += ("ZREMRANGEBYSCORE", "ZREVRANGE", "ZSCORE")
+_SENT += ("ZCARD", "ZMSCORE", "ZREMRANGEBYSCORE", "ZREVRANGE")
 
 # Arguments that do nothing but to keys of the probe: z a sorted set, h a hash, l a list.
 _HARMLESS: dict[str, tuple[Any, ...]] = {
@@ -46,6 +46,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "HGETALL": ("h",),
     "HINCRBY": ("h", "f", 1),
     "HMGET": ("h", "f"),
+    "HSCAN": ("h", "0"),
     "HSET": ("h", "f", 1),
     "PERSIST": ("z",),
     "PEXPIREAT": ("z", 1),
@@ -56,20 +57,24 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "ZADD": ("z", 1, "m"),
     "ZCARD": ("z",),
     "ZCOUNT": ("z", 0, 1),
+    "ZLEXCOUNT": ("z", "-", "+"),
+    "ZMSCORE": ("z", "m"),
     "ZRANGE": ("z", 0, 1),
+    "ZRANGEBYLEX": ("z", "-", "+"),
     "ZRANGEBYSCORE": ("z", 0, 1),
     "ZRANK": ("z", "m"),
     "ZREM": ("z", "m"),
     "ZREMRANGEBYRANK": ("z", 0, 1),
     "ZREMRANGEBYSCORE": ("z", 0, 1),
     "ZREVRANGE": ("z", 0, 1),
+    "ZREVRANGEBYLEX": ("z", "+", "-"),
     "ZSCORE": ("z", "m"),
 }
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
 # Not tried: INFO is the doctor's own, SELECT was done when we connected. Tried as one: the others.
 _APART = ("INFO", "SELECT", "SUBSCRIBE", "UNSUBSCRIBE")
 # Names that are made up until one lies on the node that is asked: enough for one with 20 slots.
-_MOST_TRIES = 5000
+_MAX_TRIES = 5000
 
 
 @cache
@@ -101,7 +106,7 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lac
     Failure when Redis can't be reached.
     """
     base = _base(prefix)
-    for _try in range(_MOST_TRIES):
+    for _try in range(_MAX_TRIES):
         if has(base):
             break
         base = _base(prefix)
@@ -112,10 +117,10 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lac
         if verb in _MAKING and any(lack.verb == "DEL" for lack in found):
             continue
         words = [names.get(w, w) if isinstance(w, str) else w for w in _HARMLESS[verb]]
-        if said := _refusal(server, verb, *words):
+        if said := _denial(server, verb, *words):
             found.append(Lack(verb, _rule(said, verb, prefix)))
-    _refusal(server, "DEL", *(names[part] for part in "zhl"))
-    if said := _refused_channel(server, names["channel"]):
+    _denial(server, "DEL", *(names[part] for part in "zhl"))
+    if said := _channel_denial(server, names["channel"]):
         found.append(Lack("SUBSCRIBE", _rule(said, "SUBSCRIBE", prefix)))
     return sorted(found, key=lambda lack: lack.verb)
 
@@ -133,8 +138,8 @@ def _base(prefix: str) -> str:
     return f"{quote(prefix)}:{{doctor-{secrets.token_hex(8)}}}:"
 
 
-def _refusal(server: Server, *words: Any) -> str:
-    """The server's words of refusal; empty when it does not refuse."""
+def _denial(server: Server, *words: Any) -> str:
+    """Return the server's words if it denies the command, else ""."""
     try:
         server.command(*words)
     except Failure as failure:
@@ -147,7 +152,7 @@ def _refusal(server: Server, *words: Any) -> str:
     return ""
 
 
-def _refused_channel(server: Server, channel: str) -> str:
+def _channel_denial(server: Server, channel: str) -> str:
     pubsub = PubSub(server.pool())
     try:
         pubsub.subscribe(channel)

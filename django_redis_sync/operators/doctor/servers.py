@@ -1,4 +1,4 @@
-"""The looks at each server: the only one, or every node of a Cluster with slots."""
+"""Checks of each server: the only one, or every node of a Cluster with slots."""
 
 from __future__ import annotations
 
@@ -6,31 +6,60 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ... import conf
 from ...engine.cluster import Address, ClusterServer
-from ...engine.commands import decoded
 from ...engine.server import Server, server_of
-from ...engine.wire import clock
+from ...engine.wire import clock, decoded
 from ...protocol.plans import Failure
 from . import permissions
-from .findings import Finding, Level
 
 OLDEST_VERSION = (6, 2)
 #: Seconds: a clock that is further off, an answer that takes longer (warning, error).
-MOST_OFFSET, SLOW, TOO_SLOW = 1.0, 0.01, 0.1
-_PINGS = 10
+MAX_OFFSET, SLOW, TOO_SLOW = 1.0, 0.01, 0.1
+#: Seconds of idleness after which a server may close connections, at least.
+SHORT_TIMEOUT = 300
+_PINGS = 5
 _FULL = 0.9
 _SLOTS = 16384
 
 
+#: part: what was looked at is fine, but that was not all.
+Level = Literal["ok", "part", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`id` is stable, for scripts. `remedy` is empty when the level is ok.
+
+    `nodes`: the nodes of a Cluster that it is about, by address; empty when it is about all.
+    """
+
+    id: str
+    level: Level
+    title: str
+    detail: str
+    remedy: str = ""
+    nodes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, id: str, level: Level, title: str, detail: str, remedy: str = "") -> Finding:
+        """Return a finding whose remedy is left out if the level is ok."""
+        return cls(id, level, title, detail, "" if level == "ok" else remedy)
+
+    @property
+    def where(self) -> str:
+        """`nodes` in words, or nothing."""
+        return _("On %s.") % ", ".join(self.nodes) if self.nodes else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server, by its address in a Cluster; `has`: whether a key lies on it."""
+    """A server, by its address in a Cluster. `has`: True for a key that is on it."""
 
     name: str
     server: Server
@@ -38,7 +67,7 @@ class Node:
 
 
 def nodes_of(alias: str) -> list[Node]:
-    """The server of an alias, or its primaries now. Failure when none answers."""
+    """Return the server of an alias, or its primaries now. Raise Failure if none answers."""
     server = server_of(alias)
     if not isinstance(server, ClusterServer):
         return [Node("", server, lambda key: True)]
@@ -47,49 +76,19 @@ def nodes_of(alias: str) -> list[Node]:
 
 
 def _node(server: ClusterServer, address: Address) -> Node:
-    return Node(
-        f"{address.host}:{address.port}",
-        server.node(address),
-        lambda key: server.topology.of(key) == address,
-    )
-
-
-def _by_info(node: Node) -> Iterator[Finding]:
-    info = _info(node.server)
-    if info is None:
-        yield _blind()
-        return
-    for look in (_version, _role, _eviction, _persistence, _cluster):
-        yield from look(node.server, info)
-
-
-def _info(server: Server) -> dict[str, str] | None:
-    """The reply of INFO; None when this user may not ask."""
-    reply = allowed(server, "INFO")
-    if reply is None:
-        return None
-    pairs = [line.partition(":") for line in str(reply).splitlines()]
-    return {key: value.strip() for key, colon, value in pairs if colon}
+    name = f"{address.host}:{address.port}"
+    return Node(name, server.node(address), lambda key: server.topology.of(key) == address)
 
 
 def allowed(server: Server, *words: Any) -> Any:
-    """The reply, or None when the server refuses the command. Failure when it can't be reached."""
+    """Return the reply, or None if the server rejects the command. Raise Failure if it can't be
+    reached."""
     try:
         return decoded(server.command(*words))
     except Failure as failure:
         if failure.why != "final":
             raise
         return None
-
-
-def _blind() -> Finding:
-    return Finding(
-        "info",
-        "warning",
-        _("The server can't be examined"),
-        _("This user may not run INFO: version, memory and persistence are unknown."),
-        _("Allow it: ACL SETUSER <user> +info. Or run the doctor with a user that may."),
-    )
 
 
 def _latency(node: Node) -> Iterator[Finding]:
@@ -99,13 +98,12 @@ def _latency(node: Node) -> Iterator[Finding]:
         node.server.command("PING")
         spent.append(clock() - start)
     median = statistics.median(spent)
-    level: Level = "error" if median > TOO_SLOW else "warning" if median > SLOW else "ok"
-    yield Finding(
+    yield Finding.of(
         "latency",
-        level,
+        "error" if median > TOO_SLOW else "warning" if median > SLOW else "ok",
         _("Round trip: %.1f ms") % (median * 1000),
         _("The median of %d. Each acquire and each release takes one.") % _PINGS,
-        _("Use a nearer server, or see SLOWLOG for what holds it up.") if level != "ok" else "",
+        _("Use a nearer server, or see SLOWLOG for what holds it up."),
     )
 
 
@@ -113,15 +111,14 @@ def _clock(node: Node) -> Iterator[Finding]:
     before = time.time()
     seconds, micros = node.server.command("TIME")
     offset = int(seconds) + int(micros) / 1e6 - (before + time.time()) / 2
-    off = abs(offset) > MOST_OFFSET
-    yield Finding(
+    off = abs(offset) > MAX_OFFSET
+    title = _("The server's clock agrees with this machine's")
+    yield Finding.of(
         "clock",
         "warning" if off else "ok",
-        _("The server's clock is %+.1f s off this machine's") % offset
-        if off
-        else _("The server's clock agrees with this machine's"),
+        _("The server's clock is %+.1f s off this machine's") % offset if off else title,
         _("No lease depends on it, but fences and times shown are the server's."),
-        _("Have both follow NTP, and never set the server's clock back.") if off else "",
+        _("Have both follow NTP, and never set the server's clock back."),
     )
 
 
@@ -129,46 +126,55 @@ def _permissions(node: Node) -> Iterator[Finding]:
     prefix = conf.current().prefix(node.server.alias)
     lacks = permissions.lacking(node.server, prefix, node.has)
     if not lacks:
-        yield Finding(
-            "acl", "ok", _("This user may do all that is needed"), _("Each command was tried.")
-        )
+        title = _("The Redis user has all required permissions")
+        yield Finding("acl", "ok", title, _("Each command was tried."))
         return
     rules = dict.fromkeys(lack.rule for lack in lacks if lack.rule)
     unknown = [lack.verb for lack in lacks if not lack.rule]
-    remedies = (
-        [_("Give it what it lacks: ACL SETUSER <user> %s") % " ".join(rules)] if rules else []
-    )
+    remedies = [_("To grant them, run: ACL SETUSER <user> %s") % " ".join(rules)] if rules else []
     if unknown:
-        said = _("Not there at all: %s. Was it renamed or disabled in the server's configuration?")
-        remedies.append(said % ", ".join(unknown))
+        text = _("Not there at all: %s. Was it renamed or disabled in the server's configuration?")
+        remedies.append(text % ", ".join(unknown))
     yield Finding(
         "acl",
         "error",
-        _("This user may not do all that is needed"),
-        _("Refused: %s.") % ", ".join(lack.verb for lack in lacks),
+        _("The Redis user lacks required permissions"),
+        _("Denied: %s.") % ", ".join(lack.verb for lack in lacks),
         " ".join(remedies),
     )
 
 
-def _version(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
-    text = info.get("redis_version", "")
-    own = info.get("valkey_version")
-    shown = f"Valkey {own}" if own else f"Redis {text}"
-    try:
-        version = tuple(int(part) for part in text.split(".")[:2])
-    except ValueError:
-        version = OLDEST_VERSION
-    old = version < OLDEST_VERSION
-    yield Finding(
-        "version",
-        "error" if old else "ok",
-        _("Version: %s") % shown,
-        _("Needed: Redis 6.2 or newer, or Valkey."),
-        _("Upgrade the server.") if old else "",
-    )
+def _by_info(node: Node) -> Iterator[Finding]:
+    reply = allowed(node.server, "INFO")
+    if reply is None:
+        yield Finding(
+            "info",
+            "warning",
+            _("The server can't be examined"),
+            _("This user may not run INFO: version, memory and persistence are unknown."),
+            _("Allow it: ACL SETUSER <user> +info. Or run the doctor with a user that may."),
+        )
+        return
+
+    def option(name: str) -> Any:
+        """Return an option of the server's configuration, or None if the user may not read it."""
+        found = allowed(node.server, "CONFIG", "GET", name)
+        return dict(found).get(name) if isinstance(found, dict) else (found or [None, None])[1]
+
+    info = _parsed(reply)
+    yield from judge(info, option)
+    if info.get("cluster_enabled") == "1":
+        yield from judge_cluster(_parsed(allowed(node.server, "CLUSTER", "INFO") or ""))
 
 
-def _role(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
+def _parsed(reply: Any) -> dict[str, str]:
+    pairs = [line.partition(":") for line in str(reply).splitlines()]
+    return {key: value.strip() for key, colon, value in pairs if colon}
+
+
+def judge(info: Mapping[str, str], option: Callable[[str], Any]) -> Iterator[Finding]:
+    """Yield the findings about a server by its INFO and by the options of its configuration."""
+    yield _version(info)
     if info.get("role") == "slave":
         yield Finding(
             "role",
@@ -177,106 +183,91 @@ def _role(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
             _("It takes no writes: nothing can be acquired here."),
             _("Have LOCATION name the primary, or use Sentinel, which finds it."),
         )
-
-
-def _eviction(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
-    policy, most = info.get("maxmemory_policy", "noeviction"), int(info.get("maxmemory", 0))
-    if policy != "noeviction":
+    yield _eviction(info)
+    yield _persistence(info, option)
+    seconds = int(option("timeout") or 0)
+    if 0 < seconds < SHORT_TIMEOUT:
         yield Finding(
-            "eviction",
-            "error" if most else "warning",
-            _("Memory policy: %s") % policy,
-            _("A full server evicts leases, and tells nobody: two holders at a time.")
-            if most
-            else _("There is no maxmemory yet. With one, a full server would evict leases."),
-            _("Use a server of its own with maxmemory-policy noeviction."),
-        )
-        return
-    used = int(info.get("used_memory", 0))
-    if most and used >= most:
-        yield Finding(
-            "eviction",
-            "error",
-            _("Memory is full: %d %%") % (100 * used // most),
-            _("Nothing is granted any more; releases still work."),
-            _("Raise maxmemory, or move what else is on it elsewhere."),
-        )
-        return
-    if most and used > most * _FULL:
-        yield Finding(
-            "eviction",
+            "timeout",
             "warning",
-            _("Memory is nearly full: %d %%") % (100 * used // most),
-            _("A full server grants nothing more; releases still work."),
-            _("Raise maxmemory, or move what else is on it elsewhere."),
+            _("The server closes connections that are idle for %d s") % seconds,
+            _("The next command on such a connection fails and is sent again on a new one."),
+            _("Set timeout 0, or more than %d, in the server's configuration.") % SHORT_TIMEOUT,
         )
-        return
-    yield Finding("eviction", "ok", _("Memory policy: %s") % policy, _("No lease is ever evicted."))
 
 
-def _persistence(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
-    if info.get("aof_enabled") == "1":
-        failed = info.get("aof_last_write_status", "ok") != "ok"
-        if not failed and _configured(server, "appendfsync") == "no":
-            yield Finding(
-                "persistence",
-                "warning",
-                _("Persistence: AOF, but the system writes it when it likes"),
-                _("appendfsync is no: after a power failure the last half minute is forgotten."),
-                _("Set appendfsync everysec, which forgets a second, or always."),
-            )
-            return
-        yield Finding(
-            "persistence",
-            "error" if failed else "ok",
-            _("The append-only file can't be written") if failed else _("Persistence: AOF"),
-            _("A restart keeps leases, fences and an operator's marks."),
-            _("See the server's log: is its disk full?") if failed else "",
-        )
-        return
-    yield Finding(
-        "persistence",
-        "warning",
-        _("Persistence: none") if _configured(server, "save") == "" else _("Persistence: no AOF"),
-        _("A restart forgets leases: others get in while their holders still work.")
-        + " "
-        + _("Pauses and resized limits are forgotten too."),
-        _("Set appendonly yes and appendfsync everysec."),
-    )
+def _version(info: Mapping[str, str]) -> Finding:
+    text, own = info.get("redis_version", ""), info.get("valkey_version")
+    try:
+        old = tuple(int(part) for part in text.split(".")[:2]) < OLDEST_VERSION
+    except ValueError:
+        old = False
+    shown = f"Valkey {own}" if own else f"Redis {text}"
+    needed = _("Needed: Redis 6.2 or newer, or Valkey.")
+    level: Level = "error" if old else "ok"
+    return Finding.of("version", level, _("Version: %s") % shown, needed, _("Upgrade the server."))
 
 
-def _configured(server: Server, option: str) -> Any:
-    """An option of the server's configuration; None where this user may not ask."""
-    reply = allowed(server, "CONFIG", "GET", option)
-    return dict(reply).get(option) if isinstance(reply, dict) else (reply or [None, None])[1]
+def _eviction(info: Mapping[str, str]) -> Finding:
+    policy, limit = info.get("maxmemory_policy", "noeviction"), int(info.get("maxmemory", 0))
+    used = int(info.get("used_memory", 0))
+    level: Level = "ok"
+    title, detail = _("Memory policy: %s") % policy, _("No lease is ever evicted.")
+    remedy = _("Raise maxmemory, or move what else is on it elsewhere.")
+    if policy != "noeviction":
+        level = "error" if limit else "warning"
+        detail = _("There is no maxmemory yet. With one, a full server would evict leases.")
+        if limit:
+            detail = _("A full server evicts leases silently, and a second holder is admitted.")
+        remedy = _("Use a server of its own with maxmemory-policy noeviction.")
+    elif limit and used >= limit:
+        level, title = "error", _("Memory is full: %d %%") % (100 * used // limit)
+        detail = _("Nothing is granted any more; releases still work.")
+    elif limit and used > limit * _FULL:
+        level, title = "warning", _("Memory is nearly full: %d %%") % (100 * used // limit)
+        detail = _("A full server grants nothing more; releases still work.")
+    return Finding.of("eviction", level, title, detail, remedy)
 
 
-def _cluster(server: Server, info: Mapping[str, str]) -> Iterator[Finding]:
-    if info.get("cluster_enabled") != "1":
-        return
-    reply = str(allowed(server, "CLUSTER", "INFO") or "")
-    state = dict(line.strip().split(":", 1) for line in reply.splitlines() if ":" in line)
+def _persistence(info: Mapping[str, str], option: Callable[[str], Any]) -> Finding:
+    level: Level = "ok"
+    title, remedy = _("Persistence: AOF"), ""
+    detail = _("A restart keeps leases, fences and an operator's marks.")
+    if info.get("aof_enabled") != "1":
+        level = "warning"
+        title = _("Persistence: none") if option("save") == "" else _("Persistence: no AOF")
+        detail = _("A restart forgets leases: others get in while their holders still work.")
+        detail += " " + _("Pauses and resized limits are forgotten too.")
+        remedy = _("Set appendonly yes and appendfsync everysec.")
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        level, title = "error", _("The append-only file can't be written")
+        remedy = _("See the server's log: is its disk full?")
+    elif option("appendfsync") == "no":
+        level, title = "warning", _("Persistence: AOF, but the system writes it when it likes")
+        detail = _("appendfsync is no: after a power failure the last half minute is forgotten.")
+        remedy = _("Set appendfsync everysec, which forgets a second, or always.")
+    return Finding("persistence", level, title, detail, remedy)
+
+
+def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the finding about a Cluster by CLUSTER INFO: none if the user may not run it."""
     if not state:
         return
     failing = _SLOTS - int(state.get("cluster_slots_ok", _SLOTS))
-    down = state.get("cluster_state") != "ok"
-    level: Level = "error" if down else "warning" if failing else "ok"
     nodes = int(state.get("cluster_known_nodes", 0))
-    yield Finding(
+    yield Finding.of(
         "cluster",
-        level,
+        "error" if state.get("cluster_state") != "ok" else "warning" if failing else "ok",
         _("Cluster: %s") % state.get("cluster_state", "?"),
         ngettext("%d node", "%d nodes", nodes) % nodes
         + "; "
         + ngettext("%d slot without a node.", "%d slots without a node.", failing) % failing,
-        _("See redis-cli --cluster check; names in these slots can't be acquired.")
-        if level != "ok"
-        else "",
+        _("See redis-cli --cluster check; names in these slots can't be acquired."),
     )
 
 
-#: The looks at each node, by the id of the finding when a look fails.
-LOOKS: dict[str, Callable[[Node], Iterator[Finding]]] = {
+#: The checks of each node, by the id of the finding if a check fails.
+CHECKS: dict[str, Callable[[Node], Iterator[Finding]]] = {
     "latency": _latency,
     "clock": _clock,
     "acl": _permissions,

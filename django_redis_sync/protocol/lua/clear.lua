@@ -1,22 +1,31 @@
--- clear: an operator takes away one lease or one place in the queue; it can't come back.
+-- clear: an operator removes one lease, one waiter, or one job that is away; its token is never granted again.
 -- KEYS leases never
 -- ARGV token mark keep
+--   token: or the place of a job
 -- Returns ok | gone (nothing there: it ended by itself)
 local token, mark, keep = unpack(ARGV)
-local packed, us, _, _, _, _, _, holder = short_state(string.sub(LEASES, 1, -7))
+local packed, us, _, _, _, _, _, holder = compact_state(string.sub(LEASES, 1, -7))
 if packed then
   if holder ~= token or token == '' then return 'gone' end
   redis.call('DEL', NEVER)
-  spill(packed)
+  expand(packed)
 end
 local name, record = open(token, keep, us)
-if mark ~= '-' then heed(name, mark) end
+if mark ~= '-' then
+  apply_override(name, mark)
+end
+-- make count grant
+if name.places and redis.call('ZSCORE', string.sub(LEASES, 1, -7) .. 'due', token) then
+  if not drop_place(name, token, record) then return 'gone' end
+  finish(name)
+  return 'ok'
+end
 local state, _, _, _, terms = string.match(record or '', RECORD)
 local ends = redis.call('ZSCORE', LEASES, token)
 if not (record or ends) or state == 'x' then return 'gone' end
 remove(name, token, state, terms, ends)
-mark_dead(name, token)
+write_tombstone(name, token)
 sweep(name, nil)
-hand_over(name, nil)
+hand_off(name, nil)
 finish(name)
 return 'ok'

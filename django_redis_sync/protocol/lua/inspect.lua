@@ -1,14 +1,16 @@
--- inspect: what there is under a name, without changing it.
+-- inspect: return the state of a name, without changing it.
 -- KEYS leases never
--- ARGV token most
---   token: empty; most: rows of holders and of waiters at the most
--- Returns now fence limit paused seen clash used holding waiting holders waiters; holders: token, end,
---   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order
-local token, most = unpack(ARGV)
-local packed, us, fence, _, ends, seen, _, holder, at = short_state(string.sub(LEASES, 1, -7))
+-- ARGV token max_rows
+--   token: empty; max_rows: rows of holders and of waiters, at most
+-- Returns now fence limit paused seen clash used holding waiting holders waiters [number of shares, of
+--   those that wait, and the heaviest: share, permits, waiters]; holders: token, end,
+--   record in turn, unexpired ones by end; waiters: token, ticket, deadline, record, in waiting order: the queue, then
+--   the parked ones by share, then jobs that are away, with when they are due
+local token, max_rows = unpack(ARGV)
+local packed, us, fence, _, ends, seen, _, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed and packed ~= '' then
-  local name = glance(us, '0')
-  return inspect_alone(name, fence, ends, seen, holder, string.sub(packed, at), tonumber(most))
+  local name = compact_fields(us, '0')
+  return inspect_compact(name, fence, ends, seen, holder, string.sub(packed, at), tonumber(max_rows))
 end
 local name = open(token, '0', us)
 local used, live = name.card + name.extra, '(' .. name.at
@@ -16,8 +18,20 @@ for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   local _, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
   used = used - weight(tonumber(string.match(terms or '1', '^%d+')))
 end
-local holders = rows(redis.call('ZRANGEBYSCORE', LEASES, live, '+inf', 'WITHSCORES', 'LIMIT', 0, most), nil)
-local waiters = rows(redis.call('ZRANGE', QUEUE, 0, most - 1, 'WITHSCORES'), WAITERS)
-return {name.at, whole(name, name.fence), name.override and whole(name, name.override) or '',
+local holders = rows(redis.call('ZRANGEBYSCORE', LEASES, live, '+inf', 'WITHSCORES', 'LIMIT', 0, max_rows), nil)
+local queue, waiting = redis.call('ZRANGE', QUEUE, 0, max_rows - 1, 'WITHSCORES'), redis.call('ZCARD', QUEUE)
+if name.shared then
+  waiting = waiting + redis.call('ZCARD', PARKED)
+  add_parked(queue, tonumber(max_rows))
+end
+local waiters = rows(queue, WAITERS)
+if name.places then
+  waiting = waiting + add_places(name, waiters, max_rows - #waiters / 4)
+end
+local reply = {name.at, whole(name, name.fence), name.override and whole(name, name.override) or '',
   name.paused or '', name.seen or '', redis.call('HGET', INFO, '#clash') or '', whole(name, used),
-  redis.call('ZCOUNT', LEASES, live, '+inf'), redis.call('ZCARD', QUEUE), holders, waiters}
+  redis.call('ZCOUNT', LEASES, live, '+inf'), waiting, holders, waiters}
+if name.shared then
+  reply[12], reply[13], reply[14] = heaviest_shares(name, TOP_SHARES)
+end
+return reply

@@ -1,4 +1,13 @@
--- marks: what operators paused and resized, of all names.
+-- marks: what operators paused and resized, of all names. Pauses that ended by themselves are removed.
 -- KEYS marks
 -- Returns fields and values in turn
-return redis.call('HGETALL', MARKS)
+local all, time = redis.call('HGETALL', MARKS), redis.call('TIME')
+local found, now = {}, time[1] * 1000 + math.floor(time[2] / 1000)
+for i = 1, #all, 2 do
+  if string.sub(all[i], 1, 2) == 'p:' and pause_ends(all[i + 1]) <= now then
+    redis.call('HDEL', MARKS, all[i])
+  else
+    found[#found + 1], found[#found + 2] = all[i], all[i + 1]
+  end
+end
+return found

@@ -1,57 +1,58 @@
--- release: give a lease back; also the undo of an acquire, and the give-up of a waiter.
+-- release: release a lease, undo an acquire, or take a waiter out of the queue.
 -- KEYS leases never
--- ARGV token fence keep how bury hold mark
+-- ARGV token fence keep how tombstone hold mark place
 --   how: release (this fence only) | undo (whatever the token has) | giveup (a lease that was
 --   granted meanwhile is kept and claimed; a waiter leaves) | share (a writer becomes a reader,
---   with the same lease); bury: 1 when an acquire of this token
---   went unanswered; hold: ms after the grant until which the permits stay taken, 0 for none
--- Returns ok [fence lease when giveup found a grant] | lost (not ours: nothing changed) | gone
-local token, fence, keep, how, bury, hold, mark = unpack(ARGV)
+--   with the same lease) | lost (count that the lease ended under its holder); tombstone: 1 if an
+--   acquire of this token went unanswered; hold: ms after the grant until which the permits stay
+--   taken, 0 for none; place: of the job that its holder has done
+-- Returns ok [fence lease when giveup found a grant] | no reason waiting mean_hold limit (a waiter gave up) | lost (not ours: nothing changed) | gone
+local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
 local base, how = string.sub(LEASES, 1, -7), how or 'release' -- all keys of the name begin with base
-local packed, us, last, expiry, ends, seen, peak, holder = short_state(base)
+if how == 'lost' then
+  count(clock_only(keep, base .. 'stats'), 'l', 1)
+  return 'ok'
+end
+local packed, us, last, expiry, ends, seen, peak, holder = compact_state(base)
 if packed then
-  local held = holder == token and us < ends * 1000
-  local mine = held and last == tonumber(fence)
-  if mine and how == 'release' and (not bury or bury == '0' and hold == '0') then -- mostly
-    give_back(us, keep, base, last, expiry, seen, peak)
-    return 'ok'
-  elseif held and how == 'giveup' then
-    return 'ok ' .. string.format('%.0f', last) .. ' ' .. string.format('%.0f', ends - (us - us % 1000) / 1000)
-  elseif not mine and (how == 'release' or how == 'share') then
-    count(glance(us, keep), 'l', 1)
-    return 'lost'
-  elseif packed ~= '' then
-    redis.call('DEL', NEVER)
-    spill(packed)
-  end
+  local reply = end_compact(us, base, packed, how, last, expiry, ends, seen, peak, holder)
+  if reply then return reply end
 end
 local name, record = open(token, keep, us)
-if mark and mark ~= '-' then heed(name, mark) end
+if mark and mark ~= '-' then
+  apply_override(name, mark)
+end
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if (how == 'release' or how == 'share') and not (live and own == fence) then
-  count(name, 'l', 1)
-  return 'lost'
+if place then -- first: a copy must not take the job for one whose worker died
+  end_run(name, place, token, own)
 end
+if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end
 if how == 'giveup' and live then
   claim(token)
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
+-- make count remove
+local gave_up = how == 'giveup' and state == 'w' -- else it was counted before
 if how == 'share' then
-  share(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
+  downgrade(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
 else
-  if state and state ~= 'x' then remove(name, token, state, terms, ends) end
-  local held_ms = live and math.max(0, math.floor(name.now - own / 1000))
-  if live or how == 'giveup' then count(name, live and 'r' or 't', live and PAIR + held_ms or 1) end
-  if bury == '1' then mark_dead(name, token) end
-  if how == 'release' and hold and hold ~= '0' then
-    keep_held(name, token, own, terms, tonumber(hold))
-  end
+  end_token(name, state, own, terms, ends, live, gave_up)
 end
-if redis.call('ZCARD', QUEUE) > 0 then
-  if name.card > 0 then sweep(name, nil) end -- with no leases, nothing of it can be over
-  hand_over(name, nil)
+local waiting = redis.call('ZCARD', QUEUE)
+if name.shared then waiting = waiting + redis.call('ZCARD', PARKED) end
+if waiting > 0 then
+  if name.card > 0 then -- without leases, none can be expired
+    sweep(name, nil)
+  end
+  hand_off(name, nil)
 end
 finish(name)
+if gave_up then
+  local limit = tonumber(string.match(terms, '^%d+ (%d+)'))
+  waiting = redis.call('ZCARD', QUEUE)
+  if name.shared then waiting = waiting + redis.call('ZCARD', PARKED) end
+  return answer_no(name, 'timeout ', waiting, name.override or limit)
+end
 return live and 'ok' or 'gone'

@@ -1,38 +1,34 @@
--- renew: move the end of a lease; also the confirm of a hand-over.
+-- renew: move the end of a lease, or confirm a handoff.
 -- KEYS leases never
 -- ARGV token fence how ms nth known keep
 --   how: set (ms from now; inf: permanent) | adopt (set, by the new owner of a detached lease) |
 --   confirm (the end stays)
 --   nth: counts the renewals of this lease, so that a late copy of an older one changes nothing
---   known: the highest nth of the owner that detached it; above that, somebody else adopted it
+--   known: the highest nth of the owner that detached it; a higher one: another process adopted it
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
-local packed, us, last, expiry, over, seen, peak, holder, at = short_state(string.sub(LEASES, 1, -7))
+local packed, us, last, expiry, over, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed then
-  local name = glance(us, keep)
-  if holder ~= token or over <= name.now or last ~= tonumber(fence) then
-    count(name, 'l', 1)
-    return 'lost'
-  end
+  local name = compact_fields(us, keep)
+  if holder ~= token or over <= name.now or last ~= tonumber(fence) then return 'lost' end
   local _, newest, _, _, terms = string.match(packed, RECORD, at)
   local latest = tonumber(newest) or 0
   if how == 'adopt' and latest > tonumber(known) and latest ~= tonumber(nth) then return 'adopted' end
-  if how == 'confirm' or tonumber(nth) < latest then return 'ok ' .. whole(name, over - name.now) end
+  if how == 'confirm' or tonumber(nth) < latest then
+    return 'ok ' .. whole(name, over - name.now)
+  end
   if ms ~= 'inf' then
     local record = 'h' .. nth .. ' ' .. fence .. ' ' .. ms .. ' ' .. terms
-    move_alone(last, expiry, name.now + tonumber(ms), seen, peak, token, record)
+    move_compact(last, expiry, name.now + tonumber(ms), seen, peak, token, record)
     return 'ok ' .. whole(name, tonumber(ms))
   end
   redis.call('DEL', NEVER)
-  spill(packed)
+  expand(packed)
 end
 local name, record = open(token, keep, us)
 local state, newest, own, lease, terms = string.match(record or '', RECORD)
 local ends = tonumber(state and redis.call('ZSCORE', LEASES, token) or 0)
-if ends <= name.now or own ~= fence then
-  count(name, 'l', 1)
-  return 'lost'
-end
+if ends <= name.now or own ~= fence then return 'lost' end
 local coming, latest = tonumber(nth), tonumber(newest) or 0
 if how == 'adopt' and latest > tonumber(known) and latest ~= coming then return 'adopted' end
 if state == 'g' then
@@ -43,7 +39,7 @@ if how ~= 'confirm' and coming >= latest then
   if ends == math.huge then name.recount = true end
   ends, lease, newest = name.now + tonumber(ms), ms, nth
   if not tonumber(redis.pcall('ZADD', LEASES, whole(name, ends), token)) then
-    insist('ZADD', LEASES, whole(name, ends), token)
+    retry_write('ZADD', LEASES, whole(name, ends), token)
   end
   name.latest = math.max(name.latest, ends)
 end

@@ -1,16 +1,16 @@
-/* Keeps the part of the page in #sync-live fresh. What is on the page stays the same elements, so
-   that focus, selection, scrolling and open details survive. Without this file the page still works. */
+/* Refreshes the part of the page in #sync-live. Elements stay the same ones, so that focus, selection,
+   scrolling and open details survive. The page works without this file too. */
 'use strict';
 {
-    const REST = 2000;  // ms between an answer and the next question; longer when answers are slow
+    const REST = 2000;  // ms between a response and the next request; longer if responses are slow
     const SILENCE = 10000;  // ms between two sentences for screen readers
     const part = document.getElementById('sync-live');
     const bar = document.getElementById('sync-live-bar');
     const toggle = document.getElementById('sync-live-on');
     const state = document.getElementById('sync-live-state');
-    const said = document.getElementById('sync-live-said');
+    const spokenText = document.getElementById('sync-live-spoken');
     let timer = null;
-    let asking = false;
+    let loading = false;
     let spoken = 0;
 
     function copyAttributes(from, to) {
@@ -31,7 +31,7 @@
         return a !== null && a.nodeName === b.nodeName && (a.id || '') === (b.id || '');
     }
 
-    /* Makes the children of `to` what those of `from` are; elements with an id keep their identity. */
+    /* Make the children of `to` equal to those of `from`. Elements with an id keep their identity. */
     function morph(from, to) {
         const kept = new Map([...to.children].filter((e) => e.id).map((e) => [e.id, e]));
         let at = to.firstChild;
@@ -73,8 +73,8 @@
         }
         const summary = part.querySelector('[data-summary]');
         const text = summary ? summary.dataset.summary : '';
-        if (text !== said.textContent && Date.now() - spoken > SILENCE) {
-            said.textContent = text;
+        if (text !== spokenText.textContent && Date.now() - spoken > SILENCE) {
+            spokenText.textContent = text;
             spoken = Date.now();
         }
     }
@@ -86,10 +86,10 @@
 
     async function refresh() {
         clearTimeout(timer);
-        if (asking || document.hidden || !toggle.checked) {
+        if (loading || document.hidden || !toggle.checked) {
             return;
         }
-        asking = true;
+        loading = true;
         const began = Date.now();
         try {
             const answer = await fetch(part.dataset.url, {
@@ -114,7 +114,7 @@
         } catch {
             state.textContent = state.dataset.lost;
         } finally {
-            asking = false;
+            loading = false;
             timer = setTimeout(refresh, Math.max(REST, 4 * (Date.now() - began)));
         }
     }

@@ -1,4 +1,4 @@
--- A winner is there: its hand-over needs no deadline and no wake-up any more.
+-- The new holder has answered: its handoff needs no deadline and no wake-up message any more.
 local function claim(token)
   redis.call('ZREM', WAITERS, token)
   redis.call('DEL', WAKE)

@@ -1,5 +1,5 @@
--- Counts `n` of `what` in this minute: field "<minute>:<what>" of one hash. Where milliseconds belong
--- to a count, both share the number: count * PAIR + ms. `keep`, minutes of history: '0' for none.
+-- Add `n` to the counter of `what` in this minute: field "<minute>:<what>" of one hash. A count with
+-- milliseconds shares its number with them: count * PAIR + ms. Do nothing if `keep` (minutes of history) is '0'.
 local function count(name, what, n)
   if name.keep == '0' then return end
   name.minute = name.minute or string.format(name.format, (name.now - name.now % 60000) / 60000)

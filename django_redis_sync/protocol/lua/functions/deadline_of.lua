@@ -1,5 +1,5 @@
--- Until when the waiter `t` counts as alive: as long as it promised itself and its event loop gives signs
--- of life.
+-- Return when the waiter `t` counts as dead: at its own deadline, or at that of its event loop if that
+-- is sooner.
 local function deadline_of(name, t, channel)
   local ends = tonumber(redis.call('ZSCORE', WAITERS, t) or 0)
   if channel == '-' or channel == name.asker then return ends end

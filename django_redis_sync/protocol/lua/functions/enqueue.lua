@@ -1,11 +1,11 @@
--- The last place of the queue. Of two that ask in one microsecond, the second gets the next ticket.
-local function enqueue(name, token, lease, terms, waiting, channel)
+-- Append to the queue and return the rank. Of two in the same microsecond, the second gets the next ticket.
+local function enqueue(name, token, lease, terms, waiting)
   local last = waiting > 0 and redis.call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
   redis.call('ZADD', QUEUE, string.format(name.format, math.max(name.us, (last or 0) + 1)), token)
   if waiting == 0 then name.new_queue = true end
   put(name, token, 'w 0 ' .. lease .. ' ' .. terms)
-  if channel ~= '-' then
-    beat(name, channel)
+  if name.asker ~= '-' then
+    heartbeat(name, name.asker)
   end
-  return wait(name, token, waiting, channel)
+  return waiting
 end

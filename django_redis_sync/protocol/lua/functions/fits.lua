@@ -1,6 +1,10 @@
--- Whether so many permits are free.
+-- Return true if that many permits are free.
 local function fits(name, permits, limit)
   if name.paused then return false end
   if permits == 0 then return name.card == 0 end
-  return name.card + name.extra + permits <= limit
+  local used = name.card + name.extra + permits
+  if name.places and used == limit then -- the last one
+    return not keeps(name)
+  end
+  return used <= limit
 end

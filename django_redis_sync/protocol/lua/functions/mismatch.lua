@@ -1,8 +1,10 @@
--- Why the name can't be what a newcomer takes it for: large, kind, or nil. '#seen' is the kind and the
--- limit of the last caller. Another kind on a live name is refused; another limit is noted for the
--- operator: '#clash' is when, and the one before.
+-- Return why a newcomer's permits, kind or limit don't match the name: large, kind, or nil. '#seen' is the
+-- kind and the limit of the last caller. Another kind on a name in use is rejected; another limit is noted
+-- for the operator: '#clash' holds when, and the limit before.
 local function mismatch(name, wants, permits, limit, waiting)
-  if permits > limit then return 'large ' .. whole(name, limit) end
+  if permits > limit then
+    return 'large ' .. whole(name, limit)
+  end
   if name.seen == wants then return nil end
   if name.seen and name.card + waiting > 0 then
     local kind = string.sub(name.seen, 1, 1)

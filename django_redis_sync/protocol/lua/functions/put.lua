@@ -1,4 +1,4 @@
--- Has `finish` store a field of the name.
+-- Have `finish` store a field of the name.
 local function put(name, field, value)
   local puts = name.puts
   local n = #puts

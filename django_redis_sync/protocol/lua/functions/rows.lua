@@ -1,4 +1,4 @@
--- Rows of `inspect`: token, score, its deadline when there is a key of deadlines, record, in turn.
+-- Return rows of `inspect`, flat: token, score, deadline (if `deadlines` is given), record.
 local function rows(list, deadlines)
   local out = {}
   for i = 1, #list, 2 do

@@ -1,22 +1,31 @@
--- Once a minute: folds counts older than `keep` minutes into "total:<what>" (and "total:<what>:ms").
+-- Once a minute: add counters older than FINE minutes to those of their quarter of an hour, and older
+-- than `keep` minutes to the totals.
 local function tidy(name)
   local minute, keep = (name.now - name.now % 60000) / 60000, tonumber(name.keep)
   local last = redis.call('HGET', name.stats, 'tidied')
-  if last and tonumber(last) >= minute then return end
+  last = tonumber(last or minute - 1)
+  if last >= minute then return end
   redis.call('HSET', name.stats, 'tidied', minute)
   redis.call('PEXPIREAT', name.stats, whole(name, name.now + (keep + 2) * 60000))
-  for old = math.max(tonumber(last or minute), minute - 2 * keep) - keep, minute - keep - 1 do
-    for what in string.gmatch('gwrntcslp', '.') do
-      local field = old .. ':' .. what
-      local sum = tonumber(redis.call('HGET', name.stats, field) or 0)
-      if sum > 0 then
-        redis.call('HDEL', name.stats, field)
-        if what == 'w' or what == 'r' then
-          redis.call('HINCRBY', name.stats, 'total:' .. what .. ':ms', sum % PAIR)
-          sum = math.floor(sum / PAIR)
-        end
-        if what ~= 'p' then redis.call('HINCRBY', name.stats, 'total:' .. what, sum) end
+  local fine, fields = math.min(keep, FINE), {}
+  if minute - last > 2 then -- it was not used for a while
+    local all = redis.call('HGETALL', name.stats)
+    for i = 1, #all, 2 do
+      fields[#fields + 1] = all[i]
+    end
+  else
+    for old = last - fine, minute - fine - 1 do
+      for what in string.gmatch('gwrntcslp', '.') do
+        fields[#fields + 1] = old .. ':' .. what
       end
     end
+    for old = last - keep, minute - keep - 1 do
+      for what in string.gmatch(old % QUARTER == 0 and 'g w w:ms r r:ms n t c s l p' or '', '%S+') do
+        fields[#fields + 1] = old .. 'q:' .. what
+      end
+    end
+  end
+  for _, field in ipairs(fields) do
+    fold_old(name, field, minute, fine, keep)
   end
 end

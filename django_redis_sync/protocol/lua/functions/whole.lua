@@ -1,5 +1,5 @@
--- A whole number that may be infinite, as text. One that can't be is formatted where it stands: every
--- function that is called costs something.
+-- Format a whole number that may be infinite. Numbers that can't be infinite are formatted in place: each
+-- function call has a cost.
 local function whole(name, n)
   return n < 2 ^ 53 and string.format(name.format, n) or 'inf'
 end

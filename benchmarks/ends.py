@@ -1,0 +1,93 @@
+"""How soon a dropped response releases its permit: on an idle server that collects no garbage."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from devtools.servers import free_port
+
+from .report import Row, Table, median
+
+#: How each server is started; the port follows.
+SERVERS = {
+    "gunicorn": "gunicorn --no-control-socket -k gthread --threads 8 benchmarks.ends_site:wsgi -b",
+    "uvicorn": "uvicorn --lifespan off --log-level critical benchmarks.ends_site:asgi --port",
+    "hypercorn": "hypercorn benchmarks.ends_site:asgi -b",
+    "daphne": "daphne -v 0 benchmarks.ends_site:asgi -p",
+    "granian": "granian --interface asginl benchmarks.ends_site:asgi --port",
+}
+#: The ways in which a response is dropped, each a path of the site.
+WAYS = {
+    "a template fails": "broken",
+    "an outer middleware fails": "outer",
+    "the client leaves, then the view ends": "slow",
+}
+#: Seconds after which the client of the slow view leaves, and after which the program gives up.
+LEAVES_AFTER, PATIENCE = 0.2, 30.0
+#: The key under which the site says when the code of its view ended.
+ENDED = "bench:ended"
+
+
+def ends(url: str, quick: bool) -> Table:
+    table = Table(
+        "Seconds from the end of the view's code to the release of its permit: the response was "
+        "dropped, no garbage is collected, no request follows",
+        "at most 1 s",
+    )
+    for server, command in SERVERS.items():
+        if importlib.util.find_spec(server) is None:
+            table.notes.append(f"{server} is not installed")
+            continue
+        with _served(command, url) as port:
+            for way, path in WAYS.items():
+                delays = [_delay(port, path) for _ in range(3 if quick else 20)]
+                row: Row = {"": f"{server}: {way}", "median": median(delays)}
+                table.rows.append({**row, "longest": max(delays)})
+    return table
+
+
+def _delay(port: int, path: str) -> float:
+    """Return how long the permit was in use after the view's code had ended."""
+    from django_redis_sync import Semaphore
+
+    from .contenders import client
+
+    redis, permits = client(os.environ["BENCHMARKS_URL"]), Semaphore("ends", 1)
+    redis.delete(ENDED)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(f"GET /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        if path == "slow":
+            time.sleep(LEAVES_AFTER)
+        else:
+            connection.recv(1000)
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and (not redis.exists(ENDED) or permits.status().in_use):
+        time.sleep(0.002)
+    return time.monotonic() - float(redis.get(ENDED) or 0)
+
+
+@contextlib.contextmanager
+def _served(command: str, url: str) -> Iterator[int]:
+    port = free_port()
+    where = f"127.0.0.1:{port}" if command.endswith("-b") else str(port)
+    os.environ["BENCHMARKS_URL"] = url
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen([sys.executable, "-m", *command.split(), where], **quiet)
+    try:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.1)
+        yield port
+    finally:
+        server.terminate()
+        server.wait(20)

@@ -1,0 +1,47 @@
+"""System checks. They open no connection: `manage.py locks doctor` examines the server.
+
+Registering them imports nothing else of this package. `settings` checks REDIS_SYNC and the caches,
+`views` checks MIDDLEWARE and the limits of the views in the URLconf.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.checks import CheckMessage, Warning, register
+
+TAG = "redis_sync"
+
+
+@register(TAG)
+def check_project(**_: Any) -> list[CheckMessage]:
+    """Return all findings, or only those of REDIS_SYNC if it can't be read."""
+    from . import settings, views
+
+    found = [*settings.check_readable()]
+    return found or [*settings.check(), *views.check(), *check_tasks()]
+
+
+def check_tasks() -> Iterator[CheckMessage]:
+    """Yield a warning for Celery tasks with on_full="retry" that can be lost."""
+    celery = sys.modules.get("django_redis_sync.locks.celery")
+    if celery is not None and (tasks := celery.losing()):
+        yield Warning(
+            f'{", ".join(tasks)}: a task with on_full="retry" is lost if its worker is killed '
+            "between acknowledging it and sending it again.",
+            hint="Set acks_late=True and reject_on_worker_lost=True on it, or task_acks_late and "
+            "task_reject_on_worker_lost for all tasks.",
+            id="redis_sync.W026",
+        )
+
+
+@register(TAG, deploy=True)
+def check_deployment(**_: Any) -> list[CheckMessage]:
+    """Return the findings that matter in production only."""
+    from . import settings, views
+
+    if [*settings.check_readable()]:
+        return []
+    return [*settings.check_deployment(), *views.check_deployment()]

@@ -1,0 +1,176 @@
+"""Checks of REDIS_SYNC, and of the caches that it names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from django.conf import settings
+from django.core.cache import caches
+from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from .. import conf
+from ..defaults import ENTRY, REQUESTS, SETTINGS
+from ..engine.clients import backend_of
+from ..limits.policy import Endpoint, checked, endpoints
+from ..protocol.keys import check_text
+
+#: A process needs this many connections at least: to acquire, to release, to renew, and to poll.
+MIN_CONNECTIONS = 4
+
+
+def check_readable() -> Iterator[CheckMessage]:
+    """Yield an error if REDIS_SYNC can't be read: then no other check makes sense."""
+    try:
+        conf.current()
+        endpoints()
+    except ImproperlyConfigured as error:
+        hint = f"The keys of REDIS_SYNC: {', '.join(map(str.upper, SETTINGS))}."
+        if "'REQUESTS'" in str(error):
+            hint = f"What REQUESTS may say: {', '.join(REQUESTS)}."
+        elif "['ENDPOINTS']" in str(error):
+            hint = hint_for(str(error))
+        yield Error(str(error), hint=hint, id="redis_sync.E001")
+
+
+def check() -> Iterator[CheckMessage]:
+    """Yield what is wrong in REDIS_SYNC."""
+    for alias, where in _aliases().items():
+        yield from _check_alias(alias, where)
+        yield from _check_pool(alias)
+    for name in conf.current().semaphores:
+        yield from check_entry("SEMAPHORES", name, check_semaphore)
+    for name in conf.current().endpoints:
+        yield from check_entry("ENDPOINTS", name, check_endpoint)
+    yield from _check_async_client()
+
+
+def check_deployment() -> Iterator[CheckMessage]:
+    """Yield a warning if clearing another cache would delete the leases."""
+    aliases: dict[str, list[str]] = defaultdict(list)
+    for alias, cache in settings.CACHES.items():
+        aliases[_location(cache).split(",")[0]].append(alias)
+    mine = conf.current().cache
+    shared = next((found for found in aliases.values() if mine in found), [])
+    others = sorted(alias for alias in shared if alias != mine)
+    if others:
+        yield Warning(
+            f"The cache {mine!r} of REDIS_SYNC shares its LOCATION with {', '.join(others)}: "
+            "cache.clear() there deletes all leases, and both share one connection pool.",
+            hint="Give it a database and a URL of its own.",
+            id="redis_sync.W011",
+        )
+
+
+# Caches
+
+
+def _aliases() -> dict[str, str]:
+    """Return the cache aliases that REDIS_SYNC uses, each with the setting that names it."""
+    config = conf.current()
+    aliases = {config.cache: "REDIS_SYNC['CACHE']"}
+    for setting, entries in (("SEMAPHORES", config.semaphores), ("ENDPOINTS", config.endpoints)):
+        for name, entry in entries.items():
+            using = entry.get("using") if isinstance(entry, Mapping) else None
+            if isinstance(using, str):
+                aliases.setdefault(using, f"REDIS_SYNC[{setting!r}][{name!r}]")
+    return aliases
+
+
+def _check_alias(alias: str, where: str) -> Iterator[CheckMessage]:
+    try:
+        backend_of(alias)
+    except ImproperlyConfigured as error:
+        if alias not in settings.CACHES:
+            number, hint = 2, "Name one of CACHES, preferably one that nothing else uses."
+        elif not hasattr(caches[alias], "client"):
+            given = settings.CACHES[alias].get("BACKEND")
+            number, hint = 3, f"BACKEND is {given!r}: set 'django_redis.cache.RedisCache'."
+        else:
+            number, hint = 4, "Name an alias with one server, Sentinel, or Cluster."
+        yield Error(f"{where}: {error}", hint=hint, id=f"redis_sync.E00{number}")
+
+
+def _check_pool(alias: str) -> Iterator[CheckMessage]:
+    """Yield a warning if releases and renewals would wait for a connection."""
+    cache: dict[str, Any] = settings.CACHES.get(alias, {})
+    given = cache.get("OPTIONS", {}).get("CONNECTION_POOL_KWARGS", {}).get("max_connections")
+    if given is None:
+        query = parse_qs(urlsplit(_location(cache)).query)
+        given = next((int(n) for n in query.get("max_connections", ()) if n.isdigit()), None)
+    if isinstance(given, int) and given < MIN_CONNECTIONS:
+        yield Warning(
+            f"The cache {alias!r} has a pool of {given} connections: releases, renewals, and new "
+            "acquires wait for each other.",
+            hint=f"Set max_connections to at least {MIN_CONNECTIONS}, better to the number of "
+            "threads of a process plus 2.",
+            id="redis_sync.W012",
+        )
+
+
+def _location(cache: Mapping[str, Any]) -> str:
+    location = cache.get("LOCATION", "")
+    return str(location[0] if isinstance(location, (list, tuple)) and location else location)
+
+
+def _check_async_client() -> Iterator[CheckMessage]:
+    path = conf.current().async_client
+    if path is None:
+        return
+    try:
+        if callable(import_string(path)):
+            return
+        problem = "it is not callable"
+    except ImportError as error:
+        problem = str(error)
+    yield Error(
+        f"REDIS_SYNC['ASYNC_CLIENT'] is {path!r}: {problem}.",
+        hint="Give the dotted path of a callable that takes a cache alias and returns a "
+        "redis.asyncio client.",
+        id="redis_sync.E016",
+    )
+
+
+# Entries
+
+
+def check_entry(setting: str, name: Any, check: Callable[[Any], None]) -> Iterator[CheckMessage]:
+    """Yield an error if `check` of the entry raises one."""
+    try:
+        check(name)
+    except (ImproperlyConfigured, TypeError, ValueError, ImportError) as error:
+        where = f"REDIS_SYNC[{setting!r}][{name!r}]"
+        message = str(error) if where in str(error) else f"{where}: {error}"
+        yield Error(
+            f"{message.removesuffix('.')}.", hint=hint_for(str(error)), id="redis_sync.E005"
+        )
+
+
+def hint_for(error: str) -> str:
+    """Return the purpose of the option that `error` names, else the options of an entry."""
+    named = [row for row in ENTRY.values() if re.search(rf"\b{row.name} must\b", error)]
+    if named:
+        return f"{named[0].name}: {named[0].why}"
+    if "limit" in error and "missing" in error:
+        return "Say there how many requests may run at the same time, such as {'limit': 3}."
+    return f"What an entry may say: {', '.join(sorted(ENTRY))}."
+
+
+def check_endpoint(pattern: str) -> None:
+    """Raise an error if an entry of ENDPOINTS is not a policy."""
+    Endpoint(endpoints().entries[pattern])
+
+
+def check_semaphore(name: Any) -> None:
+    """Raise an error if an entry of SEMAPHORES is wrong. Code that uses the name may give the limit
+    itself and wait without end, unlike requests."""
+    check_text("a name", name)
+    for option, value in conf.current().named(name).items():
+        if option != "blocking_timeout" or value != math.inf:
+            checked(option, value)

@@ -1,0 +1,240 @@
+"""Keeps the books of a process: the names it uses, operators' marks, its asks' outcomes. Sends
+cleanups again that failed.
+
+The books have one daemon thread per process and cache alias, none where nothing is to be written:
+it starts with the first entry and ends when it was idle for a while. It is never the
+thread that renews leases, so that a flood of new names can't make a renewal late.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ..protocol.keys import Keys, Policy
+from ..protocol.plans import Failure, Plan, Run, uncounted
+from .names import Held, HolderIndex, Names
+from .overrides import OverridePoller, reading
+from .server import Server, server_of
+from .statistics import Gauge, Kind, Named, StatisticsBuffer
+from .threads import Worker, forgotten_in_forks, made_once
+from .wire import RETRY, ROUND, clock
+
+logger = logging.getLogger("django_redis_sync")
+
+#: Seconds after which a failed step is given up: its lease has expired then.
+GIVE_UP = 120.0
+#: Max steps in a round trip.
+BATCH = 256
+
+
+class Job(Protocol):
+    """A book that the clerk tends. `due`: when it has to be looked at next, inf for never."""
+
+    due: float
+
+    def tend(self, server: Server, now: float) -> None: ...
+    def hurry(self) -> None: ...
+    @property
+    def unwritten(self) -> bool: ...
+
+
+class Housekeeper:
+    """The books of an alias in this process. `held`: the leases that it holds now."""
+
+    def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
+        self.pid, self._alias, self._held = os.getpid(), alias, held
+        #: The names that this process waits for, by token.
+        self.waiting: dict[str, Named] = {}
+        self.forget()
+        # `_busy`: what is being written is in no book any more.
+        self._not_before, self._busy = -math.inf, False
+        self._worker = Worker(f"redis-sync-clerk-{alias}", self._turn, self._earliest)
+
+    @property
+    def _books(self) -> tuple[Job, ...]:
+        return self.names, self.marks, self.tally, self.holders
+
+    def note(self, keys: Keys) -> None:
+        """A lease of that name is held: have it listed. Costs a look-up when that was so within the
+        minute."""
+        if keys.leases not in self.names.noted:
+            self.names.add(keys)
+            self.holders.expect()
+            self._worker.expect(min(self.names.due, self.holders.due))
+
+    def heed(self, policy: Policy) -> Plan:
+        """Know the operators' marks of `policy` before a child of it is asked for."""
+        if self.marks.needed(policy):
+            try:
+                answer = yield reading(policy.registry)
+            except Failure as failure:
+                self.marks.unreadable(policy.registry, failure)
+            else:
+                self.marks.read(policy.registry, answer)
+        self._worker.expect(self.marks.due)
+
+    def waits(self, token: str, named: Named | None) -> None:
+        """Keep in mind that `token` waits in this process for `named`'s name; None: it waits no
+        more."""
+        if named is None:
+            self.waiting.pop(token, None)
+        else:
+            self.waiting[token] = named
+
+    def count(self, named: Named, kind: Kind, ms: int, used: int = 0) -> None:
+        """Count the outcome of an acquire, or the end of a lease. `used`: permits of the name that
+        were in use then."""
+        keys = named.keys
+        if keys.keep:
+            tally = self.tally
+            tally.events.append((keys, named.template, kind, ms, used))
+            if tally.due == math.inf:
+                self._sum_up()
+
+    def adopted(self, keys: Keys) -> None:
+        """A lease of that name came from another process: no event tells the sums of it."""
+        if keys.keep and self.tally.due == math.inf:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        self.tally.rouse()
+        self._worker.expect(self.tally.due)
+
+    def _in_use(self) -> list[Keys]:
+        return [lease._settings.keys for lease in self._held()]
+
+    def _waited_for(self) -> list[Keys]:
+        return [named.keys for named in list(self.waiting.values())]
+
+    def _shares(self) -> Iterator[Gauge]:
+        for lease in self._held():
+            yield Gauge(lease._settings, lease.permits or 1, 0)
+        for named in list(self.waiting.values()):
+            yield Gauge(named, 0, 1)
+
+    def finish(self, until: float) -> None:
+        """At exit: write all entries that are not yet written."""
+        for book in self._books:
+            book.hurry()
+        self._worker.finish(lambda: self._busy or any(b.unwritten for b in self._books), until)
+
+    def forget(self) -> None:
+        """Let go of all entries."""
+        self.names = Names(self._in_use)
+        self.marks = OverridePoller(self._in_use, self._waited_for)
+        self.tally = StatisticsBuffer(self._shares)
+        self.holders = HolderIndex(self._held)
+
+    def _earliest(self) -> float:
+        return max(self._not_before, min(book.due for book in self._books))
+
+    def _turn(self) -> float:
+        """Tend the books that are due, even past errors; when the next turn is."""
+        self._busy = True
+        try:
+            now = clock()
+            for book in [book for book in self._books if book.due <= now]:
+                book.tend(server_of(self._alias), now)
+        except ImproperlyConfigured as error:
+            # The alias is gone, as after a test's override_settings: nothing can be kept there.
+            logger.warning("the clerk of %r keeps nothing: %s", self._alias, error)
+            self.forget()
+        except Failure as failure:
+            logger.debug("what %r did could not be written: %s", self._alias, failure)
+            self._not_before = clock() + RETRY
+        except Exception:
+            logger.exception("the clerk of %r met an error and goes on", self._alias)
+            self._not_before = clock() + RETRY
+        finally:
+            self._busy = False
+        return self._earliest()
+
+
+_clerks: dict[str, Housekeeper] = forgotten_in_forks({})
+
+
+def housekeeper(alias: str, held: Callable[[], Iterable[Held]]) -> Housekeeper:
+    """The clerk of an alias in this process; a fork starts with none."""
+    return made_once(_clerks, alias, lambda: Housekeeper(alias, held))
+
+
+class RetryQueue:
+    """Sends steps of an alias, again and again until they succeed. Any thread may call `enqueue`,
+    from a destructor too."""
+
+    # Invariant: only the thread that takes the turns touches _failed, and it alone sets _retry_at
+    # to a later time.
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._fresh: deque[tuple[Run, float]] = deque()
+        self._failed: deque[tuple[Run, float]] = deque()
+        self._retry_at, self._sending = math.inf, False
+        self._worker = Worker(f"redis-sync-retries-{alias}", self._turn, self._earliest)
+
+    @property
+    def busy(self) -> bool:
+        return self._sending or bool(self._fresh or self._failed)
+
+    def enqueue(self, step: Run) -> None:
+        """Have `step` sent as soon as the server answers."""
+        self._fresh.append((step, clock() + GIVE_UP))
+        self._worker.rouse()
+
+    def finish(self, until: float) -> None:
+        """At exit: send everything once more now."""
+        self._retry_at = 0.0
+        self._worker.finish(lambda: self.busy, until)
+
+    def clear(self) -> None:
+        self._fresh.clear()
+        self._failed.clear()
+
+    def _earliest(self) -> float:
+        if self._fresh:
+            return -math.inf
+        return self._retry_at if self._failed else math.inf
+
+    def _turn(self) -> float:
+        self._sending = True
+        if self._failed and clock() >= self._retry_at:
+            self._fresh.extendleft(reversed(self._failed))
+            self._failed.clear()
+        todo = [self._fresh.popleft() for _ in range(min(BATCH, len(self._fresh)))]
+        try:
+            self._try(todo)
+        except ImproperlyConfigured as error:
+            # The alias is gone, as after a test's override_settings.
+            logger.warning("pending cleanups on %r are dropped: %s", self._alias, error)
+            self.clear()
+        except BaseException:
+            logger.exception("a cleanup on %r met an error, and is tried again", self._alias)
+            self._requeue(todo)
+        self._sending = False
+        return self._earliest()
+
+    def _try(self, todo: list[tuple[Run, float]]) -> None:
+        if not todo:
+            return
+        steps = [step._replace(timeout=ROUND) for step, _ in todo]
+        answers = server_of(self._alias).many(steps)
+        for entry, answer in zip(todo, answers, strict=True):
+            if isinstance(answer, Failure):
+                step, until = entry
+                if answer.why == "unanswered":
+                    step = uncounted(step)
+                if clock() < until:
+                    self._requeue([(step, until)])
+                else:
+                    logger.error("gave up undoing on %s: %s", step.keys[0], answer)
+
+    def _requeue(self, todo: list[tuple[Run, float]]) -> None:
+        if not self._failed:
+            self._retry_at = clock() + RETRY
+        self._failed.extend(todo)

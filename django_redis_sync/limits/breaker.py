@@ -1,0 +1,167 @@
+"""The circuit breaker of a cache: requests ask it whether Redis is known to be down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from django.core.signals import setting_changed
+
+from .. import conf
+from ..engine.server import server_of
+from ..engine.threads import forgotten_in_forks, made_once, run_callbacks
+from ..engine.wire import clock, turned_away
+from ..logs import logger
+from ..protocol.plans import Failure
+from ..signals import outage_changed
+
+#: Seconds between two probes while Redis is down.
+PROBE_INTERVAL = 1.0
+#: Seconds that a probe may take.
+PROBE_TIMEOUT = 0.5
+#: Seconds until the log repeats that Redis rejects this project's configuration.
+REMINDER_INTERVAL = 300.0
+
+
+class Breaker:
+    """The circuit breaker of a cache alias: no request waits for a Redis that is known to be down.
+
+    Closed: every request may ask Redis. Open: none may, and a thread probes Redis once per
+    `PROBE_INTERVAL`. Half open, after an answered probe: one request may ask, and its outcome
+    decides for all.
+    """
+
+    # Invariant: the generation grows with each change, and is odd while Redis is down. A request
+    # reports its outcome with the generation that it asked in, because an answer from before an
+    # outage says nothing about its end.
+
+    def __init__(self, alias: str) -> None:
+        self.alias, self.pid = alias, os.getpid()  # of `made_once`
+        self.generation = 0
+        self._lock = threading.Lock()
+        self._probe_answered = False
+        self._prober: threading.Thread | None = None
+        self._logged, self._remind_at = "", 0.0
+
+    @property
+    def down(self) -> bool:
+        """True while Redis is down."""
+        return self.generation % 2 == 1
+
+    def allow(self) -> int | None:
+        """Return the generation with which a request must report its outcome.
+
+        Return None if the request must not ask Redis. After an answered probe, only one request
+        gets a generation.
+        """
+        generation = self.generation
+        if generation % 2 == 0:
+            return generation
+        with self._lock:
+            self._ensure_prober()
+            trial, self._probe_answered = self._probe_answered, False
+            return self.generation if trial or not self.down else None
+
+    def succeeded(self, generation: int) -> None:
+        """Report that Redis answered."""
+        if generation % 2 == 0:
+            return
+        with self._lock:
+            changed = generation == self.generation
+            self.generation += changed
+        if changed:
+            logger.warning("Redis for cache %r is available again: limits hold again", self.alias)
+            self._notify(down=False)
+
+    def failed(self, generation: int, error: BaseException) -> None:
+        """Report that Redis did not answer."""
+        with self._lock:
+            if generation != self.generation:
+                return
+            changed = not self.down
+            if changed:
+                self.generation, self._probe_answered, self._logged = generation + 1, False, ""
+                self._ensure_prober()
+        self._log(error, changed)
+        if changed:
+            self._notify(down=True)
+
+    def cancelled(self, generation: int) -> None:
+        """Report that the request ended without an outcome: another request may be the trial."""
+        if generation % 2 == 1:
+            with self._lock:
+                self._probe_answered = self._probe_answered or generation == self.generation
+
+    def close(self) -> None:
+        """End the probes, because the settings have changed."""
+        with self._lock:
+            self.generation += self.down
+
+    def _log(self, error: BaseException, changed: bool) -> None:
+        """Log once per outage. Repeat an error that only a change of the settings can end."""
+        why = turned_away(error)
+        if why and (why != self._logged or clock() >= self._remind_at):
+            self._logged, self._remind_at = why, clock() + REMINDER_INTERVAL
+            logger.error(
+                "Redis for cache %r rejects us, %s: %s. This outage does not end by itself; "
+                "request limits follow on_outage until the settings are corrected "
+                "(manage.py locks doctor)",
+                self.alias,
+                why,
+                error,
+            )
+        elif changed:
+            message = "Redis for cache %r is down (%s): request limits follow on_outage"
+            logger.error(message, self.alias, error)
+
+    def _ensure_prober(self) -> None:
+        """Start the thread that probes; if no thread can be started, the next request tries."""
+        if self.down and (self._prober is None or not self._prober.is_alive()):
+            name = f"redis-sync-probe-{self.alias}"
+            thread = threading.Thread(target=self._probe, name=name, daemon=True)
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._prober = thread
+
+    def _probe(self) -> None:
+        while self.down:
+            time.sleep(PROBE_INTERVAL)
+            generation = self.generation
+            if self.down and not self._probe_answered and self._redis_answers():
+                with self._lock:
+                    self._probe_answered = generation == self.generation
+
+    def _redis_answers(self) -> bool:
+        try:
+            server_of(self.alias).command("PING", timeout=PROBE_TIMEOUT)
+        except Failure as failure:
+            self._log(failure.cause, changed=False)
+            return False
+        except Exception:  # the settings changed meanwhile
+            logger.exception("probing the Redis of cache %r failed", self.alias)
+            return False
+        return True
+
+    def _notify(self, down: bool) -> None:
+        run_callbacks(partial(outage_changed.send_robust, Breaker, alias=self.alias, down=down))
+
+
+_breakers: dict[str, Breaker] = forgotten_in_forks({})
+
+
+def breaker(alias: str) -> Breaker:
+    """Return this process's breaker of a cache alias."""
+    return _breakers.get(alias) or made_once(_breakers, alias, lambda: Breaker(alias))
+
+
+def _forget_breakers(*, setting: str, **_: Any) -> None:
+    if setting in (conf.SETTING, "CACHES"):
+        while _breakers:
+            _breakers.popitem()[1].close()
+
+
+setting_changed.connect(_forget_breakers, dispatch_uid="django_redis_sync.limits.breaker")

@@ -1,0 +1,184 @@
+"""The response to a rejected request. It names no holders, hosts, or tokens."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable, iscoroutine
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.template import TemplateDoesNotExist, loader
+from django.utils.cache import patch_vary_headers
+from django.utils.translation import gettext as _
+
+from ..exceptions import NotAcquired, Unavailable
+from ..logs import logger
+from ..protocol.reasons import OUTAGE
+from .admission import RejectedRequest
+from .frameworks import answer_by_drf, answer_within_drf, answers_by_ninja, drf_error, is_drf
+from .policy import Policy
+from .semaphore import seconds_until_free
+
+#: Bounds of Retry-After in seconds, and its value if no hold was measured.
+MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
+#: Retry-After grows by up to this part: clients rejected together return at different times.
+JITTER = 0.5
+
+
+def retry_after(rejected: RejectedRequest) -> int:
+    """Return the seconds until a permit may be free for one more waiter in the queue."""
+    ahead = rejected.refusal.waiting + 1
+    return _scattered(seconds_until_free(rejected.policy, rejected.limit, rejected.refusal, ahead))
+
+
+def _scattered(seconds: float | None) -> int:
+    wait = min(max(DEFAULT_SECONDS if seconds is None else seconds, MIN_SECONDS), MAX_SECONDS)
+    return math.ceil(min(wait * random.uniform(1, 1 + JITTER), MAX_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionInfo:
+    """What a rejection says: the second argument of a project's `response` callable.
+
+    `status` is the HTTP status, `retry_after` the number of seconds, `message` a sentence in the
+    request's language, `reason` a word of `protocol.reasons`, and `name` the name of the limit.
+    """
+
+    status: int
+    retry_after: int
+    message: str
+    reason: str
+    name: str
+
+
+def info_of(rejected: RejectedRequest) -> RejectionInfo:
+    """Return what the response to a rejected request says."""
+    message = _("Please try again in a moment.")
+    if rejected.refusal.why.crowded:
+        message = _("Too many requests at the same time. Please try again in a moment.")
+    reason, name = rejected.refusal.reason, rejected.policy.name
+    return RejectionInfo(rejected.status, retry_after(rejected), message, reason, name)
+
+
+def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) -> HttpResponseBase:
+    """Return the response to a rejected request. `seen` is the request as the view sees it.
+
+    Raise NotAcquired if the policy says on_full="raise".
+    """
+    if rejected.policy.on_full == "raise":
+        raise rejected.error()
+    info, made = info_of(rejected), None
+    if rejected.policy.response is not None:
+        made = _checked(rejected.policy.response(request, info), rejected.policy)
+    return _finished(_default(request, seen, info) if made is None else made, info)
+
+
+async def aanswer(
+    request: HttpRequest, rejected: RejectedRequest, seen: Any = None
+) -> HttpResponseBase:
+    """Async version of `answer()`. Project code and templates run in a thread, unless they are
+    async: they may query the database."""
+    own = rejected.policy.response
+    if rejected.policy.on_full == "raise":
+        raise rejected.error()
+    info, made = info_of(rejected), None
+    if own is not None:
+        call = partial(own, request, info)
+        made = call() if iscoroutinefunction(own) else await sync_to_async(call)()
+        if isawaitable(made) and not isinstance(made, HttpResponseBase):
+            made = await made
+        made = _checked(made, rejected.policy)
+    if made is None and _is_plain(request):
+        made = _default(request, seen, info)
+    elif made is None:
+        made = await sync_to_async(_default)(request, seen, info)
+    return _finished(made, info)
+
+
+def error_answer(request: HttpRequest, error: NotAcquired | Unavailable) -> HttpResponseBase:
+    """Return the 503 response to an error that a view's own lock or semaphore raised."""
+    reason, name = OUTAGE, ""
+    if isinstance(error, NotAcquired):
+        reason, name = error.reason, str(error.lock_name or "")
+    message = _("Please try again in a moment.")
+    info = RejectionInfo(503, _scattered(None), message, reason, name)
+    return _finished(_default(request, None, info), info)
+
+
+def _checked(made: Any, policy: Policy) -> HttpResponseBase | None:
+    """Return what a project's `response` callable made, or None if it is not a response."""
+    if isinstance(made, HttpResponseBase):
+        return made
+    if iscoroutine(made):
+        made.close()  # else Python warns that nothing awaited it
+    logger.error(
+        "response=%s of the limit %r returned a %s, not an HttpResponse: the default response was "
+        "sent (an async callable works only where the view is async)",
+        _name_of(policy.response),
+        policy.name,
+        type(made).__name__,
+    )
+    return None
+
+
+def _name_of(function: Any) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _is_plain(request: HttpRequest) -> bool:
+    """Return True if the default response is JSON that this module makes itself."""
+    view = _view_of(request)
+    return not (is_drf(view) or answers_by_ninja(view) or prefers_page(request))
+
+
+def _view_of(request: HttpRequest) -> Any:
+    return None if request.resolver_match is None else request.resolver_match.func
+
+
+def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
+    """Return the response that the view's framework makes of an error; without a framework a page
+    for clients that ask for HTML, and JSON for all others."""
+    view = _view_of(request)
+    within = hasattr(seen, "parser_context")
+    if within or is_drf(view):
+        error = drf_error(info.status, info.message, info.retry_after, info.reason)
+        return answer_within_drf(seen, error) if within else answer_by_drf(request, view, error)
+    by_ninja = answers_by_ninja(view)
+    if by_ninja is not None:
+        return by_ninja(request, info.status, info.message)
+    if prefers_page(request):
+        page = _page(request, info.message, info.status, info.retry_after)
+        response = HttpResponse(page, status=info.status)
+    else:
+        data = {"detail": info.message, "status": info.status, "retry_after": info.retry_after}
+        response = JsonResponse(data, status=info.status)
+    patch_vary_headers(response, ["Accept"])
+    return response
+
+
+def _finished(response: HttpResponseBase, info: RejectionInfo) -> HttpResponseBase:
+    """Return the response with the headers of a rejection that it does not set itself."""
+    response.setdefault("Retry-After", str(info.retry_after))
+    response.setdefault("Cache-Control", "no-store")
+    # Django would log an error, and mail it to the admins, for each rejection.
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
+
+
+def prefers_page(request: HttpRequest) -> bool:
+    """Return True if the client asks for HTML by name, as browsers do."""
+    return bool(request.get_preferred_type(["application/json", "text/html"]) == "text/html")
+
+
+def _page(request: HttpRequest, message: str, status: int, seconds: int) -> str:
+    names = [f"django_redis_sync/{status}.html", "django_redis_sync/rejected.html"]
+    context: dict[str, Any] = {"message": message, "status": status, "retry_after": seconds}
+    try:
+        return loader.render_to_string(names, context, request)
+    except TemplateDoesNotExist:  # no template engine looks into apps
+        return message

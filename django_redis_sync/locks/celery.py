@@ -1,0 +1,120 @@
+"""How Celery delivers tasks, and sends them again. Imported only by `on_full="retry"`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from django.core.exceptions import ImproperlyConfigured
+
+from ..logs import logger
+from .jobs import RETRIES, JobQueue, NotSent
+
+try:
+    from celery import current_app, current_task
+    from celery.exceptions import Ignore, Reject, Retry
+    from celery.utils.quorum_queues import detect_quorum_queues
+except ImportError as error:
+    raise ImproperlyConfigured(
+        'on_full="retry" needs Celery 5.5 or newer: pip install django-redis-sync[celery]'
+    ) from error
+
+#: The header that a task carries while it is away.
+HEADER = "redis_sync"
+#: The attribute of the request of a task that asks for its permit: calls in its body wait.
+_LET_IN = "_redis_sync_let_in"
+
+
+def queue_of(function: Callable[..., Any]) -> JobQueue:
+    """Return the queue of Celery for the task with the body `function`."""
+
+    def delivery() -> tuple[tuple[str, ...], Any] | None:
+        task = current_task._get_current_object() if current_task else None
+        if task is None or not _is_body(function, task):
+            _check_is_a_body(function)
+            return None
+        request = task.request
+        if request.called_directly or request.is_eager or getattr(request, _LET_IN, False):
+            return None
+        if not request.id:
+            logger.warning("a delivery of %s has no id: this worker waits", task.name)
+            return None
+        nesting = getattr(request, "replaced_task_nesting", 0)
+        identity = task.name, request.id, str(request.retries), str(nesting)
+        setattr(request, _LET_IN, True)
+        return identity, _headers(request).get(HEADER)
+
+    return JobQueue(delivery, _again, _drop, _unfinished)
+
+
+def _again(seconds: float, note: list[Any]) -> NoReturn:
+    task = current_task._get_current_object()
+    request, headers = task.request, {**_headers(current_task.request), HEADER: note}
+    if _delayed_by_broker(task.app):
+        seconds = math.ceil(max(1.0, seconds))
+    try:
+        # As Task.retry does, but the task's own retries are not counted.
+        task.signature_from_request(
+            request, countdown=seconds, retries=request.retries, headers=headers
+        ).apply_async()
+    except Exception as error:
+        raise NotSent from error
+    raise Retry("all permits are taken", when=seconds)
+
+
+def _drop() -> NoReturn:
+    raise Ignore
+
+
+def _unfinished(error: BaseException) -> bool:
+    return not isinstance(error, Exception) or (isinstance(error, Reject) and error.requeue)
+
+
+def _headers(request: Any) -> dict[str, Any]:
+    """Return the headers of the last sending, with `HEADER`."""
+    headers = dict(request.headers or {})
+    if note := getattr(request, HEADER, None):
+        headers.setdefault(HEADER, note)
+    return headers
+
+
+def _delayed_by_broker(app: Any) -> bool:
+    """Return True for quorum queues of RabbitMQ: their delays are whole seconds."""
+    found = app.__dict__.get("_redis_sync_delays")
+    if found is None:
+        driver = app.connection_for_write().transport.driver_type
+        found = app._redis_sync_delays = driver == "amqp" and detect_quorum_queues(app, driver)[0]
+    return bool(found)
+
+
+def _is_body(function: Callable[..., Any], task: Any) -> bool:
+    return any(inner is function for inner in _bodies(task))
+
+
+def _bodies(task: Any) -> Iterator[Any]:
+    """Yield what runs if the task runs, from the outside in."""
+    inner = getattr(task, "_orig_run", None) or task.run  # the former with autoretry_for
+    while inner is not None:
+        inner = getattr(inner, "__func__", inner)
+        yield inner
+        inner = getattr(inner, "__wrapped__", None)
+
+
+def losing() -> list[str]:
+    """Return the tasks that are lost if their worker dies before they are sent again."""
+    return sorted(
+        name
+        for name, task in current_app.tasks.items()
+        if not (task.acks_late and task.reject_on_worker_lost)
+        if any(getattr(body, RETRIES, False) for body in _bodies(task))
+    )
+
+
+def _check_is_a_body(function: Callable[..., Any]) -> None:
+    """Raise TypeError unless a task has it as its body."""
+    if not any(_is_body(function, task) for task in current_app.tasks.values()):
+        raise TypeError(
+            f'{function.__qualname__} has on_full="retry" and is not the body of a Celery task. '
+            "Put @synchronized right below the task's decorator, or leave out on_full"
+        )

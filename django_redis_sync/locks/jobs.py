@@ -1,0 +1,132 @@
+"""`synchronized(..., on_full="retry")`: a job without a permit is sent again by its task queue.
+
+Its place in the name's queue stays meanwhile, and no worker waits. `JobQueue` is what this needs of
+a task queue; `locks.celery` has that of Celery.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .. import conf
+from ..logs import logger
+from ..protocol.plans import Rejection
+from ..protocol.visits import Dropped, Job, Later
+from .lease import Lease
+from .semaphore import Semaphore
+
+_SALT = "django_redis_sync.locks.jobs"
+#: The attribute of a function that is sent again.
+RETRIES = "_redis_sync_retries"
+#: Characters of a task's name, and of its id, that operators see.
+_MOST, _SHOWN = 180, 8
+#: Seconds until a job without a place comes back: from the first to the second, doubled each time.
+_BACKOFF = 0.5, 60.0
+
+
+class NotSent(Exception):
+    """Raised by `JobQueue.again` if the queue did not take the job."""
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Return True for what stops a worker, such as SystemExit."""
+    return not isinstance(error, Exception)
+
+
+class JobQueue(NamedTuple):
+    """How a task queue delivers the job that calls a function, and sends it again.
+
+    - `delivery()`: return what identifies the job, and the note of its last sending (None at
+      first). The identity is a tuple of str: the task's name, the job's id, and what else makes it
+      another job, such as its own retries. Return None if no queue called the function: then it
+      waits.
+    - `again(seconds, note)`: have the job delivered after `seconds`, with `note`, a short list of
+      str and int. Return or raise what ends this delivery. Raise NotSent if the queue did not take
+      it: then this worker waits.
+    - `drop()`: return or raise what ends the delivery of a copy.
+    - `unfinished(error)`: return True if the queue delivers a job again that ends with `error`.
+    """
+
+    delivery: Callable[[], tuple[tuple[str, ...], Any] | None]
+    again: Callable[[float, list[Any]], Any]
+    drop: Callable[[], Any] = lambda: None
+    unfinished: Callable[[BaseException], bool] = _interrupted
+
+
+def guarded(
+    function: Callable[..., Any],
+    semaphore: Callable[[Any, Any], Semaphore],
+    of: Callable[[Callable[..., Any]], JobQueue],
+) -> Callable[..., Any]:
+    """Return `function` with its calls limited by `semaphore(args, kwargs)`. `of`: returns the task
+    queue of what is returned."""
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        delivered = queue.delivery()
+        guard, body = semaphore(args, kwargs), functools.partial(function, *args, **kwargs)
+        if delivered is None:
+            with guard:
+                return body()
+        return _visit(guard, queue, _job(*delivered), body)
+
+    setattr(guarded, RETRIES, True)
+    queue = of(guarded)
+    return guarded
+
+
+def _visit(guard: Semaphore, queue: JobQueue, job: Job, body: Callable[[], Any]) -> Any:
+    """Run the body if there is a permit, else send the job again."""
+    while True:
+        got = guard._visit(job)
+        if isinstance(got, Lease):
+            return _run(guard, queue, got, body)
+        if isinstance(got, Dropped):
+            logger.info("%r: dropped a delivery of %s (%s)", guard.name, job.label, got.why)
+            return queue.drop()
+        later = got if isinstance(got, Later) else _backed_off(got, job)
+        try:
+            return queue.again(later.seconds, [later.nth, later.ticket, job.place])
+        except NotSent as error:
+            cause = error.__cause__ or error
+            logger.warning(
+                "%r: %s can't be sent again (%r), this worker waits", guard.name, job.label, cause
+            )
+        time.sleep(later.seconds)
+        job = job._replace(nth=later.nth, ticket=later.ticket)
+
+
+def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any]) -> Any:
+    try:
+        result = body()
+    except BaseException as error:
+        if queue.unfinished(error):
+            lease._state.not_done()
+        guard._leave(lease, type(error), error, error.__traceback__)
+        raise
+    guard._leave(lease, None, None, None)
+    return result
+
+
+def _backed_off(rejection: Rejection, job: Job) -> Later:
+    """Return when a job comes back that got no place: too many wait already."""
+    least, most = _BACKOFF
+    seconds = min(most, least * 2 ** min(job.nth, 10)) * random.uniform(0.5, 1)
+    return Later(seconds, job.nth + 1, job.ticket, -1)
+
+
+def _job(identity: tuple[str, ...], note: Any) -> Job:
+    task, number = [*identity, ""][:2]
+    place = conf.digest(_SALT, "\0".join(identity))[:24]
+    shown = {"label": f"{task[:_MOST]}[{number[:_SHOWN]}]"}
+    label = json.dumps(shown, separators=(",", ":"))
+    # The job's own retry may carry the note of its former place.
+    match note:
+        case [int(nth), int(ticket), str(other)] if other == place and nth >= 0 <= ticket:
+            return Job(place, nth, ticket, label)
+    return Job(place, 0, 0, label)

@@ -1,0 +1,289 @@
+"""Locks: with one holder, reentrant, and with many readers or one writer."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from django.core.exceptions import ImproperlyConfigured
+
+from .. import conf
+from ..exceptions import NotAcquired, UpgradeRefused
+from ..protocol.keys import keys_of
+from ..protocol.plans import Grant, Rejection
+from ..protocol.scripts import MOST_PERMITS
+from .callers import ByCaller
+from .lease import Lease
+from .lease_state import LeaseSettings
+from .semaphore import Semaphore
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..defaults import SemaphoreOptions
+
+#: By lease, an entry for each time that it is taken: 0, 1, 2 ...
+Taken = weakref.WeakKeyDictionary[Lease, list[int]]
+
+
+class _Callers(ByCaller[Taken]):
+    """How often each thread or task has taken a lease, through any object.
+
+    Leases are held weakly: a lease that no code can release any more is not renewed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(weakref.WeakKeyDictionary)
+
+    def of_name(self, semaphore: Semaphore) -> list[Lease]:
+        """Return the leases of the semaphore's name that the current thread or task has taken and
+        that were neither released nor detached."""
+        config, alias = conf.current(), semaphore.alias()
+        keys = keys_of(config.prefix(alias), semaphore.name, semaphore.key)
+        return [
+            lease
+            for lease in list(self.mine())
+            if not lease.ended and lease._is_of_name(keys, alias)
+        ]
+
+
+class Lock(Semaphore):
+    """A semaphore with one permit: one holder at a time, in all processes together.
+
+    Its options are those of `Semaphore`, without `limit`. `Lock("x")` and `Semaphore("x", 1)` are
+    the same lock::
+
+        with Lock("nightly-report", timeout=600) as lease:
+            report()
+            lease.check()
+    """
+
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
+        if options.get("fair") and isinstance(options.get("using"), (list, tuple)):
+            raise ImproperlyConfigured(
+                "A lock on several servers can't be fair: their queues would disagree for ever."
+            )
+        super().__init__(name, 1, *more, **options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class RLock(Lock):
+    """A lock that its holder, a thread or task, may take again, through any object of the name.
+
+    There is one lease for all acquires. It is released when there were as many releases as
+    acquires; `lease.release()` releases it at once. If the lease was lost, taking it again raises
+    LeaseLost until it was released as often as it was taken. The options are those of `Lock`,
+    without `thread_local`::
+
+        def transfer():
+            with RLock("accounts"):
+                audit()
+
+        def audit():
+            with RLock("accounts"):  # also when transfer() calls it
+                ...
+    """
+
+    # Invariant: the entry of a lease that the open transaction will release (release_on_commit) is
+    # empty until the lease is taken again.
+    _taken = _Callers()
+    #: By lease, the table of its thread or task: a block may end in another thread or task.
+    _owners: weakref.WeakKeyDictionary[Lease, Taken] = weakref.WeakKeyDictionary()
+
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
+        if not options.get("thread_local", True):
+            raise ValueError("an RLock belongs to a thread or task: thread_local can't be False")
+        super().__init__(name, *more, **options)
+
+    def _take(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        permits: int = 1,
+    ) -> Lease | Rejection:
+        """Return the lease of this thread or task again if there is one."""
+        again = self._again(permits)
+        return self._count(again or super()._take(blocking, blocking_timeout, permits))
+
+    async def _atake(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        permits: int = 1,
+    ) -> Lease | Rejection:
+        """Async version of `_take()`."""
+        again = self._again(permits)
+        return self._count(again or await super()._atake(blocking, blocking_timeout, permits))
+
+    def owned(self) -> bool:
+        """Return True if Redis confirms that this thread or task holds it, through any object."""
+        lease = self._mine()
+        return lease is not None and lease.owned()
+
+    async def aowned(self) -> bool:
+        """Async version of `owned()`."""
+        lease = self._mine()
+        return lease is not None and await lease.aowned()
+
+    def _mine(self, deferred: bool = False) -> Lease | None:
+        taken, mine = self._taken.mine(), self._taken.of_name(self)
+        return next((lease for lease in mine if deferred or taken[lease]), None)
+
+    def _again(self, permits: int) -> Lease | None:
+        lease = self._mine(deferred=True) if permits == 1 else None
+        if lease is not None:
+            lease.check()
+        return lease
+
+    def _count(self, got: Lease | Rejection) -> Lease | Rejection:
+        if isinstance(got, Lease):
+            self._owners[got] = mine = self._taken.mine()
+            times = mine.setdefault(got, [])
+            times.append(len(times))
+        return got
+
+    def _last(self, lease: Lease) -> bool:
+        times = self._owners[lease].get(lease)
+        if not times or times.pop() == 0:
+            return True
+        self._held.add(lease)  # the block that ends may have been all that referred to it
+        return False
+
+    def _newest(self, keep: bool = False) -> Lease:
+        lease = self._mine()
+        if lease is None:
+            text = f"{self.name!r}: this thread or task holds nothing"
+            raise NotAcquired(text, name=self.name)
+        if not keep and len(self._taken.mine()[lease]) == 1:
+            self._held.discard(lease)  # until then this object keeps the lease from being dropped
+        return lease
+
+    def _deferred(self, lease: Lease) -> bool:
+        later = _Later(lease, self._owners[lease])
+        if lease not in _LATER and not super()._deferred(later):  # type: ignore[arg-type]
+            return False
+        _LATER.add(lease)
+        return True
+
+
+#: Leases that an open transaction releases when it ends.
+_LATER: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+
+class _Later:
+    """Releases a lease when a transaction ends, unless the lease was taken again and is in use."""
+
+    def __init__(self, lease: Lease, taken: Taken) -> None:
+        self.name, self._lease, self._taken = lease.name, lease, taken
+        self._is_of_name = lease._is_of_name
+
+    @property
+    def held(self) -> bool:
+        return self._lease.held
+
+    def release(self) -> None:
+        _LATER.discard(self._lease)
+        if not self._taken.get(self._lease):
+            self._lease.release()
+
+
+class _Side(Semaphore):
+    """The read or the write side of a ReadWriteLock."""
+
+    _kind, _public_name = "w", "ReadWriteLock"
+    _permits: int
+    _word: str
+    _taken = _Callers()
+
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
+        super().__init__(name, MOST_PERMITS, *more, **options)
+
+    def __repr__(self) -> str:
+        return f"ReadWriteLock({self.name!r}).{self._word}"
+
+    def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
+        if permits != 1:
+            raise ValueError("a read/write lock has no permits to count")
+        return MOST_PERMITS, self._permits
+
+    def _settle(self, terms: LeaseSettings, got: Grant | Rejection) -> Lease | Rejection:
+        lease = super()._settle(terms, got)
+        if isinstance(lease, Lease):
+            self._taken.mine()[lease] = [0]
+        return lease
+
+    def _has(self, permits: int) -> bool:
+        """Return True if this thread or task reads (1) or writes (0), through any object."""
+        return any(lease.held and lease.permits == permits for lease in self._taken.of_name(self))
+
+
+class _Readers(_Side):
+    """Many readers at a time, and none beside a writer."""
+
+    _permits, _word = 1, "read"
+
+    def _before(self) -> None:
+        if self._has(_Writers._permits):
+            raise UpgradeRefused(
+                f"{self.name!r}: this thread or task writes; downgrade() turns it into a reader"
+            )
+
+
+class _Writers(_Side):
+    """One writer, and no readers."""
+
+    _permits, _word = 0, "write"
+
+    def _before(self) -> None:
+        if self._has(_Readers._permits):
+            raise UpgradeRefused(
+                f"{self.name!r}: this thread or task reads; it must release before it can write"
+            )
+
+
+class ReadWriteLock:
+    """A lock with many readers or one writer at a time, served in order of arrival.
+
+    `read` and `write` each have the methods of a `Semaphore`. A writer becomes a reader with
+    `downgrade()`. A reader can't become a writer: a caller that asks for the other side raises
+    UpgradeRefused. The lock is not reentrant: a second read may wait behind a writer that waits for
+    the first. The options are those of `Lock`::
+
+        prices = ReadWriteLock("prices")
+
+        with prices.read:
+            ...
+        with prices.write:
+            ...
+    """
+
+    def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
+        self.name = name
+        self.read: Semaphore = _Readers(name, *more, **options)
+        self.write: Semaphore = _Writers(name, *more, **options)
+
+    def __repr__(self) -> str:
+        return f"ReadWriteLock({self.name!r})"
+
+    def downgrade(self) -> Lease:
+        """Turn the newest write lease of this thread or task into a read lease, and return it.
+
+        No other writer gets in between. Raise NotAcquired if this thread or task does not write,
+        and LeaseLost if the lease was lost.
+        """
+        lease = self.write._newest(keep=True)
+        lease.downgrade()
+        return self._move(lease)
+
+    async def adowngrade(self) -> Lease:
+        """Async version of `downgrade()`."""
+        lease = self.write._newest(keep=True)
+        await lease.adowngrade()
+        return self._move(lease)
+
+    def _move(self, lease: Lease) -> Lease:
+        self.write._held.discard(lease)
+        self.read._held.add(lease)
+        return lease

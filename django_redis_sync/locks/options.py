@@ -1,0 +1,387 @@
+"""Resolves the arguments of a primitive and the settings into what it asks for.
+
+Precedence: the argument, then REDIS_SYNC["SEMAPHORES"], then the defaults. What they resolve to is
+kept while the settings stay, and objects of equal arguments share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from .. import conf
+from ..defaults import NAMED, SEMAPHORE
+from ..engine import labels
+from ..engine.quorum import Quorum
+from ..engine.renewal import renewer
+from ..engine.wire import ATTEMPT, clock
+from ..protocol.keys import Policy, Token, check_text, keys_of
+from ..protocol.plans import AcquireRequest, Plan, worded
+from ..protocol.scripts import ANY, MOST_PERMITS
+from ..values import unknown
+from .callers import warn_of_own_hold
+from .lease_state import LeaseSettings
+
+#: Max requests that are remembered per set of arguments: each thread has a label of its own.
+_MAX_RESOLVED = 64
+
+_ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
+
+
+def _source() -> Callable[[int], bytes]:
+    """Return a source of random bytes. urandom releases the GIL for half a microsecond, and other
+    threads then keep it while they compute; getrandom does not release it."""
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden
+        os.getrandom(1)
+        return os.getrandom
+    return os.urandom
+
+
+_random = _source()
+
+
+def _token() -> str:
+    return Token(_random(16).hex())
+
+
+def _learning(alias: str, policy: Policy) -> Callable[[], Plan]:
+    """Return a function that loads the operators' overrides of a key's policy."""
+    return lambda: renewer(alias).housekeeper.heed(policy)
+
+
+def _waits(settings: LeaseSettings, lock_for_ever: bool) -> Callable[[str, bool], None]:
+    """Return a function to call when a wait begins, and when it ends."""
+
+    def waits(token: str, begins: bool) -> None:
+        renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
+        if begins and lock_for_ever:
+            warn_of_own_hold(settings.keys, settings.alias)
+
+    return waits
+
+
+@lru_cache(maxsize=512, typed=True)
+def attributes_of(
+    kind: type,
+    using: str | None,
+    name: str,
+    key: str | None,
+    label: str | None,
+    limit: int | None,
+    timeout: float | None,
+    blocking: bool,
+    blocking_timeout: float | None,
+    renew: bool | None,
+    fair: bool,
+    max_hold: float | None,
+    min_hold: float | None,
+    raise_on_release_error: bool,
+    release_on_commit: bool | str,
+    share_limit: int | None,
+) -> dict[str, Any]:
+    """Return the attributes of a `kind` with these arguments, checked.
+
+    Raise TypeError or ValueError if an argument is wrong. The cache is typed: True is not a limit
+    of 1.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{_public_name(kind)}() takes a name first, a str, not {type(name).__name__}, and no "
+            "client. The connection is that of a cache alias, using='...'"
+        )
+    check_text("a name", name)
+    if key is not None:
+        check_text("a key", key)
+    if label is not None and not isinstance(label, str):
+        raise TypeError(f"label must be a str, not {type(label).__name__}")
+    if limit is not None:
+        conf.whole("limit", limit, MOST_PERMITS)
+    if timeout is not None:
+        timeout = conf.positive("timeout", timeout, infinite=True)
+    if blocking_timeout is not None:
+        blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
+    if max_hold is not None:
+        max_hold = conf.positive("max_hold", max_hold)
+    if min_hold is not None:
+        min_hold = conf.positive("min_hold", min_hold)
+    if share_limit is not None:
+        conf.whole("share_limit", share_limit, MOST_PERMITS)
+    if not isinstance(release_on_commit, (bool, str)):
+        kind_of = type(release_on_commit).__name__
+        raise TypeError(f"release_on_commit must be a bool or a database's alias, not {kind_of}")
+    return {
+        "using": using,
+        "name": name,
+        "key": key,
+        "label": label,
+        "limit": limit,
+        "timeout": timeout,
+        "blocking": bool(blocking),
+        "blocking_timeout": blocking_timeout,
+        "renew": renew,
+        "fair": fair,
+        "max_hold": max_hold,
+        "min_hold": min_hold,
+        "raise_on_release_error": raise_on_release_error,
+        "release_on_commit": release_on_commit,
+        "share": None,
+        "share_limit": share_limit,
+        "on_lost": None,
+        "_usual": {},
+    }
+
+
+def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
+    """Return the error for arguments that a public class or its `acquire` does not take.
+
+    `method`: empty for the class itself. `more`: surplus positional arguments.
+    """
+    call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
+    if more:
+        return TypeError(
+            f"{call} takes a name and options by keyword, not {more[0]!r}: it takes no client. "
+            "The connection is that of a cache alias, using='...'"
+        )
+    options = [option for option in options if method or option not in SEMAPHORE]
+    wrong = unknown(options, _ARGUMENTS if method else SEMAPHORE)
+    if "token" in options:
+        wrong += ": each acquire makes its own; Lease.detach() passes a lease on"
+    return TypeError(f"{call} has no such argument: {wrong}")
+
+
+def _public_name(kind: type) -> str:
+    return getattr(kind, "_public_name", "") or kind.__name__
+
+
+def _within(ask: AcquireRequest, seconds: float) -> AcquireRequest:
+    return ask._replace(give_up_at=clock() + seconds)
+
+
+class AcquireOptions:
+    """The arguments of a primitive, resolved. Its subclasses are the public classes."""
+
+    _kind = "p"
+    #: Max waiters, and seconds that an answer of the server may take.
+    _max_waiters = ANY
+    _attempt = ATTEMPT
+
+    name: str
+    key: str | None
+    limit: int | None
+    timeout: float | None
+    renew: bool | None
+    fair: bool
+    blocking: bool
+    blocking_timeout: float | None
+    max_hold: float | None
+    min_hold: float | None
+    raise_on_release_error: bool
+    release_on_commit: bool | str
+    using: Any  # an alias, or a quorum
+    label: str | None
+    on_lost: Callable[[Any], Any] | None
+    share: str | None  # its text
+    share_limit: int | None
+    #: The template that the name was made of, for statistics; empty if it is unknown.
+    _template = ""
+    # What is asked for mostly, by `blocking`, label and template: one permit, with the object's own
+    # blocking_timeout. Objects of equal arguments share it, until an attribute is set.
+    _usual: dict[
+        tuple[bool | None, str, str], tuple[conf.Config, LeaseSettings, AcquireRequest, float]
+    ]
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Let a subclass or a caller change what the arguments said."""
+            super().__setattr__(name, value)
+            if not name.startswith("_"):
+                self.__dict__["_usual"] = {}
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "locks can't be pickled or copied deeply: pass the name, or a lease's handle"
+        )
+
+    def alias(self) -> Any:
+        """Return the cache alias that this object uses now, or its quorum of aliases."""
+        return self.using or conf.current().cache
+
+    def _check_permits(self, permits: int) -> None:
+        """Raise as an acquire of `permits` would before it asks Redis."""
+        self._limit(self._options(conf.current()), permits)
+
+    def _check_limit(self) -> None:
+        """Raise ImproperlyConfigured if neither an argument nor the settings say a limit."""
+        if self.limit is None and settings.configured:
+            self._limit(self._options(conf.current()), 1)
+
+    def _terms_and_ask(
+        self, blocking: bool | None, blocking_timeout: float | None, permits: int
+    ) -> tuple[LeaseSettings, AcquireRequest]:
+        """Return the settings of the lease, and the acquire request, as the settings are now."""
+        label = labels.write(self.label or "")
+        if blocking is not None:
+            blocking = bool(blocking)
+        if blocking_timeout is None and type(permits) is int and permits == 1:
+            return self._asked(blocking, label)
+        config = conf.current()
+        terms, ask, seconds = self._build(config, label, blocking, blocking_timeout, permits)
+        return terms, self._in_share(_within(ask, seconds))
+
+    def _in_share(self, ask: AcquireRequest) -> AcquireRequest:
+        return ask._replace(share=self.share, words=None) if self.share else ask
+
+    def _asked(self, blocking: bool | None, label: str) -> tuple[LeaseSettings, AcquireRequest]:
+        """Return the same for one permit, with the object's own blocking_timeout."""
+        config, place = conf.current(), (blocking, label, self._template)
+        found = self._usual.get(place)
+        if found is None or found[0] is not config:
+            terms, ask, seconds = self._build(config, label, blocking, None, 1)
+            if len(self._usual) >= _MAX_RESOLVED:
+                self._usual.clear()
+            found = self._usual[place] = config, terms, worded(ask), seconds
+        _, terms, ask, seconds = found
+        if self.share:  # objects of many shares have the rest in common
+            ask = self._in_share(ask)
+        return terms, ask if seconds == math.inf else _within(ask, seconds)
+
+    def _build(
+        self,
+        config: conf.Config,
+        label: str,
+        blocking: bool | None,
+        blocking_timeout: float | None,
+        permits: int,
+    ) -> tuple[LeaseSettings, AcquireRequest, float]:
+        """Resolve the arguments and settings. The float: seconds to wait."""
+        named, alias = self._options(config), self.alias()
+        limit, permits = self._limit(named, permits)
+        wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
+        terms = self._lease_settings(config, named, alias)
+        keys, short = terms.keys, wait and seconds < terms.budget
+        ask = AcquireRequest(
+            keys=keys,
+            lease=terms.timeout,
+            permits=permits,
+            limit=limit,
+            wait=wait,
+            give_up_at=math.inf,
+            budget=max(1.0, seconds) if short else terms.budget,
+            attempt=min(terms.attempt, max(0.5, seconds / 2)) if wait else terms.attempt,
+            tokens=_token,
+            later=lambda step: renewer(alias).later(step),
+            kind=self._kind,
+            fair=self.fair,
+            max_waiters=self._max_waiters,
+            label=label,
+            learn=None if keys.policy is None else _learning(alias, keys.policy),
+            waits=_waits(terms, seconds == math.inf and self._lockable()) if wait else None,
+            share_limit=self._share_limit(named),
+        )
+        return terms, ask, seconds
+
+    def _options(self, config: conf.Config) -> dict[str, Any]:
+        """Return the name's entry in REDIS_SYNC["SEMAPHORES"], checked."""
+        named = dict(config.named(self.name))
+        try:
+            for option in named.keys() & NAMED.keys():
+                named[option] = NAMED[option].checked(named[option])
+        except (TypeError, ValueError) as error:
+            where = f"{conf.SETTING}['SEMAPHORES'][{self.name!r}]"
+            raise ImproperlyConfigured(f"{where}: {error}.") from error
+        return named
+
+    def _lockable(self) -> bool:
+        """Return True if it has one permit, so that an RLock could be meant."""
+        return self.limit == 1
+
+    def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
+        """Return the limit in force for this caller, and the permits to ask for."""
+        limit = self.limit if self.limit is not None else named.get("limit")
+        if limit is None:
+            raise ImproperlyConfigured(
+                f"{self!r} has no limit. Write {type(self).__name__}({self.name!r}, limit), or set "
+                f"{conf.SETTING}['SEMAPHORES'][{self.name!r}] = {{'limit': ...}}."
+            )
+        try:
+            conf.whole("limit", limit, MOST_PERMITS)
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(f"{conf.SETTING}['SEMAPHORES']: {error}.") from error
+        conf.whole("permits", permits, MOST_PERMITS)
+        if permits > limit:
+            raise ValueError(f"{permits} permits can never fit a limit of {limit}")
+        if permits > (self._share_limit(named) or permits):
+            most = self._share_limit(named)
+            raise ValueError(f"{permits} permits can never fit a share_limit of {most}")
+        return int(limit), permits
+
+    def _check_share(self) -> None:
+        """Raise if this primitive can't have shares, which take turns in one queue."""
+        if not self.fair:
+            raise ValueError(f"{self.name!r}: shares take turns, so it can't have fair=False")
+        if self._kind != "p":
+            raise ValueError("a read/write lock can't have shares: a writer takes the whole name")
+        if isinstance(self.using, Quorum):
+            raise ImproperlyConfigured(
+                "A lock on several servers can't have shares: their queues would disagree."
+            )
+
+    def _share_limit(self, named: dict[str, Any]) -> int:
+        """Return the max permits of its share, 0 for no limit. A callable in the settings is for
+        requests."""
+        limit = self.share_limit if self.share_limit is not None else named.get("share_limit")
+        if limit is None or callable(limit):
+            return 0
+        self._check_share()
+        return int(limit)
+
+    def _waiting(
+        self,
+        config: conf.Config,
+        named: dict[str, Any],
+        blocking: bool | None,
+        blocking_timeout: float | None,
+    ) -> tuple[bool, float]:
+        """Return whether to wait, and for at most how many seconds."""
+        wait = self.blocking if blocking is None else blocking
+        if blocking_timeout is not None:
+            blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
+        layers = blocking_timeout, self.blocking_timeout, named.get("blocking_timeout")
+        given = (float(v) for v in (*layers, config.blocking_timeout) if v is not None)
+        seconds = next(given, math.inf)
+        wait = wait and seconds > 0
+        return wait, seconds if wait else math.inf
+
+    def _lease_settings(
+        self, config: conf.Config, named: dict[str, Any], alias: Any
+    ) -> LeaseSettings:
+        timeout = self.timeout if self.timeout is not None else named.get("timeout")
+        max_hold = self.max_hold if self.max_hold is not None else named.get("max_hold")
+        max_hold = config.max_hold if max_hold is None else max_hold
+        cap = math.inf if max_hold is None else float(max_hold)
+        renew = timeout is None if self.renew is None else self.renew
+        lease = config.timeout if timeout is None else timeout
+        history = self._history(config)
+        return LeaseSettings(
+            keys=keys_of(config.prefix(alias), self.name, self.key, history),
+            alias=alias,
+            timeout=min(lease, cap),
+            renew=renew and lease < math.inf,
+            max_hold=cap,
+            min_hold=self.min_hold or named.get("min_hold") or 0.0,
+            attempt=self._attempt,
+            on_lost=self.on_lost,
+            template=self._template,
+        )
+
+    def _history(self, config: conf.Config) -> int:
+        """Return the minutes of statistics that its scripts write."""
+        return config.keep(self.key)

@@ -1,0 +1,176 @@
+"""The arguments of `manage.py locks`."""
+
+from __future__ import annotations
+
+import re
+from argparse import SUPPRESS, ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import CommandParser, DjangoHelpFormatter
+from django.utils.translation import gettext as _
+
+from ..operators.listing import FIGURES
+
+EXIT_CODES = """\
+exit codes:
+  0  done; `status` and `doctor`: Redis answered, and doctor found no error
+  1  Redis can't be reached, or nothing was done; doctor: an error was found
+  2  wrong usage; doctor: Redis can't be reached
+  3  nothing is known of that name, and nothing was done (`pause` and `resize`: see --create)
+  `run`: the command's own code; 128 + n when it was ended by signal n; 69 Redis can't be reached;
+  75 not acquired in time; 76 the lease was lost and the command ended; 126, 127 it can't be run
+"""
+#: The exit code for a name of which nothing is known.
+UNKNOWN = 3
+#: How `status` can be sorted.
+ORDERS = ("trouble", "name", "recent", *FIGURES)
+#: Names that `status` shows, unless told otherwise.
+MAX_SHOWN = 50
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(_("not a number of seconds: %r") % text)
+    return value
+
+
+def _limit(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ArgumentTypeError(_("not a limit, which is 1 or more: %r") % text)
+    return value
+
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _span(text: str) -> float:
+    """Return the seconds of "90", "10m", "12h" or "2d"."""
+    found = re.fullmatch(r"(\d{1,9})([smhd]?)", text)
+    if found is None or not int(found[1]):
+        raise ArgumentTypeError(_("not a time such as 90s, 10m, 12h or 2d: %r") % text)
+    return int(found[1]) * _UNITS[found[2]]
+
+
+class Formatter(DjangoHelpFormatter):
+    """Leaves the list of exit codes as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text == EXIT_CODES else super()._fill_text(text, width, indent)
+
+
+def add_actions(parser: CommandParser) -> None:
+    """Add a parser for each action."""
+    using: dict[str, Any] = {
+        "metavar": "ALIAS", "help": "a cache alias other than REDIS_SYNC['CACHE']"
+    }  # fmt: skip
+    parser.add_argument("--using", **using)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def add(name: str, text: str, **options: Any) -> CommandParser:
+        found: CommandParser = actions.add_parser(name, help=text, description=text, **options)
+        found.add_argument("--using", default=SUPPRESS, **using)
+        # Django's own options may stand behind the action too.
+        found.add_argument("-v", "--verbosity", type=int, default=SUPPRESS, help=SUPPRESS)
+        for option in ("--settings", "--pythonpath"):
+            found.add_argument(option, default=SUPPRESS, help=SUPPRESS)
+        for option in ("--traceback", "--no-color", "--force-color"):
+            found.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)
+        return found
+
+    def add_key(to: CommandParser) -> None:
+        to.add_argument("--key", help="one key of a keyed policy: a user's pk, an IP address")
+
+    def add_reason(to: CommandParser) -> None:
+        to.add_argument("--reason", default="", help="why, for the record: see locks log")
+
+    status = add("status", "Show holders and waiters, and since when.")
+    status.add_argument("name", nargs="?", help="one name; without it, a line for each")
+    add_key(status)
+    status.add_argument("--format", choices=("table", "json"), default="table")
+    status.add_argument(
+        "--sort", choices=ORDERS, metavar="|".join(ORDERS),
+        help="the largest first; without it, those with trouble, as on the page",
+    )  # fmt: skip
+    status.add_argument(
+        "--top", type=_limit, default=MAX_SHOWN, metavar="N",
+        help=f"names, or keys of a policy, at the most ({MAX_SHOWN})",
+    )  # fmt: skip
+    status.add_argument(
+        "--watch", nargs="?", type=_seconds, const=1.0, metavar="SECONDS",
+        help="again every so many seconds (1), until Ctrl-C",
+    )  # fmt: skip
+    clear = add("clear", "End the leases of the holders shown. Later holders are not touched.")
+    clear.add_argument("name", help="a name, with all its keys")
+    add_key(clear)
+    clear.add_argument("--holder", metavar="ID", help="a holder or waiter that status shows")
+    clear.add_argument("--pattern", action="store_true", help="the name is a glob: * ? [seq]")
+    clear.add_argument("--dry-run", action="store_true", help="only show the holders")
+    add_reason(clear)
+    clear.add_argument(
+        "--no-input", "--noinput", action="store_false", dest="interactive", help="don't ask"
+    )
+    pause = add("pause", "Grant nothing new; holders finish. It lasts until resume, or --for.")
+    pause.add_argument("name", help="a name, with all its keys")
+    pause.add_argument(
+        "--for", type=_span, dest="seconds", metavar="TIME",
+        help="end the pause by itself, after 90s, 10m, 12h or 2d",
+    )  # fmt: skip
+    resume = add("resume", "Undo pause; waiters are admitted at once.")
+    resume.add_argument("name", help="a name, with all its keys")
+    resize = add("resize", "Set a limit above what the code says. It lasts until --reset.")
+    resize.add_argument("name", help="a name, with all its keys")
+    resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
+    resize.add_argument("--reset", action="store_true", help="let the code's limit rule again")
+    for each in (pause, resume, resize):
+        add_key(each)
+        add_reason(each)
+    for each in (pause, resize):
+        each.add_argument(
+            "--create", action="store_true", help="even if nothing is known of that name"
+        )
+    history = add("history", "What happened to a name: was its limit too small last night?")
+    history.add_argument("name", help="a name; of a policy all keys together")
+    add_key(history)
+    history.add_argument(
+        "--since", type=_span, metavar="TIME", default=86_400.0,
+        help="how far back, such as 90m, 12h or 1d (24h; no further than STATS_HOURS)",
+    )  # fmt: skip
+    history.add_argument("--format", choices=("table", "json"), default="table")
+    log = add("log", "Show the actions of operators, with their reasons.")
+    log.add_argument("name", nargs="?", help="one name; without it, all of them")
+    add_key(log)
+    log.add_argument("--format", choices=("table", "json"), default="table")
+    log.add_argument(
+        "--top", type=_limit, default=MAX_SHOWN, metavar="N", help="so many, the newest first"
+    )
+    add("doctor", "Is this Redis fit for locks? What is wrong, and the remedy.")
+    run = add(
+        "run", "Run a command while holding a permit: flock(1) for a fleet.",
+        usage="manage.py locks run NAME [--limit N] [--wait SECONDS] [--skip] "
+        "[--min-hold SECONDS] -- COMMAND ...",
+    )  # fmt: skip
+    run.add_argument("name")
+    run.add_argument(
+        "--limit", type=_limit, metavar="N",
+        help="permits of the name; default: what SEMAPHORES says, or 1",
+    )  # fmt: skip
+    run.add_argument(
+        "--wait", type=_seconds, metavar="SECONDS",
+        help="how long to wait for a permit, 0 not at all; default: as long as it takes",
+    )  # fmt: skip
+    run.add_argument(
+        "--skip", action="store_true",
+        help="when it is taken, exit 0 quietly (at once, or after --wait)",
+    )  # fmt: skip
+    run.add_argument(
+        "--min-hold", type=_seconds, metavar="SECONDS",
+        help="keep the permit this long even if the command ends sooner: once per period",
+    )  # fmt: skip

@@ -1,0 +1,167 @@
+"""Texts and tables about what happened and what is wrong: history, actions, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from django.core.management.color import Style
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..operators.audit import Action
+from ..operators.doctor import Finding
+from ..operators.facts import Unread
+from ..operators.formats import duration, moment, without_secrets
+from ..operators.history import Counters, History
+from ..operators.statistics import AGAIN, Statistics
+from .terminal import Cell, Column, numbers, printable, table, texts, wrap
+
+#: Names that could not be read, of which it is said.
+MAX_UNREAD = 5
+
+
+def history(found: History, limit: int | None, width: int | None, style: Style) -> list[str]:
+    """What happened to a name: a sentence, and a line for each step in which anything did."""
+    lines = events(found, width, style, limit=limit)
+    rows: list[list[str | Cell]] = []
+    for start, c in found.rows:
+        if c == Counters():
+            continue
+        wait = duration(c.wait_seconds / c.waited) if c.waited else ""
+        figures = [c.granted, c.waited, c.rejected, c.timed_out, c.reclaimed, c.lost]
+        counts: list[str | Cell] = [str(n) if n else "" for n in figures]
+        rows.append([moment(start), *counts, wait, str(c.peak)])
+    titles = (_("AT ONCE"), _("WAITED"), _("REJECTED"), _("TIMED OUT"), _("RECLAIMED"), _("LOST"))
+    columns = [Column(_("FROM")), *numbers(*titles, _("MEAN WAIT"), _("IN USE"))]
+    return [*lines, "", *table(columns, rows, width)] if rows else lines
+
+
+def events(
+    found: History,
+    width: int | None,
+    style: Style,
+    of: str = "",
+    statistics: Statistics | None = None,
+    limit: int | None = None,
+) -> list[str]:
+    """The events of a history in a sentence or two, and the advice that they give."""
+    c, minutes = found.total, len(found.rows) * found.step
+    when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
+    if not any(asdict(c).values()):
+        return [when + of + ": " + _("nothing happened.")]
+    said = [_("granted %d") % (c.granted + c.waited)]
+    if c.waited:
+        words = {"n": c.waited, "mean": duration(c.wait_seconds / c.waited)}
+        said.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
+    if c.released:
+        said.append(_("held %s on average") % duration(c.held_seconds / c.released))
+    if statistics is not None:
+        said += _quantiles(statistics)
+    used = _("at most %d in use") if statistics is None else _("at most %d in use by one key")
+    said.append(used % c.peak)
+    trouble = {
+        "rejected": _("rejected %d"),
+        "share_rejected": _("%d because of share_limit"),
+        "shadow_rejected": _("would have rejected %d"),
+        "timed_out": _("timed out %d"),
+        "reclaimed": _("reclaimed %d"),
+        "lost": _("lost %d"),
+    }
+    bad = [text % getattr(c, name) for name, text in trouble.items() if getattr(c, name)]
+    lines = wrap(when + of + ": " + ", ".join(said) + ".", width)
+    if bad:
+        lines += warn(_("Trouble: ") + ", ".join(bad) + ".", width, style)
+    if found.suggested_limit:
+        limits = {"limit": found.suggested_limit, "now": shown_limit(limit)}
+        text = _("A limit of %(limit)d would have been enough; it is %(now)s now.")
+        if found.is_estimate:
+            text = _(
+                "Estimated from rejections and waits, a limit of at least %(limit)d was needed; it "
+                "is %(now)s now."
+            )
+        lines += warn(text % limits, width, style)
+    return lines
+
+
+def _quantiles(statistics: Statistics) -> list[str]:
+    """Upper bounds of half and of nearly all durations of the last hour or two."""
+    texts = {
+        _("half waited less than %(p50)s, 95 %% less than %(p95)s"): statistics.waited,
+        _("half held less than %(p50)s, 95 %% less than %(p95)s"): statistics.held,
+    }
+    return [
+        text % {"p50": duration(found.p50), "p95": duration(found.p95)}
+        for text, found in texts.items()
+        if found.p50 is not None and found.p95 is not None
+    ]
+
+
+def exactness(statistics: Statistics) -> str:
+    """How fresh the sums are, and how much may hide behind the keys that are shown."""
+    said = _("Sums are %d s old at most.") % AGAIN
+    if statistics.rejected_off:
+        text = _("A key may have been refused %d times more than is known of it.")
+        said += " " + text % statistics.rejected_off
+    return said
+
+
+def warn(text: str, width: int | None, style: Style) -> list[str]:
+    return [style.WARNING(line) for line in wrap(printable(text), width)]
+
+
+def actions(found: Sequence[Action], width: int | None, style: Style) -> list[str]:
+    """The acts of operators, the newest first."""
+    columns = [Column(_("WHEN")), *texts(_("NAME"), _("WHAT"), _("WHO"), _("WHY"))]
+    rows: list[list[str | Cell]] = []
+    for act in found:
+        when = timezone.localtime(act.at).strftime("%Y-%m-%d %H:%M:%S")
+        rows.append([when, act.display, act.text, act.by, act.reason])
+    return table(columns, rows, width)
+
+
+def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[str]:
+    """Each finding, and the remedies of those that need any; how many there are of each."""
+    words = {
+        "ok": style.SUCCESS(_("ok")),
+        "part": style.NOTICE(_("in part")),
+        "warning": style.WARNING(_("warning")),
+        "error": style.ERROR(_("error")),
+    }
+    lines, room = [], None if width is None else width - 4
+    for one in found:
+        lines.append(f"{words[one.level]}: {printable(one.title)} [{one.id}]")
+        for text in (one.where, one.detail, one.remedy):
+            lines += [f"    {line}" for line in wrap(printable(text), room)]
+    count = {level: sum(one.level == level for one in found) for level in words}
+    said = [
+        ngettext("%d error", "%d errors", count["error"]) % count["error"],
+        ngettext("%d warning", "%d warnings", count["warning"]) % count["warning"],
+        _("%d ok") % count["ok"],
+        *([_("%d in part") % count["part"]] if count["part"] else []),
+    ]
+    return [*lines, "", ", ".join(said)]
+
+
+def unread(found: Sequence[Unread]) -> str:
+    """A text about the names that could not be read; empty when there are none."""
+    if not found:
+        return ""
+    names = ", ".join(printable(one.display) for one in found[:MAX_UNREAD])
+    if len(found) > MAX_UNREAD:
+        names += ", …"
+    said = ngettext(
+        "%(n)d name can't be read: %(names)s. %(why)s",
+        "%(n)d names can't be read: %(names)s. %(why)s",
+        len(found),
+    )
+    return said % {
+        "n": len(found),
+        "names": names,
+        "why": printable(without_secrets(str(found[0].error))),
+    }
+
+
+def shown_limit(limit: int | None) -> str:
+    return "–" if limit is None else str(limit)

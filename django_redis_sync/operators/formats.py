@@ -1,0 +1,156 @@
+"""How facts are written: for people, in the terminal and on the pages alike, and as JSON, where
+times are in ISO 8601 and spans in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from ..protocol.scripts import CONSTANTS
+from .facts import Holder, Status, Unread, Waiter
+from .history import Counters, History
+from .listing import Group, Past
+
+_PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
+
+
+# For people
+
+
+def moment(at: datetime) -> str:
+    """A time of this time zone, with its date unless that is today."""
+    local = timezone.localtime(at)
+    today = local.date() == timezone.localtime().date()
+    return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    """A time span with its two largest units."""
+    if seconds == math.inf:
+        return _("for ever")
+    if seconds < 1:
+        return _("%d ms") % max(0, round(seconds * 1000))
+    if seconds < 10:
+        return _("%.1f s") % seconds
+    whole = int(seconds)
+    if whole < 60:
+        return _("%d s") % whole
+    if whole < 3600:
+        return _("%(m)d min %(s)d s") % {"m": whole // 60, "s": whole % 60}
+    if whole < 86400:
+        return _("%(h)d h %(m)d min") % {"h": whole // 3600, "m": whole % 3600 // 60}
+    return _("%(d)d d %(h)d h") % {"d": whole // 86400, "h": whole % 86400 // 3600}
+
+
+def handed_over() -> str:
+    """The text about holders in state "handed"."""
+    return _(
+        "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
+        "permit goes to the next by itself within %d s."
+    ) % (CONSTANTS["FIRST"] // 1000)
+
+
+def without_secrets(text: str) -> str:
+    """`text` without the user and password of a URL."""
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+# For machines
+
+
+def as_json(
+    groups: Sequence[Group],
+    past: Past,
+    unread: Sequence[Unread],
+    found: int,
+    compared: int | None = None,
+) -> dict[str, Any]:
+    """Everything that the tables show, and more. `found`: how many names there are, or keys of the
+    policy asked for; `names` has those that were read."""
+    return {
+        "at": timezone.now().isoformat(),
+        "found": found,
+        "compared": compared,
+        "policies": [
+            {"name": g.name, "keys": g.keys, "read": len(g.children)} for g in groups if g.keys
+        ],
+        "names": [status_json(s, past.get((s.name, s.key))) for g in groups for s in g.all],
+        "unread": [
+            {"name": u.name, "key": u.key, "error": without_secrets(str(u.error))} for u in unread
+        ],
+    }
+
+
+def status_json(s: Status, history: History | None) -> dict[str, Any]:
+    clash = s.conflicting_limit
+    found: dict[str, Any] = {
+        **_plain(s),
+        "display": s.display,
+        "conflicting_limit": clash and {"limit": clash[0], "at": clash[1].isoformat()},
+        "members": [_plain(member) for member in s.members],
+        "holders": [
+            {
+                **_person(s, holder, "held_seconds"),
+                "ends_in_seconds": None if holder.permanent else holder.ends_in,
+                "permanent": holder.permanent,
+            }
+            for holder in s.holders
+        ],
+        "waiters": [_person(s, waiter, "waited_seconds") for waiter in s.waiters],
+        "shares": [
+            {"share": h.name or None, "in_use": h.in_use, "waiting": h.waiting, "limit": h.limit}
+            for h in s.shares
+        ],
+    }
+    if history is not None:
+        found["recent"] = {"minutes": len(history.rows), **asdict(history.total)}
+        found["ever"] = asdict(history.ever)
+        found["suggested_limit"] = history.suggested_limit
+        found["suggested_limit_is_estimate"] = history.is_estimate
+    return found
+
+
+def _plain(fact: Any) -> dict[str, Any]:
+    """Return the fields of a fact, for JSON. Tokens are left out."""
+    values = {one.name: getattr(fact, one.name) for one in fields(fact)}
+    return {
+        name: value.isoformat()
+        if isinstance(value, datetime)
+        else without_secrets(str(value))
+        if isinstance(value, Exception)
+        else value
+        for name, value in values.items()
+        if name not in ("token", "label", "ends_in")
+    }
+
+
+def _person(s: Status, one: Holder | Waiter, age: str) -> dict[str, Any]:
+    label = ("host", "pid", "thread", "label", "user", "request")
+    about = {key: one.label.get(key) for key in label}
+    about["share"] = one.share or None
+    return {**_plain(one), age: (s.at - one.since).total_seconds(), **about}
+
+
+def history_json(found: History) -> dict[str, Any]:
+    """A history; `rows` are those in which anything happened."""
+    return {
+        "name": found.name,
+        "key": found.key,
+        "minutes": len(found.rows) * found.step,
+        "step_minutes": found.step,
+        "total": asdict(found.total),
+        "suggested_limit": found.suggested_limit,
+        "rows": [
+            {"at": start.isoformat(), **asdict(row)}
+            for start, row in found.rows
+            if row != Counters()
+        ],
+    }

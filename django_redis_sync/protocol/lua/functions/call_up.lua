@@ -1,0 +1,19 @@
+-- Move the first parked waiter of a share into the queue if the share may have what it asks for. `held`: what
+-- the share has; `ticket`: see enter_queue. Return the token, or '' for none.
+local function call_up(name, share, held, ticket)
+  for _ = 1, BOUND do
+    local member = parked_of(share, '1')[1]
+    if not member then return '' end
+    local t = string.match(member, '%S+$')
+    local state, _, _, _, terms = string.match(redis.call('HGET', INFO, t) or '', RECORD)
+    local bound = share_of(terms or '')
+    if state == 'w' and bound then
+      if not share_fits(held, tonumber(string.match(terms, '^%d+')), bound) then return '' end
+      redis.call('ZREM', PARKED, member)
+      enter_queue(name, t, ticket)
+      return t
+    end
+    redis.call('ZREM', PARKED, member) -- its record was lost
+  end
+  return ''
+end

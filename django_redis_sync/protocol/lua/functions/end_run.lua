@@ -1,0 +1,16 @@
+-- The holder of `token` has done its job. What is noted of the job goes, unless a copy was seen.
+local function end_run(name, place, token, own)
+  local base = string.sub(LEASES, 1, -7)
+  local state, nth, owner, ticket, vain, seen, share, job = string.match(redis.call('HGET', INFO, place) or '', PLACE)
+  if state ~= 'r' or owner ~= token then return end
+  if seen == '0' then
+    remove_place(base, place)
+  else
+    retry_write('HSET', INFO, place, 'd ' .. nth .. ' ' .. token .. ' ' .. ticket .. ' ' .. vain .. ' 1 ' .. share .. ' ' .. job)
+  end
+  local held = own and math.max(0, name.now - own / 1000)
+  local mean = tonumber(redis.call('HGET', INFO, '#hold') or held)
+  if held then
+    retry_write('HSET', INFO, '#hold', string.format('%.1f', mean * 0.9 + held * 0.1))
+  end
+end

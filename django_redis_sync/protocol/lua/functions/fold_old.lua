@@ -1,0 +1,24 @@
+-- Moves a count that is too old for its field: from "<minute>:<what>" into "<minute>q:<what>", a quarter
+-- of an hour, and from there, or if there are none, into "total:<what>". Milliseconds that share the
+-- number of a minute get a field of their own, "…:ms". Of peaks, a quarter has the highest.
+local function fold_old(name, field, minute, fine, keep)
+  local at, quarter, what = string.match(field, '^(%d+)(q?):(.+)$')
+  local age = at and minute - at or 0
+  if age <= (quarter == 'q' and keep or fine) then return end
+  local sum = tonumber(redis.call('HGET', name.stats, field) or 0)
+  if sum == 0 then return end
+  redis.call('HDEL', name.stats, field)
+  local to = 'total:'
+  if quarter == '' and age <= keep then to = string.format('%.0f', at - at % QUARTER) .. 'q:' end
+  if what == 'p' then
+    if to ~= 'total:' and sum > tonumber(redis.call('HGET', name.stats, to .. 'p') or 0) then
+      redis.call('HSET', name.stats, to .. 'p', sum)
+    end
+    return
+  end
+  if quarter == '' and (what == 'w' or what == 'r') then
+    redis.call('HINCRBY', name.stats, to .. what .. ':ms', sum % PAIR)
+    sum = math.floor(sum / PAIR)
+  end
+  redis.call('HINCRBY', name.stats, to .. what, sum)
+end

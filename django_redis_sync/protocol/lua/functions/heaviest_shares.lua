@@ -1,0 +1,27 @@
+-- Return how many shares of a name have permits or waiters, how many of them have waiters, and rows of the
+-- heaviest: share, permits, waiters. Of more than some 10,000 records, only these are looked at.
+local function heaviest_shares(name, most)
+  local cursor, waiting, ranked = '0', 0, {}
+  for _ = 1, 10 do
+    local page = redis.call('HSCAN', INFO, cursor, 'MATCH', '/*', 'COUNT', 1000)
+    cursor = page[1]
+    for i = 1, #page[2], 2 do
+      local share = string.sub(page[2][i], 2)
+      local held, first = share_use(name, share)
+      local queued = redis.call('ZLEXCOUNT', PARKED, '[' .. share .. ' ', '(' .. share .. '!') + (first == '' and 0 or 1)
+      if queued > 0 then waiting = waiting + 1 end
+      if held + queued > 0 then
+        -- As text of one width, so that the order of the text is that of the numbers.
+        ranked[#ranked + 1] = string.format('%012.0f %012.0f %012.0f ', held + queued, held, queued) .. share
+      end
+    end
+    if cursor == '0' then break end
+  end
+  table.sort(ranked)
+  local found = {}
+  for i = #ranked, math.max(1, #ranked - most + 1), -1 do
+    local held, queued, share = string.match(ranked[i], '^%d+ (%d+) (%d+) (.*)$')
+    found[#found + 1], found[#found + 2], found[#found + 3] = share, held, queued
+  end
+  return #ranked, waiting, found
+end

@@ -1,0 +1,20 @@
+-- Count the removed lease (`ends`) of `t` back, or remove its place, and call up the next of its share: to the
+-- place in the queue (`ticket`) that it had.
+local function leave_share(name, t, terms, ends, ticket)
+  local _, share = share_of(terms or '')
+  if not share then return end
+  local held, first = share_use(name, share)
+  if ends then
+    held = math.max(0, held - weight(tonumber(string.match(terms, '^%d+'))))
+  end
+  if first == t then
+    first = ''
+  elseif not ends then
+    local arrival = string.match(redis.call('HGET', INFO, t) or '', '^w (%d+)')
+    redis.call('ZREM', PARKED, parked_as(share, arrival or 0, t))
+  end
+  if first == '' then
+    first = call_up(name, share, held, ticket)
+  end
+  store_share(name, share, held, first)
+end

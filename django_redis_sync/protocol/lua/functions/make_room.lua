@@ -1,0 +1,15 @@
+-- Remove what has ended, and grant what is free then. `me`: the token that asks again, if any. Return its reply
+-- if it was granted, and how many wait.
+local function make_room(name, me)
+  local waiting, reply = me and 1 or redis.call('ZCARD', QUEUE), nil
+  if name.shared and not me then waiting = waiting + redis.call('ZCARD', PARKED) end
+  if waiting > 0 or name.card > 0 then
+    sweep(name, me)
+  end
+  if me or waiting > 0 and name.dropped then
+    reply = hand_off(name, me)
+    waiting = me or redis.call('ZCARD', QUEUE)
+    if name.shared and not me then waiting = waiting + redis.call('ZCARD', PARKED) end
+  end
+  return reply, waiting
+end

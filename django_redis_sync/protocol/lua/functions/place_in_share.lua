@@ -1,0 +1,46 @@
+-- As place_newcomer, for a name with shares. A newcomer gets in at once only if the queue is empty, its share
+-- has no waiter, and both limits allow it. A caller without a share is of the common one.
+local function place_in_share(name, base, many, most, waiting)
+  local token, lease, how, wants, terms, _, mark, max_waiters, _, compact = unpack(ARGV)
+  local bound, share = share_of(terms)
+  local free, queued = fits(name, many, most), waiting
+  if not share then
+    local idle = name.card + waiting == 0 and compact ~= '0' and lease ~= 'inf' and (not mark or mark == '-')
+    if free and idle and may_compact(name) then
+      return compact_again(name, base, token, lease, many, terms, wants)
+    end
+    bound, share = '0', ''
+    local head, label = string.match(terms, '^(%d+ %d+ %S+ )(.*)$')
+    terms = head .. '/0/ ' .. label
+  end
+  local held, first = share_use(name, share)
+  local fitting, last = share_fits(held, many, bound), nil
+  if waiting > 0 then
+    last = redis.call('ZREVRANGEBYLEX', PARKED, '(' .. share .. '!', '[' .. share .. ' ', 'LIMIT', '0', '1')[1]
+    queued = redis.call('ZCARD', QUEUE)
+  end
+  free = free and fitting and queued == 0 and not last
+  if free or how == 'shadow' then
+    local reply = admit(name, base, token, lease, many, terms, wants, free, false)
+    if fitting or name.paused then return reply end
+    count(name, 'b', 1)
+    return string.sub(reply, 1, -5) .. 'share' -- in place of "full"
+  elseif how ~= 'try' and waiting < tonumber(max_waiters or math.huge) then
+    if fitting and first == '' and not last then
+      enter_queue(name, token, false)
+      store_share(name, share, held, token)
+      return nil, enqueue_in_share(name, token, lease, terms, name.us, queued)
+    end
+    local arrival = arrival_after(name, first, last)
+    park(name, share, arrival, token)
+    return nil, enqueue_in_share(name, token, lease, terms, arrival, queued + redis.call('ZRANK', PARKED, parked_as(share, arrival, token)))
+  elseif name.more then
+    return 'more'
+  elseif fitting then
+    return reject(name, waiting, most)
+  end
+  waiting = redis.call('ZLEXCOUNT', PARKED, '[' .. share .. ' ', '(' .. share .. '!') + (first == '' and 0 or 1)
+  count(name, 'b', 1)
+  count(name, 'n', 1)
+  return answer_no(name, 'share ', waiting, math.min(most, tonumber(bound)))
+end

@@ -1,0 +1,8 @@
+-- Have a key of the name expire at `expiry`, or never.
+local function set_expiry(name, key, expiry)
+  if expiry < math.huge then
+    redis.call('PEXPIREAT', key, whole(name, expiry))
+  else
+    redis.call('PERSIST', key)
+  end
+end

@@ -1,6 +1,0 @@
--- A writer becomes a reader: its lease of the whole name becomes one of a single permit.
-local function share(name, token, head, terms)
-  local permits, limit_and_all = string.match(terms, '^(%d+)( .*)$')
-  name.extra = name.extra - weight(tonumber(permits)) + 1
-  put(name, token, head .. ' 1' .. limit_and_all)
-end

@@ -1,0 +1,15 @@
+-- Remove jobs that did not come back, and notes that are out of date: a bounded number in one script.
+local function sweep_places(name, base)
+  local before = string.format(name.format, name.now - PLACE_LIFE)
+  for _, place in ipairs(redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', before, 'LIMIT', '0', BOUND)) do
+    local state, _, token = string.match(redis.call('HGET', INFO, place) or '', PLACE)
+    if state == 'r' and tonumber(redis.call('ZSCORE', LEASES, token) or 0) > name.now then
+      redis.call('ZADD', base .. 'due', name.at, place) -- it runs: its note stays
+    else
+      remove_place(base, place)
+      if state == 'a' then
+        count(name, 'x', 1)
+      end
+    end
+  end
+end

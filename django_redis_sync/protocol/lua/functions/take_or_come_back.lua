@@ -1,0 +1,34 @@
+-- Grant to a job that has a place, or note when it comes back. Return the reply.
+local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
+  local token, lease, place, _, _, _, terms, _, _, _, job = unpack(ARGV)
+  local share, fitting, at = '', true, string.format(name.format, ticket)
+  if name.shared then
+    local bound, text = share_of(terms)
+    if not text then -- the common share
+      bound, text = '0', ''
+      terms = string.gsub(terms, '^(%d+ %d+ %S+ )', '%1/0/ ')
+    end
+    share, fitting = '/' .. text, share_fits(share_use(name, text), 1, bound)
+    rank = rank_in_share(base, text, at, place)
+  end
+  -- make note_place
+  local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
+  local near = fitting and rank < math.ceil(limit * (2 + AWAY / mean))
+  local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- a live waiter that needs more than is free
+  if near and not (first and tonumber(first) < ticket) and fits(name, 1, limit) then
+    redis.call('ZREM', base .. 'places', place)
+    if name.shared then redis.call('ZREM', base .. 'placed', string.sub(share, 2) .. ' ' .. at .. ' ' .. place) end
+    note_place(name, base, place, 'r', nth, token, ticket, 0, seen, share, job, name.now)
+    local fence, ms, used = grant(name, token, 1, lease, terms, nth > 0 and ticket, false, false)
+    return 'ok ' .. fence .. ' ' .. ms .. (name.card > 1 and ' ' .. used or '')
+  end
+  local ms = come_back(name, rank, limit, mean)
+  if near and not name.paused then vain = vain + 1 end
+  local kept_until = tonumber(string.match(name.places, '^%d+') or 0) + TURN
+  if vain >= STARVED and name.now >= kept_until + REST then
+    name.places = string.format(name.format, name.now + ms) .. ' 0 ' .. place
+    put(name, '#places', name.places)
+  end
+  note_place(name, base, place, 'a', nth + 1, token, ticket, vain, seen, share, job, name.now + ms)
+  return 'later ' .. string.format(name.format, ms) .. ' ' .. nth + 1 .. ' ' .. at .. ' ' .. rank
+end

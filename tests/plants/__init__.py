@@ -1,1 +1,0 @@
-"""Defects planted in the package, which the tests have to find: `python -m tests.plants`."""

@@ -1,0 +1,124 @@
+"""`manage.py locks history`: what happened to a name in the last day."""
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings as django_settings
+from django.core.management import CommandError, call_command
+
+from django_redis_sync import Semaphore
+from django_redis_sync.operators.statistics import past_of
+from django_redis_sync.protocol.keys import group_keys, keys_of
+from django_redis_sync.protocol.scripts import CONSTANTS
+from tests.behaviour.both import eventually
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+PAIR = CONSTANTS["PAIR"]
+
+
+def locks(*words: str) -> str:
+    out = StringIO()
+    call_command("locks", *words, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def night(raw: redis.Redis) -> int:
+    """Write, as scripts count it, what happened 10 hours ago in one minute, and 20 hours ago in
+    another; return the minute now."""
+    keys = keys_of(django_settings.PREFIX, "exports")
+    minute = int(raw.time()[0]) // 60
+    fields: dict[str, Any] = {"tidied": minute - 700}
+    for ago, times in ((600, 1), (1200, 2)):
+        fields[f"{minute - ago}:g"] = 30 * times
+        fields[f"{minute - ago}:n"] = 7 * times
+        fields[f"{minute - ago}:r"] = (30 * PAIR + 30 * 10_000) * times
+        fields[f"{minute - ago}:w"] = (2 * PAIR + 5_000) * times
+        fields[f"{minute - ago}:p"] = 3 * times
+    fields[f"{minute - 1600}:g"] = 1000
+    raw.hset(keys.stats, mapping=fields)
+    return minute
+
+
+@pytest.fixture
+def exports(night: int) -> None:
+    """A grant now, which folds what is old."""
+    with Semaphore("exports", 3):
+        eventually(lambda: listed("exports"))
+
+
+@pytest.mark.usefixtures("exports")
+def test_history_reaches_back_a_day_by_the_quarter_of_an_hour(night: int, raw: Any) -> None:
+    found = past_of("exports", minutes=1440)
+    assert (15, 1440) == (found.step, len(found.rows) * found.step)
+    rows = {int(start.timestamp()) // 60: row for start, row in found.rows if row.granted}
+    for ago, times in ((600, 1), (1200, 2)):
+        row = rows[(night - ago) // 15 * 15]
+        assert (30 * times, 7 * times, 3 * times) == (row.granted, row.rejected, row.peak)
+        assert (2 * times, 5.0 * times) == (row.waited, row.wait_seconds)
+        assert (30 * times, 300.0 * times) == (row.released, row.held_seconds)
+    assert 91 + 1000 == found.ever.granted
+    stored = raw.hkeys(keys_of(django_settings.PREFIX, "exports").stats)
+    assert not {b"%d:g" % (night - ago) for ago in (600, 1200, 1600)} & {*stored}
+
+
+@pytest.mark.usefixtures("exports")
+def test_history_of_the_last_hours_is_by_the_minute() -> None:
+    found = past_of("exports", minutes=120)
+    assert (1, 120) == (found.step, len(found.rows))
+
+
+@pytest.mark.usefixtures("exports")
+def test_command_history_shows_the_time_asked_for_and_advises() -> None:
+    text = locks("history", "exports")
+    assert "Last 24 h: granted 97, of these after waiting 6" in text
+    assert "rejected 21" in text and "it is 3 now" in text
+    assert 4 == len(text.partition("\n\n")[2].splitlines())
+    text = locks("history", "exports", "--since", "12h")
+    assert "Last 12 h: granted 33" in text
+
+
+@pytest.mark.usefixtures("exports")
+def test_command_history_is_told_to_machines() -> None:
+    found = json.loads(locks("history", "exports", "--since", "1d", "--format", "json"))
+    assert ("exports", None, 1440, 15) == tuple(
+        found[key] for key in ("name", "key", "minutes", "step_minutes")
+    )
+    assert 21 == found["total"]["rejected"] == sum(row["rejected"] for row in found["rows"])
+    assert found["suggested_limit"] > 3
+
+
+def test_command_history_of_a_policy_is_that_of_all_keys() -> None:
+    with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
+        eventually(lambda: listed("api@1", "api@2"))
+        eventually(lambda: "granted 2" in locks("history", "api"))
+
+
+def test_command_history_refuses_an_unknown_name(settings: Any) -> None:
+    with pytest.raises(CommandError, match="Nothing is known") as caught:
+        locks("history", "exprots")
+    assert 3 == caught.value.returncode
+    with Semaphore("exports", 3):
+        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS": False}
+        with pytest.raises(CommandError, match="there is no history"):
+            locks("history", "exports")
+
+
+def test_command_history_says_how_far_it_reaches(settings: Any) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": 2}
+    with Semaphore("exports", 3):
+        assert "History reaches back 2 h 0 min." in locks("history", "exports")
+
+
+@pytest.mark.promise(25)
+def test_history_of_a_policy_reaches_back_as_far_as_that_of_a_name(raw: redis.Redis) -> None:
+    stats = group_keys(django_settings.PREFIX, "api")[2]
+    minute = int(raw.time()[0]) // 60
+    raw.hset(stats, mapping={"tidied": minute - 700, f"{minute - 600}:g": 30})
+    with Semaphore("api", 3, key="42"):
+        eventually(lambda: listed("api@42"))
+    eventually(lambda: "granted 31" in locks("history", "api"))

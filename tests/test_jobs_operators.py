@@ -1,0 +1,82 @@
+"""What operators see of jobs that are away, and what they can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import call_command
+
+from django_redis_sync import Semaphore, synchronized
+from django_redis_sync.locks.jobs import JobQueue
+from django_redis_sync.operators.actions import clear
+from django_redis_sync.operators.status import status_of
+
+pytestmark = pytest.mark.promise(33)
+
+
+class Queue:
+    """A task queue that delivers by hand."""
+
+    def __init__(self) -> None:
+        self.now: Any = None
+        self.sent: list[tuple[float, list[Any]]] = []
+        self.queue = JobQueue(lambda: self.now, self.again, lambda: "dropped")
+
+    def again(self, seconds: float, note: list[Any]) -> str:
+        self.sent.append((seconds, note))
+        return "later"
+
+    def deliver(self, function: Any, number: str, note: Any = None) -> Any:
+        self.now = (("tasks.export", number), note)
+        return function()
+
+
+@pytest.fixture
+def jobs(raw: redis.Redis) -> Queue:
+    return Queue()
+
+
+def exported(jobs: Queue, **options: Any) -> Any:
+    @synchronized("exports", 1, on_full=jobs.queue, **options)
+    def export() -> str:
+        return "ran"
+
+    return export
+
+
+def test_status_shows_jobs_that_are_away(jobs: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    export = exported(jobs)
+    with Semaphore("exports", 1):
+        assert "later" == jobs.deliver(export, "0123456789")
+        status = status_of("exports")
+        call_command("locks", "status", "exports")
+    (job,) = status.waiters
+    assert (1, 1, True) == (status.waiting, job.sendings, job.alive)
+    assert job.next_try is not None
+    assert job.next_try > job.since
+    assert {"label": "tasks.export[01234567]"} == job.label
+    assert "tasks.export[01234567]" in capsys.readouterr().out
+
+
+def test_an_operator_drops_a_job_that_is_away(jobs: Queue) -> None:
+    export = exported(jobs)
+    with Semaphore("exports", 1):
+        jobs.deliver(export, "1")
+        status = status_of("exports")
+        (cleared,) = clear(status, [status.waiters[0].id])
+        assert cleared.done
+        assert 0 == status_of("exports").waiting
+    assert "dropped" == jobs.deliver(export, "1", jobs.sent[-1][1])
+    assert "ran" == jobs.deliver(export, "2")
+
+
+def test_a_page_of_many_jobs_shows_the_first(jobs: Queue) -> None:
+    export = exported(jobs)
+    with Semaphore("exports", 1):
+        for number in range(230):
+            jobs.deliver(export, str(number))
+        status = status_of("exports")
+    assert (230, 200) == (status.waiting, len(status.waiters))
+    assert [*range(1, 201)] == [waiter.position for waiter in status.waiters]

@@ -1,0 +1,156 @@
+"""Pauses: they end by themselves, keep their time, and change nothing that is so already."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from io import StringIO
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+from django.core.management import CommandError, call_command
+
+from django_redis_sync import Lock, Semaphore
+from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators.names import marked
+from django_redis_sync.operators.status import status_of
+from tests.behaviour.both import eventually
+from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("fresh_keeper")
+
+
+def locks(*words: str) -> str:
+    out = StringIO()
+    call_command("locks", *words, stdout=out)
+    return out.getvalue()
+
+
+def enters(name: str, **options: Any) -> bool:
+    lease = Semaphore(name, 1, **options).acquire(blocking=False)
+    if lease is not None:
+        lease.release()
+    return lease is not None
+
+
+@pytest.mark.parametrize("key", [None, "42"])
+def test_a_pause_ends_by_itself_for_newcomers(key: str | None) -> None:
+    actions.pause("p", seconds=2.5)
+    paused_at = time.monotonic()
+    assert not enters("p", key=key)
+    eventually(lambda: enters("p", key=key))
+    assert time.monotonic() - paused_at > 2
+    assert not status_of("p", key).paused
+
+
+@pytest.mark.parametrize("key", [None, "42"])
+def test_a_pause_that_ends_admits_the_waiters(key: str | None) -> None:
+    actions.pause("p", seconds=1.5)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [
+            threads.submit(Semaphore("p", 2, key=key).acquire, blocking_timeout=60)
+            for _ in range(2)
+        ]
+        leases = [one.result(60) for one in waiting]
+    for lease in leases:
+        assert lease is not None
+        lease.release()
+
+
+def test_a_pause_that_ended_leaves_nothing_behind(raw: redis.Redis) -> None:
+    actions.pause("p", seconds=0.2)
+    assert [("p", None)] == marked()
+    eventually(lambda: not marked())
+    assert not raw.exists(f"{settings.PREFIX}:marks")
+    assert 0 < raw.pttl(f"{settings.PREFIX}:{{p}}:info") < 60_000
+
+
+def test_status_says_until_when_a_pause_lasts() -> None:
+    actions.pause("p", seconds=600)
+    until = status_of("p").paused_until
+    assert until is not None
+    left = until - datetime.now(timezone.utc)
+    assert timedelta(minutes=8) < left < timedelta(minutes=12)
+    actions.pause("q")
+    assert status_of("q").paused_until is None
+
+
+def test_pause_again_keeps_since_and_changes_the_end() -> None:
+    actions.pause("p")
+    since = status_of("p").paused_since
+    time.sleep(0.01)
+    assert [] == actions.pause("p")
+    assert since == status_of("p").paused_since
+    assert ["p"] == actions.pause("p", seconds=600)
+    assert since == status_of("p").paused_since
+    assert status_of("p").paused_until is not None
+    assert ["p"] == actions.pause("p")
+    assert (since, None) == (status_of("p").paused_since, status_of("p").paused_until)
+
+
+def test_an_action_that_changes_nothing_is_not_recorded() -> None:
+    with Lock("p"):
+        assert [] == actions.resume("p") == actions.reset("p")
+        assert ["p"] == actions.pause("p")
+        assert [] == actions.pause("p")
+        assert ["p"] == actions.resize("p", None, 3)
+        assert [] == actions.resize("p", None, 3)
+        assert ["resize", "pause"] == [one.what for one in audit.acts("p")]
+
+
+def test_the_record_says_until_when_it_was_paused() -> None:
+    actions.pause("p", seconds=600)
+    (act,) = audit.acts("p")
+    assert act.until == status_of("p").paused_until
+    assert act.text.startswith("paused until ")
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_pause_refuses_an_impossible_time(seconds: float) -> None:
+    with pytest.raises(ValueError, match="seconds must be"):
+        actions.pause("p", seconds=seconds)
+    assert not marked()
+
+
+# The command
+
+
+def test_command_pause_for_says_until_when() -> None:
+    with Lock("exports"):
+        eventually(lambda: listed("exports"))
+        text = locks("pause", "exports", "--for", "10m")
+        assert text.startswith("Paused exports until ")
+        assert "Paused" in locks("status", "exports") and "until" in locks("status", "exports")
+        until = status_of("exports").paused_until
+        assert until is not None
+        left = until - datetime.now(timezone.utc)
+        assert timedelta(minutes=8) < left < timedelta(minutes=12)
+
+
+@pytest.mark.parametrize("text", ["0", "ten", "5w", "-3m", "1.5h"])
+def test_command_pause_refuses_what_is_not_a_time(text: str) -> None:
+    with pytest.raises(CommandError):
+        locks("pause", "exports", "--create", "--for", text)
+
+
+@pytest.mark.parametrize("words", [("pause", "exprots"), ("resize", "exprots", "3")])
+def test_command_does_nothing_to_an_unknown_name(words: tuple[str, ...]) -> None:
+    with Lock("exports"):
+        eventually(lambda: listed("exports"))
+        with pytest.raises(CommandError, match=r"Did you mean exports\?") as caught:
+            locks(*words)
+    assert 3 == caught.value.returncode
+    assert [] == marked() == audit.acts()
+    assert "exprots" in locks(*words, "--create")
+    assert [("exprots", None)] == marked()
+
+
+def test_command_says_when_nothing_was_to_be_changed() -> None:
+    with Lock("exports"):
+        eventually(lambda: listed("exports"))
+        for words in (("resume", "exports"), ("resize", "exports", "--reset")):
+            assert "nothing was changed" in locks(*words)
+        locks("pause", "exports")
+        assert "nothing was changed" in locks("pause", "exports")
+    assert 1 == len(audit.acts())

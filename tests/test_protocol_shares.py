@@ -1,0 +1,551 @@
+"""Shares in the scripts: both limits, turns between shares, order within one, no idle permit.
+
+Random work on the model's Redis (`test_model` compares it with a real one). What each step may do
+is derived from what was asked for, not from what the scripts store of shares.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from django_redis_sync.protocol import scripts
+from django_redis_sync.protocol.keys import keys_of
+from tests.model.redis import ScriptError, Store, compiled
+from tests.support.workload import DEFAULTS, argv_of
+
+KEYS = keys_of("shares", "n")
+START = 1_700_000_000_000_000
+C = scripts.CONSTANTS
+
+
+class Name:
+    """A name with shares. `asked`: by token what its caller asked for, and when (a number)."""
+
+    def __init__(self, limit: int, lua: Mapping[str, str] = {}) -> None:
+        self.verbs, self.frozen, self.micros = compiled(tuple(lua.items())), (), START
+        self.limit, self.full, self.paused, self.number = limit, False, False, 0
+        self.asked: dict[str, dict[str, Any]] = {}
+        self.trail: list[Any] = []
+
+    def run(self, verb: str, **said: Any) -> Any:
+        store = Store(self.frozen, self.micros, self.full)
+        argv = argv_of(verb, {**DEFAULTS, **said})
+        try:
+            reply = self.verbs.run(store, verb, KEYS.declared, argv)
+        except ScriptError as error:
+            assert "OOM" in str(error), f"{verb} {said}: {error}"
+            reply = ["OOM"]
+        self.frozen = store.freeze()
+        self.micros += 10
+        self.trail.append((verb, said, reply))
+        return reply
+
+    def ask(self, share: str, bound: int, permits: int = 1, **said: Any) -> tuple[str, Any]:
+        """A new caller: its token, and the reply."""
+        self.number += 1
+        token = f"t{self.number}"
+        self.asked[token] = {
+            "share": share,
+            "bound": bound or 10**9,
+            "permits": permits,
+            "number": self.number,
+        }
+        said = {"how": "wait", "lease": 60_000, "limit": self.limit, **said}
+        said |= {"share": share, "share_limit": bound, "permits": permits}
+        return token, self.run("acquire", token=token, **said)
+
+    def again(self, token: str, **said: Any) -> Any:
+        return self.run("acquire", token=token, how="again", limit=self.limit, **said)
+
+    def release(self, token: str, how: str = "release", **said: Any) -> Any:
+        fence = self.info().get(token, "- 0").split(" ")[1]
+        return self.run("release", token=token, fence=fence, how=how, **said)
+
+    # What there is
+
+    def key(self, key: str) -> dict[str, Any]:
+        return dict(next((items for name, _, items, _ in self.frozen if name == key), ()))
+
+    def info(self) -> dict[str, str]:
+        return self.key(KEYS.info)
+
+    def queue(self) -> list[str]:
+        return [t for t, _ in sorted(self.key(KEYS.queue).items(), key=lambda row: row[::-1])]
+
+    def parked(self) -> list[str]:
+        return [member.split(" ")[-1] for member in sorted(self.key(KEYS.parked))]
+
+    def waiting(self) -> list[str]:
+        """The tokens that wait, in order of arrival."""
+        found = [t for t, text in self.info().items() if text.startswith("w ")]
+        return sorted(found, key=lambda t: self.asked[t]["number"])
+
+    def holding(self) -> dict[str, int]:
+        """The permits of each lease, by token; a kept one has its token behind a k."""
+        kept = ((t, self.asked.get(t) or self.asked[t[1:]]) for t in self.key(KEYS.leases))
+        return {t: one["permits"] for t, one in kept}
+
+    def use(self) -> Counter[str]:
+        of = {t: self.asked.get(t) or self.asked[t[1:]] for t in self.holding()}
+        return Counter(
+            {
+                s: sum(o["permits"] for o in of.values() if o["share"] == s)
+                for s in {o["share"] for o in of.values()}
+            }
+        )
+
+    def dead(self, token: str) -> bool:
+        return self.key(KEYS.waiters).get(token, 0) <= self.micros // 1000
+
+
+class Storm:
+    """Random work on a name, and what must be true after each step."""
+
+    def __init__(self, chance: random.Random, lua: Mapping[str, str] = {}) -> None:
+        self.chance = chance
+        self.name = Name(chance.randint(1, 6), lua)
+        self.shares = {f"s {i}": chance.randint(1, 4) for i in range(chance.randint(1, 5))}
+        self.shares["a%20b"] = 0  # without a limit
+        self.shares[""] = 2
+        self.sized = chance.random() < 0.3
+        self.entered: dict[str, int] = {}  # shares in the queue, since which step
+        self.got: dict[str, int] = {}  # by share, its newest turn
+        self.steps = self.turn = 0
+        self.words: set[str] = set()
+
+    def step(self) -> None:
+        chance, name = self.chance, self.name
+        self.steps += 1
+        name.micros += chance.choice([0, 0, 1, 700, 5000])
+        before = name.holding(), name.queue(), name.use(), name.waiting()
+        work = "ask release expire leave again die resize rebound shadow pause clear back"
+        weights = [9, 5, 1, 1.5, 3, 0.5, 0.2, 0.3, 0.3, 0.2, 0.3, 0.2]
+        what = chance.choices(work.split(), weights)[0]
+        token, word = getattr(self, what)()
+        self.words.add(word)
+        self.judge(what, token, word, *before)
+
+    # What happens
+
+    def ask(self, **said: Any) -> tuple[str, str]:
+        chance, name = self.chance, self.name
+        share = chance.choice([*self.shares])
+        bound = self.shares[share]
+        permits = chance.randint(1, min(2, bound or 2, name.limit)) if self.sized else 1
+        how = {"how": chance.choice(["wait", "wait", "wait", "try"]), **said}
+        channel = chance.choice(["-", "loop"])
+        token, reply = name.ask(share, bound, permits, channel=channel, **how)
+        return token, " ".join(reply[:2] if reply[0] == "no" else [reply[0], *reply[4:]])
+
+    def shadow(self) -> tuple[str, str]:
+        return self.ask(how="shadow")
+
+    def release(self) -> tuple[str, str]:
+        held = [t for t in self.name.holding() if t[0] != "k"]
+        if not held:
+            return "", ""
+        token = self.chance.choice(held)
+        hold = self.chance.choice([0, 0, 0, 30_000])
+        return token, self.name.release(token, hold=hold)[0]
+
+    def expire(self) -> tuple[str, str]:
+        """The first lease ends, while waiters go on asking."""
+        ends = sorted(self.name.key(KEYS.leases).values())
+        if not ends or ends[0] == float("inf"):
+            return "", ""
+        self.beat()
+        self.name.micros = max(self.name.micros, int(ends[0]) * 1000)
+        self.beat()
+        self.name.run("operate", how="poke")
+        return "", "poke"
+
+    def beat(self) -> None:
+        for token in self.name.waiting():
+            self.name.again(token)
+
+    def leave(self) -> tuple[str, str]:
+        tokens = self.name.waiting()
+        if not tokens:
+            return "", ""
+        token = self.chance.choice(tokens)
+        return token, self.name.release(token, self.chance.choice(["undo", "giveup"]))[0]
+
+    def again(self) -> tuple[str, str]:
+        tokens = self.name.waiting()
+        if not tokens:
+            return "", ""
+        token = self.chance.choice(tokens)
+        return token, self.name.again(token)[0]
+
+    def die(self) -> tuple[str, str]:
+        """Some waiters ask no more, and the others find that out."""
+        tokens = self.name.waiting()
+        dead = set(self.chance.sample(tokens, min(len(tokens), 3)))
+        for _ in range(7):
+            self.name.micros += 1_000_000
+            for token in self.name.waiting():
+                if token not in dead:
+                    self.name.again(token)
+        self.name.run("operate", how="poke")
+        return "", "died"
+
+    def resize(self) -> tuple[str, str]:
+        self.name.limit = self.chance.randint(1, 6)
+        self.name.run("operate", how="resize", value=self.name.limit)
+        return "", "resized"
+
+    def rebound(self) -> tuple[str, str]:
+        share = self.chance.choice([*self.shares])
+        self.shares[share] = self.chance.randint(1 if share == "" else 0, 4)
+        return "", ""
+
+    def pause(self) -> tuple[str, str]:
+        self.name.paused = not self.name.paused
+        self.name.run("operate", how="pause" if self.name.paused else "resume")
+        return "", "paused"
+
+    def clear(self) -> tuple[str, str]:
+        tokens = [*self.name.waiting(), *self.name.holding()]
+        token = self.chance.choice(tokens) if tokens else ""
+        if token:
+            self.name.run("clear", token=token)
+        return token, "cleared"
+
+    def back(self) -> tuple[str, str]:
+        self.name.micros -= 3000
+        return "", "back"
+
+    # What must be true
+
+    def judge(
+        self,
+        what: str,
+        asked: str,
+        word: str,
+        held_before: dict[str, int],
+        queue_before: list[str],
+        use_before: Counter[str],
+        waiting_before: list[str],
+    ) -> None:
+        name = self.name
+        info, queue, parked = name.info(), name.queue(), name.parked()
+        waiting, use = name.waiting(), name.use()
+        of = name.asked
+        assert sorted(queue + parked) == sorted(waiting), f"{queue} {parked} {waiting}"
+        ring = [of[t]["share"] for t in queue]
+        assert len(set(ring)) == len(ring), "two waiters of one share are in the queue"
+        if what in ("die", "expire"):  # many scripts, and turns between them
+            self.entered.clear()
+        # Grants, in their order.
+        used = 0 if what in ("release", "clear", "expire", "die") else sum(held_before.values())
+        fresh = [t for t in name.holding() if t not in held_before and t[0] != "k"]
+        fresh.sort(key=lambda t: int(info[t].split(" ")[1]))
+        shadow = what == "shadow" and asked in fresh
+        for t in fresh:
+            share = of[t]["share"]
+            assert not name.paused or shadow, "granted while paused"
+            if t == asked and t not in waiting_before:
+                if not shadow:
+                    assert not set(queue_before) & set(queue), "a newcomer passed the queue"
+                    own = [w for w in waiting_before if of[w]["share"] == share and w in waiting]
+                    assert not own, "a newcomer passed its share"
+                continue
+            earlier = [w for w in waiting if of[w]["share"] == share and w != t]
+            assert all(of[w]["number"] > of[t]["number"] or name.dead(w) for w in earlier), "order"
+            self.turn += 1
+            for other, since in self.entered.items():
+                if other != share and other in ring and since < self.got.get(share, 0):
+                    newest = self.got.get(other, 0)
+                    assert newest > self.got[share], f"{share} had two turns while {other} waited"
+            self.got[share] = self.turn
+        if fresh and not shadow:
+            assert sum(name.holding().values()) <= max(name.limit, used), "above the limit"
+        for t in () if shadow else fresh:
+            share = of[t]["share"]
+            most = max(of[t]["bound"], 0)
+            others = [o for o in fresh if of[o]["share"] == share and o != t]
+            assert use[share] <= most or others or use[share] <= use_before[share], "share_limit"
+        # A share whose first fits is in the queue, and the head of the queue fits not.
+        for share in {of[t]["share"] for t in waiting}:
+            first = next(t for t in waiting if of[t]["share"] == share)
+            fits = use[share] + of[first]["permits"] <= of[first]["bound"]
+            if fits:
+                assert share in ring, f"{share} could take a permit, and is not in the queue"
+            if share in ring:
+                assert queue[ring.index(share)] == first, "not its first is in the queue"
+        if queue and not name.paused:
+            head = of[queue[0]]
+            free = sum(name.holding().values()) + head["permits"] <= name.limit
+            fits = use[head["share"]] + head["permits"] <= head["bound"]
+            assert what in ("rebound", "back", "") or not (free and fits), "a permit is idle"
+        # What is stored of shares.
+        stored = {k[1:]: v.split(" ") for k, v in info.items() if k.startswith("/")}
+        busy = {s.replace("%", "%25").replace(" ", "%20") for s in {*use, *ring}}
+        assert set(stored) == busy, f"{stored} {busy}"
+        for share in {*use, *ring}:
+            since, held, first = stored[share.replace("%", "%25").replace(" ", "%20")]
+            assert int(held) * (since == info["#shares"]) == use[share], f"{share}: {held} {use}"
+            assert first == (queue[ring.index(share)] if share in ring else ""), "first"
+        expiries = {key: expiry for key, *_, expiry in name.frozen if key != KEYS.stats}
+        if parked:
+            assert expiries[KEYS.parked] == expiries[KEYS.info], "the parked key does not expire"
+        for share in [*self.entered]:
+            if share not in ring:
+                del self.entered[share]
+        for share in ring:
+            self.entered.setdefault(share, self.turn)
+
+    def finish(self) -> None:
+        """All give up what they have, and nothing of a share is left."""
+        name = self.name
+        if name.paused:
+            self.pause()
+        while name.waiting() or name.holding():
+            for token in [*name.waiting(), *name.holding()]:
+                name.run("clear", token=token)
+        left = [field for field in name.info() if field.startswith("/")]
+        assert not left and not name.key(KEYS.parked) and not name.key(KEYS.queue)
+
+
+def storm(seeds: range, steps: int, lua: Mapping[str, str] = {}) -> set[str]:
+    words = set[str]()
+    for seed in seeds:
+        one = Storm(random.Random(seed), lua)
+        try:
+            for _ in range(steps):
+                one.step()
+            one.finish()
+        except AssertionError as error:
+            trail = "\n".join(map(str, one.name.trail[-12:]))
+            raise AssertionError(f"seed {seed}, step {one.steps}: {error}\n{trail}") from error
+        words |= one.words
+    return words
+
+
+@pytest.mark.promise(1)
+@pytest.mark.promise(2)
+@pytest.mark.parametrize("part", range(4))
+def test_both_limits_hold_shares_take_turns_and_no_permit_is_idle(part: int) -> None:
+    words = storm(range(part * 15, part * 15 + 15), 200)
+    assert words >= {"ok", "wait", "no full", "no share", "resized", "paused"}
+
+
+#: The storms that meet rare ones.
+SEEDS = {"a newcomer passes the parked ones of its share": range(61, 62)}
+
+DEFECTS = {
+    "the share's limit is not looked at on entry": {
+        "local fitting, last = share_fits(held, many, bound), nil": (
+            "local fitting, last = true, nil"
+        )
+    },
+    "a head above its limit is not parked": {"    elseif over then\n": "    elseif false then\n"},
+    "the next of a share goes to the head of the queue": {
+        "first = call_up(name, share, held, false)\n  end": (
+            "first = call_up(name, share, held, '1')\n  end"
+        )
+    },
+    "a share that gives back calls nobody up": {
+        "first = call_up(name, share, held, ticket)": "first = ended and '' or ''"
+    },
+    "a newcomer passes the parked ones of its share": {
+        "free and fitting and queued == 0 and not last": "free and fitting and queued == 0"
+    },
+    "a newcomer passes the queue": {
+        "free and fitting and queued == 0 and not last": "free and fitting and not last"
+    },
+    "all of a share enter the queue": {
+        "if fitting and first == '' and not last then": "if fitting then"
+    },
+    "one with waiters of its share ahead enters the queue": {
+        "if fitting and first == '' and not last then": "if fitting and first == '' then"
+    },
+    "something is kept of an idle share": {"if held == 0 and first == '' then": "if false then"},
+    "a released lease still counts for its share": {
+        "held = math.max(0, held - weight(": "held = math.max(0, held - 0 * weight("
+    },
+    "two permits count as one": {
+        "held = held + weight(permits)\n": "held = held + 1\n",
+    },
+    "the parked key does not expire": {"      set_expiry(name, PARKED, expiry)\n": ""},
+    "the wrong limit is named": {
+        "  count(name, 'n', 1)\n  return answer_no(name, 'share '": (
+            "  count(name, 'n', 1)\n  return answer_no(name, 'full '"
+        )
+    },
+    "a parked waiter that leaves is left behind": {
+        "redis.call('ZREM', PARKED, parked_as(share, arrival or 0, t))": "local _ = arrival"
+    },
+}
+
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_storm_finds_it_when(name: str) -> None:
+    with pytest.raises(AssertionError, match=r"seed|words"):
+        words = storm(SEEDS.get(name, range(40)), 200, DEFECTS[name])
+        assert "no share" in words, "words"
+
+
+@pytest.mark.promise(22)
+def test_shadow_mode_names_the_limit_that_would_have_refused() -> None:
+    name = Name(2)
+    assert ["ok"] == name.ask("a", 1, how="shadow")[1][:1]
+    assert "share" == name.ask("a", 1, how="shadow")[1][-1]
+    assert "full" == name.ask("b", 1, how="shadow")[1][-1]
+    name.run("operate", how="pause")
+    assert "paused" == name.ask("a", 1, how="shadow")[1][-1]
+
+
+def places(name: Name) -> tuple[list[str], list[str]]:
+    return name.queue(), name.parked()
+
+
+def waiting_behind(name: Name) -> None:
+    """Share a has its limit, with t3 and t4 behind; b waits in the queue for the second permit."""
+    for share in ("a", "b", "a", "a", "b", "b"):
+        name.ask(share, 1 if share == "a" else 2)
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize("part", ["queue", "parked", "leases", "info"])
+def test_a_lost_key_is_made_up_for_by_those_that_ask_again(part: str) -> None:
+    name = Name(2)
+    waiting_behind(name)
+    assert (["t5"], ["t3", "t4", "t6"]) == places(name)
+    lost = getattr(KEYS, part)
+    name.frozen = tuple(row for row in name.frozen if row[0] != lost)
+    got, tokens = set[str](), {f"t{n}": n for n in range(3, 7)}
+    for _ in range(200):
+        name.micros += 500_000
+        for token, of in list(tokens.items()):
+            how = "again" if token in name.info() else "wait"
+            share, bound = name.asked[f"t{of}"]["share"], name.asked[f"t{of}"]["bound"]
+            if token in name.key(KEYS.leases):
+                got.add(f"t{of}")
+                name.release(token)
+                del tokens[token]
+                continue
+            asking = {"share": share, "share_limit": bound, "limit": 2, "lease": 2000}
+            word = name.run("acquire", token=token, how=how, **asking)[0]
+            if word == "gone":  # as a client does, it starts over
+                del tokens[token]
+                name.number += 1
+                name.asked[f"t{name.number}"] = name.asked[f"t{of}"]
+                tokens[f"t{name.number}"] = of
+        for token in list(name.holding()):
+            if token in ("t1", "t2"):
+                name.release(token)
+    assert {"t3", "t4", "t5", "t6"} == got
+    assert not [field for field in name.info() if field.startswith("/")]
+
+
+@pytest.mark.promise(14)
+def test_with_the_memory_full_only_newcomers_are_denied() -> None:
+    name = Name(2)
+    waiting_behind(name)
+    name.full = True
+    assert ["OOM"] == name.ask("c", 1)[1] == name.ask("a", 1)[1]
+    for token in ("t3", "t5"):
+        assert "wait" == name.again(token)[0]
+    assert ["ok"] == name.release("t1")
+    assert "t3" not in name.waiting() or "t5" not in name.waiting()
+    assert ["ok"] == name.release("t2")
+    assert {"t3", "t5"} == set(name.holding())
+
+
+@pytest.mark.promise(14)
+def test_with_the_memory_full_a_heartbeat_repairs_a_share() -> None:
+    name = Name(2)
+    for share in "abb":
+        name.ask(share, 2)
+    assert (["t3"], []) == places(name)
+    name.frozen = tuple(row for row in name.frozen if row[0] != KEYS.queue)
+    name.full = True
+    assert ["gone"] == name.again("t3")
+
+
+@pytest.mark.promise(1)
+def test_max_waiters_counts_the_queue_and_those_behind() -> None:
+    name = Name(1)
+    for share in "aabb":
+        name.ask(share, 1)
+    assert ["no", "full", "3"] == name.ask("c", 1, max_waiters=3)[1][:3]
+    assert "wait" == name.ask("c", 1, max_waiters=4)[1][0]
+
+
+@pytest.mark.promise(1)
+def test_a_plain_caller_waits_in_the_common_share() -> None:
+    name = Name(2)
+    name.ask("a", 1)
+    name.ask("a", 1)
+    assert "ok" == name.ask("", 0)[1][0]
+    assert "wait" == name.ask("", 0)[1][0] == name.ask("", 0)[1][0]
+    assert (["t4"], ["t5", "t2"]) == places(name)
+
+
+# The work of a script
+
+
+class _Counting(Store):
+    """Counts its commands."""
+
+    ran = 0
+
+    def call(self, *args: Any) -> Any:
+        self.ran += 1
+        return super().call(*args)
+
+
+def crowded(waiters: int, shares: int) -> Name:
+    """A name of which each share has its limit of one, and all others wait. It is built up as the
+    scripts would, since they take long for so many on the model's Redis."""
+    name = Name(shares)
+    for number in range(shares):
+        name.ask(f"s{number}", 1)
+    rank, info = [], dict(name.info())
+    for number in range(waiters):
+        token, share = f"w{number}", f"s{number % shares}"
+        terms = f"1 {shares} - /1/{share} "
+        info[token] = f"w {name.micros + number} 60000 {terms}"
+        rank.append((f"{share} {name.micros + number:016d} {token}", 0.0))
+        name.asked[token] = {"share": share, "bound": 1, "permits": 1, "number": 10**6 + number}
+    far = name.micros // 1000 + 10**6
+    alive = tuple((f"w{number}", float(far)) for number in range(waiters))
+    frozen = [row for row in name.frozen if row[0] != KEYS.info]
+    frozen += [(KEYS.info, "h", tuple(info.items()), far), (KEYS.parked, "z", tuple(rank), far)]
+    frozen += [(KEYS.waiters, "z", alive, far)]
+    name.frozen, name.micros = tuple(sorted(frozen)), name.micros + waiters + 10
+    return name
+
+
+def commands(name: Name, verb: str, **said: Any) -> int:
+    """How many commands a script takes, without keeping what it did."""
+    store = _Counting(name.frozen, name.micros)
+    name.verbs.run(store, verb, KEYS.declared, argv_of(verb, {**DEFAULTS, **said}))
+    return store.ran
+
+
+@pytest.mark.promise(31)
+@pytest.mark.parametrize(("waiters", "shares"), [(100, 10), (1000, 10), (10_000, 1000)])
+def test_the_work_of_a_script_does_not_grow_with_waiters_and_shares(
+    waiters: int, shares: int
+) -> None:
+    name = crowded(waiters, shares)
+    asking = {"how": "wait", "lease": 60_000, "limit": shares, "share_limit": 1}
+    fence = name.info()["t2"].split(" ")[1]
+    work = [
+        commands(name, "acquire", token="new", share="new", **asking),
+        commands(name, "acquire", token="new", share="s1", **asking),
+        commands(name, "acquire", token="new", share="s1", **asking | {"how": "try"}),
+        commands(name, "acquire", token=f"w{waiters - 1}", **asking | {"how": "again"}),
+        commands(name, "release", token="t2", how="release", fence=fence),
+    ]
+    assert all(n <= most for n, most in zip(work, (21, 19, 13, 14, 36), strict=True)), work
+    name.release("t1", hold=0)
+    assert "w0" in name.holding()

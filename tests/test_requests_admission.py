@@ -1,0 +1,734 @@
+"""Which requests are admitted, in which order, for how long they wait, and how each is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpResponse
+from django.test import AsyncRequestFactory, RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
+
+from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
+from django_redis_sync.engine.renewal import renewer
+from django_redis_sync.limits import identity
+from django_redis_sync.limits.decorator import marks_of, name_of
+from django_redis_sync.limits.local import local_limiter
+from django_redis_sync.limits.response import Hold
+from django_redis_sync.limits.routes import Route, admissions_of
+from django_redis_sync.limits.semaphore import WaitSlots, tasks, threads
+from django_redis_sync.middleware import (
+    ConcurrencyLimitMiddleware,
+    _is_of_admin,
+    is_atomic,
+    policies_of,
+)
+from django_redis_sync.operators.actions import pause, resume
+from django_redis_sync.operators.history import histories
+from django_redis_sync.signals import acquire_rejected
+from tests.behaviour.both import eventually
+from tests.support.interrupting import ADMISSION, handles_signals, interruptions
+
+pytestmark = pytest.mark.usefixtures("clean_redis")
+REQUESTS = RequestFactory()
+BOTH = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
+
+
+def request_of(**meta: Any) -> Any:
+    return REQUESTS.get("/", **meta)
+
+
+def limited(
+    *decorators: Callable[[Any], Any],
+    asgi: bool = False,
+    body: Callable[[], Any] = lambda: None,
+) -> Callable[[Any], HttpResponse]:
+    """Return a view below `decorators`, outermost first, that is called in sync code."""
+
+    def view(request: Any) -> HttpResponse:
+        body()
+        return HttpResponse()
+
+    async def aview(request: Any) -> HttpResponse:
+        return await asyncio.to_thread(view, request)
+
+    made: Any = aview if asgi else view
+    for decorate in reversed(decorators):
+        made = decorate(made)
+    return (lambda request: asyncio.run(made(request))) if asgi else made
+
+
+def in_use(name: str, limit: int = 1) -> int:
+    return Semaphore(name, limit).status().in_use
+
+
+def give(settings: Any, **requests: Any) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": requests}
+
+
+@contextmanager
+def occupied(name: str, seconds: float) -> Iterator[None]:
+    """Hold a permit in another thread, for `seconds` from here on."""
+    lease = Semaphore(name, 1).acquire()
+    assert lease
+    timer = threading.Timer(seconds, lease.release)
+    timer.start()
+    yield
+    timer.join()
+
+
+# One place, one order, one waiting budget
+
+
+def functions(first: str, second: str, **options: Any) -> Any:
+    return limited(
+        semaphore_required(first, **options),
+        semaphore_required(second, **options),
+        body=lambda: time.sleep(0.02),
+    )
+
+
+class Report(View):
+    def get(self, request: Any) -> HttpResponse:
+        time.sleep(0.02)
+        return HttpResponse()
+
+
+def methods(first: str, second: str, **options: Any) -> Any:
+    both = [semaphore_required(first, **options), semaphore_required(second, **options)]
+    return method_decorator(both, name="dispatch")(type("Both", (Report,), {})).as_view()
+
+
+def with_mixin(second: str, **options: Any) -> Any:
+    attributes = {f"semaphore_{option}": value for option, value in options.items()}
+    attributes["semaphore_name"] = second
+    return type("Mixed", (SemaphoreRequiredMixin, Report), attributes)
+
+
+def mixin_inside(first: str, second: str, **options: Any) -> Any:
+    decorate = method_decorator(semaphore_required(first, **options), name="dispatch")
+    return decorate(with_mixin(second, **options)).as_view()
+
+
+def mixin_in_urls(first: str, second: str, **options: Any) -> Any:
+    return semaphore_required(first, **options)(with_mixin(second, **options).as_view())
+
+
+def keyed(first: str, second: str, **options: Any) -> Any:
+    """Two limits of one name, where `a` is the one by key."""
+    stack = {
+        "a": semaphore_required("x", key=lambda request: "7", **options),
+        "b": semaphore_required("x", **options),
+    }
+    return limited(stack[first], stack[second], body=lambda: time.sleep(0.02))
+
+
+PLACES = [functions, methods, mixin_inside, mixin_in_urls, keyed]
+
+
+@pytest.mark.promise(21)
+@pytest.mark.parametrize("declare", PLACES)
+def test_views_that_stack_limits_in_opposite_order_never_wait_for_each_other(
+    declare: Any, settings: Any
+) -> None:
+    give(settings, max_waiting_threads=None)
+    options = {"limit": 1, "blocking_timeout": 20}
+    views = [declare("a", "b", **options), declare("b", "a", **options)]
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(8):
+            answers = threads.map(lambda view: view(request_of()).status_code, views)
+            assert [200, 200] == [*answers]
+    assert (0, 0) == (in_use("a"), in_use("b"))
+
+
+@pytest.mark.promise(21)
+@BOTH
+def test_admission_takes_nothing_if_one_of_the_limits_of_a_place_is_full(asgi: bool) -> None:
+    inside: list[int] = []
+    view = limited(
+        semaphore_required("b", 1),
+        semaphore_required("a", 1),
+        asgi=asgi,
+        body=lambda: inside.extend([in_use("a"), in_use("b")]),
+    )
+    assert 200 == view(request_of()).status_code
+    with Semaphore("b", 1):
+        assert 503 == view(request_of()).status_code
+        assert 0 == in_use("a")
+    assert [1, 1] == inside
+    assert (0, 0) == (in_use("a"), in_use("b"))
+
+
+@pytest.mark.promise(21)
+def test_limit_is_not_taken_before_the_place_that_declares_it() -> None:
+    seen: list[int] = []
+
+    def login(view: Any) -> Any:
+        def checks(request: Any) -> HttpResponse:
+            seen.extend([in_use("a"), in_use("z")])
+            return view(request)
+
+        return checks
+
+    view = limited(semaphore_required("z", 1), login, semaphore_required("a", 1))
+    assert 200 == view(request_of()).status_code
+    assert [0, 1] == seen
+
+
+@pytest.mark.promise(21)
+def test_decorator_copied_by_another_decorator_is_not_taken_with_the_outer_one() -> None:
+    """functools.wraps copies the attributes of a view."""
+    before_login: list[int] = []
+
+    def login(view: Any) -> Any:
+        @wraps(view)
+        def checks(request: Any) -> HttpResponse:
+            before_login.append(in_use("a"))
+            return view(request)
+
+        return checks
+
+    view = limited(semaphore_required("z", 1), login, semaphore_required("a", 1))
+    assert 200 == view(request_of()).status_code
+    assert [0] == before_login
+
+
+@pytest.mark.promise(21)
+@BOTH
+@pytest.mark.parametrize("apart", [False, True], ids=["one place", "two places"])
+def test_limits_of_a_view_wait_together_at_most_for_the_longest_timeout(
+    apart: bool, asgi: bool
+) -> None:
+    between = [lambda view: lambda request: view(request)] if apart and not asgi else []
+    options: Any = {"limit": 1, "blocking_timeout": 4}
+    outer, inner = semaphore_required("a", **options), semaphore_required("b", **options)
+    view = limited(outer, *between, inner, asgi=asgi)
+    with Semaphore("b", 1), occupied("a", 2.5):
+        start = time.monotonic()
+        assert 503 == view(request_of()).status_code
+        assert 3.5 < time.monotonic() - start < 6.4  # and not 2.5 + 4
+    assert (0, 0) == (in_use("a"), in_use("b"))
+
+
+@pytest.mark.promise(21)
+def test_limit_waits_for_its_own_timeout_at_most() -> None:
+    view = limited(
+        semaphore_required("a", limit=1, blocking_timeout=0.1),
+        semaphore_required("b", limit=1, blocking_timeout=30),
+    )
+    with Semaphore("a", 1):
+        start = time.monotonic()
+        assert 503 == view(request_of()).status_code
+        assert time.monotonic() - start < 10
+
+
+@pytest.mark.promise(21)
+def test_admissions_of_a_route_name_what_is_taken_together(settings: Any) -> None:
+    """`check` warns of views whose limits stand apart in opposite order."""
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"v": {"name": "e", "limit": 1}}}
+
+    def passes(view: Any) -> Any:
+        return lambda request: view(request)
+
+    def names(view: Any, atomic: bool = False) -> list[list[list[str]]]:
+        ways = admissions_of(Route("v", view), atomic=atomic)
+        return [[[policy.name for policy in group] for group in way] for way in ways]
+
+    a, b = semaphore_required("a", limit=1), semaphore_required("b", limit=1)
+    plain = limited()
+    assert [[["e"]]] == names(plain)
+    assert [[["e"], ["a", "b"]]] == names(b(a(plain)))
+    apart = passes(a(plain))
+    apart.__wrapped__ = a(plain)
+    assert [[["e"], ["b"], ["a"]]] == names(b(apart))
+    assert [[["a", "b", "e"]]] == names(b(apart), atomic=True)
+    options = {"limit": 1}
+    for declare in (mixin_inside, mixin_in_urls):
+        assert [[["e"], ["a", "b"]]] == names(declare("b", "a", **options)), declare
+
+    class Pages(View):
+        @method_decorator(a)
+        def get(self, request: Any) -> HttpResponse:
+            return HttpResponse()
+
+        post = a(b(get))
+
+    ways = names(b(Pages.as_view()))
+    assert [["e"], ["b"], ["a"]] in ways and [["e"], ["b"], ["a", "b"], ["a"]] in ways
+
+
+# One request, one outcome
+
+
+def outcomes(name: str, key: str | None = None) -> dict[str, int]:
+    """What Redis has counted of those who asked."""
+    (history,) = histories([(name, key)])
+    kinds = ("granted", "waited", "rejected", "timed_out", "shadow_rejected")
+    return {kind: n for kind in kinds if (n := getattr(history.total, kind))}
+
+
+@pytest.mark.promise(22)
+@BOTH
+def test_each_request_is_counted_with_one_outcome(asgi: bool, settings: Any) -> None:
+    give(settings, max_waiting_threads=1, max_waiting_tasks=1)
+    short = limited(semaphore_required("one", limit=1, blocking_timeout=0.2), asgi=asgi)
+    patient = limited(semaphore_required("one", limit=1, blocking_timeout=20), asgi=asgi)
+    at_once = limited(semaphore_required("one", limit=1), asgi=asgi)
+    assert 200 == patient(request_of()).status_code  # granted
+    with ThreadPoolExecutor(1) as pool:
+        with Semaphore("one", 1):  # granted
+            assert 503 == at_once(request_of()).status_code  # rejected
+            for _ in range(3):  # timed out, then rejected: the queue is known to be slow
+                assert 503 == short(request_of()).status_code
+            waiting = pool.submit(patient, request_of())  # waited
+            slots = tasks if asgi else threads
+            eventually(lambda: slots.full(request_of()))
+            for _ in range(2):  # rejected: no more may wait in this process
+                assert 503 == patient(request_of()).status_code
+        assert 200 == waiting.result().status_code
+    found = outcomes("one")
+    assert (2, 1) == (found.pop("granted"), found.pop("waited"))
+    assert 6 == sum(found.values()) and {"rejected", "timed_out"} == found.keys()
+
+
+@pytest.mark.promise(22)
+@BOTH
+def test_shadow_mode_counts_each_request_once(asgi: bool, rejections: list[Any]) -> None:
+    view = limited(semaphore_required("one", limit=1, enforce=False, blocking_timeout=9), asgi=asgi)
+    assert 200 == view(request_of()).status_code
+    with Semaphore("one", 1):
+        assert 200 == view(request_of()).status_code
+    assert {"granted": 2, "shadow_rejected": 1} == outcomes("one")
+    assert [("full", False)] == [(one["refusal"].reason, one["enforced"]) for one in rejections]
+
+
+@pytest.mark.promise(22)
+def test_crowd_that_waits_and_gets_in_is_never_counted_as_rejected(settings: Any) -> None:
+    give(settings, max_waiting_threads=None)
+    view = limited(
+        semaphore_required("one", limit=2, blocking_timeout=60), body=lambda: time.sleep(0.01)
+    )
+    with ThreadPoolExecutor(12) as pool:
+        assert {200} == set(pool.map(lambda _: view(request_of()).status_code, range(60)))
+    found = outcomes("one")
+    assert {"granted", "waited"} >= found.keys() and 60 == sum(found.values())
+
+
+@pytest.mark.promise(19)
+@pytest.mark.parametrize("options", [{}, {"blocking_timeout": 0.3}], ids=str)
+@pytest.mark.parametrize("key", [None, "7"])
+@BOTH
+def test_paused_limit_answers_503_for_that_reason(
+    key: str | None, options: Any, asgi: bool, rejections: list[Any]
+) -> None:
+    by_key = {} if key is None else {"key": lambda request: key}
+    view = limited(semaphore_required("one", limit=1, **by_key, **options), asgi=asgi)
+    assert 200 == view(request_of()).status_code
+    pause("one")
+    for _ in range(2):
+        assert 503 == view(request_of()).status_code
+    assert ["paused"] * 2 == [one["refusal"].reason for one in rejections]
+    resume("one")
+    assert 200 == view(request_of()).status_code
+    digest = None if key is None else identity.of_value(key)
+    assert {"granted": 2, "rejected": 2} == outcomes("one", digest)
+
+
+@pytest.mark.promise(19)
+def test_paused_limit_stays_the_reason_if_no_thread_may_wait(
+    rejections: list[Any], settings: Any
+) -> None:
+    give(settings, max_waiting_threads=0)
+    view = limited(semaphore_required("one", limit=1, blocking_timeout=9))
+    assert 200 == view(request_of()).status_code
+    pause("one")
+    assert 503 == view(request_of()).status_code
+    assert ["paused"] == [one["refusal"].reason for one in rejections]
+
+
+@pytest.mark.promise(19)
+@BOTH
+def test_rejection_names_the_setting_if_too_many_requests_of_a_process_wait(
+    asgi: bool, rejections: list[Any], settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    option = "max_waiting_tasks" if asgi else "max_waiting_threads"
+    give(settings, **{option: 0})
+    view = limited(semaphore_required("exports", limit=1, blocking_timeout=30), asgi=asgi)
+    with caplog.at_level(logging.INFO, "django_redis_sync"), Semaphore("exports", 1):
+        assert 503 == view(REQUESTS.get("/export/")).status_code
+    assert [option] == [one["refusal"].reason for one in rejections]
+    text = f"all permits are taken, and this process has reached {option}"
+    assert [f"rejected /export/: {text} (limit 'exports')"] == caplog.messages
+
+
+def test_wait_is_cut_short_if_another_request_took_the_last_slot(
+    rejections: list[Any], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found it free, before either waited."""
+    give(settings, max_waiting_threads=0)
+    monkeypatch.setattr(threads, "full", lambda request: False)
+    view = limited(semaphore_required("one", limit=1, blocking_timeout=30))
+    with Semaphore("one", 1):
+        start = time.monotonic()
+        assert 503 == view(request_of()).status_code
+        assert time.monotonic() - start < 15
+        assert 0 == Semaphore("one", 1).status().waiting
+    assert ["max_waiting_threads"] == [one["refusal"].reason for one in rejections]
+    assert {"granted": 1, "timed_out": 1} == outcomes("one")
+
+
+class Waiter:
+    """In the place of a request that waits."""
+
+
+def test_sync_views_under_asgi_may_wait_in_more_threads(settings: Any) -> None:
+    give(settings)
+    slots = WaitSlots("max_waiting_threads")
+    wsgi, asgi = request_of(), AsyncRequestFactory().get("/")
+    assert isinstance(asgi, ASGIRequest)
+    waiters = [Waiter() for _ in range(30)]
+    assert 2 == sum(slots.take(one, wsgi) for one in waiters)
+    assert 18 == sum(slots.take(one, asgi) for one in waiters[2:])
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 30), (0, 0), (3, 3), ("auto", 2)])
+def test_max_waiting_threads_may_be_any_number_or_none(
+    given: Any, expected: int, settings: Any
+) -> None:
+    give(settings, max_waiting_threads=given)
+    slots = WaitSlots("max_waiting_threads")
+    waiters = [Waiter() for _ in range(30)]
+    assert expected == sum(slots.take(one, request_of()) for one in waiters)
+    del waiters  # however a wait ends, its slot is free again
+    assert expected == 0 or slots.take(Waiter(), request_of())
+
+
+# What the project's own code gets, and is told
+
+
+@BOTH
+def test_callables_of_a_policy_may_be_async_and_get_the_request_of_the_view(asgi: bool) -> None:
+    asked: list[Any] = []
+
+    def gives(value: Any) -> Any:
+        async def later(request: Any) -> Any:
+            asked.append(request)
+            return value
+
+        return later if asgi else lambda request: later(request)
+
+    view = limited(
+        semaphore_required("x", limit=gives(3), key=gives("k"), when=gives(True)), asgi=asgi
+    )
+    seen = SimpleNamespace(_request=request_of())  # as Django REST framework wraps it
+    assert 200 == view(seen).status_code
+    assert [seen] * 3 == asked
+    assert {"granted": 1} == outcomes("x", identity.of_value("k"))
+
+
+@BOTH
+def test_key_user_uses_the_address_of_anonymous_users(asgi: bool) -> None:
+    """Also if a middleware of the project sets the user, and no `auser`."""
+    view = limited(semaphore_required("x", limit=1, key="user"), asgi=asgi)
+    request = request_of(REMOTE_ADDR="10.0.0.1")
+    for pk, key in ((None, identity.digest("ip", "10.0.0.1")), (42, "42")):
+        request.user = SimpleNamespace(pk=pk)
+        assert 200 == view(request).status_code
+        assert {"granted": 1} == outcomes("x", key)
+
+
+def test_async_code_asks_django_for_the_user_with_auser() -> None:
+    async def auser() -> User:
+        return User(pk=8)
+
+    request = request_of()
+    request.auser = auser
+    view = limited(semaphore_required("x", limit=1, key="user"), asgi=True)
+    assert 200 == view(request).status_code
+    assert {"granted": 1} == outcomes("x", "8")
+
+
+def test_key_user_without_a_user_is_a_configuration_error() -> None:
+    view = limited(semaphore_required("x", limit=1, key="user"))
+    with pytest.raises(ImproperlyConfigured, match="AuthenticationMiddleware"):
+        view(request_of())
+
+
+def test_label_has_the_view_the_user_and_the_request_id() -> None:
+    labels: list[Any] = []
+    view = limited(
+        semaphore_required("x", limit=1),
+        body=lambda: labels.extend(one.label for one in Semaphore("x", 1).status().holders),
+    )
+    request = request_of(HTTP_X_REQUEST_ID="r-1")
+    view(request)
+    request = request_of(HTTP_X_REQUEST_ID="r-2")
+    request._cached_user = SimpleNamespace(pk=42)
+    request.resolver_match = SimpleNamespace(view_name="reports:export")
+    view(request)
+    parts = [(one.get("label"), one.get("user"), one.get("request")) for one in labels]
+    assert [("/", None, "r-1"), ("reports:export", "42", "r-2")] == parts
+
+
+@BOTH
+def test_receivers_get_the_rejection_and_cannot_prevent_it(
+    asgi: bool, rejections: list[Any]
+) -> None:
+    def fails(**said: Any) -> None:
+        raise KeyError("the receiver's own")
+
+    view = limited(semaphore_required("x", limit=1, key=lambda _: "k"), asgi=asgi)
+    request = request_of()
+    acquire_rejected.connect(fails)
+    try:
+        with Semaphore("x", 1, key=identity.of_value("k")):
+            assert 429 == view(request).status_code
+    finally:
+        acquire_rejected.disconnect(fails)
+    (said,) = rejections
+    assert ("full", 1) == (said["refusal"].reason, said["refusal"].limit)
+    assert (request, True) == (said["request"], said["enforced"])
+    assert (identity.of_value("k"), "x") == (said["key"], said["policy"].name)
+
+
+@pytest.mark.parametrize(("enforce", "word"), [(True, "rejected"), (False, "would have rejected")])
+def test_log_names_the_path_the_cause_and_the_limit(
+    enforce: bool, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    view = limited(semaphore_required("x", limit=1, enforce=enforce))
+    with caplog.at_level(logging.INFO, "django_redis_sync"), Semaphore("x", 1):
+        view(REQUESTS.get("/reports/"))
+    assert [f"{word} /reports/: all permits are taken (limit 'x')"] == caplog.messages
+
+
+# Permits that nothing keeps
+
+
+@pytest.mark.promise(6)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@BOTH
+def test_interrupted_admission_keeps_no_permit(asgi: bool) -> None:
+    """At each bytecode of the plan, with two limits."""
+    view = limited(semaphore_required("a", limit=1), semaphore_required("b", limit=1), asgi=asgi)
+    view(request_of())
+    places = interruptions(lambda: view(request_of()), *ADMISSION, where=handles_signals)
+    seen = set()
+    for where in places:
+        seen.add(where)
+        if renewer("default")._held():
+            gc.collect()
+        assert [] == renewer("default")._held(), where
+        assert not local_limiter._counters, where
+    assert len(seen) > 30  # lines of the plan
+
+
+@pytest.mark.promise(6)
+def test_request_cancelled_between_two_limits_releases_the_first() -> None:
+    asked = threading.Event()
+
+    async def never(request: Any) -> bool:
+        asked.set()
+        await asyncio.sleep(60)
+        return True
+
+    async def main() -> None:
+        async def body(request: Any) -> HttpResponse:
+            return HttpResponse()
+
+        inner = semaphore_required("b", limit=1, when=never)(body)
+
+        async def between(request: Any) -> HttpResponse:
+            return await inner(request)
+
+        task = asyncio.ensure_future(semaphore_required("a", limit=1)(between)(request_of()))
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        assert 1 == (await Semaphore("a", 1).astatus()).in_use
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    eventually(lambda: in_use("a") == 0)
+
+
+@pytest.mark.promise(6)
+@BOTH
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
+def test_view_that_is_interrupted_releases_its_permit_while_the_error_is_kept(
+    error: type[BaseException], asgi: bool
+) -> None:
+    """A debugger or an error reporter keeps it, and with it the frames that know the permit."""
+
+    def body() -> None:
+        raise error
+
+    async def abody(request: Any) -> HttpResponse:
+        raise error
+
+    decorate = semaphore_required("x", limit=1)
+    view: Any = decorate(abody) if asgi else limited(decorate, body=body)
+    with pytest.raises(error) as kept:
+        response = view(request_of())
+        if asgi:
+            asyncio.run(response)
+    eventually(lambda: in_use("x") == 0)
+    assert kept
+
+
+@pytest.mark.promise(6)
+@BOTH
+def test_request_interrupted_right_after_a_grant_releases_its_permit(
+    asgi: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the error is kept, with the frames that know the permit."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Hold, "add", interrupted)
+    view = limited(semaphore_required("x", limit=1, timeout=300), asgi=asgi)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        view(request_of())
+    eventually(lambda: in_use("x") == 0)
+    assert kept
+
+
+# The decorator, the mixin, and the middleware
+
+
+def test_semaphore_without_a_name_has_the_same_name_from_outside() -> None:
+    class Pages(View):
+        @semaphore_required(limit=3)
+        def get(self, request: Any) -> HttpResponse:
+            return HttpResponse()
+
+    page = Pages()
+    for method in ("GET", None):
+        ((_, name),) = marks_of(Pages.as_view(), method)
+        assert name == name_of(page.get, (page,)) and name.endswith(".Pages.get")
+
+
+def test_request_may_be_a_keyword_argument() -> None:
+    view: Any = limited(semaphore_required("x", limit=1))
+    assert 200 == view(request=request_of()).status_code
+    with pytest.raises(TypeError, match="got no request"):
+        view(7)
+
+
+@pytest.mark.parametrize(
+    ("atomic", "skipped", "found"),
+    [(True, (), True), (False, (), False), (True, ("default",), False), (True, ("other",), True)],
+)
+def test_view_is_atomic_if_django_wraps_it_in_a_transaction(
+    atomic: bool, skipped: tuple[str, ...], found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases = {"default": {"ATOMIC_REQUESTS": atomic}, "other": {"ATOMIC_REQUESTS": False}}
+    monkeypatch.setattr(
+        "django_redis_sync.middleware.connections", SimpleNamespace(settings=databases)
+    )
+
+    def view(request: Any) -> None: ...
+
+    if skipped:
+        view._non_atomic_requests = set(skipped)  # type: ignore[attr-defined]
+    assert found == is_atomic(view)
+
+
+@pytest.mark.parametrize(
+    ("drf", "options", "taken"),
+    [(False, {}, 1), (False, {"key": "user"}, 1), (True, {}, 1), (True, {"key": "user"}, 0)],
+)
+def test_middleware_takes_limits_before_the_transaction_unless_drf_must_see_them(
+    drf: bool, options: Any, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, so in (("is_atomic", True), ("is_drf", drf)):
+        monkeypatch.setattr(f"django_redis_sync.middleware.{name}", lambda view, so=so: so)
+    request = request_of()
+    for name in ("exports", None):
+        view = semaphore_required(name, limit=1, **options)(is_atomic)
+        named = name or "django_redis_sync.middleware.is_atomic"
+        assert [named] * taken == [one.name for one in policies_of(request, view, (), {})]
+
+
+def test_middleware_takes_a_limit_of_the_same_name_in_another_cache(settings: Any) -> None:
+    elsewhere = {"name": "exports", "limit": 1, "using": "elsewhere"}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": elsewhere}}
+    request = request_of()
+    request.resolver_match = SimpleNamespace(view_name="x")
+    for using, taken in (("elsewhere", []), ("default", ["elsewhere"])):
+        view = semaphore_required("exports", limit=1, using=using)(lambda request: HttpResponse())
+        assert taken == [policy.using for policy in policies_of(request, view, (), {})]
+
+
+def test_pages_of_the_admin_are_recognized() -> None:
+    def view(request: Any) -> None: ...
+
+    assert not _is_of_admin(view)
+    assert _is_of_admin(admin.site.login)
+    for mark in ("admin_site", "model_admin"):
+        page = SimpleNamespace(**{mark: None})
+        assert _is_of_admin(page)
+
+
+def test_options_request_to_a_plain_class_counts() -> None:
+    class Pages:
+        @semaphore_required("exports", limit=1)
+        def show(self, request: Any) -> HttpResponse:
+            return HttpResponse(f"{Semaphore('exports', 1).status().in_use} in")
+
+    assert b"1 in" == Pages().show(RequestFactory().options("/")).content
+
+
+class Limited(SemaphoreRequiredMixin, View):
+    semaphore_name = "exports"
+    semaphore_limit = 3
+
+    def semaphore_key(request: Any) -> str:
+        return "k"
+
+
+def test_function_in_a_class_with_the_mixin_is_a_callable_of_the_policy() -> None:
+    assert Limited.__dict__["semaphore_key"] is Limited().get_semaphore_key()  # type: ignore[attr-defined]
+
+
+def test_mixin_passes_class_arguments_on_to_other_bases() -> None:
+    class Keeps:
+        kept = 0
+
+        def __init_subclass__(cls, kept: int = 0, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            cls.kept = kept
+
+    class Both(SemaphoreRequiredMixin, Keeps, View, kept=7):
+        semaphore_limit = 3
+
+    assert 7 == Both.kept
+
+
+@BOTH
+def test_middleware_says_what_is_wrong_in_the_settings(asgi: bool, settings: Any) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": {"limit": 0}}}
+    request = request_of()
+    request.resolver_match = SimpleNamespace(view_name="x")
+
+    async def inner(request: Any) -> Any: ...
+
+    middleware = ConcurrencyLimitMiddleware(inner if asgi else limited())
+    with pytest.raises(ImproperlyConfigured, match="limit must be"):
+        asyncio.run(middleware.process_view(request, limited(), (), {}))
