@@ -177,13 +177,12 @@ def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServe
 def clean(url: str) -> None:
     """No key of ours, and nothing remembered of any."""
     from django_redis_sync.engine import housekeeping, overrides, renewal
-    from django_redis_sync.engine.names import Names
     from django_redis_sync.protocol.keys import policies
 
     for one in list(renewal._renewers.values()):  # of leases that a test dropped, no other is told
         one.clear()
-    for each in list(housekeeping._clerks.values()):  # what an earlier test had listed is gone
-        each.names = Names(each.names._in_use)
+    for each in list(housekeeping._clerks.values()):  # what earlier tests have yet to write
+        each.forget()
     overrides._read.clear()
     for policy in list(policies.values()):  # what an earlier test marked is gone
         policy.mark, policy.exempt, policy.due = "-", {}, -math.inf

@@ -45,8 +45,8 @@ def test_a_function_that_is_no_task_is_rejected_when_called() -> None:
 
 
 def test_tasks_that_can_be_lost_are_reported() -> None:
-    celery = pytest.importorskip("celery", reason="Celery is missing: pip install celery")
-    before, app = celery.app.app_or_default(), celery.Celery("checked", set_as_current=True)
+    apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
+    before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
     def task(**options: Any) -> None:
         @app.task(**options)
