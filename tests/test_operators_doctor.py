@@ -26,7 +26,7 @@ from django_redis_sync.operators.doctor import (
 )
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import held_since, names_in_use
-from tests.behaviour.both import eventually
+from tests.behaviour.both import PATIENCE, eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
@@ -35,7 +35,14 @@ Start = Callable[..., str]
 
 
 @pytest.fixture
-def start(new_server: Callable[..., RedisServer], settings: Any) -> Start:
+def slow_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast a server answers depends on what else runs on this machine."""
+    monkeypatch.setattr(servers, "SLOW", PATIENCE)
+    monkeypatch.setattr(servers, "TOO_SLOW", PATIENCE)
+
+
+@pytest.fixture
+def start(new_server: Callable[..., RedisServer], settings: Any, slow_is_ok: None) -> Start:
     """Starts a server with a configuration, as the cache alias `private`."""
 
     def begin(*, login: str = "", database: int = 0, **config: Any) -> str:
@@ -308,7 +315,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def in_settings(cluster: Cluster, settings: Any) -> Cluster:
+def in_settings(cluster: Cluster, settings: Any, slow_is_ok: None) -> Cluster:
     """The Cluster as the cache alias `cluster`."""
     settings.CACHES = {**settings.CACHES, "cluster": {**cluster.cache(), "KEY_PREFIX": "doctor"}}
     return cluster
