@@ -100,9 +100,10 @@ class _Counter:
         if held is not None and how == "share":
             self.holders[token] = held._replace(permits=1)
             return ["ok"]
-        self.waiting.pop(token, None)
+        asked = self.waiting.pop(token, None)
         if how == "giveup":
-            return ["no", TIMEOUT, str(len(self.waiting)), "", self.seen.partition(" ")[2] or "1"]
+            reason = TIMEOUT if asked is None or self.within(*asked) else SHARE
+            return ["no", reason, str(len(self.waiting)), "", self.seen.partition(" ")[2] or "1"]
         return ["ok" if self.holders.pop(token, None) else "gone"]
 
     def renew(self, given: dict[str, Any]) -> list[Any]:

@@ -374,9 +374,7 @@ DEFECTS = {
     },
     "the parked key does not expire": {"      set_expiry(name, PARKED, expiry)\n": ""},
     "the wrong limit is named": {
-        "  count(name, 'n', 1)\n  return answer_no(name, 'share '": (
-            "  count(name, 'n', 1)\n  return answer_no(name, 'full '"
-        )
+        "return answer_no(name, 'share '": "return answer_no(name, 'full '"
     },
     "a parked waiter that leaves is left behind": {
         "redis.call('ZREM', PARKED, parked_as(share, arrival or 0, t))": "local _ = arrival"

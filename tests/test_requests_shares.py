@@ -165,6 +165,18 @@ def test_share_and_limit_both_hold_and_each_rejection_names_its_bound(
     assert [200] * 3 == [visit.end() for visit in (*flood[1:], other, again)]
 
 
+def test_waiting_in_vain_names_the_bound_that_was_in_the_way(
+    anywhere: Site, rejections: list[Any]
+) -> None:
+    anywhere.limit(limit=2, share=tenant_of, share_limit=1, blocking_timeout=0.3)
+    inside = [anywhere.visit("a").entered()]
+    assert 429 == anywhere.visit("a").status
+    inside.append(anywhere.visit("b").entered())
+    assert [429, 503] == [anywhere.visit(tenant).status for tenant in "ac"]
+    assert ["share", "share", "timeout"] == reasons(rejections)
+    assert [200, 200] == [visit.end() for visit in inside]
+
+
 def test_shares_take_turns_and_each_serves_its_first(anywhere: Site) -> None:
     anywhere.limit(limit=1, share=tenant_of, blocking_timeout=50)
     inside, line = [anywhere.visit("a").entered()], []

@@ -19,7 +19,7 @@ from ..exceptions import NotAcquired, Unavailable
 from ..locks.lease import Lease
 from ..logs import logger
 from ..protocol.plans import Rejection
-from ..protocol.reasons import FULL, OUTAGE, TIMEOUT
+from ..protocol.reasons import FULL, OUTAGE, SHARE, TIMEOUT
 from ..protocol.scripts import MOST_PERMITS
 from ..signals import acquire_rejected
 from . import identity
@@ -274,8 +274,10 @@ def _locally(
     note_wait(request, clock() - began)
     if admitted or (admitted is None and limiter.finish_wait(place, hold)):
         return None
-    reason = TIMEOUT if admitted is False else slots.reason
-    return Rejection(reason, waiting=limiter.waiting(place))
+    if admitted is not False:
+        return Rejection(slots.reason, waiting=limiter.waiting(place))
+    rejection = limiter.rejection(place, *shares)
+    return rejection if rejection.reason == SHARE else replace(rejection, reason=TIMEOUT)
 
 
 # Steps of an admission

@@ -67,6 +67,22 @@ async def test_a_rejection_by_the_share_has_the_use_of_the_share(io) -> None:
 
 
 @both
+async def test_waiting_in_vain_names_the_bound_that_was_in_the_way(io) -> None:
+    async def waited(share: str, share_limit: int) -> str:
+        with pytest.raises(NotAcquired) as caught:
+            async with io.entered(exports(share, share_limit, blocking_timeout=0.2)):
+                pass
+        return caught.value.reason
+
+    assert await tried(io, exports("a")) and await tried(io, exports("a"))
+    assert "share" == await waited("a", 2)
+    assert await tried(io, exports("b"))
+    assert ["share", "timeout", "timeout"] == [
+        await waited(share, most) for share, most in (("a", 2), ("a", 3), ("b", 2))
+    ]
+
+
+@both
 async def test_shares_take_turns_and_each_keeps_its_order(io, view) -> None:
     first = await tried(io, exports("a", None, 1))
     got: list[str] = []

@@ -38,7 +38,7 @@ local gave_up = how == 'giveup' and state == 'w' -- else it was counted before
 if how == 'share' then
   downgrade(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
 else
-  end_token(name, state, own, terms, ends, live, gave_up)
+  end_token(name, state, own, terms, ends, live)
 end
 local waiting = redis.call('ZCARD', QUEUE)
 if name.shared then waiting = waiting + redis.call('ZCARD', PARKED) end
@@ -49,10 +49,4 @@ if waiting > 0 then
   hand_off(name, nil)
 end
 finish(name)
-if gave_up then
-  local limit = tonumber(string.match(terms, '^%d+ (%d+)'))
-  waiting = redis.call('ZCARD', QUEUE)
-  if name.shared then waiting = waiting + redis.call('ZCARD', PARKED) end
-  return answer_no(name, 'timeout ', waiting, name.override or limit)
-end
-return live and 'ok' or 'gone'
+return gave_up and answer_in_vain(name, terms) or live and 'ok' or 'gone'

@@ -1,5 +1,5 @@
 -- Remove what a token has, and count that. Then write its tombstone and retain its permits, as asked for.
-local function end_token(name, state, own, terms, ends, live, gave_up)
+local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then
     remove(name, token, state, terms, ends)
@@ -7,8 +7,6 @@ local function end_token(name, state, own, terms, ends, live, gave_up)
   local held_ms = live and math.max(0, math.floor(name.now - own / 1000))
   if live then
     count(name, 'r', PAIR + held_ms)
-  elseif gave_up then -- while paused, no permit is granted: the pause is the reason
-    count(name, name.paused and 'n' or 't', 1)
   end
   if tombstone == '1' then
     write_tombstone(name, token)

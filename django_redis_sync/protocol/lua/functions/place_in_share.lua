@@ -39,8 +39,5 @@ local function place_in_share(name, base, many, most, waiting)
   elseif fitting then
     return reject(name, waiting, most)
   end
-  waiting = redis.call('ZLEXCOUNT', PARKED, '[' .. share .. ' ', '(' .. share .. '!') + (first == '' and 0 or 1)
-  count(name, 'b', 1)
-  count(name, 'n', 1)
-  return answer_no(name, 'share ', waiting, math.min(most, tonumber(bound)))
+  return answer_share(name, share, bound, first, most)
 end
