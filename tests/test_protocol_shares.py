@@ -351,7 +351,7 @@ DEFECTS = {
         )
     },
     "a share that gives back calls nobody up": {
-        "first = call_up(name, share, held, ticket)": "first = ended and '' or ''"
+        "first = call_up(name, share, held, ticket)": "first = ''"
     },
     "a newcomer passes the parked ones of its share": {
         "free and fitting and queued == 0 and not last": "free and fitting and queued == 0"

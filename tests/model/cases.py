@@ -209,6 +209,45 @@ CASES = [
         large=True,
     ),
     Case(
+        Setting(
+            "two of a share beside another share",
+            (
+                _plain(limit=2, tenant="a", bound=1, begins=0),
+                _plain(limit=2, tenant="a", bound=1),
+                _plain(limit=2, tenant="b", bound=1),
+            ),
+            3,
+            1,
+            "crash delay",
+        ),
+        150_000,
+        large=True,
+    ),
+    Case(
+        Setting(
+            "shares that take turns",
+            (_plain(tenant="a", begins=0), _plain(tenant="a"), _plain(tenant="b")),
+            4,
+            1,
+            "crash",
+        ),
+        110_000,
+        large=True,
+    ),
+    Case(
+        Setting(
+            "a share whose waiters give up and get no answer",
+            (
+                _plain(limit=2, tenant="a", bound=1),
+                _plain(limit=2, tenant="a", bound=1, patience=2),
+            ),
+            6,
+            1,
+            "lose delay crash",
+        ),
+        20_000,
+    ),
+    Case(
         Setting("unfair", (_plain(fair=False), *[_plain(fair=False)] * 2), 5, 0),
         20_000,
         large=True,

@@ -52,6 +52,20 @@ def fits(facts: Facts, token: str, taken: int) -> bool:
     return taken == 0 if record.permits == 0 else taken + record.permits <= limit
 
 
+def share_use(facts: Facts, share: str, now: float) -> int:
+    """Permits that the unexpired leases of a share take; all its leases with `now` = -1."""
+    records = (facts.records[t] for t, end in facts.leases.items() if end > now)
+    return sum(weight(record.permits) for record in records if record.share == share)
+
+
+def within(facts: Facts, token: str, now: float) -> bool:
+    """Whether the share of a waiter may have what it asks for."""
+    record = facts.records[token]
+    if record.share is None or not record.bound:
+        return True
+    return share_use(facts, record.share, now) + weight(record.permits) <= record.bound
+
+
 def first_in_queue(facts: Facts) -> str | None:
     return min(facts.queue, key=lambda t: (facts.queue[t], t), default=None)
 
@@ -81,6 +95,43 @@ def _check_error(world: World, ran: Ran) -> None:
         raise _Broken(f"{ran.token}, a newcomer that was denied, left something")
 
 
+def _check_shares(facts: Facts) -> None:
+    """What is always true of a name with shares."""
+    shares = [facts.records[token].share for token in facts.queue]
+    if len(shares) > len(set(shares)):
+        raise _Broken("two waiters of one share are in the queue")
+    for token in facts.parked:
+        share = facts.records[token].share
+        if share not in shares:
+            ahead = {t: at for t, at in facts.parked.items() if facts.records[t].share == share}
+            first = min(ahead, key=ahead.__getitem__)
+            if within(facts, first, -1):
+                raise _Broken(
+                    f"{first} is first of its share, which has permits left, and is parked"
+                )
+    for field, text in facts.fields.items():
+        if field.startswith("/"):
+            since, stored, first = text.split(" ")
+            use = share_use(facts, field[1:], -1)
+            if facts.leases and since == facts.fields["#shares"] and int(stored) != use:
+                raise _Broken(f"the use of share {field[1:]} is {stored}, the leases say {use}")
+            if first and first not in facts.queue:
+                raise _Broken(f"{first} is noted as first of its share, and not in the queue")
+
+
+def _asked_of_share(old: Facts, ran: Ran) -> tuple[str, int, int]:
+    """Of a rejected caller, or of a waiter that gave up: its share, the limit of that, permits."""
+    if record := old.records.get(ran.token):
+        return record.share or "", record.bound, record.permits
+    return ran.said["share"], int(ran.said["share_limit"]), int(ran.said["permits"])
+
+
+def _left_by(share: str, old: Facts, new: Facts) -> float:
+    """The ticket that a waiter of the share left behind, which is its next one's."""
+    gone = old.queue.keys() - new.queue.keys() - new.leases.keys()
+    return min((old.queue[t] for t in gone if old.records[t].share == share), default=math.inf)
+
+
 class Checker:
     """Explores one setting. `sample`: liveness is tried from every n-th state; 0 for none."""
 
@@ -92,6 +143,7 @@ class Checker:
         resized = any(how == "resize" for how, _ in setting.operations)
         limits = [spec.limit for spec in setting.clients]
         self._limit = math.inf if resized else max(limits)
+        self._bounds = {s.tenant: s.bound for s in sorted(setting.clients, key=lambda s: s.bound)}
         self._fair_queue = all(spec.fair for spec in setting.clients)
         self._undisturbed = not (setting.faults or setting.operations)
         leases = [t for s in setting.clients for t in (s.lease, s.hold, *s.renew) if t < math.inf]
@@ -133,7 +185,13 @@ class Checker:
             old, new = self.world.facts(ran.before), self.world.facts(ran.after)
             self._check_changes(before, old, new, ran)
         self._check_reply(before, old, ran)
-        if ran.reply[:2] == ("no", "full") and not new.queue:
+        if ran.reply[:2] == ("no", "share"):
+            share, bound, permits = _asked_of_share(old, ran)
+            # Who gives up removes no leases that are over: it gets no permit any more.
+            now = -1 if ran.verb == "release" else self.world.milliseconds(before.now)
+            if share_use(old, share, now) + permits <= bound:
+                raise _Broken(f"{ran.token} was rejected while its share had permits left")
+        if ran.reply[:2] == ("no", "full") and not (new.queue or new.parked):
             taken, asked = used(new, self.world.milliseconds(before.now)), int(ran.said["permits"])
             limit = int(new.fields.get("#limit", ran.said["limit"]))
             if taken + asked <= limit if asked else not taken:
@@ -141,7 +199,11 @@ class Checker:
 
     def _check_reply(self, state: State, old: Facts, ran: Ran) -> None:
         record, now = old.records.get(ran.token), self.world.milliseconds(state.now)
-        waited = ran.verb == "acquire" and ran.reply[0] == "gone" and ran.token in old.queue
+        waited = (
+            ran.verb == "acquire"
+            and ran.reply[0] == "gone"
+            and (ran.token in old.queue or ran.token in old.parked)
+        )
         if waited and record and record.permits <= int(old.fields.get("#limit", record.limit)):
             raise _Broken(f"{ran.token} asked again and lost its place by that")
         if ran.verb == "acquire" and ran.reply[0] == "gone" and self._undisturbed:
@@ -178,7 +240,7 @@ class Checker:
                 raise _Broken(f"{token} had ended and was granted again: a ghost")
         head = first_in_queue(new)
         alive = head and ran.verb in _FREEING and is_alive(new, head, now)
-        if head and alive and fits(new, head, used(new, -1)):
+        if head and alive and fits(new, head, used(new, -1)) and within(new, head, -1):
             raise _Broken(f"permits are free, and {ran.verb} left {head} waiting")
         for fence, token in given:
             if fence <= state.top:
@@ -187,9 +249,24 @@ class Checker:
             if not fits(new, token, taken - weight(new.records[token].permits)):
                 raise _Broken(f"{token} was granted over the limit")
             ticket = old.queue.get(token, math.inf)
+            if (share := new.records[token].share) is not None:
+                ticket = min(ticket, _left_by(share, old, new))
+                self._check_share(token, old, new, now)
             first = [t for t in new.queue if t in old.queue and new.queue[t] < ticket]
             if first and self._fair_queue:
                 raise _Broken(f"{token} was granted before {first[0]}, who had waited longer")
+
+    def _check_share(self, token: str, old: Facts, new: Facts, now: int) -> None:
+        """What a grant must leave true of its share."""
+        share, bound = new.records[token].share, new.records[token].bound
+        assert share is not None
+        if bound and share_use(new, share, now) > bound:
+            raise _Broken(f"{token} was granted over the limit of its share")
+        came = old.records[token].fence if token in old.queue or token in old.parked else math.inf
+        for other in (*new.queue, *new.parked):
+            record = old.records.get(other)
+            if record and record.state == "w" and record.share == share and record.fence < came:
+                raise _Broken(f"{token} was granted before {other} of its share")
 
     def _may_go(self, token: str, old: Facts, now: int, ran: Ran) -> bool:
         if token == ran.token and ran.verb == "release":
@@ -211,7 +288,7 @@ class Checker:
         if (state.server, state.now) not in self._sound:
             self._check_server(state)
             self._sound.add((state.server, state.now))
-        facts, total = None, 0
+        facts, total, tenants = None, 0, dict[str, int]()
         for index in range(len(state.clients)):
             believed = self.world.believes(state, index)
             if believed is None or believed[0] in state.cleared:
@@ -219,6 +296,10 @@ class Checker:
             token, fence, _, permits = believed
             facts = facts or self.world.facts(state.server)
             total += weight(permits)
+            spec = self.setting.clients[index]
+            tenants[spec.tenant] = tenants.get(spec.tenant, 0) + weight(permits)
+            if spec.bound and tenants[spec.tenant] > max(self._bounds[spec.tenant], permits):
+                raise _Broken("more clients of a share believe that they hold than may")
             if total > max(self._limit, weight(permits)):
                 raise _Broken("more clients believe that they hold than may")
             if facts.leases.get(token, 0) <= self.world.milliseconds(state.now):
@@ -228,7 +309,7 @@ class Checker:
 
     def _check_server(self, state: State) -> None:
         facts, now = self.world.facts(state.server), self.world.milliseconds(state.now)
-        held = [facts.records.get(t) for t in (*facts.leases, *facts.queue)]
+        held = [facts.records.get(t) for t in (*facts.leases, *facts.queue, *facts.parked)]
         if None in held:
             raise _Broken("a lease or a waiter without a record")
         if len(facts.queue) > len(set(facts.queue.values())):
@@ -243,6 +324,8 @@ class Checker:
             if token not in facts.records or facts.records[token].state != "g":
                 raise _Broken(f"{token} left an element to wake it")
         self._check_expiries(facts)
+        if "#shares" in facts.fields:
+            _check_shares(facts)
 
     def _check_expiries(self, facts: Facts) -> None:
         latest = max((*facts.leases.values(), *facts.waiters.values()), default=0)
@@ -358,9 +441,8 @@ class _Fair:
         # A permit that got free without a script: the next heartbeat must find it.
         facts = self.world.facts(self.state.server)
         head = first_in_queue(facts)
-        free = head is not None and fits(
-            facts, head, used(facts, self.world.milliseconds(self.state.now))
-        )
+        now = self.world.milliseconds(self.state.now)
+        free = head and fits(facts, head, used(facts, now)) and within(facts, head, now)
         self._free = self._free + 1 if free else 0
         owner = self.state.clients["abcdefgh".index(head[0])] if head else None
         if owner and owner.mode == "live" and self._free > MILLISECONDS["HEARTBEAT"] + 1:

@@ -97,7 +97,8 @@ class Spec:
     Times are ticks. `renew`: the leases of its renewals, in turn; `keep`: of those that its keeper
     sends meanwhile, whatever else is in flight. `share`: from writer to reader at last. `offset`:
     how far its clock is from the server's. `begins`: the last tick to begin at. `loop`: those with
-    the same number share an event loop, and die together.
+    the same number share an event loop, and die together. `tenant`, `bound`: its share of the name,
+    and the limit of that share (0 for none).
     """
 
     lease: float = 4
@@ -117,6 +118,8 @@ class Spec:
     offset: int = 0
     begins: int = 2
     budget: float = FOREVER
+    tenant: str = ""
+    bound: int = 0
 
 
 def channel_of(spec: Spec, index: int) -> str:
@@ -181,6 +184,8 @@ class Client:
                 spec.kind,
                 spec.fair,
                 channel=channel_of(spec, self.index),
+                share=spec.tenant,
+                share_limit=spec.bound,
             )
             try:
                 result = yield from plans.acquire(ask, now)

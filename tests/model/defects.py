@@ -32,6 +32,11 @@ _NOW = Spec(begins=0)
 _SOON = Spec(begins=1)
 _SHORT = Spec(lease=2, begins=0)
 _TRIES = Spec(lease=1, wait=False, begins=4)
+#: Of two shares, each with one permit of two.
+_OF_A = Spec(limit=2, tenant="a", bound=1, begins=1)
+_OF_B = Spec(limit=2, tenant="b", bound=1, begins=1)
+_TURN_A = Spec(tenant="a", begins=1)
+_TURN_B = Spec(tenant="b", begins=1)
 
 DEFECTS = [
     Defect(
@@ -348,5 +353,36 @@ DEFECTS = [
         "expires before a lease or a waiter ends",
         (Spec(lease=6, begins=0), _TRIES),
         {"if later then expiry = ends + 2 * GRACE end": "expiry = ends - 1"},
+    ),
+    Defect(
+        "a newcomer gets in above the limit of its share",
+        "granted over the limit of its share",
+        (_OF_A, _OF_A),
+        {"fitting, last = share_fits(held, many, bound), nil": "fitting, last = true, nil"},
+    ),
+    Defect(
+        "a share that gives back calls nobody up",
+        "is first of its share, which has permits left, and is parked",
+        (_OF_A, _OF_A, _OF_B),
+        {"first = call_up(name, share, held, ticket)": "first = ''"},
+        horizon=4,
+    ),
+    Defect(
+        "a lease that ends still counts for its share",
+        "the use of share a is 1, the leases say 0|rejected while its share had permits",
+        (_OF_A, _OF_A, _OF_B),
+        {
+            "held = math.max(0, held - weight(tonumber(string.match(terms, '^%d+'))))": (
+                "held = math.max(0, held)"
+            )
+        },
+        horizon=4,
+    ),
+    Defect(
+        "two of one share are in the queue",
+        "two waiters of one share are in the queue",
+        (_TURN_A, _TURN_A, _TURN_A),
+        {"if fitting and first == '' and not last then": "if fitting then"},
+        horizon=4,
     ),
 ]

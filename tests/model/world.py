@@ -74,14 +74,18 @@ class Record(NamedTuple):
     permits: int
     limit: int
     channel: str
+    share: str | None
+    bound: int  # of the share; 0 for none
 
 
 class Facts(NamedTuple):
-    """A server's state as the invariants see it. Times in ms, as the server keeps them."""
+    """A server's state as the invariants see it. Times in ms, as the server keeps them. `parked`:
+    when each waiter behind the first of its share came."""
 
     leases: dict[str, float]
     queue: dict[str, float]
     waiters: dict[str, float]
+    parked: dict[str, int]
     records: dict[str, Record]
     fields: dict[str, str]
     wakes: frozenset[str]
@@ -151,17 +155,24 @@ class World:
             leases = {lone.holder: float(lone.ends)} if lone.holder else {}
         records = {}
         for token, text in info.items():
-            if not token.startswith("#"):
-                state, fence, _, permits, limit, channel = text.split(" ")[:6]
+            if not token.startswith(("#", "/")):
+                state, fence, _, permits, limit, channel, *more = text.split(" ")
                 state = state[:1]  # behind it stands the number of the newest renewal
                 number = int(fence) if fence.isdigit() else -1  # as none that was ever given
-                records[token] = Record(state, number, int(permits), int(limit), channel)
+                bound, share = 0, None
+                if more and more[0].startswith("/"):
+                    _, most, share = more[0].split("/")
+                    bound = int(most)
+                numbers = number, int(permits), int(limit)
+                records[token] = Record(state, *numbers, channel, share, bound)
+        parked = data.get(KEYS.parked, ())
         return Facts(
             leases,
             dict(data.get(KEYS.queue, ())),
             dict(data.get(KEYS.waiters, ())),
+            {member.split(" ")[2]: int(member.split(" ")[1]) for member, _ in parked},
             records,
-            {name: value for name, value in info.items() if name.startswith("#")},
+            {name: value for name, value in info.items() if name.startswith(("#", "/"))},
             frozenset(key[len(KEYS.wake) :] for key in data if key.startswith(KEYS.wake)),
             {key: expiry for key, _, _, expiry in frozen},
         )
@@ -190,7 +201,8 @@ class World:
         state = state._replace(server=server)
         if server != before:
             facts = self.facts(server)
-            top = max((r.fence for r in facts.records.values()), default=0)
+            given = (r.fence for r in facts.records.values() if r.state != "w")
+            top = max(given, default=0)
             if verb == "clear" and reply[0] == "ok":
                 state = state._replace(cleared=state.cleared | {token})
             state = state._replace(top=max(state.top, top))
@@ -398,7 +410,7 @@ class World:
         state = state._replace(operated=state.operated + 1)
         if how == "clear":
             facts = self.facts(state.server)
-            for token in sorted(facts.leases.keys() | facts.queue.keys()):
+            for token in sorted(facts.leases.keys() | facts.queue.keys() | facts.parked.keys()):
                 after, ran = self.run(state, "clear", token, (token, "-", 0))
                 yield ("an operator clears", token, ran.reply), after, ran
         else:
