@@ -18,7 +18,7 @@ class Crowd:
 
     Invariants looked at in this process, with its own clock: `over` counts the moments at which
     more leases of a name were believed in than its limit. `lease`: their seconds, long where none
-    may be lost.
+    may be lost. `shares`: workers take permits for one of these, each with a limit of 1.
     """
 
     def __init__(
@@ -30,8 +30,10 @@ class Crowd:
         threads: int = 4,
         tasks: int = 8,
         lease: float = 3,
+        shares: Sequence[str] = (),
     ) -> None:
         self.alias, self.names, self.limit, self.lease = alias, names, limit, lease
+        self.shares = shares
         self.grants: dict[str, list[float]] = defaultdict(list)
         self.errors: Counter[str] = Counter()
         self.said: list[str] = []
@@ -65,19 +67,27 @@ class Crowd:
         """Whether the page on guarantees allows for so many holders."""
         return False
 
-    def _semaphore(self, name: str) -> Semaphore:
-        return Semaphore(name, self.limit, using=self.alias, timeout=self.lease, renew=True)
+    def _semaphore(self, name: str, share: str | None) -> Semaphore:
+        of_share = {"share": share, "share_limit": 1} if share else {}
+        return Semaphore(
+            name, self.limit, using=self.alias, timeout=self.lease, renew=True, **of_share
+        )
 
-    def _got(self, name: str, lease: Any) -> None:
+    def _choice(self, chance: random.Random) -> tuple[str, str | None]:
+        return chance.choice(self.names), chance.choice(self.shares) if self.shares else None
+
+    def _got(self, name: str, share: str | None, lease: Any) -> None:
         with self._lock:
             self.grants[name].append(time.monotonic())
-            self._inside[name].append(lease)
-            believed = [one for one in self._inside[name] if one.held]
-            self.over += len(believed) > self.limit and not self.excused(believed)
+            self._inside[name].append((share, lease))
+            believed = [(of, one) for of, one in self._inside[name] if one.held]
+            leases = [one for _, one in believed]
+            self.over += len(leases) > self.limit and not self.excused(leases)
+            self.over += share is not None and sum(of == share for of, _ in believed) > 1
 
-    def _left(self, name: str, lease: Any) -> None:
+    def _left(self, name: str, share: str | None, lease: Any) -> None:
         with self._lock:
-            self._inside[name].remove(lease)
+            self._inside[name].remove((share, lease))
 
     def _failed(self, error: Exception) -> None:
         with self._lock:
@@ -87,12 +97,12 @@ class Crowd:
     def _thread(self, number: int) -> None:
         chance = random.Random(number)
         while not self._stop.is_set():
-            name = chance.choice(self.names)
+            name, share = self._choice(chance)
             try:
-                lease = self._semaphore(name).acquire()
-                self._got(name, lease)
+                lease = self._semaphore(name, share).acquire()
+                self._got(name, share, lease)
                 time.sleep(chance.random() / 100)
-                self._left(name, lease)
+                self._left(name, share, lease)
                 lease.release()
             except (Unavailable, LeaseLost, NotAcquired) as error:
                 self._failed(error)
@@ -104,12 +114,12 @@ class Crowd:
     async def _task(self, number: int) -> None:
         chance = random.Random(number)
         while not self._stop.is_set():
-            name = chance.choice(self.names)
+            name, share = self._choice(chance)
             try:
-                lease = await self._semaphore(name).aacquire()
-                self._got(name, lease)
+                lease = await self._semaphore(name, share).aacquire()
+                self._got(name, share, lease)
                 await asyncio.sleep(chance.random() / 100)
-                self._left(name, lease)
+                self._left(name, share, lease)
                 await lease.arelease()
             except (Unavailable, LeaseLost, NotAcquired) as error:
                 self._failed(error)

@@ -237,10 +237,11 @@ def test_a_loop_ends_though_an_ear_swallows_its_cancellation(shared, name, monke
 # Slots that move
 
 
-def test_slots_migrate_under_load_without_an_error(shared, name, figure) -> None:
+@pytest.mark.parametrize("shares", ["", "xyz"])
+def test_slots_migrate_under_load_without_an_error(shared, name, figure, shares) -> None:
     names = [one for some in spread(shared, 2) for one in some]
     moves = 0
-    with Crowd(name, names, 2, lease=6) as crowd:
+    with Crowd(name, names, 2, lease=6, shares=shares) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
         for turn in range(6):  # scripts that are stopped halfway are rare: one move in a hundred
             for one in names:
@@ -395,14 +396,14 @@ def test_a_stopped_shard_does_not_cost_the_others_their_leases(start, alias) -> 
         own.primaries[0].resume()
 
 
-@pytest.mark.parametrize("how", ["pause", "kill"])
-def test_a_replica_takes_over_under_load(start, alias, figure, how) -> None:
+@pytest.mark.parametrize(("how", "shares"), [("pause", ""), ("kill", ""), ("kill", "xyz")])
+def test_a_replica_takes_over_under_load(start, alias, figure, how, shares) -> None:
     own = start(Cluster, replicas=1, node_timeout=1.0)
     name = alias(own, **PATIENT)
     names = [one for some in spread(own) for one in some]
     (victim, *_), *_ = spread(own)
     old = own.primaries[0]
-    with Crowd(name, names, 2) as crowd:
+    with Crowd(name, names, 2, shares=shares) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
         broken = time.monotonic()
         getattr(old, how)()

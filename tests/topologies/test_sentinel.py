@@ -34,12 +34,12 @@ def sentinels(start: Any) -> Sentinels:
     return start(Sentinels)
 
 
-@pytest.mark.parametrize("how", ["pause", "kill"])
-def test_a_failover_under_load_stops_nobody_for_good(sentinels, alias, figure, how) -> None:
+@pytest.mark.parametrize(("how", "shares"), [("pause", ""), ("kill", ""), ("kill", "xyz")])
+def test_a_failover_under_load_stops_nobody_for_good(sentinels, alias, figure, how, shares) -> None:
     old = sentinels.primary
     name = alias(sentinels, **PATIENT)
     with journalling(old.url) as journal:
-        with Crowd(name, ["a", "b", "c"], 2) as crowd:
+        with Crowd(name, ["a", "b", "c"], 2, shares=shares) as crowd:
             eventually(lambda: sum(map(len, crowd.grants.values())) > 60)
             broken = time.monotonic()
             getattr(old, how)()
