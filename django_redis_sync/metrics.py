@@ -26,9 +26,10 @@ view) shows them then. Redis is read when it is scraped, and at no other time:
     redis_sync_events_total{name,event}             events ever
     redis_sync_seconds_total{name,what}             their seconds
 
-`event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost, or
-share_rejected: of those rejected, in shadow mode too, those for which share_limit was the cause.
-A share has no series of its own: clients make shares, as they make keys.
+`event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost; or
+share_rejected: of those rejected, in shadow mode too, those for which share_limit was the cause;
+or, with on_full="retry", job_delivered, job_copy_dropped, and job_place_expired (a job that did not
+come back). A share has no series of its own: clients make shares, as they make keys.
 
 The sums over all names cover every lock and semaphore with statistics. Besides, these names have
 series of their own, MAX_LABELS at most: those in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], those
@@ -80,6 +81,9 @@ _EVENTS = (
     "reclaimed",
     "lost",
     "share_rejected",
+    "job_delivered",
+    "job_copy_dropped",
+    "job_place_expired",
 )
 _SECONDS = {"wait": "wait_seconds", "held": "held_seconds"}
 

@@ -11,7 +11,10 @@ from django.core.management import call_command
 from django_redis_sync import Semaphore, synchronized
 from django_redis_sync.locks.jobs import JobQueue
 from django_redis_sync.operators.actions import clear
+from django_redis_sync.operators.history import Counters, histories
+from django_redis_sync.operators.statistics import statistics_of
 from django_redis_sync.operators.status import status_of
+from tests.behaviour.both import eventually
 
 pytestmark = pytest.mark.promise(33)
 
@@ -70,6 +73,27 @@ def test_an_operator_drops_a_job_that_is_away(jobs: Queue) -> None:
         assert 0 == status_of("exports").waiting
     assert "dropped" == jobs.deliver(export, "1", jobs.sent[-1][1])
     assert "ran" == jobs.deliver(export, "2")
+
+
+@pytest.mark.parametrize("key", [None, "acme"])
+def test_deliveries_and_dropped_copies_are_counted(jobs: Queue, key: str | None) -> None:
+    name = "exports:{tenant}" if key else "exports"
+
+    @synchronized(name, 1, on_full=jobs.queue)
+    def export(tenant: str | None = key) -> str:
+        return "ran"
+
+    with Semaphore(name.format(tenant=key), 1):
+        jobs.deliver(export, "1")
+        for _ in range(2):
+            jobs.deliver(export, "1", jobs.sent[-1][1])
+        assert "dropped" == jobs.deliver(export, "1", jobs.sent[0][1])
+
+    def counted() -> Counters:
+        return (statistics_of([name])[0].history if key else histories([(name, None)])[0]).ever
+
+    eventually(lambda: counted().job_delivered == 4)
+    assert 1 == counted().job_copy_dropped
 
 
 def test_a_page_of_many_jobs_shows_the_first(jobs: Queue) -> None:

@@ -132,8 +132,10 @@ def test_labels_are_bounded(raw: redis.Redis, settings: Any) -> None:
 
 #: What the verbs count, by their letter; of w and r a count and its milliseconds share a number.
 COUNTED = {"g": 1, "w": 2, "n": 3, "s": 4, "t": 5, "r": 6, "c": 7, "l": 8, "b": 9}
+COUNTED |= {"v": 10, "d": 11, "x": 12}
 EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
 EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9}
+EVENTS |= {"job_delivered": 10, "job_copy_dropped": 11, "job_place_expired": 12}
 
 
 def plant(raw: redis.Redis, key: str) -> int:

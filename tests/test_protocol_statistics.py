@@ -86,6 +86,17 @@ def test_the_milliseconds_of_a_folded_minute_stay_beside_its_count(
     assert raw.hget(keys.stats, "total:p") is None  # the highest of two is no sum
 
 
+@pytest.mark.parametrize("what", "gwrntcslbvdxp")
+def test_a_name_in_constant_use_keeps_no_minute_beyond_its_history(
+    raw: redis.Redis, keys: Keys, what: str
+) -> None:
+    minute = plant(raw, keys, what, PAIR * (what in "wr") + 7, KEEP + 1)
+    raw.hset(keys.stats, "tidied", minute - 1)
+    take()
+    if minute_of(raw) == minute:
+        assert minute - KEEP - 1 not in minutes_left(raw, keys, what)
+
+
 def test_what_is_counted_outlives_the_history(raw: redis.Redis, keys: Keys) -> None:
     plant(raw, keys, "g", 1, 0)
     take()

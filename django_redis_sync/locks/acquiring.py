@@ -63,6 +63,10 @@ class Acquirer(AcquireOptions):
         named = conf.current().named(self.name)
         ask = ask._replace(max_waiters=named.get("max_waiters") or ask.max_waiters)
         got = drivers.drive(visit(ask, job, clock()), server_of(terms.alias))
+        count = renewer(terms.alias).housekeeper.count
+        count(terms, "v", 0)
+        if isinstance(got, Dropped) and got.why == "copy":
+            count(terms, "d", 0)
         return got if isinstance(got, (Later, Dropped)) else self._settle(terms, got)
 
     async def _atake(

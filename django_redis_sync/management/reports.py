@@ -55,6 +55,9 @@ def events(
     if c.waited:
         words = {"n": c.waited, "mean": duration(c.wait_seconds / c.waited)}
         said.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
+    if c.job_delivered:
+        words = {"n": c.job_delivered, "copies": c.job_copy_dropped}
+        said.append(_("delivered by the task queue %(n)d (copies dropped: %(copies)d)") % words)
     if c.released:
         said.append(_("held %s on average") % duration(c.held_seconds / c.released))
     if statistics is not None:
@@ -68,6 +71,7 @@ def events(
         "timed_out": _("timed out %d"),
         "reclaimed": _("reclaimed %d"),
         "lost": _("lost %d"),
+        "job_place_expired": _("%d jobs did not come back"),
     }
     bad = [text % getattr(c, name) for name, text in trouble.items() if getattr(c, name)]
     lines = wrap(when + of + ": " + ", ".join(said) + ".", width)

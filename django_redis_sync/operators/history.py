@@ -28,6 +28,9 @@ _COUNTERS = {
     "s": "shadow_rejected",
     "l": "lost",
     "b": "share_rejected",
+    "v": "job_delivered",
+    "d": "job_copy_dropped",
+    "x": "job_place_expired",
 }
 _SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
 #: Minutes of history by the minute; before, by STEP minutes.
@@ -38,7 +41,8 @@ _SUMMED = (*_COUNTERS.values(), *_SECONDS.values())
 @dataclass(frozen=True, slots=True)
 class Counters:
     """Events of some time: counts, and the seconds that belong to them. `share_rejected`: of those
-    rejected, in shadow mode too, those for which share_limit was the cause."""
+    rejected, in shadow mode too, those for which share_limit was the cause. `job_delivered`: how
+    often a task queue delivered jobs that are sent again while the name is full."""
 
     granted: int = 0
     waited: int = 0
@@ -51,6 +55,9 @@ class Counters:
     reclaimed: int = 0
     lost: int = 0
     share_rejected: int = 0
+    job_delivered: int = 0
+    job_copy_dropped: int = 0
+    job_place_expired: int = 0
     peak: int = 0
 
     @property

@@ -54,6 +54,7 @@ PATTERNS = MappingProxyType(
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
         "PLACE": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
+        "EVENTS": "'gwrntcslbvdxp'",  # what is counted, a letter each; p is the highest use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
         "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",

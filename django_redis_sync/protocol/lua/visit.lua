@@ -31,7 +31,7 @@ if known then
   again = last == token
   ticket, vain = tonumber(since), state == 'a' and tonumber(times) or 0
   reply = answer_copy(name, base, place, known, nth, token)
-  if reply and string.sub(reply, 1, 4) == 'drop' then
+  if reply == 'drop copy' then
     count(name, 'd', 1)
   end
 end

@@ -15,13 +15,14 @@ local function tidy(name)
     end
   else
     for old = last - fine, minute - fine - 1 do
-      for what in string.gmatch('gwrntcslp', '.') do
+      for what in string.gmatch(EVENTS, '.') do
         fields[#fields + 1] = old .. ':' .. what
       end
     end
     for old = last - keep, minute - keep - 1 do
-      for what in string.gmatch(old % QUARTER == 0 and 'g w w:ms r r:ms n t c s l p' or '', '%S+') do
+      for what in string.gmatch(old % QUARTER == 0 and EVENTS or '', '.') do
         fields[#fields + 1] = old .. 'q:' .. what
+        if what == 'w' or what == 'r' then fields[#fields + 1] = old .. 'q:' .. what .. ':ms' end
       end
     end
   end
