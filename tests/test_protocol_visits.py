@@ -307,6 +307,14 @@ def test_a_copy_that_was_seen_before_the_job_ran_is_dropped_at_its_end(x: Visite
 # Shares
 
 
+def test_max_waiters_counts_the_waiters_of_all_shares(x: Visited) -> None:
+    both = {"limit": 2, "share_limit": 1, "share": "a"}
+    x.hold("h", **both)
+    x.wait("w", **both)
+    assert ["no", "full"] == x.visit("a", max_waiters=1, **both)[:2]
+    assert "ok" == x.visit("b", max_waiters=1, **{**both, "share": "b"})[0]
+
+
 def test_a_share_of_jobs_keeps_its_limit(x: Visited) -> None:
     both = {"limit": 4, "share_limit": 2}
     granted = [x.visit(f"a{n}", share="a", **both)[0] for n in range(3)]

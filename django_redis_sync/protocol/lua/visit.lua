@@ -44,7 +44,8 @@ end
 local rank = not reply and redis.call('ZRANK', base .. 'places', place)
 if not (reply or rank) then
   local crowd = redis.call('ZCARD', base .. 'places') + redis.call('ZCARD', QUEUE)
-  if crowd >= tonumber(max_waiters) and not fits(name, 1, limit) then
+  if name.shared then crowd = crowd + redis.call('ZCARD', PARKED) end
+  if crowd >= tonumber(max_waiters) and not has_room(name, terms, limit) then
     reply = reject(name, crowd, limit)
   else
     ticket = ticket > 0 and ticket or name.us
