@@ -28,6 +28,8 @@ from tests.behaviour.both import eventually
 
 from .behaviour.watching import View
 
+pytestmark = pytest.mark.usefixtures("clean_redis")
+
 #: Whatever can be entered, with the names that it holds then.
 KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "lock": (lambda: Lock("x"), ("x",)),
