@@ -1,4 +1,4 @@
-"""The checker is checked: planted defects are found, and the scripts as they are have none."""
+"""The checker of histories is checked: planted defects are found, and bad journals break rules."""
 
 from __future__ import annotations
 
@@ -20,48 +20,9 @@ from django_redis_sync.protocol.keys import keys_of
 from tests.support import worker_processes
 from tests.support.history import RULES, judge
 from tests.support.journal import Entry, journalling
-from tests.support.workload import FAST, Workload, call, words
+from tests.support.workload import call, words, workload
 
-_seeds = itertools.count(1)
-
-
-def workload(raw: redis.Redis, **options: Any) -> Workload:
-    return Workload(raw, next(_seeds), prefix=settings.PREFIX, **options)
-
-
-# The scripts as they are
-
-
-def test_random_clients_find_nothing_wrong_with_the_scripts(raw: redis.Redis) -> None:
-    random = workload(raw)
-    random.run(10_000)
-    summary = random.journal.check().summary()
-
-    assert 5 == summary["names"]
-    assert summary["believed"] > 1000
-    # What was never seen was never checked.
-    for what in (
-        "granted at once",
-        "handed over",
-        "reclaimed",
-        "unclaimed",
-        "waited",
-        "dead",
-        "refused, share",
-    ):
-        assert summary[what] > 10, what
-
-
-def test_nothing_is_left_in_the_end(raw: redis.Redis) -> None:
-    """Rule 7: every key expires some time after the last lease or waiter."""
-    random = workload(raw, constants={**FAST, "TOMBSTONE_TTL": 300})
-    random.run(1500)
-    random.settle()
-    deadline = time.monotonic() + 5
-    names = [kind.keys.leases.removesuffix("leases") for kind in random.kinds]
-    while left := [key for name in names for key in raw.keys(f"{name}*")]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+pytestmark = pytest.mark.tools
 
 
 # Planted defects: what is replaced by what, and the rules of which one has to be found broken

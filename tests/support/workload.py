@@ -6,6 +6,7 @@ else goes wrong: replies are lost, copies arrive late, clients die, leases end, 
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -15,6 +16,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import redis
+from django.conf import settings
 
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.expiry import LocalExpiry
@@ -419,3 +421,11 @@ class Workload:
 
     def _eval(self, one: Call) -> Any:
         return self.redis.evalsha(self.shas[one.verb], *one.asked)
+
+
+_seeds = itertools.count(1)
+
+
+def workload(raw: redis.Redis, **options: Any) -> Workload:
+    """Random clients below the prefix of the tests, other ones each time."""
+    return Workload(raw, next(_seeds), prefix=settings.PREFIX, **options)
