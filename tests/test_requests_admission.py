@@ -209,20 +209,23 @@ def test_decorator_copied_by_another_decorator_is_not_taken_with_the_outer_one()
 
 
 @pytest.mark.promise(21)
-@BOTH
-@pytest.mark.parametrize("apart", [False, True], ids=["one place", "two places"])
-def test_limits_of_a_view_wait_together_at_most_for_the_longest_timeout(
-    apart: bool, asgi: bool
-) -> None:
-    between = [lambda view: lambda request: view(request)] if apart and not asgi else []
-    options: Any = {"limit": 1, "blocking_timeout": 4}
-    outer, inner = semaphore_required("a", **options), semaphore_required("b", **options)
-    view = limited(outer, *between, inner, asgi=asgi)
-    with Semaphore("b", 1), occupied("a", 2.5):
-        start = time.monotonic()
-        assert 503 == view(request_of()).status_code
-        assert 3.5 < time.monotonic() - start < 6.4  # and not 2.5 + 4
-    assert (0, 0) == (in_use("a"), in_use("b"))
+def test_limits_of_a_view_wait_together_at_most_for_the_longest_timeout() -> None:
+    def waits(where: str, apart: bool, asgi: bool) -> None:
+        first, second = f"a-{where}", f"b-{where}"
+        between = [lambda view: lambda request: view(request)] if apart else []
+        options: Any = {"limit": 1, "blocking_timeout": 4}
+        outer, inner = (semaphore_required(name, **options) for name in (first, second))
+        view = limited(outer, *between, inner, asgi=asgi)
+        with Semaphore(second, 1), occupied(first, 2.5):
+            start = time.monotonic()
+            assert 503 == view(request_of()).status_code, where
+            assert 3.5 < time.monotonic() - start < 6.4, where  # and not 2.5 + 4
+        assert (0, 0) == (in_use(first), in_use(second)), where
+
+    # (name, with code between the decorators, asgi)
+    ways = [("wsgi", False, False), ("two-places", True, False), ("asgi", False, True)]
+    with ThreadPoolExecutor(len(ways)) as threads:
+        list(threads.map(waits, *zip(*ways, strict=True)))
 
 
 @pytest.mark.promise(21)

@@ -37,9 +37,37 @@ def both(test: Callable[..., Any]) -> Any:
     return pytest.mark.parametrize("io", [Sync(), Async()], ids=repr)(run)
 
 
+def side_by_side(test: Callable[..., Any]) -> Any:
+    """As `both`, for a test that mostly waits: in sync and in async code at the same time. Each has
+    names of its own by `io.name("x")`."""
+    signature = inspect.signature(test)
+    assert "io" in signature.parameters and inspect.iscoroutinefunction(test), test
+
+    def as_told(io: Any, fixtures: dict[str, Any]) -> None:
+        try:
+            io.run(test(io=io, **fixtures))
+        except BaseException:
+            print(f"it failed in {io!r} code")
+            raise
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            asynchronous = thread.submit(as_told, Async(), fixtures)
+            as_told(Sync(), fixtures)
+            asynchronous.result()
+
+    fixtures = [one for name, one in signature.parameters.items() if name != "io"]
+    run.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
+    return run
+
+
 class Sync:
     def __repr__(self) -> str:
         return "sync"
+
+    def name(self, name: str) -> str:
+        return f"{name}-{self!r}"
 
     def run(self, body: Coroutine[Any, Any, Any]) -> Any:
         try:
@@ -80,7 +108,7 @@ class Sync:
         return started.result(PATIENCE)
 
 
-class Async:
+class Async(Sync):
     def __repr__(self) -> str:
         return "async"
 

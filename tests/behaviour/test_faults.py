@@ -197,27 +197,6 @@ async def test_nothing_listens(io, alias) -> None:
 
 
 @both
-async def test_a_server_that_hangs_takes_no_more_than_the_budget(io, bench) -> None:
-    await bench.warm(io)
-    held = await io.do(bench.lock("held"), "acquire")
-    bench.server.pause()
-    try:
-        for asked in ({"blocking": False}, {"blocking_timeout": 0.5}, {}):
-            start = time.monotonic()
-            with pytest.raises(Unavailable):
-                await io.do(bench.lock(), "acquire", **asked)
-            assert time.monotonic() - start < 5
-        start = time.monotonic()
-        with pytest.raises(Unavailable):
-            await io.do(held, "release")
-        assert time.monotonic() - start < 5
-    finally:
-        bench.server.resume()
-    # What could not be said then is said later.
-    await until(io, lambda: bench.view().empty and bench.view("held").empty, SOONER)
-
-
-@both
 async def test_a_waiter_rides_out_a_restart_of_its_connections(io, bench) -> None:
     await bench.warm(io)
     first = await io.do(bench.lock(), "acquire")

@@ -103,7 +103,7 @@ async def awaited(thing: Any) -> Any:
 @both
 async def test_lost_counts_once_if_the_reply_of_the_count_is_cut(io, bench) -> None:  # noqa: F811
     await bench.warm(io)
-    lease = await io.do(bench.lock(), "acquire")
+    lease = await io.do(bench.lock(timeout=3, renew=True), "acquire")
     bench.view().clear()
     bench.proxy.harm("cut", "release", 2)
     assert not await io.do(lease, "owned")

@@ -26,7 +26,7 @@ from django_redis_sync import (
 )
 from django_redis_sync.locks.handle import Adoption
 
-from .both import both, eventually, until
+from .both import both, eventually, side_by_side, until
 from .watching import sent
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(15)]
@@ -250,14 +250,15 @@ async def test_a_hard_lease_is_not_renewed(io, view, caplog) -> None:
     assert await io.do(second, "owned")
 
 
-@both
+@side_by_side
 async def test_renew_can_be_had_with_a_timeout_and_stops_at_max_hold(io, view) -> None:
-    lock = Lock("capped", timeout=3, renew=True, max_hold=6)
+    name = io.name("capped")
+    lock = Lock(name, timeout=3, renew=True, max_hold=6)
     lease = await io.do(lock, "acquire")
     await io.sleep(4)
     assert lease.held and await io.do(lease, "owned")
     await until(io, lambda: not lease.held)
-    await until(io, lambda: view("capped").holding == 0)
+    await until(io, lambda: view(name).holding == 0)
     with pytest.raises(LeaseLost):
         lease.check()
 
@@ -292,15 +293,16 @@ async def test_a_permanent_lease_ends_when_it_is_cleared(io, view) -> None:
     assert await io.do(Lock("stuck", blocking=False), "acquire")
 
 
-@both
+@side_by_side
 async def test_min_hold_keeps_the_name_taken(io, view) -> None:
-    lock = Lock("period", min_hold=4.0, blocking=False)
+    name = io.name("period")
+    lock = Lock(name, min_hold=4.0, blocking=False)
     lease = await io.do(lock, "acquire")
     await io.do(lease, "release")
     assert not lease.held
     assert await io.do(lock, "acquire") is None
     assert await io.do(lock, "locked")
-    assert 0 < view("period").ends_in <= 4.0
+    assert 0 < view(name).ends_in <= 4.0
     again = await io.do(lock, "acquire", True, 20)
     assert again and again.fence - lease.fence >= 4_000_000
 
@@ -460,13 +462,14 @@ async def test_a_dropped_lease_is_not_renewed_and_a_warning_says_so(io, view, ca
 # Handing a lease to somebody else
 
 
-@both
+@side_by_side
 async def test_a_handle_moves_a_lease(io, view) -> None:
-    async with io.entered(Lock("moving", timeout=3, renew=True)) as lease:
+    name = io.name("moving")
+    async with io.entered(Lock(name, timeout=3, renew=True)) as lease:
         handle = await io.do(lease, "detach", 30)
         assert isinstance(handle, str) and not lease.held
-    assert view("moving").ends_in > 25
-    assert await io.do(Lock("moving", blocking=False), "acquire") is None
+    assert view(name).ends_in > 25
+    assert await io.do(Lock(name, blocking=False), "acquire") is None
     lost: list[Lease] = []
     adopted = await io.do(Lease, "from_handle", handle, on_lost=lost.append)
     assert (lease.token, lease.fence) == (adopted.token, adopted.fence)
@@ -474,7 +477,7 @@ async def test_a_handle_moves_a_lease(io, view) -> None:
     await io.sleep(4)  # it is renewed on this side
     assert adopted.held and await io.do(adopted, "owned")
     await io.do(adopted, "release")
-    assert view("moving").empty and not lost
+    assert view(name).empty and not lost
 
 
 @both
@@ -557,28 +560,33 @@ async def test_a_holder_learns_that_its_lease_was_cleared(io, view) -> None:
         await io.do(lease, "release")
 
 
-@both
+@side_by_side
 async def test_a_slow_receiver_holds_up_no_renewal(io, view) -> None:
-    stuck = threading.Event()
+    stuck, name = threading.Event(), io.name("slow")
     lost = await io.do(
-        Lock("slow-1", timeout=0.6, renew=True, on_lost=lambda _: stuck.wait(20)), "acquire"
+        Lock(name, timeout=0.6, renew=True, on_lost=lambda _: stuck.wait(20)), "acquire"
     )
-    kept = await io.do(Lock("slow-2", timeout=3, renew=True), "acquire")
-    view("slow-1").clear()
+    kept = await io.do(Lock(io.name("kept"), timeout=3, renew=True), "acquire")
+    view(name).clear()
     await until(io, lambda: not lost.held)
     await io.sleep(4)
     stuck.set()
     assert kept.held and await io.do(kept, "owned")
 
 
-@both
-async def test_a_holder_that_works_for_three_times_the_lease_keeps_it(io, settings) -> None:
+@pytest.fixture
+def short_leases(settings) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": 2.5}
-    async with io.entered(Lock("long")) as lease:
+
+
+@side_by_side
+async def test_a_holder_that_works_for_three_times_the_lease_keeps_it(io, short_leases) -> None:
+    name = io.name("long")
+    async with io.entered(Lock(name)) as lease:
         assert lease.remaining <= 2.5
         await io.sleep(7.5)
         lease.check()
-        assert await io.do(Lock("long", blocking=False), "acquire") is None
+        assert await io.do(Lock(name, blocking=False), "acquire") is None
 
 
 def test_a_loop_that_is_busy_for_long_keeps_its_leases() -> None:

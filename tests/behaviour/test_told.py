@@ -54,8 +54,8 @@ def path(new_server: Any, alias: Any) -> Iterator[Callable[[], Path]]:
 class Told:
     """When the holder was told, in both ways."""
 
-    def __init__(self) -> None:
-        self.on_lost: list[float] = []
+    def __init__(self, name: str | None = None) -> None:
+        self.name, self.on_lost = name, list[float]()
         self.signal: list[float] = []
         self.pulse = Pulse()
         lease_lost.connect(self._signal)
@@ -64,8 +64,9 @@ class Told:
         assert not lease.held
         self.on_lost.append(time.monotonic())
 
-    def _signal(self, **_: Any) -> None:
-        self.signal.append(time.monotonic())
+    def _signal(self, lease: Lease, **_: Any) -> None:
+        if self.name in (None, lease.name):
+            self.signal.append(time.monotonic())
 
     @property
     def both(self) -> list[float]:
@@ -92,25 +93,29 @@ def granted_to_another(path: Path, name: str) -> list[float]:
     return when
 
 
-@pytest.mark.parametrize("lease", [3.0, 4.5])
 @both
 async def test_when_the_path_answers_nothing_it_is_told_before_another_has_it(
-    io, path, alias, lease: float
+    io, path, alias
 ) -> None:
-    mine, told = path(), Told()
-    lock = Lock("x", timeout=lease, renew=True, using=mine.alias, on_lost=told.lost)
-    held = await io.do(lock, "acquire")
-    await io.sleep(lease / 2)  # it was renewed at least once
-    mine.swallow()
-    other = Lock("x", using=alias(mine.server.url))
-    waiting = io.start(io.do(other, "acquire", blocking_timeout=20))
-    with told.pulse:
-        got = await io.result(waiting)
-        granted = time.monotonic()
-        assert got.fence > held.fence
-        await until(io, lambda: len(told.both) == 2)
-    assert told.before(granted)
-    await io.do(got, "release")
+    async def is_told(seconds: float, mine: Path, free: str) -> None:
+        name = f"x-{seconds}"
+        told = Told(name)
+        lock = Lock(name, timeout=seconds, renew=True, using=mine.alias, on_lost=told.lost)
+        held = await io.do(lock, "acquire")
+        await io.sleep(seconds / 2)  # it was renewed at least once
+        mine.swallow()
+        waiting = io.start(io.do(Lock(name, using=free), "acquire", blocking_timeout=20))
+        with told.pulse:
+            got = await io.result(waiting)
+            granted = time.monotonic()
+            assert got.fence > held.fence
+            await until(io, lambda: len(told.both) == 2)
+        assert told.before(granted)
+        await io.do(got, "release")
+
+    paths = [path(), path()]
+    free = [alias(mine.server.url) for mine in paths]
+    await io.gather(*(is_told(*one) for one in zip((3.0, 4.5), paths, free, strict=True)))
 
 
 def test_another_alias_that_hangs_makes_nothing_late(path) -> None:

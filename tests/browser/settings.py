@@ -10,7 +10,6 @@ from tests.settings import *  # noqa: F403
 from tests.settings import INSTALLED_APPS, MIDDLEWARE
 
 SKIN = os.environ.get("DJANGO_REDIS_SYNC_SKIN", "")
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 LANGUAGE_CODE = os.environ.get("DJANGO_REDIS_SYNC_LANGUAGE", "en")
 if not SKIN:
     # The skins bring scripts and styles of their own into every page, which it would forbid.

@@ -26,7 +26,7 @@ def at(file: str, *names: str) -> tuple[str, ...]:
 HERE, WAYS, CLOCKS = "faults/test_servers", "faults/test_ways", "faults/test_clocks"
 TOLD, ENGINE = "behaviour/test_told", "test_engine_threads"
 OLD, PERMITS = "behaviour/test_faults", "behaviour/test_permits"
-LOOPS = "behaviour/test_loops"
+LOOPS, BUDGETS = "behaviour/test_loops", "behaviour/test_budgets"
 SENTINEL, CLUSTER = "topologies/test_sentinel", "topologies/test_cluster"
 OUTAGE, VIEWS, SITES = "test_requests_outage", "test_requests_views", "test_requests_servers"
 
@@ -58,7 +58,7 @@ FAULTS: dict[int, Row] = {
         "SIGSTOP",
         (
             *at(HERE, "test_row_03_nothing_that_asks_takes_longer_than_its_budget"),
-            *at(OLD, "test_a_server_that_hangs_takes_no_more_than_the_budget"),
+            *at(BUDGETS, "test_a_server_that_hangs_takes_no_call_beyond_its_budget"),
         ),
     ),
     4: Row(
