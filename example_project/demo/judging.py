@@ -75,7 +75,7 @@ def judge_sale(case: SaleSeen) -> Verdict:
         (count != case.tickets, f"{count} tickets sold of {case.tickets}"),
         (doubles > 0, f"{_many(doubles, 'ticket number')} sold more than once"),
         (case.stock != 0, f"the stock ended at {case.stock}"),
-        (statuses[200] != count, f"{statuses[200]} buyers got a ticket by their answer"),
+        (statuses[200] != count, f"{statuses[200]} buyers were answered with a ticket"),
         *_odd_answers(statuses, {200, 409}, case.buyers),
     )
     return Verdict(seen, faults)
