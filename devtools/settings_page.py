@@ -17,10 +17,10 @@ PAGE = ROOT / "docs" / "settings.md"
 
 _PAGE = """# Settings
 
-One setting, `REDIS_SYNC`, a dict. Every key with its default; what is left out has it. Values are
-read at each acquire, so `override_settings` works at once. An unknown key is an error.
+The setting `REDIS_SYNC` is a dict. A key that is missing has its default. Values are read at each
+acquire, so `override_settings` works at once. An unknown key is an error.
 
-This page is made from `django_redis_sync/defaults.py` by `python -m devtools.settings_page`.
+`python -m devtools.settings_page` makes this page from `django_redis_sync/defaults.py`.
 
 ## `REDIS_SYNC`
 
@@ -28,17 +28,17 @@ This page is made from `django_redis_sync/defaults.py` by `python -m devtools.se
 
 ## Options of requests
 
-An entry of `ENDPOINTS` or `SEMAPHORES` takes them, `@semaphore_required(...)` as keywords, the
-mixin as attributes `semaphore_...`. Where several say an option, the first of these wins: the
-decorator or mixin, `ENDPOINTS`, `SEMAPHORES`, `REQUESTS`. *REQUESTS* says whether
-`REDIS_SYNC["REQUESTS"]` takes it, for all requests of which nothing else says it.
+These are keys of an entry of `ENDPOINTS` or `SEMAPHORES`, arguments of `@semaphore_required(...)`,
+and attributes `semaphore_...` of the mixin. If several places give an option, the first of these
+wins: the decorator or mixin, `ENDPOINTS`, `SEMAPHORES`, `REQUESTS`. The column *REQUESTS* says
+whether `REDIS_SYNC["REQUESTS"]` may give the default for all requests.
 
 {requests}
 
 ## Options of semaphores in code
 
-Keywords of `Semaphore`, `Lock`, `RLock`, `ReadWriteLock` and `@synchronized`. *SEMAPHORES* says
-whether `REDIS_SYNC["SEMAPHORES"][name]` gives it to code that leaves it out.
+These are arguments of `Semaphore`, `Lock`, `RLock`, `ReadWriteLock`, and `@synchronized`. The
+column *SEMAPHORES* says whether `REDIS_SYNC["SEMAPHORES"][name]` may give the default.
 
 {code}
 """

@@ -41,7 +41,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Option(NamedTuple):
-    """`default`: in force where nothing says another. `why`: what the option is for."""
+    """`default`: the value if no other is given. `why`: what the option is for."""
 
     default: Any
     why: str
@@ -64,7 +64,7 @@ class Settings:
 
     enabled: Annotated[
         bool,
-        Option(True, "False switches the request limits off; locks and semaphores in code go on."),
+        Option(True, "False admits all requests. Locks and semaphores in code still work."),
     ]
     cache: Annotated[
         str, values.alias, Option("default", "The cache alias whose Redis connection is used.")
@@ -72,27 +72,25 @@ class Settings:
     key_prefix: Annotated[
         str | None,
         values.text,
-        Option(None, 'Prefix of all keys; None: "<the alias\'s KEY_PREFIX>:sync", or "sync".'),
+        Option(None, 'Prefix of all keys. None: "<the alias\'s KEY_PREFIX>:sync", or "sync".'),
     ]
     timeout: Annotated[
         float,
         values.lease,
-        Option(30, "Seconds of a lease: a crashed holder's permits come back after so long."),
+        Option(30, "Lease duration in seconds: after a crash, permits become free in that time."),
     ]
     blocking_timeout: Annotated[
         float | None,
         values.not_negative,
-        Option(None, "Seconds that code waits for a permit; None: as long as it takes."),
+        Option(None, "Seconds that code waits for a permit. None: no limit."),
     ]
     max_hold: Annotated[
         float | None,
         values.lease,
-        Option(
-            None, "Seconds after which a lease is renewed no more; None: while its holder lives."
-        ),
+        Option(None, "Seconds after which a lease is no longer renewed. None: no limit."),
     ]
     requests: Annotated[
-        Mapping[str, Any], values.mapping, Option(NOTHING, "What request limits start from.")
+        Mapping[str, Any], values.mapping, Option(NOTHING, "Default options of all request limits.")
     ]
     semaphores: Annotated[
         Mapping[str, Mapping[str, Any]],
@@ -107,15 +105,13 @@ class Settings:
             'Limits by view name or glob: `{"reports:export": "exports", "api:*": {"limit": 20}}`.',
         ),
     ]
-    stats: Annotated[
-        bool, Option(True, "Counters and history, written by the scripts that run anyway.")
-    ]
+    stats: Annotated[bool, Option(True, "Keep counters and history of each name.")]
     stats_hours: Annotated[
         float,
         values.hours,
         Option(
             24,
-            "Hours of history: by the minute for the last two hours, by the quarter hour before.",
+            "Hours of history: per minute for the last two hours, before per 15 minutes.",
         ),
     ]
     async_client: Annotated[
@@ -123,7 +119,7 @@ class Settings:
         values.text,
         Option(
             None,
-            "Dotted path of a callable alias -> redis.asyncio client, when ours can't be rebuilt.",
+            "Path of a callable alias -> redis.asyncio client. None: made from CACHES.",
         ),
     ]
     error_responses: Annotated[
@@ -139,12 +135,12 @@ class Shared(TypedDict, total=False):
     timeout: Annotated[
         float | None,
         values.lease,
-        Option(None, "Seconds of a lease; None: TIMEOUT, renewed while the holder lives."),
+        Option(None, "Lease duration in seconds. None: TIMEOUT, renewed while the process runs."),
     ]
     min_hold: Annotated[
         float | None,
         values.positive,
-        Option(None, "Seconds for which the permits stay taken, however early they are released."),
+        Option(None, "Seconds that the permits stay in use, even if they are released sooner."),
     ]
 
 
@@ -152,59 +148,63 @@ class Named(Shared, total=False):
     blocking_timeout: Annotated[
         float | None,
         values.not_negative,
-        Option(None, "Seconds to wait for a permit; None: BLOCKING_TIMEOUT."),
+        Option(None, "Seconds to wait for a permit. None: BLOCKING_TIMEOUT."),
     ]
     max_hold: Annotated[
         float | None,
         values.positive,
-        Option(None, "Seconds after which a lease is renewed no more; None: MAX_HOLD."),
+        Option(None, "Seconds after which a lease is no longer renewed. None: MAX_HOLD."),
     ]
 
 
 class SemaphoreOptions(Named, total=False):
-    blocking: Annotated[bool, Option(True, "False tries once, as a blocking_timeout of 0 does.")]
+    blocking: Annotated[bool, Option(True, "False: don't wait, as with blocking_timeout=0.")]
     renew: Annotated[
         bool | None,
-        Option(None, "Renew a lease of a given timeout too, or not; None: only one of TIMEOUT."),
+        Option(None, "Whether to renew the lease. None: only if no timeout is given."),
     ]
-    fair: Annotated[bool, Option(True, "First come, first served.")]
+    fair: Annotated[bool, Option(True, "Serve waiters in the order of arrival.")]
     using: Annotated[
         str | Sequence[str] | None,
         values.anything,
-        Option(None, "A cache alias; of a Lock also a list of them, a quorum. None: CACHE."),
+        Option(None, "A cache alias. For Lock, a list is a quorum. None: CACHE."),
     ]
-    label: Annotated[str | None, values.text, Option(None, "What operators see beside the host.")]
+    label: Annotated[str | None, values.text, Option(None, "A text that operators see.")]
     on_lost: Annotated[
         Callable[[Any], Any] | None,
         values.anything,
-        Option(None, "Called with the lease when it is lost, on a thread of its own."),
+        Option(None, "Called with the lease when it is lost, on another thread."),
     ]
     thread_local: Annotated[
-        bool, Option(True, "`release` knows the leases of this thread or task only.")
+        bool, Option(True, "`release` releases leases of this thread or task only.")
     ]
     raise_on_release_error: Annotated[
-        bool, Option(True, "Leaving a `with` whose lease is over raises; False logs a warning.")
+        bool, Option(True, "Leaving a `with` block raises if the lease has expired. False: log it.")
     ]
     release_on_commit: Annotated[
         bool | str,
         values.anything,
-        Option(
-            False, "Inside a transaction, give back when that ends; an alias: of that database."
-        ),
+        Option(False, "Release when the open transaction ends. A str: that database's."),
     ]
     sleep: Annotated[
         float | None,
         values.anything,
-        Option(None, "Accepted for redis-py's sake: waiting takes no polling."),
+        Option(None, "Ignored. redis-py's Lock has it."),
     ]
-    key: Annotated[str | None, values.text, Option(None, "A child of the name, as policies make.")]
+    key: Annotated[
+        str | None,
+        values.text,
+        Option(None, "A semaphore of its own, as a policy has per user."),
+    ]
     share: Annotated[
         Share,
         values.anything,
-        Option(None, "Which share of the name takes the permits; shares take turns."),
+        Option(None, "The share of the name that takes the permits. Shares take turns."),
     ]
     share_limit: Annotated[
-        int | None, values.whole, Option(None, "Max permits that one share has at a time.")
+        int | None,
+        values.whole,
+        Option(None, "Max permits of one share. None: no limit."),
     ]
 
 
@@ -212,67 +212,66 @@ class RequestOptions(Shared, total=False):
     methods: Annotated[
         Iterable[str] | None,
         values.methods,
-        Option(None, "The HTTP methods that count, HEAD with GET; None: all that reach the view."),
+        Option(None, "HTTP methods that count; GET includes HEAD. None: all that reach the view."),
     ]
     when: Annotated[
         str | Judge | None,
         values.function,
-        Option(None, "A callable request -> bool, or its path: whether a request counts."),
+        Option(None, "A callable request -> bool, or its path: True if the request counts."),
     ]
     blocking_timeout: Annotated[
         float,
         values.ending,
-        Option(
-            0, "Seconds that a request may wait: it holds a worker meanwhile. 0: refused at once."
-        ),
+        Option(0, "Seconds that a request may wait; it occupies a worker. 0: don't wait."),
     ]
     max_waiters: Annotated[
         int,
         values.count,
-        Option(100, "How many requests may wait for a permit of the same name and key."),
+        Option(100, "Max requests that wait for the same name and key."),
     ]
     max_hold: Annotated[
         float | None,
         values.positive,
-        Option(3600, "Seconds after which a hung request's permit is renewed no more."),
+        Option(3600, "Seconds after which a request's lease is no longer renewed."),
     ]
-    fair: Annotated[bool, Option(True, "First come, first served.")]
+    fair: Annotated[bool, Option(True, "Serve waiters in the order of arrival.")]
     on_outage: Annotated[
         Literal["local", "open", "closed"],
         Option(
-            "local", "Redis down: local keeps a limit per process, open lets all in, closed none."
+            "local", "While Redis is down: local limits each process, open admits all, closed none."
         ),
     ]
     status: Annotated[
         int | None,
         values.status,
-        Option(None, "HTTP status of a refusal; None: 503, or 429 with a key."),
+        Option(None, "HTTP status of a rejection. None: 503, or 429 with a key or a full share."),
     ]
     on_full: Annotated[
         Literal["response", "raise"],
-        Option("response", "What a refused request gets: a response, or raise NotAcquired."),
+        Option("response", "Whether a rejected request gets a response or raises NotAcquired."),
     ]
     response: Annotated[
         str | Callable[[Any, Any], Any] | None,
         values.function,
         Option(
             None,
-            "Makes the response to a refused request: a callable (request, said), or its path.",
+            "A callable (request, rejection) -> response, or its path.",
         ),
     ]
     enforce: Annotated[
-        bool, Option(True, "False: shadow mode, counts the requests it would refuse, refuses none.")
+        bool,
+        Option(True, "False: shadow mode, which only counts the requests to reject."),
     ]
     trusted_proxies: Annotated[
         int,
         values.count,
-        Option(0, "How many proxies of yours append to X-Forwarded-For, which can be forged."),
+        Option(0, "The number of your proxies. Clients can forge the rest of X-Forwarded-For."),
     ]
     ipv6_prefix: Annotated[
         int,
         values.prefix,
         Option(
-            64, "How many bits of an IPv6 address are one client: 64 for most, 56 or 48 for some."
+            64, "Bits of an IPv6 address that identify a client: 64; 56 or 48 for some networks."
         ),
     ]
 
@@ -282,7 +281,7 @@ class PolicyOptions(RequestOptions, total=False):
         Key,
         values.key,
         Option(
-            None, 'A semaphore for each value: "user", "ip", a callable request -> str, its path.'
+            None, 'One semaphore per value: "user", "ip", a callable request -> str, or its path.'
         ),
     ]
     share: Annotated[
@@ -290,8 +289,8 @@ class PolicyOptions(RequestOptions, total=False):
         values.key,
         Option(
             None,
-            'The share of a request: "user", "ip", a callable request -> str, its path. Shares '
-            "of a name take turns; all requests without one are one share.",
+            'The share of a request: "user", "ip", a callable request -> str, or its path. Shares '
+            "of a name take turns. All requests without a share are one share.",
         ),
     ]
     share_limit: Annotated[
@@ -299,17 +298,17 @@ class PolicyOptions(RequestOptions, total=False):
         values.limit,
         Option(
             None,
-            "Max permits of each share: an int, or a callable request -> int. None: only turns.",
+            "Max permits of each share: an int, or a callable request -> int. None: no limit.",
         ),
     ]
-    using: Annotated[str | None, values.alias, Option(None, "A cache alias; None: CACHE.")]
+    using: Annotated[str | None, values.alias, Option(None, "A cache alias. None: CACHE.")]
 
 
 class Entry(PolicyOptions, total=False):
     limit: Annotated[
         Limit,
         values.limit,
-        Option(None, "How many at the same time: an int, or a callable request -> int."),
+        Option(None, "Permits: an int, or a callable request -> int."),
     ]
 
 
@@ -321,15 +320,15 @@ class Requests(RequestOptions, total=False):
         values.waiting,
         Option(
             "auto",
-            "How many threads of a process may wait at a time, over all limits: a waiting thread "
+            "Max threads of a process that wait at a time, over all limits: a waiting thread "
             "answers no other request. auto: half of gunicorn's threads; 20 for sync views under "
-            "ASGI, where each request has its own thread; else 2. None: any number.",
+            "ASGI, where each request has its own thread; else 2. None: no limit.",
         ),
     ]
     max_waiting_tasks: Annotated[
         int | None,
         values.count,
-        Option(1000, "The same for async views, whose waiting keeps no thread; None: any."),
+        Option(1000, "Max tasks of async views that wait at a time, per process. None: no limit."),
     ]
 
 

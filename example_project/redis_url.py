@@ -4,7 +4,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 
 def database_of(url: str) -> int:
-    """The database number that a Redis URL names: in its query or in its path."""
+    """Return the database number of a Redis URL, from its query or its path."""
     parts = urlsplit(url)
     named = dict(parse_qsl(parts.query)).get("db")
     if named is None and parts.scheme != "unix":
@@ -13,7 +13,7 @@ def database_of(url: str) -> int:
 
 
 def neighbour_database(url: str) -> str:
-    """Another database of the same server: 1 beside 0, 0 beside 1, 3 beside 2 and so on."""
+    """Return the URL of another database of the server: 1 for 0, 0 for 1, 3 for 2, and so on."""
     base, _, query = url.partition("?")
     pairs = [(key, value) for key, value in parse_qsl(query) if key != "db"]
     pairs.append(("db", str(database_of(url) ^ 1)))

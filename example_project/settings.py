@@ -18,7 +18,7 @@ DEMO_DIR.mkdir(parents=True, exist_ok=True)
 
 
 def _secret_key() -> str:
-    """The folder's own key, made once: all workers need the same one, no two folders do."""
+    """Return the secret key of this folder, which all workers share. Create it if necessary."""
     path = DEMO_DIR / "secret_key"
     try:
         with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -51,7 +51,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    # Last, so that it notes the time just before a view asks for its permit.
+    # Last: it records the time immediately before a view acquires its permit.
     "example_project.shop.middleware.note_arrival",
 ]
 
@@ -78,7 +78,7 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": DEMO_DIR / "shop.sqlite3",
         "OPTIONS": {
-            # Many workers write at once: readers don't block writers, writers wait their turn.
+            # Many workers write at once. With WAL, readers don't block writers.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
@@ -89,11 +89,11 @@ DATABASES = {
 REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
 CACHES = {
     "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL},
-    # Locks get a database of their own: `cache.clear()` empties a whole database, leases too.
+    # A database of their own for locks: `cache.clear()` empties a whole database.
     "locks": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": neighbour_database(REDIS_URL),
-        # Two demos in two folders may share a server without sharing their locks.
+        # Demos in different folders can use one server without sharing their locks.
         "KEY_PREFIX": "shop-" + hashlib.sha256(str(DEMO_DIR).encode()).hexdigest()[:8],
     },
 }
@@ -101,16 +101,16 @@ CACHES = {
 # Shows what happens when nothing protects the shop: no limits, and sales without their lock.
 WITHOUT_LOCKS = os.environ.get("DEMO_WITHOUT_LOCKS") == "1"
 
-# Short, so that the demo need not wait long for the lease of a worker that it killed.
+# Short, so that the lease of the worker that the demo kills expires soon.
 LEASE_SECONDS = 5
 REDIS_SYNC = {
     "ENABLED": not WITHOUT_LOCKS,
     "CACHE": "locks",
     "TIMEOUT": LEASE_SECONDS,
     "REQUESTS": {
-        # While Redis is down, rather nobody than more than the limit.
+        # While Redis is down, reject all requests rather than exceed the limit.
         "on_outage": "closed",
-        # The demo shows a long queue, and asks for nothing else meanwhile.
+        # The demo shows a long queue, and sends no other requests meanwhile.
         "max_waiting_threads": None,
     },
 }

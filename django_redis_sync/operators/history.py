@@ -1,4 +1,4 @@
-"""The history of names: counters that the verbs write, by the minute."""
+"""The history of names: counters that the scripts write, per minute."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ _COUNTERS = {
     "x": "job_place_expired",
 }
 _SECONDS = {"w": "wait_seconds", "r": "held_seconds"}
-#: Minutes of history by the minute; before, by STEP minutes.
+#: The last FINE minutes have a row per minute; earlier history has a row per STEP minutes.
 FINE, STEP = CONSTANTS["FINE"], CONSTANTS["QUARTER"]
 _SUMMED = (*_COUNTERS.values(), *_SECONDS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Events of some time: counts, and the seconds that belong to them. `share_rejected`: of those
-    rejected, in shadow mode too, those for which share_limit was the cause. `job_delivered`: how
-    often a task queue delivered jobs that are sent again while the name is full."""
+    """Events in a period, with the seconds waited and held.
+
+    `share_rejected`: the rejections that `share_limit` caused, those of shadow mode included.
+    `job_delivered`: how often a task queue delivered jobs that it sends again while the name is
+    full. `peak`: the highest number of permits in use.
+    """
 
     granted: int = 0
     waited: int = 0
@@ -62,20 +65,20 @@ class Counters:
 
     @property
     def turned_away(self) -> int:
-        """Asks that did not get in: at once, or after waiting in vain."""
+        """Acquires that got no permit, at once or after waiting."""
         return self.rejected + self.timed_out
 
 
-# Most minutes of most names: a shared object, which need not be added up.
+# One object for all empty periods, which are the most frequent: `add` skips it.
 _NOTHING = Counters()
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A name's history: a row for each `step` of the last minutes, oldest first, the last not over.
+    """The history of a name: a row per `step` minutes, oldest first. The last row is incomplete.
 
-    `total`: the rows together; `ever`: all that is still counted. `suggested_limit` and
-    `is_estimate`: see `suggest`.
+    `total`: the sum of the rows; `ever`: the sum of all that Redis has counted for the name.
+    `suggested_limit` and `is_estimate`: see `suggest`.
     """
 
     name: str
@@ -91,11 +94,10 @@ class History:
 def histories(
     names: Iterable[tuple[str, str | None]], *, minutes: int = 60, using: str | None = None
 ) -> list[History]:
-    """Return the last minutes of several names, with a round trip per _BATCH of them. More than
-    FINE minutes are returned in rows of STEP.
+    """Return the last minutes of several names, with one round trip per _BATCH names.
 
-    Empty rows where nothing happened, or nothing was counted (REDIS_SYNC["STATS"]). Unavailable
-    when Redis can't be reached.
+    If more than FINE minutes are requested, a row has STEP minutes. Rows are empty if nothing
+    happened or if REDIS_SYNC["STATS"] is off. Raise Unavailable if Redis can't be reached.
     """
     config = conf.current()
     alias = using or config.cache
@@ -114,26 +116,28 @@ def histories(
 
 
 def carried(found: History, holders: Iterable[tuple[datetime, int]]) -> History:
-    """With use carried on through the minutes without an arrival, in which the holders stayed.
+    """Return the history with peaks that also count permits held since an earlier minute.
 
-    `holders`: of each lease that lives, since when it has how many permits. Of those that ended,
-    grants and releases tell, but not their permits: each counts as 1. A lease that expired or was
-    cleared counts in the minute of its grant only. So a peak is never above what really was.
+    Redis stores a peak only for minutes with a grant. `holders`: for each current lease, when it
+    was granted and its number of permits. Leases that have ended are derived from the counts of
+    grants and releases, and count as one permit each. A lease that expired or was cleared counts
+    only in the minute of its grant. So a peak is never too high.
     """
     living = sorted(holders)
     if not living and found.ever == _NOTHING:
         return found
     since = [moment for moment, _ in living]
     held = [0, *accumulate(permits for _, permits in living)]
-    before = [bisect_left(since, start) for start, _ in found.rows]  # the living, at each start
-    # Of those that ended, no more were in at the start of a minute than had come and not left.
+    # At the start of each row: the current leases that were granted before it.
+    before = [bisect_left(since, start) for start, _ in found.rows]
+    # An upper bound of the leases that were held at the start of a row and have ended since.
     came = _came(found.ever) - _came(found.total)
     left = _left(found.ever) - _left(found.total)
     most = []
     for (_, row), older in zip(found.rows, before, strict=True):
         most.append(max(0, came - left - older))
         came, left = came + _came(row), left + _left(row)
-    # And, from the end back: as many as were released from then on without having come since.
+    # Backwards: ended leases that were held then, because more were released than granted since.
     ended, after, rows = 0, len(living), []
     for (start, row), older, limit in zip(*map(reversed, (found.rows, before, most)), strict=True):
         ended = max(0, ended + row.released - max(0, _came(row) - (after - older)))
@@ -160,18 +164,18 @@ def _left(c: Counters) -> int:
 
 
 def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
-    """Return the limit that these rows needed, and True if it is an estimate (maybe too low).
+    """Return the limit that these rows needed, and True if it is an estimate that may be too low.
 
     `step`: minutes of a row.
 
-    In shadow mode, all get in: the highest use is the limit that would have been enough. If the
-    limit was enforced, it also bounds the use, and the demand is estimated from rejections and
-    waits. It was at least one permit more than the use in a minute with a rejection or a wait. By
-    Little's law, it was the acquires per second in the busiest minute, times the mean seconds of a
-    hold; one standard deviation of a Poisson stream is added for bursts.
+    Shadow mode admits every request, so the highest use is the limit that would have been enough.
+    An enforced limit also bounds the use, so the demand is estimated as the larger of two values.
+    One is the use in a row with a rejection or a wait, plus one permit. The other follows from
+    Little's law: the acquires per second of the busiest row, times the mean seconds of a hold,
+    plus one standard deviation of a Poisson process for bursts.
 
-    Return None if less than 1 % of the acquires waited or were rejected, if no lease was released,
-    or if the name never had two holders: it is taken for a lock, whose limit is not a choice.
+    Return None as the limit if less than 1% of the acquires waited or were rejected, or if no lease
+    was released. Return None too if the name never had two holders: it is probably a lock.
     """
     total = add(rows)
     # A rejection because of share_limit says nothing about the limit.
@@ -189,7 +193,7 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
 
 
 def add(counters: Iterable[Counters]) -> Counters:
-    """Counters together: sums, and the highest peak."""
+    """Return the sums of the counters, and their highest peak."""
     found = [c for c in counters if c is not _NOTHING]
     statistics = {name: sum(getattr(c, name) for c in found) for name in _SUMMED}
     return Counters(**statistics, peak=max((c.peak for c in found), default=0))
@@ -202,7 +206,7 @@ def _asked(c: Counters) -> int:
 def history_of(
     name: str, key: str | None, reply: Mapping[str, str], last: int, minutes: int
 ) -> History:
-    """Return the history that a hash of counters has. `last`: this minute, since 1970."""
+    """Return the history in a hash of counters. `last`: the current minute, counted from 1970."""
     by_start: dict[str, dict[str, int]] = {}
     for label, value in reply.items():
         start, _, what = label.partition(":")
@@ -226,7 +230,7 @@ def history_of(
 
 
 def _counters(values: Mapping[str, int]) -> Counters:
-    """A minute; a count and its milliseconds share a number."""
+    """Return the counters of a minute, where one number packs a count and its milliseconds."""
     found: dict[str, Any] = {"peak": values.get("p", 0)}
     for what, name in _COUNTERS.items():
         n = values.get(what, 0)
@@ -238,7 +242,7 @@ def _counters(values: Mapping[str, int]) -> Counters:
 
 
 def _totals(values: Mapping[str, int]) -> Counters:
-    """Return a quarter of an hour, or a total: milliseconds stand beside their counts."""
+    """Return the counters of STEP minutes or of all time, whose milliseconds have own fields."""
     found: dict[str, Any] = {name: values.get(what, 0) for what, name in _COUNTERS.items()}
     found["peak"] = values.get("p", 0)
     found |= {name: values.get(f"{what}:ms", 0) / 1000 for what, name in _SECONDS.items()}
@@ -252,13 +256,12 @@ def histories_of(
     using: str | None = None,
     known: Mapping[tuple[str, str | None], History] | None = None,
 ) -> list[History]:
-    """The history of each, with the use of the present holders carried on. `known`: those that were
-    read a moment ago."""
+    """Return the history of each status, with `carried` peaks. `known`: histories already read."""
     found = dict(known or {})
     pairs = [(s.name, s.key) for s in statuses]
     wanted = [pair for pair in pairs if pair not in found]
     found |= {(h.name, h.key): h for h in histories(wanted, minutes=minutes, using=using)}
-    # A lease that is kept (min_hold) was released, and counted so.
+    # A lease that min_hold keeps was released, and is counted as released.
     return [
         carried(found[pair], [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
         for pair, s in zip(pairs, statuses, strict=True)

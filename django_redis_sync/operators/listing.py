@@ -1,8 +1,8 @@
-"""The page that a list shows: of names or of a policy's keys, in an order, read as far as shown.
+"""One page of a sorted list of names, or of a policy's keys.
 
-By name, or with a search, the registry's entries are gone through, in chunks; the state is read
-for the page alone. By a figure no more than MAX_COMPARED entries are compared, as
-`Selection.compared` says: the busiest by the sums that processes keep, then the most recently used.
+Sorting by name and searching read all entries of the registry, in chunks, but the state of the
+page's entries only. Sorting by a figure compares at most MAX_COMPARED entries: the busiest ones by
+the statistics, then those used last. `Selection.compared` says how many.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ from .reads import order_of
 from .statistics import SITE, Statistics, counted, heaviest, statistics_of
 from .status import idle, readable
 
-#: Entries that are compared by a figure, and that are searched for trouble, at most.
-MAX_COMPARED, MAX_SEARCHED = 100, 40
-#: Seconds by which the index of holders may be old.
+#: At most this many entries are compared by a figure.
+MAX_COMPARED = 100
+#: At most this many entries are searched for trouble.
+MAX_SEARCHED = 40
+#: Maximum age of the index of holders, in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
-#: Entries up to which those without trouble are in order of names, not of their last use.
+#: A list of at most this many entries shows those without trouble by name; else by last use.
 MAX_BY_NAME = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A policy: its plain name (None if that was never used) and its keyed children.
+    """A policy with its keys, or a single name.
 
-    A name without children is its own group. The sums are over all children: at least the present
-    use of those in `children`, and the processes' sums of some seconds ago. `limit` is per child,
-    so that `in_use` may be above it. `keys`: the number of known children, of which `children` may
-    be a few; `statistics`: the figures of all processes over all children, if they are kept.
+    `own`: the status of the plain name, or None if it was never used. `children`: the status of
+    some keys; `keys`: how many keys are known. `statistics`: the counts of all processes over all
+    keys, some seconds old, or None. `in_use` and `waiting` are the larger of the counts in
+    `statistics` and in `children`. `limit` is per key, so `in_use` may be higher.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Group:
 
     @classmethod
     def alone(cls, status: Status) -> Group:
-        """A name, or a single child of a policy, as a group of its own."""
+        """Return a group of one name, or of one key of a policy."""
         return cls(status.display, status, ())
 
     @property
@@ -70,7 +72,7 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether the sums are of all children: else they are no more than that at least."""
+        """True if the counts cover all keys. Otherwise they are lower bounds."""
         return self.statistics is not None or self.keys <= len(self.children)
 
     @property
@@ -96,7 +98,7 @@ class Group:
 
     @property
     def heaviest_share(self) -> int:
-        """The most permits and waiters of a single share."""
+        """The highest number of permits and waiters of a single share."""
         return max((h.in_use + h.waiting for s in self.all for h in s.shares), default=0)
 
     @property
@@ -105,7 +107,7 @@ class Group:
 
     @property
     def paused(self) -> bool:
-        """Whether all of it is paused: its plain name is, which speaks for the children."""
+        """True if the plain name is paused, which pauses all keys, or if all `children` are."""
         return self.own.paused if self.own is not None else all(s.paused for s in self.children)
 
 
@@ -118,9 +120,8 @@ def groups_of(
 ) -> tuple[list[Group], list[Unread]]:
     """Return a group for each name, and what could not be read.
 
-    Of a policy, the figures are the processes' sums, and only a few keys are read: its oldest
-    holder, by the index of holders, and its busiest keys. Where no statistics are kept, these are
-    the keys that were used last.
+    The counts of a policy come from the statistics. Only a few of its keys are read: the one with
+    the oldest holder, and the busiest. Without statistics, those used last are read instead.
     """
     alias = using or conf.current().cache
     held = held_since(using=using)
@@ -143,7 +144,7 @@ def groups_of(
     found, unread = readable(pairs, using=using) if pairs else ([], [])
     by_name: dict[str, list[Status]] = {name: [] for name in names}
     for one in found:
-        # Of a policy the name itself counts if it was used or has an override.
+        # The plain name of a policy is shown only if it was used or has an override.
         if one.key is not None or one.used or one.name not in counts:
             by_name[one.name].append(one)
     for name in bare:
@@ -184,19 +185,19 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def natural(text: str) -> tuple[list[str | int], str]:
-    """A key that sorts numbers in a text by their value: `job 2` before `job 10`."""
+    """Return a sort key that orders numbers by value: `job 2` before `job 10`."""
     parts: list[str | int] = list(_DIGITS.split(text.casefold()))
     parts[1::2] = [int(digits) for digits in parts[1::2]]
     return parts, text
 
 
 def since(statuses: Iterable[Status]) -> datetime | None:
-    """When the oldest of the holders got in."""
+    """Return when the oldest holder was granted, or None if there is no holder."""
     return min((h.since for status in statuses for h in status.holders), default=None)
 
 
 def hour(group: Group, past: Past) -> Counters | None:
-    """Its events in the time of `past`, summed; None where they are not known."""
+    """Return the sum of a group's events in the period of `past`, or None if not all are known."""
     if group.statistics is not None:
         return group.statistics.history.total
     found = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
@@ -204,7 +205,7 @@ def hour(group: Group, past: Past) -> Counters | None:
 
 
 def rejected(group: Group, past: Past) -> int:
-    """Return how many acquires were rejected or timed out in the time of `past`."""
+    """Return how many acquires were rejected or timed out in the period of `past`."""
     if group.statistics is not None:
         return group.statistics.history.total.turned_away
     return sum(past[s.name, s.key].total.turned_away for s in group.all)
@@ -230,7 +231,7 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
-    """The policies, of those used last, that have any of these keys."""
+    """Return the policies that have any of these keys, searching those used last."""
     names = Recent(using=using)[:MAX_COMPARED]
     _, policies = split_registry(names, using=using)
     pairs = [(name, key) for name in names if name in policies for key in keys]
@@ -260,21 +261,21 @@ class Selection:
         if field not in ("name", "recent", *FIGURES):
             order, field = "trouble", "name" if len(recent) <= MAX_BY_NAME else "recent"
         trouble = order == "trouble"
-        self.order, turned = order, order.startswith("-")
+        self.order, reverse = order, order.startswith("-")
         self._query = query.casefold()
         units: Sequence[str] = recent
-        if query or field == "name" or turned:
+        if query or field == "name" or reverse:
             units = [one for one in recent.every() if self._sought(one) or one in alike]
         if field == "name":
-            units = sorted(units, key=natural, reverse=turned)
-        elif field == "recent" and turned:
+            units = sorted(units, key=natural, reverse=reverse)
+        elif field == "recent" and reverse:
             units = units[::-1]
         self._units, self.found = units, len(units)
-        #: Of how many entries a figure was compared; None where that is all of them, or no matter.
+        #: How many entries were compared by a figure. None if all were, or if none had to be.
         self.compared: int | None = None
-        #: True if the order is by an index that is at most INDEX_AGE seconds old.
+        #: True if the order comes from an index that is up to INDEX_AGE seconds old.
         self.indexed = False
-        self._figure, self._turned = FIGURES.get(field), turned
+        self._figure, self._reverse = FIGURES.get(field), reverse
         self.past: dict[Pair, History] = {}
         self._searched: dict[Pair, History] = {}
         self._read: tuple[list[Group], list[Unread]] | None = None
@@ -291,13 +292,13 @@ class Selection:
 
     @property
     def readable(self) -> int:
-        """How many entries there are to be shown. Of many names, those with trouble come twice:
-        first, and where they were used last."""
+        """The number of entries of all pages. In a list by last use, an entry with trouble appears
+        twice: at the top, and in its own place."""
         return len(self._first) + len(self._units)
 
     def read(self, start: int, stop: int) -> tuple[list[Group], list[Unread]]:
-        """A group for each entry from `start` to `stop`, and those that could not be read. Their
-        late events are in `past` then."""
+        """Return a group for each entry from `start` to `stop`, and those that could not be read.
+        Store their histories in `past`."""
         if self._read is not None:
             groups, unread = self._read[0][start:stop], self._read[1]
             self._remember(groups)
@@ -311,7 +312,7 @@ class Selection:
     def _in_order(self, groups: list[Group]) -> list[Group]:
         if (figure := self._figure) is None:
             return groups
-        return sorted(groups, key=lambda one: figure(one, self.past), reverse=not self._turned)
+        return sorted(groups, key=lambda one: figure(one, self.past), reverse=not self._reverse)
 
     def _sought(self, unit: str) -> bool:
         return self._query in unit.casefold()
@@ -336,8 +337,8 @@ class Selection:
 
     def _troubled(self, others: Sequence[str]) -> list[str]:
         """Return the entries with waiters, then those with rejections or lost leases in the last
-        hour, then those held for long. It compares the busiest by the statistics, those held for
-        long, and those used last."""
+        hour, then those held for long. Compare MAX_SEARCHED entries: the busiest ones by the
+        statistics, those held for long, and those used last."""
         group = SITE if self._policy is None else self._policy
         (known,) = statistics_of([group], using=self._using)
         waiting, bad = Counter[str](), Counter[str]()
@@ -348,17 +349,17 @@ class Selection:
         held = {name: -rank for rank, name in enumerate(dict.fromkeys(self._held()))}
         heavy = [*+waiting, *+bad, *held, *self._units[:MAX_SEARCHED]]
         entries = [one for one in dict.fromkeys(heavy) if self._sought(one)][:MAX_SEARCHED]
-        # The statistics may have names that the registry no longer has.
+        # The statistics may contain names that have left the registry.
         registered = {*others, *self._registered(entries)}
         entries = [one for one in entries if one in registered]
-        # Of the keys of a policy, the statistics have to do: there may be any number of them.
+        # The number of keys of a policy is unbounded, so only their statistics are used.
         pairs = [(one, None) for one in entries if self._policy is None]
         for past in histories(pairs, using=self._using):
             total = past.total
             lately = total.turned_away + total.lost + total.reclaimed
             bad[past.name] = max(bad[past.name], lately)
             self._searched[past.name, past.key] = past
-        # Rough numbers: a list that refreshes itself should not change its order all the time.
+        # Powers of two, so that a page that refreshes itself doesn't reorder at each refresh.
         figures = {
             one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
             for one in entries
@@ -376,7 +377,7 @@ class Selection:
         return split(quoted)[0] if self._policy is None else unquote(quoted)
 
     def _held(self) -> list[str]:
-        """The entries of the index of holders, the oldest holder first."""
+        """Return the entries of the index of holders, the oldest holder first."""
         pairs = held_since(using=self._using)
         if self._policy is None:
             return [name for name, _ in pairs]

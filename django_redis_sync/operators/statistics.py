@@ -1,11 +1,11 @@
-"""Sums over many names: of a policy, of the names made from a template, of the whole site.
+"""Statistics over many names: of a policy, of the names made from a template, of the whole site.
 
-The processes keep them as things happen and write them every two seconds: see
-`engine/statistics.py`.
-Reading costs the same for ten names and for a hundred thousand. Permits in use and waiters are
-AGAIN seconds old at the most, and a dead process's stay for LIFE seconds; counts of events are
-exact but for those that a killed process had not written yet; the busiest keys are exact up to the
-bound beside them.
+Each process counts events and writes them every two seconds: see `engine/statistics.py`. The cost
+of reading doesn't depend on the number of names.
+
+Permits in use and waiters are at most AGAIN seconds old; those of a process that died are counted
+for LIFE seconds. Counts of events lack those that a killed process had not written. Counts of the
+busiest keys may be too low, by the bound that is returned with them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BATCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A key, or a name, and its part of a group."""
+    """The counts of one key or name of a group."""
 
     key: str
     in_use: int = 0
@@ -44,8 +44,10 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Seconds below which so many of the durations of the last hour or two were; None: there
-    were none. A duration is known to a factor of two: these are upper bounds."""
+    """The median and the 95th percentile of durations in the last one to two hours, in seconds.
+
+    None if there were no durations. They are upper bounds, up to twice the true value.
+    """
 
     p50: float | None
     p95: float | None
@@ -53,12 +55,12 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A group: `name` is a policy, a template or SITE. `history`: of the last minutes;
-    each `peak` in it is the highest use of a single key.
+    """The statistics of a group: `name` is a policy, a template or SITE.
 
-    `busiest`: keys by permits in use, then by waiters; `rejected`: keys by rejections in the last
-    hour or two. `use_off`, `waiting_off`, `rejected_off`: by how much a key's count may be too low,
-    and the most that a key that is not shown may have; 0: exact.
+    `history`: the last minutes; each `peak` is the highest use of a single key. `busiest`: keys by
+    permits in use, then by waiters. `rejected`: keys by rejections in the last one to two hours.
+    `use_off`, `waiting_off`, `rejected_off`: how much too low a key's count may be, and the highest
+    count that a missing key may have. 0 means exact.
     """
 
     name: str
@@ -77,9 +79,9 @@ class Statistics:
 
 
 def groups(*, using: str | None = None, limit: int = 200) -> list[str]:
-    """Policies and templates of which something was asked within the last day, latest first.
+    """Return the policies and templates used within the last day, latest first.
 
-    Unavailable when Redis can't be reached.
+    Raise Unavailable if Redis can't be reached.
     """
     config = conf.current()
     alias = using or config.cache
@@ -90,10 +92,10 @@ def groups(*, using: str | None = None, limit: int = 200) -> list[str]:
 def statistics_of(
     names: Iterable[str], *, minutes: int = 60, using: str | None = None, sketch: bool = True
 ) -> list[Statistics]:
-    """The sums of several groups, three reading commands for each, a round trip for many. Without
-    the `sketch` it is two: durations and the keys with rejections are empty then.
+    """Return the statistics of several groups, with three commands per group in few round trips.
 
-    Zeros for a group of which nothing was counted. Unavailable when Redis can't be reached.
+    Without `sketch`, it takes two commands, and omits durations and the keys with rejections. The
+    statistics of an unknown group are zeros. Raise Unavailable if Redis can't be reached.
     """
     config = conf.current()
     alias = using or config.cache
@@ -116,7 +118,7 @@ def statistics_of(
 def counted(
     policies: Sequence[str], *, using: str | None = None, sketch: bool = True
 ) -> dict[str, Statistics]:
-    """Return the statistics of those policies that have any."""
+    """Return the statistics of the policies that have any, by name."""
     found = statistics_of(policies, using=using, sketch=sketch) if policies else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
@@ -124,8 +126,10 @@ def counted(
 def past_of(
     name: str, key: str | None = None, *, minutes: int, using: str | None = None
 ) -> History:
-    """Return the history of a name, or of all keys of a policy together, where the peak is that of
-    a single key. Raise Unavailable if Redis can't be reached."""
+    """Return the history of a name, or of all keys of a policy. Its peaks are of a single key.
+
+    Raise Unavailable if Redis can't be reached.
+    """
     if key is None and (statistics := counted([name], using=using)):
         found = statistics_of([name], minutes=minutes, using=using)[0].history
         if statistics[name].history.ever != Counters():
@@ -135,8 +139,7 @@ def past_of(
 
 
 def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str]:
-    """The names, or the keys of a policy, that the sums know for the most permits in use, waiters
-    and refusals, in turn."""
+    """Return the busiest names, or keys of a policy, alternating with those most often rejected."""
     (statistics,) = statistics_of([SITE if policy is None else policy], using=using)
     pairs = zip_longest(statistics.busiest, statistics.rejected)
     found = [busy.key for pair in pairs for busy in pair if busy is not None]
@@ -182,7 +185,7 @@ def _two(counts: Sequence[int] | None) -> tuple[int, int]:
 def _in_use(
     shares: Mapping[str, str], now: float
 ) -> tuple[int, int, list[int], dict[str, list[int]], int]:
-    """Permits, waiters, by how much keys may be off, keys, and how many processes said so."""
+    """Return permits, waiters, the error bounds of both, counts by key, and the live processes."""
     total, off, by_key, living = [0, 0], [0, 0], dict[str, list[int]](), 0
     for text in shares.values():
         deadline, _, entry = text.partition(" ")
@@ -198,13 +201,13 @@ def _in_use(
                 mine[0] += int(counts[0])
                 mine[1] += int(counts[1])
         except (ValueError, TypeError, AttributeError, IndexError):
-            continue  # not ours
+            continue  # another program's value
         living += 1
     return total[0], total[1], off, by_key, living
 
 
 def _rejected(sketch: Mapping[str, str]) -> tuple[Counter[str], int]:
-    """Refusals by key, and how many more each may have had."""
+    """Return rejections by key, and how many more each key may have had."""
     found: Counter[str] = Counter()
     off = 0
     for label, value in sketch.items():
@@ -235,7 +238,7 @@ def _quantile(by_bucket: Mapping[int, int], part: float) -> float | None:
 
 
 def _label(label: str) -> tuple[str, str, str]:
-    """Hour, kind (k: refusals of a key, off: of keys that are not named, d: durations), rest."""
+    """Return hour, kind (k: rejections of a key, off: of unnamed keys, d: durations), and rest."""
     hour, _, rest = label.partition(":")
     kind, _, rest = rest.partition(":")
     return hour, kind, rest

@@ -14,11 +14,11 @@ PASSED, BROKEN, NOT_RUN = 0, 1, 2
 
 
 class CannotRun(Exception):
-    """The demo could not be run; the message says what to do."""
+    """The demo can't run. The message says what to do."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 0 when every row of its table holds, 1 when one is broken, 2 when not run."""
+    """Run the demo. Return 0 if all checks hold, 1 if one fails, and 2 if the demo can't run."""
     options = parse(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m example_project.demo",
         description="Drives real HTTP traffic at the example site and shows that its limits hold.",
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, started: str | None) -> int:
-    """Set Django up, then play everything; `started` is the URL of a server of the demo's own."""
+    """Set up Django and run all scenarios. `started`: URL of the Redis that the demo started."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
     os.environ["DEMO_WITHOUT_LOCKS"] = "1" if options.without_locks else "0"
     try:
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, started: str | None) -> int:
 def _several(text: str) -> int:
     number = int(text)
     if not 2 <= number <= 16:
-        raise argparse.ArgumentTypeError("from 2 to 16: one is killed, another must go on")
+        raise argparse.ArgumentTypeError("from 2 to 16, because the demo kills one")
     return number
 
 
@@ -105,7 +105,7 @@ def _port(text: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Turn a signal into an exception, so that everything that was started is ended."""
+    """Turn a signal into an exception, so that the demo stops all processes that it started."""
     raise SystemExit(128 + number)
 
 

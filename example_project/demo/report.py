@@ -1,4 +1,4 @@
-"""What the demo prints: progress, the table, and where to look; on a terminal and in a log."""
+"""Print the demo's progress, its table, and the addresses of the site."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from rich.table import Table
 from example_project.demo.judging import Verdict
 from example_project.demo.site import ADMIN, Server
 
-LOG_WIDTH = 120  # of a line, where there is no terminal to ask
+LOG_WIDTH = 120  # characters per line if the output is not a terminal
 
 Each = Callable[..., None]
 
@@ -28,19 +28,19 @@ class Show:
         )
 
     def begin(self, without_locks: bool) -> None:
-        """Say what this is."""
+        """Print the title."""
         self.console.print("\n[bold]django_redis_sync: the example site under real traffic")
         if without_locks:
             self.console.print("[bold red]without any lock: this is what would happen")
 
     def servers(self, servers: Sequence[Server]) -> None:
-        """Say what runs."""
+        """Print the servers."""
         for server in servers:
             self.console.print(f"  {_describe(server)} at {server.url}")
 
     @contextmanager
     def step(self, title: str, total: float, unit: str) -> Iterator[Each]:
-        """Progress of one step: a bar on a terminal, a line at the end elsewhere."""
+        """Show the progress of a step: a bar on a terminal, else one line at its end."""
         start = time.monotonic()
         if self.console.is_terminal:
             columns = (
@@ -58,7 +58,7 @@ class Show:
             sys.stdout.flush()
 
     def table(self, verdicts: Mapping[tuple[str, str], Verdict], servers: Sequence[Server]) -> bool:
-        """Print every verdict; True when all of them hold, and there is any."""
+        """Print all verdicts. Return True if there are any and all hold."""
         table = Table(show_lines=True)
         table.add_column("scenario", max_width=26)
         for server in servers:
@@ -71,7 +71,7 @@ class Show:
         return self._sum_up(verdicts)
 
     def links(self, servers: Sequence[Server], password: str, redis_url: str | None) -> None:
-        """Say where to look while the site stays up; `redis_url` if the shell doesn't know it."""
+        """Print the addresses of the site. `redis_url`: if the shell lacks it."""
         say = self.console.print
         say("\nThe site stays up for you to look at:")
         for server in servers:
@@ -84,11 +84,11 @@ class Show:
         say("Ctrl-C ends it.")
 
     def ending(self) -> None:
-        """Say that the servers are being stopped."""
+        """Print that the servers are being stopped."""
         self.console.print("Stopping the servers.")
 
     def _sum_up(self, verdicts: Mapping[tuple[str, str], Verdict]) -> bool:
-        """Name the broken rows, or say that there are none."""
+        """Print the rows that failed, or that there are none."""
         broken: dict[str, list[str]] = {}
         for (title, server), verdict in verdicts.items():
             if not verdict.ok:

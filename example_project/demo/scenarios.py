@@ -1,6 +1,6 @@
-"""The three scenarios, each played against each server.
+"""The three scenarios, each run against each server.
 
-Who is inside is told by the shop's witness, what was sold by the database: neither uses Redis.
+The witness counts who is inside, and the database has the sold tickets. Neither uses Redis.
 """
 
 import os
@@ -31,26 +31,26 @@ from example_project.shop.views import EXPORT_LIMIT, EXPORTS, SLOW_EXPORTS
 from example_project.shop.witness import Visit
 
 BUYERS = 50
-# Seconds between two of them: all are there while the first tickets are sold, and the workers
-# share them (an event loop that is offered all at once takes them all).
+# Seconds between two buyers. All arrive while the first tickets are sold, yet one by one: an event
+# loop that is offered all connections at once takes them all.
 BUYERS_SPREAD = 0.003
 
 EXPORT_REQUESTS = 60
-EXPORT_SPREAD = 0.015  # seconds between two of them: less than the exports need
+EXPORT_SPREAD = 0.015  # seconds between two requests: fewer than an export takes
 
 LEASE = settings.LEASE_SECONDS
-HOLD_SECONDS = 20  # longer than it takes to find and kill the holder
-HOLD_BEFORE_KILL = 0.7  # seconds: a lease well under way
+HOLD_SECONDS = 20  # longer than finding and killing the holder takes
+HOLD_BEFORE_KILL = 0.7  # seconds: the lease has been renewed by then
 POLL_SECONDS = 0.05
 GIVE_UP_SECONDS = 10.0
 
 
 class Unjudged(Exception):
-    """The evidence is missing; the message says which."""
+    """Evidence is missing. The message says which."""
 
 
 def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Verdict]:
-    """Every scenario against every server: (title, server's name) to verdict."""
+    """Run each scenario against each server. Return verdicts by title and server name."""
     for server in servers:
         _warm_up(server)
     verdicts = {}
@@ -58,7 +58,7 @@ def play_all(servers: Sequence[Server], show: Show) -> dict[tuple[str, str], Ver
         for server in servers:
             try:
                 verdict = play(server, show)
-            except Exception as error:  # what broke off was not shown to hold
+            except Exception as error:  # a scenario that was interrupted proves nothing
                 verdict = Verdict((), (f"not judged: {type(error).__name__}: {error}",))
             verdicts[title, server.name] = verdict
     return verdicts
@@ -80,7 +80,7 @@ def play_sale(server: Server, show: Show) -> Verdict:
 
 
 def play_exports(server: Server, show: Show) -> Verdict:
-    """(b) Sixty requests at an endpoint of limit three: every third is in a hurry."""
+    """(b) Sixty requests to exports with a limit of three. Every third doesn't wait."""
     now, in_line = f"{server.prefix}/exports/now/", f"{server.prefix}/exports/in-line/"
     asks = [
         AcquireRequest(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)
@@ -94,7 +94,7 @@ def play_exports(server: Server, show: Show) -> Verdict:
 
 
 def play_kill(server: Server, show: Show) -> Verdict:
-    """(c) Kill the worker that holds the only permit, and ask until the permit is back."""
+    """(c) Kill the worker that holds the only permit, then send requests until one is admitted."""
     page = f"{server.prefix}/exports/slow/"
     SLOW_EXPORTS.forget()
     with (
@@ -106,7 +106,7 @@ def play_kill(server: Server, show: Show) -> Verdict:
         before = _ask(client, f"{page}?seconds=0")
         time.sleep(HOLD_BEFORE_KILL)
         os.kill(holder.pid, signal.SIGKILL)
-        if before.status == 200:  # no permit was held, so none can come back
+        if before.status == 200:  # no permit was held, so none can become free
             return judge_kill(KillSeen(LEASE, before))
         back = _back_after(client, f"{page}?seconds=0", each)
         peak = max((visit.inside for visit in SLOW_EXPORTS.visits()), default=0)
@@ -122,12 +122,12 @@ SCENARIOS = {
 
 
 def _warm_up(server: Server) -> None:
-    """Have the workers import and connect, and leases of an earlier demo run out."""
+    """Let the workers import and connect, and let leases of an earlier demo expire."""
     end = time.monotonic() + LEASE + GIVE_UP_SECONDS
     pages = ["/exports/now/", "/exports/slow/?seconds=0", "/sale/"]
     for page in pages:
         asks = [AcquireRequest(server.prefix + page)] * 4 * server.workers
-        # 503: no permit is free yet. Whatever else came is for the scenarios to find.
+        # 503: no permit is free yet. The scenarios report any other answer.
         while {answer.status for answer in burst(server.url, asks, lambda: None)} == {503}:
             if time.monotonic() > end:
                 return
@@ -135,7 +135,7 @@ def _warm_up(server: Server) -> None:
 
 
 def _holder(server: Server) -> Visit:
-    """Who is inside; surely a worker of this server, for it is going to be killed."""
+    """Return the visit inside. It must belong to this server, because its worker will be killed."""
     end = time.monotonic() + GIVE_UP_SECONDS
     while time.monotonic() < end:
         for visit in SLOW_EXPORTS.present():
@@ -146,7 +146,7 @@ def _holder(server: Server) -> Visit:
 
 
 def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
-    """Seconds until a request is let in; None when it takes far too long."""
+    """Return the seconds until a request is admitted, or None if it takes far too long."""
     start = last = time.monotonic()
     while last - start < LEASE + GIVE_UP_SECONDS:
         answer = _ask(client, page)
@@ -160,7 +160,7 @@ def _back_after(client: httpx.Client, page: str, each: Each) -> float | None:
 
 
 def _ask_aside(url: str, page: str) -> "queue.SimpleQueue[Answer]":
-    """Ask in a thread, which puts the answer into the queue."""
+    """Send a request in a thread, which puts the answer into the queue."""
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def ask() -> None:

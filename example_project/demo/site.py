@@ -1,4 +1,4 @@
-"""The example site's life during the demo: its folder, its database, its two servers."""
+"""The example site of the demo: its folder, its database, and its two servers."""
 
 import contextlib
 import fcntl
@@ -28,7 +28,7 @@ WORKERS = {"gunicorn": 3, "uvicorn": 2}
 
 
 class SiteError(Exception):
-    """The site could not be set up; the message says why."""
+    """The site can't be set up. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The base URL."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def prefix(self) -> str:
-        """The pages that suit it: the async ones under uvicorn."""
+        """The pages to request: the async ones under uvicorn."""
         return "/async" if self.name == "uvicorn" else ""
 
     @property
@@ -59,7 +59,7 @@ class Server:
 
 @contextlib.contextmanager
 def folder() -> Iterator[None]:
-    """The demo's folder, for this demo alone."""
+    """Lock the demo's folder, so that no second demo uses it."""
     (settings.DEMO_DIR / ".gitignore").write_text("*\n")
     with (settings.DEMO_DIR / "in_use").open("a") as file:
         try:
@@ -72,7 +72,7 @@ def folder() -> Iterator[None]:
 
 
 def make_database() -> str:
-    """A new SQLite database with an open sale and an admin account, whose password is returned."""
+    """Create a database with an open sale and an admin account. Return the account's password."""
     for file in Path(settings.DEMO_DIR).glob("shop.sqlite3*"):
         file.unlink()
     call_command("migrate", verbosity=0, interactive=False)
@@ -84,7 +84,7 @@ def make_database() -> str:
 
 @contextlib.contextmanager
 def serve(workers: int | None, port: int | None) -> Iterator[Sequence[Server]]:
-    """The site under gunicorn and under uvicorn, for the length of the `with` block."""
+    """Run the site under gunicorn and under uvicorn during the `with` block."""
     ports = _free_ports([port, port + 1] if port else [0, 0])
     with contextlib.ExitStack() as stack:
         servers = []
@@ -98,7 +98,7 @@ def serve(workers: int | None, port: int | None) -> Iterator[Sequence[Server]]:
 
 
 def stay_up(servers: Sequence[Server]) -> None:
-    """Wait for ever, or until a server ends; with tickets to buy by hand."""
+    """Open a new sale, and wait until a server ends."""
     open_sale()
     while True:
         for server in servers:
@@ -118,7 +118,7 @@ def _command(name: str, port: int, workers: int) -> list[str]:
 
 
 def _start(name: str, port: int, workers: int) -> Server:
-    """Start a server in a process group of its own: Ctrl-C reaches the demo, which ends it."""
+    """Start a server in its own process group, so that Ctrl-C reaches only the demo."""
     log = Path(settings.DEMO_DIR) / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -133,12 +133,12 @@ def _start(name: str, port: int, workers: int) -> Server:
 
 
 def _stop(server: Server) -> None:
-    """End a server: its master by SIGTERM, then whatever is left of its group."""
+    """Stop a server: send SIGTERM to its master, then kill the rest of its group."""
     try:
         server.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.process.wait(STOP_SECONDS)
-    finally:  # also when the user is impatient
+    finally:  # also after a second Ctrl-C
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()
@@ -162,7 +162,7 @@ def _must_run(server: Server) -> None:
 
 
 def _free_ports(wanted: Sequence[int]) -> list[int]:
-    """The wanted ports, which must be free now; 0 is any one."""
+    """Return the requested ports, which must be free. 0 stands for any free port."""
     with contextlib.ExitStack() as stack:
         ports = []
         for port in wanted:

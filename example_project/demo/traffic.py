@@ -1,4 +1,4 @@
-"""Real HTTP requests at a server, many at once."""
+"""Send many HTTP requests to a server at once."""
 
 import asyncio
 import time
@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 
-SECONDS = 25.0  # how long any one answer may take
+SECONDS = 25.0  # seconds that an answer may take
 TOKEN_PAGE = "/sale/"  # a page with a form: it sets the CSRF cookie
 
 
 @dataclass(frozen=True)
 class AcquireRequest:
-    """A request to send: GET, or POST when there is a form, `delay` seconds after the start."""
+    """A request to send `delay` seconds after the start: GET, or POST if it has a form."""
 
     path: str
     form: Mapping[str, str] | None = None
@@ -23,7 +23,7 @@ class AcquireRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; status 0 when the connection broke."""
+    """An answer. `status` is 0 if the connection broke."""
 
     path: str
     status: int
@@ -31,24 +31,24 @@ class Answer:
 
     @property
     def says_when_to_retry(self) -> bool:
-        """Whether its `Retry-After` is a number of seconds, at least one."""
+        """True if `Retry-After` is at least 1 second."""
         return self.retry_after.isdecimal() and int(self.retry_after) >= 1
 
 
 def client_options(url: str) -> dict[str, Any]:
-    """For httpx: no proxy from the environment, a new connection for each request."""
+    """Return options of httpx: no proxy from the environment, a new connection per request."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return {"base_url": url, "trust_env": False, "timeout": SECONDS, "limits": limits}
 
 
 def answer_of(response: httpx.Response) -> Answer:
-    """What matters of a response."""
+    """Return the answer in a response of httpx."""
     headers = response.headers
     return Answer(response.request.url.path, response.status_code, headers.get("Retry-After", ""))
 
 
 def burst(url: str, asks: Sequence[AcquireRequest], each: Callable[[], None]) -> list[Answer]:
-    """Send all of it at once, or as late as each says; `each` is called at every answer."""
+    """Send all requests, each after its own delay. Call `each` after every answer."""
     return asyncio.run(_burst(url, asks, each))
 
 

@@ -1,4 +1,4 @@
-"""What a visitor asked for, within reason."""
+"""Read the fields of a visitor's form."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ SLOWEST = 60.0
 
 
 def seconds_of(asked: Mapping[str, str], usual: float) -> float:
-    """The field `seconds`; anything odd is the usual time."""
+    """Return the field `seconds`, or `usual` if it is invalid."""
     try:
         seconds = float(asked.get("seconds", ""))
     except ValueError:
@@ -17,6 +17,6 @@ def seconds_of(asked: Mapping[str, str], usual: float) -> float:
 
 
 def text_of(request: HttpRequest, field: str) -> str:
-    """A short text of a form, or "somebody"."""
+    """Return a field's text, shortened, or "somebody"."""
     text = "".join(char for char in request.POST.get(field, "") if char.isprintable())
     return text.strip()[:100] or "somebody"

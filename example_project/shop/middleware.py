@@ -1,4 +1,4 @@
-"""Notes when a request reached its view: the waiting in line starts there."""
+"""Record when a request reached its view, which is when it starts to wait."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Handler = Callable[[HttpRequest], Any]
 
 @sync_and_async_middleware
 def note_arrival(get_response: Handler) -> Handler:
-    """Put the monotonic time of arrival into `request.META`."""
+    """Store the monotonic time of arrival in `request.META`."""
     if iscoroutinefunction(get_response):
 
         async def anote(request: HttpRequest) -> Any:

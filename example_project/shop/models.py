@@ -10,7 +10,7 @@ class Sale(models.Model):
     """A flash sale; the newest one is open."""
 
     tickets = models.IntegerField()
-    stock = models.IntegerField()  # signed, so that an oversold stock would show
+    stock = models.IntegerField()  # signed, so that an oversold stock is visible
     opened_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -21,7 +21,7 @@ class Sale(models.Model):
 
 
 class Ticket(models.Model):
-    """One ticket sold; two with the same number in a sale would be one sold twice."""
+    """A sold ticket. If two tickets of a sale have the same number, it was sold twice."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE, related_name="sold")
     number = models.IntegerField()

@@ -1,5 +1,5 @@
-"""The price list: two files that belong together. Only the read/write lock keeps readers from
-seeing one of them new and the other one old."""
+"""The price list: two files that belong together. Only the read/write lock prevents a reader from
+reading a new file and an old one."""
 
 import asyncio
 import time
@@ -16,24 +16,24 @@ from django.views.decorators.http import require_http_methods
 from django_redis_sync import NotAcquired, ReadWriteLock
 from example_project.shop.asked import seconds_of
 
-PATIENCE = 30.0  # seconds that readers and writers wait
-HALF_SECONDS = 1.5  # between the first file and the second, unless the form says otherwise
+MAX_WAIT = 30.0  # seconds that readers and writers wait
+HALF_SECONDS = 1.5  # seconds between the two files, unless the form has another value
 
 Prices = tuple[int, int]
 
 
 def price_lock() -> ReadWriteLock:
-    """Many read, one writes."""
-    return ReadWriteLock("prices", blocking_timeout=PATIENCE)
+    """Return the lock: many readers or one writer."""
+    return ReadWriteLock("prices", blocking_timeout=MAX_WAIT)
 
 
 def _if_locked(side: Any) -> Any:
-    """A side of the lock, for `with` and `async with`; none in the demo without locks."""
+    """Return a side of the lock, or a null context in the demo without locks."""
     return nullcontext() if settings.WITHOUT_LOCKS else side
 
 
 def read_one(currency: str) -> int:
-    """The number of the price list's edition in one of its files; 1 when there is none yet."""
+    """Return the edition in one of the files, or 1 if the file doesn't exist yet."""
     try:
         return int(_file(currency).read_text() or 1)
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def _file(currency: str) -> Path:
 
 @require_http_methods(["GET", "POST"])
 def prices(request: HttpRequest) -> HttpResponse:
-    """GET shows who reads and writes; POST reads, changes, or changes and reads on (`action`)."""
+    """GET shows readers and writers. POST reads, changes, or changes and then reads (`action`)."""
     if request.method == "GET":
         return _page(request)
     lock, half = price_lock(), seconds_of(request.POST, HALF_SECONDS)
@@ -73,7 +73,7 @@ def prices(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 async def async_prices(request: HttpRequest) -> HttpResponse:
-    """The same in async code."""
+    """Async version of `prices()`."""
     if request.method == "GET":
         return await sync_to_async(_page)(request)
     lock, half = price_lock(), seconds_of(request.POST, HALF_SECONDS)
@@ -131,13 +131,13 @@ def _changed(request: HttpRequest) -> HttpResponse:
 
 
 def _busy(request: HttpRequest) -> HttpResponse:
-    """503: it took too long."""
-    response = _page(request, "Too many before you, please try again.", status=503)
+    """Return a 503: the wait took too long."""
+    response = _page(request, "Too many are ahead of you, please try again.", status=503)
     response["Retry-After"] = "5"
     return response
 
 
 def _page(request: HttpRequest, answer: str = "", status: int = 200) -> HttpResponse:
     now = price_lock().read.status()
-    context = {"answer": answer, "now": now, "seconds": HALF_SECONDS, "patience": PATIENCE}
+    context = {"answer": answer, "now": now, "seconds": HALF_SECONDS, "patience": MAX_WAIT}
     return render(request, "shop/prices.html", context, status=status)

@@ -1,4 +1,4 @@
-"""The flash sale: read the stock, think, write the stock. Only the Redis lock keeps it right."""
+"""The flash sale: read the stock, pay, write the stock. Only the Redis lock protects it."""
 
 import asyncio
 import os
@@ -12,25 +12,25 @@ from django_redis_sync import Lock
 from example_project.shop.models import Sale, Ticket
 
 TICKETS = 10
-# Stands for a payment. Without the lock, others read the same stock meanwhile.
+# Stands for a payment. Without the lock, other buyers read the same stock meanwhile.
 PAYMENT_SECONDS = 0.02
-PATIENCE = 15  # seconds that a buyer waits in line
+MAX_WAIT = 15  # seconds that a buyer waits in line
 
 
 def open_sale(tickets: int = TICKETS) -> Sale:
-    """Start a new sale; it takes the place of the one before."""
+    """Start a new sale, which replaces the previous one."""
     return Sale.objects.create(tickets=tickets, stock=tickets)
 
 
 def sale_lock() -> Any:
-    """The lock around the stock, for `with` and `async with`; none in the demo without locks."""
+    """Return the lock around the stock, or a null context in the demo without locks."""
     if settings.WITHOUT_LOCKS:
         return nullcontext()
-    return Lock("flash-sale", blocking_timeout=PATIENCE)
+    return Lock("flash-sale", blocking_timeout=MAX_WAIT)
 
 
 def buy(buyer: str) -> Ticket | None:
-    """Sell one ticket of the open sale, or None when it is sold out."""
+    """Sell one ticket of the open sale. Return None if it is sold out."""
     with sale_lock():
         sale = Sale.objects.latest()
         if sale.stock <= 0:
@@ -43,7 +43,7 @@ def buy(buyer: str) -> Ticket | None:
 
 
 async def abuy(buyer: str) -> Ticket | None:
-    """The same in async code."""
+    """Async version of `buy()`."""
     async with sale_lock():
         sale = await Sale.objects.alatest()
         if sale.stock <= 0:
@@ -56,6 +56,6 @@ async def abuy(buyer: str) -> Ticket | None:
 
 
 def _next_ticket(sale: Sale, buyer: str) -> Ticket:
-    """The ticket whose turn it is, by the stock that was read."""
+    """Return the next ticket, by the stock that was read."""
     number = sale.tickets - sale.stock + 1
     return Ticket(sale=sale, number=number, buyer=buyer, worker=os.getpid())

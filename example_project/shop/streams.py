@@ -1,4 +1,4 @@
-"""Streaming: a response that holds its permit until its whole body has left."""
+"""A streamed response, which holds its permit until its last byte was sent."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from example_project.shop.middleware import ARRIVED
 from example_project.shop.witness import Visit, Witness
 
 STREAM_LIMIT = 2
-STREAM_SECONDS = 10.0  # how long one takes unless the query says otherwise
+STREAM_SECONDS = 10.0  # seconds of a stream, unless the query has another value
 LINES = 20
 
 STREAMS = Witness("streams")
@@ -22,7 +22,7 @@ STREAMS = Witness("streams")
 @require_GET
 @semaphore_required("streams", limit=STREAM_LIMIT, blocking_timeout=0)
 def stream(request: HttpRequest) -> StreamingHttpResponse:
-    """Lines for some seconds: `?seconds=30`. The third at once gets a 503."""
+    """Send lines for some seconds: `?seconds=30`. A third stream at a time gets a 503."""
     pause = seconds_of(request.GET, STREAM_SECONDS) / LINES
     return _response(_lines(request, pause))
 
@@ -30,7 +30,7 @@ def stream(request: HttpRequest) -> StreamingHttpResponse:
 @require_GET
 @semaphore_required("streams", limit=STREAM_LIMIT, blocking_timeout=0)
 async def async_stream(request: HttpRequest) -> StreamingHttpResponse:
-    """The same in async code."""
+    """Async version of `stream()`."""
     pause = seconds_of(request.GET, STREAM_SECONDS) / LINES
     return _response(_alines(request, pause))
 

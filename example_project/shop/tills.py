@@ -1,4 +1,4 @@
-"""The fair queue: two tills, and one line for the customers of all workers."""
+"""The fair queue: two tills, and one queue for the customers of all workers."""
 
 import asyncio
 import time
@@ -17,22 +17,22 @@ from example_project.shop.middleware import ARRIVED
 from example_project.shop.witness import Visit, Witness
 
 TILLS = 2
-PATIENCE = 30.0  # seconds that a customer stands in line
-SERVICE_SECONDS = 5.0  # how long one takes unless the form says otherwise
+MAX_WAIT = 30.0  # seconds that a customer waits
+SERVICE_SECONDS = 5.0  # seconds per customer, unless the form has another value
 
 AT_THE_TILLS = Witness("tills")
 
 
 def tills(customer: str = "") -> Any:
-    """The tills, for `with` and `async with`; in the demo without locks there are any number."""
+    """Return the semaphore of the tills, or a null context in the demo without locks."""
     if settings.WITHOUT_LOCKS:
         return nullcontext()
-    return Semaphore("tills", TILLS, blocking_timeout=PATIENCE, label=customer)
+    return Semaphore("tills", TILLS, blocking_timeout=MAX_WAIT, label=customer)
 
 
 @require_http_methods(["GET", "POST"])
 def queue(request: HttpRequest) -> HttpResponse:
-    """GET shows who is served and who stands in line, POST is a customer who wants to be served."""
+    """GET shows the customers that are served and that wait. POST adds a customer."""
     if request.method == "GET":
         return _page(request)
     customer = text_of(request, "customer")
@@ -46,7 +46,7 @@ def queue(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 async def async_queue(request: HttpRequest) -> HttpResponse:
-    """The same in async code."""
+    """Async version of `queue()`."""
     if request.method == "GET":
         return await sync_to_async(_page)(request)
     customer = text_of(request, "customer")
@@ -64,7 +64,7 @@ def _served(request: HttpRequest, visit: Visit) -> HttpResponse:
 
 
 def _gone(request: HttpRequest) -> HttpResponse:
-    """503: it took too long."""
+    """Return a 503: the wait took too long."""
     response = _page(request, "The line is too long, please come again.", status=503)
     response["Retry-After"] = "10"
     return response
@@ -74,7 +74,7 @@ def _page(request: HttpRequest, answer: str = "", status: int = 200) -> HttpResp
     context = {
         "answer": answer,
         "tills": TILLS,
-        "patience": PATIENCE,
+        "patience": MAX_WAIT,
         "now": Semaphore("tills", TILLS).status(),
         "served": AT_THE_TILLS.visits()[-10:],
         "seconds": SERVICE_SECONDS,

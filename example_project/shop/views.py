@@ -1,4 +1,4 @@
-"""What the shop shows: each page once as sync code and once as async code."""
+"""The shop's pages, each as sync code and as async code."""
 
 import asyncio
 import time
@@ -21,13 +21,13 @@ SLOW_EXPORTS = Witness("slow-export")
 
 EXPORT_LIMIT = 3
 EXPORT_SECONDS = 0.15
-PATIENCE = 15.0  # seconds that a request waits in line for an export
-SLOW_SECONDS = 15.0  # how long a slow export takes unless the query says otherwise
+MAX_WAIT = 15.0  # seconds that a request waits for an export
+SLOW_SECONDS = 15.0  # seconds of a slow export, unless the query has another value
 
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    """The pages that there are, and who is inside now."""
+    """List all pages, and the visits inside."""
     context = {
         "sale": Sale.objects.order_by("-pk").first(),
         "exports": EXPORTS.present(),
@@ -61,7 +61,7 @@ def flash_sale(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 async def async_flash_sale(request: HttpRequest) -> HttpResponse:
-    """The same in async code."""
+    """Async version of `flash_sale()`."""
     if request.method == "GET":
         return await sync_to_async(_sale_page)(request)
     try:
@@ -76,14 +76,14 @@ def _buyer(request: HttpRequest) -> str:
 
 
 def _sale_answer(request: HttpRequest, ticket: Ticket | None) -> HttpResponse:
-    """200 with the ticket, or 409 when there was none left."""
+    """Return 200 with the ticket, or 409 if none was left."""
     if ticket is None:
         return _sale_page(request, "Sorry, sold out.", status=409)
     return _sale_page(request, f"Ticket {ticket.number} is yours, {ticket.buyer}.")
 
 
 def _crowded(request: HttpRequest) -> HttpResponse:
-    """503: the lock did not come free in time."""
+    """Return a 503: the lock was not free in time."""
     response = _sale_page(request, "Too many buyers at once, please try again.", status=503)
     response["Retry-After"] = "1"
     return response
@@ -102,28 +102,28 @@ def _sale_page(request: HttpRequest, answer: str = "", status: int = 200) -> Htt
 @require_GET
 @semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=0)
 def export_now(request: HttpRequest) -> HttpResponse:
-    """An export at once, or a 503."""
+    """Return an export at once, or a 503."""
     return _export(request)
 
 
 @require_GET
-@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=PATIENCE)
+@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=MAX_WAIT)
 def export_in_line(request: HttpRequest) -> HttpResponse:
-    """An export when its turn comes: in the order of asking."""
+    """Return an export after waiting in the order of arrival."""
     return _export(request)
 
 
 @require_GET
 @semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=0)
 async def async_export_now(request: HttpRequest) -> HttpResponse:
-    """The first of them in async code."""
+    """Async version of `export_now()`."""
     return await _aexport(request)
 
 
 @require_GET
-@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=PATIENCE)
+@semaphore_required("exports", limit=EXPORT_LIMIT, blocking_timeout=MAX_WAIT)
 async def async_export_in_line(request: HttpRequest) -> HttpResponse:
-    """The second of them in async code."""
+    """Async version of `export_in_line()`."""
     return await _aexport(request)
 
 
@@ -139,13 +139,13 @@ async def _aexport(request: HttpRequest) -> HttpResponse:
         return await sync_to_async(_export_page)(request, visit)
 
 
-# A slow export: one at a time, long enough to be looked at, or killed
+# A slow export: one at a time, slow enough to look at it or to kill its worker
 
 
 @require_GET
 @semaphore_required("slow-export", limit=1, blocking_timeout=0)
 def slow_export(request: HttpRequest) -> HttpResponse:
-    """Hold the one permit for some seconds: `?seconds=30`."""
+    """Hold the only permit for some seconds: `?seconds=30`."""
     with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
         time.sleep(seconds_of(request.GET, SLOW_SECONDS))
         return _export_page(request, visit)
@@ -154,7 +154,7 @@ def slow_export(request: HttpRequest) -> HttpResponse:
 @require_GET
 @semaphore_required("slow-export", limit=1, blocking_timeout=0)
 async def async_slow_export(request: HttpRequest) -> HttpResponse:
-    """The same in async code."""
+    """Async version of `slow_export()`."""
     with SLOW_EXPORTS.watch(request.path, request.META[ARRIVED]) as visit:
         await asyncio.sleep(seconds_of(request.GET, SLOW_SECONDS))
         return await sync_to_async(_export_page)(request, visit)

@@ -1,8 +1,7 @@
-"""A witness who counts how many are inside at once, across all threads and processes.
+"""Count how many requests are inside a view at once, across all threads and processes.
 
-It must not believe what it is there to check, so it uses no Redis: every visit holds an `flock`
-on a file of its own. The kernel gives that up when the process ends, however it ends, so that a
-killed worker is not counted for ever.
+The witness must not depend on what it checks, so it uses no Redis. Each visit holds an `flock` on
+a file of its own. The kernel releases it when the process ends, so a killed worker is not counted.
 """
 
 import fcntl
@@ -21,30 +20,30 @@ from django.conf import settings
 
 @dataclass(frozen=True)
 class Visit:
-    """One request that got in: who, when, and how many were inside with it."""
+    """A request that was admitted: its page, its times, and how many were inside with it."""
 
     who: str  # the page's path
     pid: int  # the worker
     parent: int  # its server
     arrived: float  # monotonic seconds, the same clock in every process of a machine
     entered: float
-    inside: int  # this one counted
+    inside: int  # including this one
 
     @property
     def waited(self) -> float:
-        """Seconds between arriving and getting in."""
+        """Seconds between arrival and entry."""
         return self.entered - self.arrived
 
 
 class Witness:
-    """Watches one name. Every short step is taken behind one gate, so that each count is exact."""
+    """Counts the visits of one name. One file lock guards every step, so each count is exact."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(settings.DEMO_DIR) / "witness" / name
 
     @contextmanager
     def watch(self, who: str, arrived: float) -> Iterator[Visit]:
-        """Be counted as inside for the length of the `with` block."""
+        """Count the caller as inside during the `with` block."""
         with self._gate():
             visit = Visit(
                 who, os.getpid(), os.getppid(), arrived, time.monotonic(), len(self._present()) + 1
@@ -65,18 +64,18 @@ class Witness:
                 file.close()
 
     def present(self) -> list[Visit]:
-        """Who is inside now."""
+        """Return the visits that are inside."""
         with self._gate():
             return self._present()
 
     def visits(self) -> list[Visit]:
-        """Everyone who got in since the last `forget`, in the order of getting in."""
+        """Return all visits since the last `forget`, in the order of entry."""
         with self._gate():
             lines = self._log.read_text().splitlines() if self._log.exists() else []
             return [Visit(**json.loads(line)) for line in lines]
 
     def forget(self) -> None:
-        """Start a new log; who is inside stays inside."""
+        """Start a new log. Visits that are inside are still counted."""
         with self._gate():
             self._log.unlink(missing_ok=True)
 
@@ -86,14 +85,14 @@ class Witness:
 
     @contextmanager
     def _gate(self) -> Iterator[None]:
-        """One at a time, in any thread of any process; held for well under a millisecond."""
+        """Let one thread of all processes in at a time, for well under a millisecond."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "gate").open("a") as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
             yield
 
     def _present(self) -> list[Visit]:
-        """The visits whose files are still locked; files of the dead are swept away."""
+        """Return the visits whose files are locked. Delete files of processes that ended."""
         found = []
         for path in self.folder.glob("*.visit"):
             with path.open("r") as file:
@@ -105,7 +104,7 @@ class Witness:
 
 
 def _is_locked(file: TextIO) -> bool:
-    """Whether some living process holds this file."""
+    """Return True if a process holds the lock on this file."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
