@@ -43,9 +43,8 @@ if not reply and name.seen ~= wants then
 end
 local rank = not reply and redis.call('ZRANK', base .. 'places', place)
 if not (reply or rank) then
-  local crowd = redis.call('ZCARD', base .. 'places') + redis.call('ZCARD', QUEUE)
-  if name.shared then crowd = crowd + redis.call('ZCARD', PARKED) end
-  if crowd >= tonumber(max_waiters) and not has_room(name, terms, limit) then
+  local crowd = crowd_beyond(name, base, tonumber(max_waiters), terms, limit)
+  if crowd then
     reply = reject(name, crowd, limit)
   else
     ticket = ticket > 0 and ticket or name.us
