@@ -187,9 +187,9 @@ def _waiter_row(one: Status, w: Waiter, style: Style) -> list[str | Cell]:
     if w.next_try:
         left = (w.next_try - one.at).total_seconds()
         facts = {"count": w.sendings, "left": duration(max(0, left))}
-        state = _("(away, sent %(count)d times, due in %(left)s)") % facts
+        state = _("(away, sendings: %(count)d, due in %(left)s)") % facts
         if not w.alive:
-            state = _("(away, sent %(count)d times, overdue)") % facts
+            state = _("(away, sendings: %(count)d, overdue)") % facts
     who = _who(w.label, state, w.share)
     return [str(w.position), w.id, waits, _permits(w.permits), _where(w.label), who]
 
