@@ -27,6 +27,8 @@ FAULT_SECONDS = 240
 
 Work = tuple[str, list[str]]  # a lock and its faults
 
+INNOCENT = ("passed", "seen", "not applicable")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m exam", description=__doc__)
@@ -62,7 +64,6 @@ def _exam(options: argparse.Namespace, faults: list[str]) -> int:
     for key, why in absent.items():
         print(f"{key}: skipped, {why}")
     start = time.monotonic()
-    work = [(key, faults) for key in keys if key not in absent]
     table = report.read(options.json)
 
     def keep(one: Seen) -> str:
@@ -72,24 +73,21 @@ def _exam(options: argparse.Namespace, faults: list[str]) -> int:
             options.json.write_text(json.dumps([asdict(one) for one in table.values()], indent=1))
         return report.line(one)
 
-    seen = at_once(work, options.at_once, keep)
+    seen = at_once([(key, faults) for key in keys if key not in absent], options.at_once, keep)
     print(f"\n{report.text(report.of(table, keys, faults), absent)}\n")
     print(f"{time.monotonic() - start:.0f} s")
     for page in options.write:
         report.write(page, table, absent)
-    ours = GROUPS["This project"]
-    failed = [one for one in seen if one.outcome not in ("passed", "seen", "not applicable")]
-    return int(options.strict and any(one.lock in ours for one in failed))
+    ours = [one for one in seen if one.lock in GROUPS["This project"]]
+    return int(options.strict and not all(one.outcome in INNOCENT for one in ours))
 
 
 def examine_the_exam(faults: list[str], side_by_side: int) -> int:
     """Run the control of each fault, and put the right locks to all faults."""
-    work: list[Work] = [
-        (f"control:{name}", [fault for fault in faults if fault in one.faults])
-        for name, one in CONTROLS.items()
-    ]
-    work += [(f"control:{name}", [fault]) for name in RIGHT for fault in faults]
-    seen = at_once([(key, some) for key, some in work if some], side_by_side, _verdict)
+    work = [(f"control:{name}", one.faults) for name, one in CONTROLS.items()]
+    work += [(f"control:{name}", [fault]) for name in RIGHT for fault in FAULTS]
+    chosen = [(key, [fault for fault in faults if fault in some]) for key, some in work]
+    seen = at_once([one for one in chosen if one[1]], side_by_side, _verdict)
     wrong = [one for one in seen if not is_just(one)]
     print(f"{len(seen)} trials, {len(wrong)} wrong")
     return int(bool(wrong))
@@ -99,9 +97,9 @@ def is_just(seen: Seen) -> bool:
     """Return True if a control was convicted for its defect, or a right lock was not accused."""
     control = CONTROLS.get(seen.lock.partition(":")[2])
     if control is None:
-        return seen.outcome in ("passed", "seen", "not applicable")
+        return seen.outcome in INNOCENT
     kinds = {one.kind for one in against(seen.found)}
-    return not seen.why and bool(kinds & {*control.kinds})
+    return not seen.why and bool(kinds & set(control.kinds))
 
 
 def _verdict(seen: Seen) -> str:
@@ -130,18 +128,16 @@ def examined(key: str, faults: list[str]) -> Iterator[Seen]:
     while left:
         words = [sys.executable, "-m", f"{__package__}.examine", key, *left]
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        process = subprocess.Popen(words, stdout=pipe, stderr=null, text=True)
-        assert process.stdout is not None
-        hangs = threading.Timer(FAULT_SECONDS, process.terminate)
-        hangs.start()
-        for line in process.stdout:
-            hangs.cancel()
-            left.pop(0)
-            yield Seen.read(json.loads(line))
-            hangs = threading.Timer(FAULT_SECONDS, process.terminate)
-            hangs.start()
-        hangs.cancel()
-        process.wait()
+        with subprocess.Popen(words, stdout=pipe, stderr=null, text=True) as process:
+            while True:
+                hangs = threading.Timer(FAULT_SECONDS, process.terminate)
+                hangs.start()
+                line = process.stdout.readline()
+                hangs.cancel()
+                if not line:
+                    break
+                left.pop(0)
+                yield Seen.read(json.loads(line))
         if left:
             why = f"it did not end within {FAULT_SECONDS} s, or its examiner ended"
             yield Seen(key, left.pop(0), "broken off", why=why)

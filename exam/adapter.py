@@ -21,6 +21,11 @@ from .checker import Claims
 
 #: The lease in seconds, for locks that let their users choose it.
 LEASE = 2.0
+#: Every claim but `within`.
+ALL = Claims(
+    lease=LEASE, renewed=True, fair=True, fenced=True, told=True, punctual=True, retries=True,
+    forks=True,
+)  # fmt: skip
 
 
 class Lost(Exception):
@@ -86,6 +91,11 @@ class Adapter:
         """Async version of `acquire()`, for locks that have one: for the fault `loop-ended`."""
         raise NotImplementedError
 
+    @property
+    def library(self) -> Any:
+        """The module that `module` names, imported at its first use."""
+        return importlib.import_module(self.module)
+
     # Of the class
 
     @classmethod
@@ -114,6 +124,15 @@ class Adapter:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
             return importlib.metadata.version(cls.package or cls.module)
         return ""
+
+
+@contextlib.contextmanager
+def lost_if(*errors: type[Exception]) -> Iterator[None]:
+    """Raise Lost in place of the errors by which a library says so."""
+    try:
+        yield
+    except errors as error:
+        raise Lost(str(error)) from error
 
 
 def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
@@ -181,7 +200,7 @@ def find(key: str) -> type[Adapter]:
     if module == "control":
         from .controls import CONTROLS, RIGHT
 
-        return RIGHT[name] if name in RIGHT else CONTROLS[name].lock
+        return {**RIGHT, **CONTROLS}[name]
     if not name:
         raise LookupError(f"{key} is neither in the list nor module:Class")
     found: type[Adapter] = getattr(importlib.import_module(module), name)

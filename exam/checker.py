@@ -61,14 +61,13 @@ class Claims:
 
 
 #: All kinds of findings, the worst first.
-TWO_INSIDE, NEVER_TOLD, TOLD_LATE = "two inside", "never told", "told late"
-NEVER_FREE, NOT_GIVEN, ORDER = "never free again", "free but not granted", "order broken"
-NO_REASON, REFUSED = "lost without reason", "refused though free"
-FENCE, LATE, ERROR = "fence went back", "past its lease", "error"
-HUNG, EARLY = "came back late", "gave up early"
 KINDS = (
     TWO_INSIDE, NEVER_TOLD, TOLD_LATE, NEVER_FREE, NOT_GIVEN, ORDER, FENCE, NO_REASON, REFUSED,
     ERROR, HUNG, EARLY, LATE,
+) = (
+    "two inside", "never told", "told late", "never free again", "free but not granted",
+    "order broken", "fence went back", "lost without reason", "refused though free",
+    "error", "came back late", "gave up early", "past its lease",
 )  # fmt: skip
 #: Findings that no load of the machine can cause.
 PROVEN = {TWO_INSIDE, NEVER_TOLD, TOLD_LATE, FENCE}
@@ -156,6 +155,7 @@ def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
         if event.what == "ask":
             wait, permits = float(event.text or "inf"), int(event.number or 1)
             visit = Visit(event.who, event.pid, event.name, permits, wait, event.at)
+            visit.harmed = course.own_harms[visit.who]
             latest[event.seat] = visit
             course.visits.append(visit)
         elif event.what == "busy":
@@ -168,36 +168,33 @@ def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
                 harms[-1] = (harms[-1][0], event.at)
         elif event.seat in latest:
             _note(latest[event.seat], event, claims.told)
-    for visit in course.visits:
-        visit.harmed = course.own_harms.get(visit.who, [])
     return course
+
+
+#: What events say of a visit; the first of a kind counts.
+_TIMES = {
+    "enter": "entered", "lost": "told", "refused": "told", "closed": "gone", "died": "gone",
+    "error": "failed", "leave": "left", "released": "released", "gave_up": "gave_up",
+}  # fmt: skip
 
 
 def _note(visit: Visit, event: Event, told: bool) -> None:
     """Write one event into its visit."""
     what, at = event.what, event.at
+    if name := _TIMES.get(what):
+        setattr(visit, name, min(getattr(visit, name), at))
     if what == "enter":
-        visit.entered, visit.fence, visit.probe = at, event.number, at
+        visit.fence, visit.probe = event.number, at
     elif what == "probe":
         if at - visit.probe > APART:
             visit.pauses.append((visit.probe, at))
         visit.probe = at
-    elif what in ("lost", "refused"):
-        visit.told = min(visit.told, at)
-    elif what in ("closed", "died"):
-        visit.gone = min(visit.gone, at)
     elif what == "error":
-        visit.failed, visit.error = min(visit.failed, at), event.text
+        visit.error = event.text
     elif what == "stopped":
         visit.stops.append((event.number or at, math.inf))
     elif what == "resumed" and visit.stops:
         visit.stops[-1] = (visit.stops[-1][0], at)
-    elif what == "leave":
-        visit.left = at
-    elif what == "released":
-        visit.released = at
-    elif what == "gave_up":
-        visit.gave_up = at
     if what == "held":
         visit.proven = visit.probe if told else at
     elif what in ("enter", "leave") and not told:
@@ -224,11 +221,10 @@ def check(
     course = read(history, claims)
     found: list[Finding] = []
     for name in dict.fromkeys(visit.name for visit in course.visits):
-        visits = [visit for visit in course.visits if visit.name == name]
-        for rule in (_crowds, _fences, _orders, _delays, _answers, _refusals):
-            found += rule(visits, claims, course, lossy)
-        found += _losses(visits, claims, course, keeps)
-        found += _errors(visits, claims, course, keeps, retried)
+        judge = _Judge([one for one in course.visits if one.name == name], claims, course)
+        found += [*judge.crowds(lossy), *judge.fences(), *judge.orders(), *judge.delays()]
+        found += [*judge.answers(), *judge.refusals()]
+        found += [*judge.losses(keeps), *judge.errors(keeps, retried)]
     return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), one.at))
 
 
@@ -237,8 +233,7 @@ def gap(history: Sequence[Event], limit: int = 1) -> float:
     calm = [event for event in history if event.what not in ("harm", "calm", "busy")]
     claims = Claims(limit, lease=1e-6, renewed=True, within=0)
     course = read(calm, claims)
-    found = _idle(course.visits, claims, course)
-    return max((one.seconds for one in found), default=0.0)
+    return max((one.seconds for one in _Judge(course.visits, claims, course).idle()), default=0.0)
 
 
 def against(found: Iterable[Finding]) -> list[Finding]:
@@ -246,299 +241,258 @@ def against(found: Iterable[Finding]) -> list[Finding]:
     return [one for one in found if one.against]
 
 
-# More inside than the limit
+@dataclass
+class _Judge:
+    """The rules, for the visits of one name."""
 
+    visits: list[Visit]
+    claims: Claims
+    course: Course
 
-def rightful(visit: Visit, claims: Claims, course: Course) -> float:
-    """Return the time up to which a holder may believe to be inside without being told."""
-    if claims.told or not claims.lease:
-        return math.inf
-    if not claims.renewed:
-        return _granted(visit, course) + claims.lease
-    return _renewed_until(visit, claims, course)
+    def in_harm(self, visit: Visit, start: float, end: float) -> bool:
+        """Return True if harm was done in that time, or shortly before it."""
+        after = DELAY + (self.claims.lease or 0)
+        harms = [*self.course.harms, *visit.harmed]
+        return _any_overlap(((a, b + after) for a, b in harms), start, end)
 
+    # More inside than the limit
 
-def _granted(visit: Visit, course: Course) -> float:
-    """Return the earliest beginning of a lease: shortly before `enter`, unless it was held up."""
-    when = (visit.asked, visit.entered)
-    if _any_overlap([*visit.stops, *visit.harmed, *course.harms], *when):
-        return visit.asked
-    return max(visit.asked, visit.entered - SHORTLY - course.busy_in(*when))
+    def crowds(self, lossy: bool) -> Iterable[Finding]:
+        found: dict[tuple[int, int], Finding] = {}
+        here: list[tuple[float, float, Visit]] = []
+        spans = [
+            (start, end, visit)
+            for visit in self.visits
+            for start, end in minus((visit.entered, visit.proven), visit.stops)
+        ]
+        for start, end, visit in sorted(spans, key=lambda one: one[:2]):
+            others = [one for one in here if one[1] > start and one[2] is not visit]
+            here = [*others, (start, end, visit)]
+            if sum(one[2].permits for one in here) <= self.claims.limit or not others:
+                continue
+            first = min(others, key=lambda one: one[2].entered)
+            until = min(first[1], end)
+            if until <= start:
+                continue
+            pair = sorted((first[2], visit), key=lambda one: one.entered)
+            key = (id(pair[0]), id(pair[1]))
+            at, took = (found[key].at, found[key].seconds) if key in found else (start, 0.0)
+            took += until - start
+            found[key] = self.crowd(*pair, [one[2] for one in here], at, took, lossy)
+        return found.values()
 
+    def crowd(
+        self, first: Visit, second: Visit, among: list[Visit], at: float, took: float, lossy: bool
+    ) -> Finding:
+        claims, told = self.claims, first.told < math.inf
+        said = [f"{one} {_telling(one, second.entered)}" for one in (first, second)]
+        text = ", ".join(said) + (f", {len(among)} inside" if len(among) > 2 else "")
+        if at > min(map(self.rightful, among)):
+            # A holder stayed longer than its lease. A lock that can't tell is not to blame.
+            fences = (first.fence, second.fence)
+            seen = None not in fences and fences[0] < fences[1]  # type: ignore[operator]
+            return Finding(LATE, at, took, text, claims.fenced and not seen)
+        if not lossy:
+            return Finding(TOLD_LATE if told and claims.told else TWO_INSIDE, at, took, text)
+        if not claims.told:
+            return Finding(TWO_INSIDE, at, took, text, against=False)
+        bound = (claims.lease or 0) + (claims.within or DELAY)
+        late = took > bound + self.course.busy_in(at, at + took)
+        return Finding(TOLD_LATE if told else NEVER_TOLD, at, took, text, late)
 
-def _renewed_until(visit: Visit, claims: Claims, course: Course) -> float:
-    """Return the first time at which its process did not run, or did not reach its server."""
-    short = (claims.lease or math.inf) / 3
-    busy = [*course.busy[""], *course.busy[str(visit.pid)]]
-    spans = [*visit.stops, *busy, *visit.harmed, *course.harms]
-    since = [(max(start, visit.asked), end) for start, end in spans]
-    return min((start for start, end in since if end - start > short), default=math.inf)
+    def rightful(self, visit: Visit) -> float:
+        """Return the time up to which a holder may think that it is inside without being told."""
+        if self.claims.told or not self.claims.lease:
+            return math.inf
+        if self.claims.renewed:
+            return self.renewed_until(visit)
+        # The earliest beginning of its lease: shortly before `enter`, unless it was held up.
+        when = (visit.asked, visit.entered)
+        held_up = _any_overlap([*visit.stops, *visit.harmed, *self.course.harms], *when)
+        shortly = math.inf if held_up else SHORTLY + self.course.busy_in(*when)
+        return max(visit.asked, visit.entered - shortly) + self.claims.lease
 
+    def renewed_until(self, visit: Visit) -> float:
+        """Return the first time at which its process did not run, or did not reach its server."""
+        short, course = (self.claims.lease or math.inf) / 3, self.course
+        busy = [*course.busy[""], *course.busy[str(visit.pid)]]
+        spans = [*visit.stops, *busy, *visit.harmed, *course.harms]
+        since = [(max(start, visit.asked), end) for start, end in spans]
+        return min((start for start, end in since if end - start > short), default=math.inf)
 
-def _crowds(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
-    found: dict[tuple[int, int], Finding] = {}
-    here: list[tuple[float, float, Visit]] = []
-    spans = [
-        (start, end, visit)
-        for visit in visits
-        for start, end in minus((visit.entered, visit.proven), visit.stops)
-    ]
-    for start, end, visit in sorted(spans, key=lambda one: one[:2]):
-        here = [one for one in here if one[1] > start and one[2] is not visit]
-        others = list(here)
-        here.append((start, end, visit))
-        if sum(one[2].permits for one in here) <= claims.limit or not others:
-            continue
-        first = min(others, key=lambda one: one[2].entered)
-        until = min(first[1], end)
-        if until <= start:
-            continue
-        one, two = sorted((first[2], visit), key=lambda one: one.entered)
-        key = (id(one), id(two))
-        at, took = (found[key].at, found[key].seconds) if key in found else (start, 0.0)
-        among = [one[2] for one in here]
-        found[key] = _crowd(one, two, among, at, took + until - start, claims, course, lossy)
-    return list(found.values())
+    # Fences and order
 
+    def fences(self) -> Iterable[Finding]:
+        """Find grants whose number is not above all that had entered before they asked."""
+        if not self.claims.fenced:
+            return
+        top, index = -math.inf, 0
+        granted = sorted((v for v in self.visits if v.entered < math.inf), key=lambda v: v.asked)
+        arrived = sorted(granted, key=lambda v: v.entered)
+        for visit in granted:
+            while index < len(arrived) and arrived[index].entered < visit.asked:
+                number = arrived[index].fence
+                top, index = max(top, -math.inf if number is None else number), index + 1
+            if visit.fence is None or visit.fence <= top:
+                text = f"{visit} got {visit.fence or 'none'} after {top}"
+                yield Finding(FENCE, visit.entered, 0.0, text)
 
-def _crowd(
-    first: Visit, second: Visit, among: list[Visit], at: float, took: float,
-    claims: Claims, course: Course, lossy: bool,
-) -> Finding:  # fmt: skip
-    said = [f"{one} {_telling(one, second.entered)}" for one in (first, second)]
-    text = ", ".join(said) + (f", {len(among)} inside" if len(among) > 2 else "")
-    if at > min(rightful(one, claims, course) for one in among):
-        # A holder stayed longer than its lease. A lock that can't tell its holders is not to blame.
-        fences = (first.fence, second.fence)
-        seen = None not in fences and fences[0] < fences[1]  # type: ignore[operator]
-        return Finding(LATE, at, took, text, claims.fenced and not seen)
-    if not lossy:
-        return Finding(TOLD_LATE if first.told < math.inf and claims.told else TWO_INSIDE,
-                       at, took, text)  # fmt: skip
-    if not claims.told:
-        return Finding(TWO_INSIDE, at, took, text, against=False)
-    late = took > (claims.lease or 0) + (claims.within or DELAY) + course.busy_in(at, at + took)
-    return Finding(NEVER_TOLD if first.told == math.inf else TOLD_LATE, at, took, text, late)
+    def orders(self) -> Iterable[Finding]:
+        """Find grants to a waiter that asked clearly later than one that waited all the time."""
+        if not self.claims.fair:
+            return
+        patient = [one for one in self.visits if one.answered - one.asked > 2 * APART]
+        for late in self.visits:
+            early = next((one for one in patient if self.passed(one, late)), None)
+            if early is not None:
+                text = f"{late} asked {late.asked - early.asked:.2f} s after {early}, and passed it"
+                yield Finding(ORDER, late.entered, 0.0, text)
+
+    def passed(self, early: Visit, late: Visit) -> bool:
+        # A message of the waiter may have been on its way for as long as its process did not run.
+        busy = self.course.busy_in
+        return (
+            early.permits <= late.permits
+            and early.asked + APART + busy(early.asked, late.asked, early.pid) < late.asked
+            and late.entered + APART + busy(late.entered, early.answered, early.pid)
+            < early.answered
+            and not _any_overlap(
+                [*early.stops, *early.harmed, *self.course.harms], early.asked, late.entered
+            )
+        )
+
+    # Free, and not granted
+
+    def delays(self) -> Iterable[Finding]:
+        """Find waiters that did not get a free place, as claimed; report what is not claimed."""
+        found = self.idle()
+        if self.claims.lease is None:  # what depends on a lease, as of a lease of the usual time
+            usual = replace(self, claims=replace(self.claims, lease=USUAL_LEASE)).idle()
+            known = {one.at for one in found}
+            found += [replace(one, against=False) for one in usual if one.at not in known]
+        return found
+
+    def idle(self) -> list[Finding]:
+        """Find stretches in which there was room for a waiter, and no waiter got in."""
+        course = self.course
+        changes: dict[float, int] = defaultdict(int)
+        spans: list[tuple[float, float, Visit]] = []
+        for visit in self.visits:
+            for since, until in self.occupied(visit):
+                if since < until:
+                    changes[since] -= visit.permits
+                    changes[until] += visit.permits
+            waited = (visit.asked, min(visit.answered, course.end))
+            spans += [(*one, visit) for one in minus(waited, [*visit.stops, *visit.harmed])]
+        spans.sort(key=lambda one: one[:2])
+        entries = {visit.entered for visit in self.visits if visit.entered < math.inf}
+        times = {time for span in (*spans, *course.harms) for time in span[:2]} | entries
+        times |= {*changes, course.end}
+        found: list[Finding] = []
+        queue: list[tuple[float, float, Visit]] = []
+        free, start, whom = self.claims.limit, math.inf, ""
+        for now, after in pairwise(sorted(time for time in times if time <= course.end)):
+            free += changes[now]
+            while spans and spans[0][0] <= now:
+                queue.append(spans.pop(0))
+            queue = [one for one in queue if one[1] >= after]
+            calm = not _any_overlap(course.harms, now, after)
+            waiter = next((v for _, _, v in queue if v.permits <= free), None) if calm else None
+            if now in entries or not waiter:
+                found += self.stretch(start, now, whom)
+                start = math.inf
+            if waiter and start == math.inf:
+                start, whom = now, str(waiter)
+        return found + self.stretch(start, course.end, whom)
+
+    def stretch(self, start: float, end: float, whom: str) -> list[Finding]:
+        claims, took = self.claims, end - start
+        # Who runs for more than half of the time gets turns enough to see a free place.
+        busy = min(self.course.busy_in(start, end), 0.4 * took)
+        if took <= (DELAY if claims.within is None else claims.within) + busy:
+            return []
+        newcomer = next((one for one in self.visits if start <= one.asked < end - 1), None)
+        text = f"{whom} waited" + (f", {newcomer} came later" if newcomer else "")
+        if newcomer and not any(start < one.entered < math.inf for one in self.visits):
+            return [Finding(NEVER_FREE, start, took, text)]
+        # Without a claim of a time, only waiting in vain without any harm to the server counts.
+        in_vain = took > IN_VAIN + busy and not self.course.harms
+        return [Finding(NOT_GIVEN, start, took, text, claims.within is not None or in_vain)]
+
+    def occupied(self, visit: Visit) -> Spans:
+        """Return when its permits may be taken, at most; also by a grant that it did not learn."""
+        lease = math.inf if self.claims.lease is None else self.claims.lease
+        # A waiter that was stopped may have been granted: for a lease, or until it runs again.
+        stops = [(a, b) for a, b in visit.stops if a < visit.answered]
+        waited = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
+        if _any_overlap(visit.harmed, visit.asked, visit.answered):
+            waited.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + lease))
+        if visit.entered < math.inf:
+            # A holder that runs has its place: no lock has to give it away under a living holder.
+            ends = [min(visit.released, visit.told), min(visit.gone, visit.failed) + lease]
+            if lease:
+                ends += [start + lease for start, end in visit.stops if end - start > lease]
+            waited.append((visit.entered, min(ends)))
+        elif visit.failed < visit.gave_up:  # it may have been granted all the same
+            waited.append((visit.asked, visit.failed + lease))
+        elif visit.gone < visit.gave_up:
+            waited.append((visit.gone, visit.gone + lease))
+        return waited
+
+    # Answers that are late, early or wrong
+
+    def answers(self) -> Iterable[Finding]:
+        for visit in self.visits:
+            end, due = min(visit.answered, self.course.end), visit.asked + visit.wait
+            late = end - due - sum(_overlap((visit.asked, end), stop) for stop in visit.stops)
+            text = f"{visit} wanted to wait for {visit.wait:.1f} s"
+            if late > LATE_BY + self.course.busy_in(visit.asked, end):
+                yield Finding(HUNG, due, late, text, self.claims.punctual)
+            early = due - visit.gave_up
+            if 0.2 < early < math.inf and not self.in_harm(visit, visit.asked, visit.gave_up):
+                yield Finding(EARLY, visit.gave_up, early, text, self.claims.punctual)
+
+    def errors(self, keeps: bool, retried: bool) -> Iterable[Finding]:
+        for one in self.visits:
+            strict = self.claims.retries and (keeps if one.entered < math.inf else retried)
+            excused = not strict and self.in_harm(one, one.asked, one.failed)
+            if one.failed < math.inf and not excused:
+                yield Finding(ERROR, one.failed, 0.0, f"{one}: {one.error}")
+
+    def losses(self, keeps: bool) -> Iterable[Finding]:
+        """Find losses in the first half of a lease, or of a lease that is renewed."""
+        claims = self.claims
+        for one in self.visits if claims.told or claims.renewed else ():
+            due = one.entered + (claims.lease or math.inf) / 2
+            if claims.renewed:
+                # It did not look for a while: its process may not have run.
+                pauses = [a for a, b in one.pauses if b - a > (claims.lease or math.inf) / 3]
+                due = min([self.renewed_until(one), *pauses])
+            excused = not keeps and self.in_harm(one, one.asked, one.told)
+            if one.entered <= one.told < min(due, math.inf) and not excused:
+                text = f"{one} was running, and its lease was not over"
+                yield Finding(NO_REASON, one.told, 0.0, text)
+
+    def refusals(self) -> Iterable[Finding]:
+        """Find short waits that ended with no, though no other caller was there. See `delays` for
+        long ones."""
+        spans = [(one, span) for one in self.visits for span in self.occupied(one)]
+        for visit in (one for one in self.visits if one.gave_up - one.asked < DELAY):
+            when = (visit.asked, visit.gave_up)
+            others = [one for one in self.visits if one is not visit]
+            wanted = _any_overlap(((one.asked, one.answered) for one in others), *when)
+            taken = sum(
+                v.permits for v, span in spans if v is not visit and _any_overlap([span], *when)
+            )
+            room = taken + visit.permits <= self.claims.limit
+            if room and not wanted and not self.in_harm(visit, *when):
+                yield Finding(REFUSED, visit.gave_up, 0.0, f"{visit} was alone")
 
 
 def _telling(visit: Visit, since: float) -> str:
     if visit.told == math.inf:
         return "was never told"
     return f"was told {visit.told - since:+.2f} s after"
-
-
-# Fences and order
-
-
-def _fences(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
-    """Find grants whose number is not above all that had entered before they asked."""
-    if not claims.fenced:
-        return []
-    found, top, index = [], -math.inf, 0
-    granted = sorted((v for v in visits if v.entered < math.inf), key=lambda v: v.asked)
-    arrived = sorted(granted, key=lambda v: v.entered)
-    for visit in granted:
-        while index < len(arrived) and arrived[index].entered < visit.asked:
-            number = arrived[index].fence
-            top, index = max(top, -math.inf if number is None else number), index + 1
-        if visit.fence is None or visit.fence <= top:
-            text = f"{visit} got {visit.fence or 'none'} after {top}"
-            found.append(Finding(FENCE, visit.entered, 0.0, text))
-    return found
-
-
-def _orders(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
-    """Find grants to a waiter that asked clearly later than one who waited all the time."""
-    if not claims.fair:
-        return []
-    found = []
-    patient = [one for one in visits if one.answered - one.asked > 2 * APART]
-    for late in visits:
-        early = next((one for one in patient if _passed(one, late, course)), None)
-        if early is not None:
-            text = f"{late} asked {late.asked - early.asked:.2f} s after {early}, and passed it"
-            found.append(Finding(ORDER, late.entered, 0.0, text))
-    return found
-
-
-def _passed(early: Visit, late: Visit, course: Course) -> bool:
-    # A message of the waiter may have been on its way for as long as its process did not run.
-    asked = APART + course.busy_in(early.asked, late.asked, early.pid)
-    entered = APART + course.busy_in(late.entered, early.answered, early.pid)
-    held_up = [*early.stops, *early.harmed, *course.harms]
-    return (
-        early.permits <= late.permits
-        and early.asked + asked < late.asked
-        and late.entered + entered < early.answered
-        and not _any_overlap(held_up, early.asked, late.entered)
-    )
-
-
-# Free, and not granted
-
-
-def _delays(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
-    """Find waiters that did not get a free place, as claimed; and report what is not claimed."""
-    found = _idle(visits, claims, course)
-    if claims.lease is None:  # what depends on a lease is reported, as of a lease of the usual time
-        usual = _idle(visits, replace(claims, lease=USUAL_LEASE), course)
-        known = {one.at for one in found}
-        found += [replace(one, against=False) for one in usual if one.at not in known]
-    return found
-
-
-def _idle(visits: list[Visit], claims: Claims, course: Course) -> list[Finding]:
-    """Find stretches in which there was room for a waiter, and nobody got in."""
-    changes: dict[float, int] = defaultdict(int)
-    for visit in visits:
-        for since, until in _occupied(visit, claims):
-            if since < until:
-                changes[since] -= visit.permits
-                changes[until] += visit.permits
-    spans = sorted(
-        (
-            (*span, visit)
-            for visit in visits
-            for span in minus(
-                (visit.asked, min(visit.answered, course.end)), [*visit.stops, *visit.harmed]
-            )
-        ),
-        key=lambda one: one[:2],
-    )
-    entries = {visit.entered for visit in visits if visit.entered < math.inf}
-    times = {time for a, b, _ in spans for time in (a, b)} | set(changes) | entries
-    times |= {time for pause in course.harms for time in pause} | {course.end}
-    found: list[Finding] = []
-    queue: list[tuple[float, float, Visit]] = []
-    free, start, whom = claims.limit, -1.0, ""
-    for now, after in pairwise(sorted(time for time in times if time <= course.end)):
-        free += changes[now]
-        while spans and spans[0][0] <= now:
-            queue.append(spans.pop(0))
-        queue = [one for one in queue if one[1] >= after]
-        calm = not _any_overlap(course.harms, now, after)
-        waiter = next((v for _, _, v in queue if v.permits <= free), None) if calm else None
-        if now in entries or not waiter:
-            found += _stretch(start, now, whom, visits, claims, course)
-            start = -1.0
-        if waiter and start < 0:
-            start, whom = now, str(waiter)
-    return found + _stretch(start, course.end, whom, visits, claims, course)
-
-
-def _stretch(
-    start: float, end: float, whom: str, visits: list[Visit], claims: Claims, course: Course
-) -> list[Finding]:
-    took = end - start
-    # Who runs for more than half of the time gets turns enough to see a free place.
-    busy = min(course.busy_in(start, end), 0.4 * took)
-    bound = DELAY if claims.within is None else claims.within
-    if start < 0 or took <= bound + busy:
-        return []
-    newcomer = next((one for one in visits if start <= one.asked < end - 1), None)
-    again = any(start < one.entered < math.inf for one in visits)
-    if newcomer and not again:
-        return [Finding(NEVER_FREE, start, took, f"{whom} waited, {newcomer} came later")]
-    # Without a claim of a time, only waiting in vain without any harm to the server counts.
-    in_vain = took > IN_VAIN + busy and not course.harms
-    text = f"{whom} waited" + (f", {newcomer} came later" if newcomer else "")
-    return [Finding(NOT_GIVEN, start, took, text, claims.within is not None or in_vain)]
-
-
-def _occupied(visit: Visit, claims: Claims) -> Spans:
-    """Return when its permits may be taken, at most; also by a grant that it never learned of."""
-    lease = math.inf if claims.lease is None else claims.lease
-    # A waiter that was stopped may have been granted: for a lease, or until it runs again.
-    stops = [(a, b) for a, b in visit.stops if a < visit.answered]
-    waited = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
-    if _any_overlap(visit.harmed, visit.asked, visit.answered):
-        waited.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + lease))
-    if visit.entered == math.inf:
-        if visit.failed < visit.gave_up:  # it may have been granted all the same
-            waited.append((visit.asked, visit.failed + lease))
-        elif visit.gone < visit.gave_up:
-            waited.append((visit.gone, visit.gone + lease))
-        return waited
-    # A holder that runs has its place: no lock has to give it away under a living holder.
-    ends = [min(visit.released, visit.told), min(visit.gone, visit.failed) + lease]
-    if lease:
-        ends += [start + lease for start, end in visit.stops if end - start > lease]
-    return [*waited, (visit.entered, min(ends))]
-
-
-# Answers that are late, early or wrong
-
-
-def _answers(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
-    found = []
-    for visit in visits:
-        end = min(visit.answered, course.end)
-        took = end - visit.asked - sum(_overlap((visit.asked, end), stop) for stop in visit.stops)
-        text = f"{visit} wanted to wait for {visit.wait:.1f} s"
-        if took - visit.wait > LATE_BY + course.busy_in(visit.asked, end):
-            due = visit.asked + visit.wait
-            found.append(Finding(HUNG, due, took - visit.wait, text, claims.punctual))
-        early = visit.wait - (visit.gave_up - visit.asked)
-        when = (visit.asked, visit.gave_up)
-        if 0.2 < early < math.inf and not _in_harm(visit, *when, claims, course):
-            found.append(Finding(EARLY, visit.gave_up, early, text, claims.punctual))
-    return found
-
-
-def _errors(
-    visits: list[Visit], claims: Claims, course: Course, keeps: bool, retried: bool
-) -> list[Finding]:
-    def excused(one: Visit) -> bool:
-        strict = claims.retries and (keeps if one.entered < math.inf else retried)
-        return not strict and _in_harm(one, one.asked, one.failed, claims, course)
-
-    return [
-        Finding(ERROR, one.failed, 0.0, f"{one}: {one.error}")
-        for one in visits
-        if one.failed < math.inf and not excused(one)
-    ]
-
-
-def _in_harm(who: Visit, start: float, end: float, claims: Claims, course: Course) -> bool:
-    """Return True if harm was done in that time, or shortly before it."""
-    after = DELAY + (claims.lease or 0)
-    return _any_overlap(((a, b + after) for a, b in [*course.harms, *who.harmed]), start, end)
-
-
-def _losses(visits: list[Visit], claims: Claims, course: Course, keeps: bool) -> list[Finding]:
-    """Find losses in the first half of a lease, or of a lease that is renewed."""
-    if not (claims.told or claims.renewed):
-        return []
-    found = []
-    for one in visits:
-        due = one.entered + (claims.lease or math.inf) / 2
-        if claims.renewed:
-            due = _renewed_until(one, claims, course)
-            # It did not look for a while: its process may not have run.
-            due = min([due, *(a for a, b in one.pauses if b - a > (claims.lease or math.inf) / 3)])
-        excused = not keeps and _in_harm(one, one.asked, one.told, claims, course)
-        if one.entered <= one.told < min(due, math.inf) and not excused:
-            text = f"{one} was running, and its lease was not over"
-            found.append(Finding(NO_REASON, one.told, 0.0, text))
-    return found
-
-
-def _refusals(visits: list[Visit], claims: Claims, course: Course, lossy: bool) -> list[Finding]:
-    """Find short waits that ended with no, though nobody else was there. See `_delays` for long
-    ones."""
-    spans = [(one, span) for one in visits for span in _occupied(one, claims)]
-    found = []
-    for visit in (one for one in visits if one.gave_up - one.asked < DELAY):
-        when = (visit.asked, visit.gave_up)
-        others = [one for one in visits if one is not visit]
-        wanted = _any_overlap(((one.asked, one.answered) for one in others), *when)
-        taken = sum(
-            v.permits for v, span in spans if v is not visit and _any_overlap([span], *when)
-        )
-        room = taken + visit.permits <= claims.limit
-        if room and not wanted and not _in_harm(visit, *when, claims, course):
-            found.append(Finding(REFUSED, visit.gave_up, 0.0, f"{visit} was alone"))
-    return found
 
 
 # Intervals

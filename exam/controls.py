@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import redis
@@ -20,19 +21,8 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from .adapter import LEASE, Adapter, Lost, Place
-from .checker import (
-    ERROR,
-    FENCE,
-    HUNG,
-    NEVER_FREE,
-    NEVER_TOLD,
-    NOT_GIVEN,
-    ORDER,
-    TOLD_LATE,
-    TWO_INSIDE,
-    Claims,
-)
+from .adapter import ALL, LEASE, Adapter, Lost, Place
+from .checker import Claims
 
 ACQUIRE = """
 local leases, queue, seen, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -85,48 +75,44 @@ class Right(Adapter):
     """A fair, fenced semaphore with renewed leases, whose waiters ask again every few ms."""
 
     title = "right"
-    claims = Claims(
-        lease=LEASE,
-        renewed=True,
-        fair=True,
-        fenced=True,
-        told=True,
-        punctual=True,
-        retries=True,
-        forks=True,
-        within=2,
-    )
+    claims = replace(ALL, within=2)
     #: What a variant changes: words in the scripts, and the behavior of the client.
     scripts: ClassVar[dict[str, str]] = {}
     defect = ""
     patience = 3.0
+    #: Of a control: findings, and the faults that must convict it of one of them.
+    kinds: tuple[str, ...] = ()
+    faults: ClassVar[list[str]] = []
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self.client = redis.Redis.from_url(
             place.url, socket_timeout=self.patience, retry=Retry(NoBackoff(), 0)
         )
-        self.scripts_of = {
-            one: self.client.register_script(self._changed(one))
-            for one in (ACQUIRE, RENEW, RELEASE)
-        }
-        for script in self.scripts_of.values():
+        for script in (ACQUIRE, RENEW, RELEASE):
             with contextlib.suppress(redis.RedisError):
-                self.client.script_load(script.script)
+                self.client.script_load(self.changed(script))
         self.keys = [f"{place.name}:{part}" for part in ("leases", "queue", "seen", "fence")]
 
     @classmethod
-    def _changed(cls, script: str) -> str:
+    def changed(cls, script: str) -> str:
         for old, new in cls.scripts.items():
             script = script.replace(old, new)
         return script
 
+    def words(self, token: str) -> list[Any]:
+        """Return a script's keys and arguments."""
+        lease = int(self.place.lease * 1000)
+        return [*self.keys, token, self.place.limit, lease, int(time.time() * 1000)]
+
     def run(self, script: str, token: str) -> int:
-        words = [token, self.place.limit, int(self.place.lease * 1000), int(time.time() * 1000)]
-        if self.defect == "evalsha without fallback":
-            digest = self.scripts_of[script].sha
-            return int(self.client.evalsha(digest, 4, *self.keys, *words))  # type: ignore[arg-type]
-        return int(self.scripts_of[script](self.keys, words))
+        script, words = self.changed(script), self.words(token)
+        try:
+            return int(self.client.evalsha(hashlib.sha1(script.encode()).hexdigest(), 4, *words))
+        except redis.exceptions.NoScriptError:
+            if self.defect == "no-fallback":
+                raise
+            return int(self.client.eval(script, 4, *words))
 
     def retried(self, script: str, token: str, seconds: float) -> int:
         end = time.monotonic() + seconds
@@ -140,18 +126,18 @@ class Right(Adapter):
 
     def acquire(self, wait: float) -> Grant | None:
         end = time.monotonic() + wait * (6 if self.defect == "hangs" else 1)
-        token = f"{os.getpid()}" if self.defect == "owner is a pid" else uuid.uuid4().hex
+        token = f"{os.getpid()}" if self.defect == "pid-owner" else uuid.uuid4().hex
         try:
             while True:
                 sent = time.monotonic()
                 try:
                     number = self.run(ACQUIRE, token)
                 except redis.RedisError:
-                    if self.defect == "evalsha without fallback":
+                    if self.defect == "no-fallback":
                         raise
-                    if self.defect == "lets in on errors":
+                    if self.defect == "lets-in":
                         return self.granted(token, 1, sent)
-                    if self.defect == "a new token for each try":
+                    if self.defect == "new-tokens":
                         token = uuid.uuid4().hex
                     number = 0
                     time.sleep(0.05)
@@ -163,25 +149,25 @@ class Right(Adapter):
                     return None
                 time.sleep(0.02)
         except BaseException:
-            if self.defect != "leaves grants behind":
+            if self.defect != "leaves-grants":
                 with contextlib.suppress(redis.RedisError):
                     self.retried(RELEASE, token, 2)
             raise
 
     def granted(self, token: str, number: int, sent: float) -> Grant:
-        if self.defect == "leaves grants behind":
+        if self.defect == "leaves-grants":
             time.sleep(0.02)
-        if self.defect == "counts from the reply":
+        if self.defect == "counts-from-reply":
             sent = time.monotonic()
         grant = Grant(token, number, sent)
-        if self.defect == "never renews":
+        if self.defect == "never-renews":
             return grant
         try:
             threading.Thread(target=self.renew, args=(grant,), daemon=True).start()
         except RuntimeError:
-            if self.defect == "leaves grants behind":
+            if self.defect == "leaves-grants":
                 raise
-        if self.defect == "renews in a fork":
+        if self.defect == "fork-renews":
             child = threading.Thread(target=self.renew, args=(grant,), daemon=True)
             os.register_at_fork(after_in_child=child.start)
         return grant
@@ -192,11 +178,11 @@ class Right(Adapter):
             with contextlib.suppress(redis.RedisError):
                 if self.run(RENEW, grant.token):
                     grant.sent = sent
-                elif self.defect != "never tells":
+                elif self.defect != "never-tells":
                     return
 
     def held(self, grant: Grant) -> bool:
-        if self.defect in ("never tells", "never renews"):
+        if self.defect in ("never-tells", "never-renews"):
             return True
         return time.monotonic() < grant.sent + self.place.lease * 0.9
 
@@ -204,15 +190,15 @@ class Right(Adapter):
         return float(grant.number)
 
     def release(self, grant: Grant) -> None:
-        if grant.pid != os.getpid() and self.defect != "a fork releases":
+        if grant.pid != os.getpid() and self.defect != "fork-releases":
             return
-        if self.defect == "forgets to release":
+        if self.defect == "forgets-release":
             with contextlib.suppress(redis.RedisError):
                 self.run(RELEASE, grant.token)
                 grant.ended.set()
             return
         grant.ended.set()
-        if self.defect == "looks, then deletes":
+        if self.defect == "get-compare-del":
             if self.client.zscore(self.keys[0], grant.token):
                 self.client.delete(self.keys[0])
             return
@@ -226,12 +212,10 @@ class Right(Adapter):
     async def aacquire(self, wait: float) -> Any:
         """Take a lease that is not renewed."""
         client = redis.asyncio.Redis.from_url(self.place.url)
-        script, token = client.register_script(self._changed(ACQUIRE)), uuid.uuid4().hex
-        words = [token, self.place.limit, int(self.place.lease * 1000), int(time.time() * 1000)]
-        end = time.monotonic() + wait
+        words, end = self.words(uuid.uuid4().hex), time.monotonic() + wait
         while time.monotonic() < end:
-            if number := await script(self.keys, words):
-                return Grant(token, int(number), time.monotonic())
+            if number := await client.eval(self.changed(ACQUIRE), 4, *words):
+                return Grant(words[4], int(number), time.monotonic())
             await asyncio.sleep(0.02)
         return None
 
@@ -277,34 +261,23 @@ class TwoSteps(Right):
 
 
 #: These must never be accused.
-RIGHT: dict[str, type[Right]] = {"right": Right, "right-at-two": RightAtTwo}
+RIGHT = {"right": Right, "right-at-two": RightAtTwo}
 
 
-@dataclass(frozen=True)
-class Control:
-    """A broken lock, the findings for which it has to be convicted, and the faults that do it."""
-
-    lock: type[Right]
-    kinds: tuple[str, ...]
-    faults: tuple[str, ...]
+CONTROLS: dict[str, type[Right]] = {}
 
 
-def _control(
-    kinds: tuple[str, ...], faults: str, defect: str, base: type[Right] = Right, **attributes: Any
-) -> Control:
-    words = {"title": defect, "defect": defect, **attributes}
-    return Control(type(base.__name__, (base,), words), kinds, tuple(faults.split()))
+def _control(name: str, kinds: tuple[str, ...], faults: str, **attributes: Any) -> None:
+    """Add a broken lock, the findings of which one must convict it, and the faults that do it."""
+    words = {"title": name, "defect": name, "kinds": kinds, "faults": faults.split(), **attributes}
+    CONTROLS[name] = type(name, (attributes.get("base", Right),), words)
 
 
-_STUCK = (NEVER_FREE, NOT_GIVEN)
-_UNTOLD = (TWO_INSIDE, NEVER_TOLD, TOLD_LATE)
-
-# What variants change in the scripts.
+_STUCK = ("never free again", "free but not granted")
+_UNTOLD = ("two inside", "never told", "told late")
 _ENDLESS = {"redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)": ""}
-_NEWEST_FIRST = {"'ZRANK', queue": "'ZREVRANK', queue"}
 _REVIVES = {"if (tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1])) or 0) <= now": "if nil"}
 _RELEASES_ANY = {"redis.call('ZREM', KEYS[1], ARGV[1])": "#redis.call('ZPOPMIN', KEYS[1])"}
-_KEEPS_WAITERS = {"now - 1500": "0"}
 _TAKES_TWICE = {
     **_ENDLESS,
     "local number =": """if redis.call('ZSCORE', leases, token) then
@@ -314,36 +287,29 @@ _TAKES_TWICE = {
 }
 _FENCE_IS_TIME = {"math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)": "now"}
 _CLIENTS_TIME = {"time[1] * 1000 + math.floor(time[2] / 1000)": "tonumber(ARGV[4])"}
-_AFTER_LOSS = "silent restarted-empty server-stopped clock-ahead flushall failover"
 
-CONTROLS = {
-    "newest-first": _control((ORDER,), "line", "newest first", scripts=_NEWEST_FIRST),
-    "two-steps": _control(_UNTOLD, "storm", "looks, then takes", TwoSteps),
-    "hangs": _control((HUNG,), "time-up", "hangs"),
-    "never-renews": _control(_UNTOLD, "long-work", "never renews"),
-    "endless": _control(_STUCK, "chaos killed loop-ended", "keeps the dead", scripts=_ENDLESS),
-    "revives": _control((*_UNTOLD, *_STUCK), "stopped", "never tells", scripts=_REVIVES),
-    "fork-releases": _control(_UNTOLD, "forked", "a fork releases"),
-    "fork-renews": _control(_STUCK, "fork-killed", "renews in a fork"),
-    "releases-any": _control(
-        _UNTOLD, "second-release late-release", "releases any", scripts=_RELEASES_ANY
-    ),
-    "pid-owner": _control(_UNTOLD, "one-process", "owner is a pid"),
-    "keeps-waiters": _control(
-        _STUCK, "waiter-killed crowd-killed", "keeps dead waiters", scripts=_KEEPS_WAITERS
-    ),
-    "leaves-grants": _control(_STUCK, "signal no-thread", "leaves grants behind", scripts=_ENDLESS),
-    "new-tokens": _control(_STUCK, "reply-lost", "a new token for each try", scripts=_ENDLESS),
-    "counts-from-reply": _control(_UNTOLD, "reply-late", "counts from the reply", patience=10.0),
-    "takes-twice": _control(_STUCK, "doubled", "takes for each request", scripts=_TAKES_TWICE),
-    "forgets-release": _control(_STUCK, "release-lost", "forgets to release"),
-    "counted": _control(_UNTOLD, "release-unanswered release-doubled", "counts", CountedLock),
-    "get-compare-del": _control(_UNTOLD, "release-late", "looks, then deletes"),
-    "never-tells": _control(_UNTOLD, _AFTER_LOSS, "never tells"),
-    "lets-in": _control(
-        _UNTOLD, "server-killed memory-full", "lets in on errors", scripts=_ENDLESS
-    ),
-    "fence-by-clock": _control((FENCE,), "clock-back", "fence by clock", scripts=_FENCE_IS_TIME),
-    "no-fallback": _control((ERROR,), "script-flush", "evalsha without fallback"),
-    "client-time": _control(_UNTOLD, "client-clock", "time of the client", scripts=_CLIENTS_TIME),
-}
+_control("newest-first", ("order broken",), "line", scripts={"'ZRANK', queue": "'ZREVRANK', queue"})
+_control("two-steps", _UNTOLD, "storm", base=TwoSteps)
+_control("hangs", ("came back late",), "time-up")
+_control("never-renews", _UNTOLD, "long-work")
+_control("endless", _STUCK, "chaos killed loop-ended", scripts=_ENDLESS)
+_control("revives", (*_UNTOLD, *_STUCK), "stopped", defect="never-tells", scripts=_REVIVES)
+_control("fork-releases", _UNTOLD, "forked")
+_control("fork-renews", _STUCK, "fork-killed")
+_control("releases-any", _UNTOLD, "second-release late-release", scripts=_RELEASES_ANY)
+_control("pid-owner", _UNTOLD, "one-process")
+_control("keeps-waiters", _STUCK, "waiter-killed crowd-killed", scripts={"now - 1500": "0"})
+_control("leaves-grants", _STUCK, "signal no-thread", scripts=_ENDLESS)
+_control("new-tokens", _STUCK, "reply-lost", scripts=_ENDLESS)
+_control("counts-from-reply", _UNTOLD, "reply-late", patience=10.0)
+_control("takes-twice", _STUCK, "doubled", scripts=_TAKES_TWICE)
+_control("forgets-release", _STUCK, "release-lost")
+_control("counted", _UNTOLD, "release-unanswered release-doubled", base=CountedLock)
+_control("get-compare-del", _UNTOLD, "release-late")
+_control(
+    "never-tells", _UNTOLD, "silent restarted-empty server-stopped clock-ahead flushall failover"
+)
+_control("lets-in", _UNTOLD, "server-killed memory-full", scripts=_ENDLESS)
+_control("fence-by-clock", ("fence went back",), "clock-back", scripts=_FENCE_IS_TIME)
+_control("no-fallback", ("error",), "script-flush")
+_control("client-time", _UNTOLD, "client-clock", scripts=_CLIENTS_TIME)

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .adapter import find
-from .checker import PROVEN, Claims, Finding, against, check, gap, read
-from .faults import FAULTS, Fault, seen_in
+from .checker import PROVEN, Finding, against, check, gap, read
+from .faults import FAULTS, evidence_of
 from .lab import Lab, Unable
 
 #: From this many seconds of load on, a trial that found a delay is repeated, up to TIMES.
@@ -77,31 +77,24 @@ def _trial(key: str, which: str) -> Seen:
     with Lab(lock, key, fault.config, fault.clock) as lab:
         fault.put(lab)
         history = lab.history()
-        evidence = lab.evidence + seen_in(history)
+        course = read(history)
+        evidence = lab.evidence + evidence_of(course.visits)
     claims = lock.promises()
     # A quorum exists for the case that one server of three forgets.
     lossy = fault.lossy and lock.needs != "quorum"
     found = check(history, claims, lossy=lossy, keeps=fault.keeps, retried=fault.retried)
-    found = sorted((_excused(one, fault, claims) for one in found), key=lambda one: not one.against)
+    for number, one in enumerate(found):
+        claim = fault.unless.get(one.kind) or fault.unless.get("")
+        if claim and not getattr(claims, claim):
+            found[number] = replace(one, against=False)
+    found.sort(key=lambda one: not one.against)
     missing = [name for name in fault.evidence if not evidence[name]]
     why = f"the harm did not reach it; missing: {', '.join(missing)}" if missing else ""
-    busy = read(history).busy_in(0, math.inf)
-    free = round(gap(history, lock.limit), 2)
-    seen = Seen(key, which, "passed", found, free, round(busy, 2), why)
-    if against(found):
-        seen.outcome = "failed"
-    elif missing:
-        seen.outcome = "not reached"
-    elif found:
-        seen.outcome = "seen"
-    return seen
-
-
-def _excused(found: Finding, fault: Fault, claims: Claims) -> Finding:
-    """Return a finding that does not count if the lock doesn't make the claim it takes."""
-    claim = fault.unless.get(found.kind) or fault.unless.get("")
-    excused = claim is not None and not getattr(claims, claim)
-    return replace(found, against=False) if excused else found
+    outcome = (
+        "failed" if against(found) else "not reached" if missing else "seen" if found else "passed"
+    )
+    free, busy = gap(history, lock.limit), course.busy_in(0, math.inf)
+    return Seen(key, which, outcome, found, round(free, 2), round(busy, 2), why)
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ The socket speaks JSON, a line each way, so that a worker can be written in any 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import selectors
@@ -48,7 +49,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -162,25 +164,14 @@ class Seat:
         self.say("held" if is_held else "lost", self.name)
         return is_held
 
-    def lost(self) -> float:
-        """Report that the lock said, in whatever way, that it is no longer held."""
-        return self.say("lost", self.name)
+    def _report(self, what: str) -> float:
+        return self.say(what, self.name)
 
-    def leave(self) -> float:
-        """Report the beginning of a release."""
-        return self.say("leave", self.name)
-
-    def released(self) -> float:
-        """Report that release returned."""
-        return self.say("released", self.name)
-
-    def refused(self) -> float:
-        """Report that release said that it was no longer held."""
-        return self.say("refused", self.name)
-
-    def gave_up(self) -> float:
-        """Report that acquire said no."""
-        return self.say("gave_up", self.name)
+    lost = partialmethod(_report, "lost")  # in whatever way the lock said it
+    leave = partialmethod(_report, "leave")
+    released = partialmethod(_report, "released")
+    refused = partialmethod(_report, "refused")
+    gave_up = partialmethod(_report, "gave_up")
 
     def error(self, error: BaseException | str) -> float:
         """Report that acquire or release raised something else."""
@@ -207,7 +198,6 @@ class Observer:
         self._folder = Path(tempfile.mkdtemp(prefix="observer-"))
         #: The address for `Seat`.
         self.path = str(self._folder / "socket")
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Observer:
         self._process = subprocess.Popen(
@@ -217,16 +207,14 @@ class Observer:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._process.stdout is not None
         if not self._process.stdout.readline():
             self.__exit__()
             raise Silent("the observer did not start")
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process is not None:
-            self._process.terminate()  # a process forked from this one may keep its input open
-            self._process.communicate()
+        self._process.terminate()  # a process forked from this one may keep its input open
+        self._process.communicate()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def seat(self, who: str) -> Seat:
@@ -248,23 +236,15 @@ class Observer:
 
 @dataclass(eq=False)
 class _Guest:
-    """One connection."""
+    """One connection, and its process as of the last look."""
 
-    socket: socket.socket | None
     number: int
     pid: int = 0
     who: str = ""
+    socket: socket.socket | None = None
     unread: bytes = b""
-
-
-@dataclass
-class _Watched:
-    """A worker's process, as of the last look."""
-
-    running: float
+    running: float = 0.0
     stopped: bool = False
-    kept_waiting: float = 0.0
-    guests: list[_Guest] = field(default_factory=list)
 
 
 class _Loop:
@@ -273,14 +253,16 @@ class _Loop:
     def __init__(self, path: str) -> None:
         self._start = self._looked = time.monotonic()
         self._history: list[tuple[Any, ...]] = []
-        self._processes: dict[int, _Watched] = {}
-        self._seats = 0
+        self._observer = _Guest(0, who="observer")
+        self._guests: dict[int, list[_Guest]] = {}  # of each process
+        self._kept_waiting: dict[int, float] = {}
+        self._numbers = itertools.count(1)
         self._selector = selectors.DefaultSelector()
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind(path)
         self._door.listen(4096)
         self._selector.register(self._door, selectors.EVENT_READ, self._accept)
-        self._selector.register(sys.stdin, selectors.EVENT_READ, self._end)
+        self._selector.register(sys.stdin, selectors.EVENT_READ, lambda _: sys.exit())
 
     def run(self) -> None:
         while True:
@@ -296,46 +278,41 @@ class _Loop:
         self._history.append((at, guest.number, guest.pid, guest.who, what, *words))
         return at
 
-    def _end(self, stdin: Any) -> None:
-        raise SystemExit(0)
-
     # Connections
 
     def _accept(self, door: socket.socket) -> None:
         connection, _ = door.accept()
-        self._seats += 1
-        guest = _Guest(connection, self._seats, _peer(connection))
+        guest = _Guest(next(self._numbers), _peer(connection), socket=connection)
         self._selector.register(connection, selectors.EVENT_READ, lambda _: self._read(guest))
 
     def _read(self, guest: _Guest) -> None:
-        assert guest.socket is not None
-        try:
+        data = b""
+        with contextlib.suppress(OSError):
             data = guest.socket.recv(65536)
-        except OSError:
-            data = b""
         if not data:
-            self._close(guest, guest.socket)
+            self._selector.unregister(guest.socket)
+            guest.socket.close()
+            if guest.who:
+                self._write(guest, "closed")
             return
         *lines, guest.unread = (guest.unread + data).split(b"\n")
         for line in lines:
             try:
                 what, *words = json.loads(line)
-                answer = self._answer(guest, guest.socket, what, words)
+                answer = self._answer(guest, what, words)
             except (ValueError, TypeError) as error:
                 answer = f"not understood: {error}"
             with contextlib.suppress(OSError):
                 guest.socket.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _answer(
-        self, guest: _Guest, connection: socket.socket, what: str, words: list[Any]
-    ) -> float | str:
+    def _answer(self, guest: _Guest, what: str, words: list[Any]) -> float | str:
         if what == "history":
-            connection.settimeout(ANSWER_SECONDS)
+            guest.socket.settimeout(ANSWER_SECONDS)
             with contextlib.suppress(OSError):
                 for start in range(0, len(self._history), 1000):
                     some = self._history[start : start + 1000]
-                    connection.sendall(b"".join(json.dumps(one).encode() + b"\n" for one in some))
-                connection.shutdown(socket.SHUT_RDWR)
+                    guest.socket.sendall(b"".join(json.dumps(one).encode() + b"\n" for one in some))
+                guest.socket.shutdown(socket.SHUT_RDWR)
             return 0.0
         if what == "hello":
             self._watch(guest, *words)
@@ -346,54 +323,41 @@ class _Loop:
             return "this history is full"
         return self._write(guest, what, *words)
 
-    def _close(self, guest: _Guest, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        connection.close()
-        if guest.who:
-            self._write(guest, "closed")
-
     # Processes
 
     def _watch(self, guest: _Guest, who: str, pid: int) -> None:
-        guest.who, guest.pid = str(who), guest.pid or int(pid)
-        if guest.pid not in self._processes:
-            waited = _kept_waiting(guest.pid)
-            self._processes[guest.pid] = _Watched(self._now(), kept_waiting=waited)
+        guest.who, guest.pid, guest.running = str(who), guest.pid or int(pid), self._now()
+        if guest.pid not in self._guests:
+            self._kept_waiting[guest.pid] = _kept_waiting(guest.pid)
             with contextlib.suppress(AttributeError, OSError):  # an old kernel, or not Linux
                 ending = os.pidfd_open(guest.pid)
-                self._selector.register(
-                    ending, selectors.EVENT_READ, lambda fd, pid=guest.pid: self._died(fd, pid)
-                )
-        self._processes[guest.pid].guests.append(guest)
+                died = partial(self._died, pid=guest.pid)
+                self._selector.register(ending, selectors.EVENT_READ, died)
+        self._guests.setdefault(guest.pid, []).append(guest)
 
     def _died(self, ending: int, pid: int) -> None:
         self._selector.unregister(ending)
         os.close(ending)
-        for guest in self._processes.pop(pid).guests:
+        for guest in self._guests.pop(pid):
             self._write(guest, "died")
 
     def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < LOOK:
+        gap = time.monotonic() - self._looked
+        if gap < LOOK:
             return
-        gap, self._looked = now - self._looked, now
+        self._looked += gap
         if gap > BUSY:
-            self._write(_OBSERVER, "busy", "", round(gap - LOOK, 3))
-        for pid, watched in self._processes.items():
-            self._look_at(pid, watched)
-
-    def _look_at(self, pid: int, watched: _Watched) -> None:
-        now, stops, waited = self._now(), _is_stopped(pid), _kept_waiting(pid)
-        if waited - watched.kept_waiting > BUSY / 2:
-            self._write(_OBSERVER, "busy", str(pid), round(waited - watched.kept_waiting, 3))
-            watched.kept_waiting = waited
-        if stops != watched.stopped:
-            for guest in watched.guests:
-                self._write(guest, "stopped" if stops else "resumed", "", watched.running)
-        watched.stopped, watched.running = stops, watched.running if stops else now
-
-
-_OBSERVER = _Guest(None, 0, 0, "observer")
+            self._write(self._observer, "busy", "", round(gap - LOOK, 3))
+        for pid, guests in self._guests.items():
+            now, stops, waited = self._now(), is_stopped(pid), _kept_waiting(pid)
+            since = waited - self._kept_waiting[pid]
+            if since > BUSY / 2:
+                self._write(self._observer, "busy", str(pid), round(since, 3))
+                self._kept_waiting[pid] = waited
+            for guest in guests:
+                if stops != guest.stopped:
+                    self._write(guest, "stopped" if stops else "resumed", "", guest.running)
+                guest.stopped, guest.running = stops, guest.running if stops else now
 
 
 def _peer(connection: socket.socket) -> int:
@@ -405,31 +369,25 @@ def _peer(connection: socket.socket) -> int:
         return 0
 
 
-def _is_stopped(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except OSError:
-        return False
+def is_stopped(pid: int) -> bool:
+    """Return True if a process is stopped by a signal."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
 
 
 def _kept_waiting(pid: int) -> float:
     """Return the seconds for which a process could have run, and had no processor."""
-    try:
-        with open(f"/proc/{pid}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
-    loop = _Loop(sys.argv[1])
-    print("ready", flush=True)
-    with contextlib.suppress(SystemExit):
-        loop.run()
-    os.unlink(sys.argv[1])
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+    return 0.0
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
+    _loop = _Loop(sys.argv[1])
+    print("ready", flush=True)
+    try:
+        _loop.run()
+    finally:
+        os.unlink(sys.argv[1])

@@ -100,14 +100,12 @@ class Path:
         self._start(self._serve(client, back))
 
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        writers = [back]
+        harm: list[Any] = []
         try:
             replies, server = await asyncio.open_connection(*self._to)
-            writers.append(server)
-            harm: list[Any] = []
             pumps = [
-                asyncio.create_task(self._answers(replies, back, harm)),
-                asyncio.create_task(self._requests(client, server, harm)),
+                asyncio.create_task(self._pump(replies, back, self._answer, harm)),
+                asyncio.create_task(self._pump(client, server, self._request, harm)),
             ]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -115,36 +113,50 @@ class Path:
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
+                server.close()
         except OSError:
             pass  # the server is down, and so is the path
         finally:
-            for writer in writers:
-                writer.close()
+            back.close()
 
-    async def _requests(
-        self, client: asyncio.StreamReader, server: asyncio.StreamWriter, harm: list[Any]
+    async def _pump(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, on: Any, harm: list[Any]
     ) -> None:
-        while data := await client.read(65536):
-            self.requests += 1
-            if self._harm and self._harm[1] == self.requests:
-                what, _, seconds = self._harm
-                self._harm = None
-                if what == "drop":
-                    self.done[what] += 1
-                    return
-                if what == "hold":
-                    await asyncio.sleep(seconds)
-                    self.done[what] += 1
-                elif what == "double" and seconds:
-                    self._start(self._again(data, seconds))
-                elif what == "double":
-                    await self._again(data)
-                else:
-                    harm[:] = [what, seconds]
+        """Carry what comes, as long as `on()` lets the connection live."""
+        while (data := await source.read(65536)) and await on(data, harm):
             if self._silent:
                 self.done["swallowed"] += len(data)
             else:
-                server.write(data)
+                to.write(data)
+
+    async def _request(self, data: bytes, harm: list[Any]) -> bool:
+        self.requests += 1
+        if self._harm and self._harm[1] == self.requests:
+            what, _, seconds = self._harm
+            self._harm = None
+            if what == "drop":
+                self.done[what] += 1
+                return False
+            if what == "hold":
+                await asyncio.sleep(seconds)
+                self.done[what] += 1
+            elif what == "double" and seconds:
+                self._start(self._again(data, seconds))
+            elif what == "double":
+                await self._again(data)
+            else:
+                harm[:] = [what, seconds]
+        return True
+
+    async def _answer(self, data: bytes, harm: list[Any]) -> bool:
+        if harm:
+            what, seconds = harm
+            self.done[what] += 1
+            if what == "lose":
+                return False
+            await asyncio.sleep(seconds)
+            harm.clear()
+        return True
 
     async def _again(self, data: bytes, seconds: float = 0.0) -> None:
         """Send a copy of a request on another connection."""
@@ -155,18 +167,3 @@ class Path:
             self.done["double"] += 1
             await asyncio.wait_for(replies.read(65536), 1)
             server.close()
-
-    async def _answers(
-        self, replies: asyncio.StreamReader, back: asyncio.StreamWriter, harm: list[Any]
-    ) -> None:
-        while data := await replies.read(65536):
-            if harm:
-                self.done[harm[0]] += 1
-                if harm[0] == "lose":
-                    return
-                await asyncio.sleep(harm[1])
-                harm.clear()
-            if self._silent:
-                self.done["swallowed"] += len(data)
-            else:
-                back.write(data)

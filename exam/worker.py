@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -20,8 +21,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any, NoReturn
+from unittest import mock
 
 from .adapter import Adapter, Lost, Place, find
 from .observer import Seat
@@ -40,7 +41,7 @@ class Worker:
         self._locks: dict[str, Adapter] = {}
         self.grant: Any = None
         self.last: Any = None
-        self._crowd: set[Any] = set()
+        self._crowd: list[Any] = []
         self.lock = self._lock_of(self.place.name)
 
     def _lock_of(self, name: str) -> Adapter:
@@ -72,17 +73,14 @@ class Worker:
         except Exception as error:
             self.seat.error(error)
             return f"error {type(error).__name__}"
+        return self._enter()
+
+    def _enter(self) -> str:
         if self.grant is None:
             self.seat.gave_up()
             return "no"
-        self.seat.enter(self._fence())
+        self.seat.enter(self.lock.fence(self.grant) if self.kind.claims.fenced else None)
         return "got"
-
-    def _fence(self) -> float | None:
-        return self.lock.fence(self.grant) if self.kind.claims.fenced else None
-
-    def _held(self) -> bool:
-        return self.lock.held(self.grant) if self.kind.claims.told else True
 
     def keep(self, seconds: float, doze: float = 0.0) -> str:
         """Stay inside and look often whether it is still held. First, `doze` without a look."""
@@ -90,19 +88,15 @@ class Worker:
             return "nothing"
         time.sleep(doze)
         end = time.monotonic() + seconds
-        while True:
-            if not self.seat.still(self._held):
-                return self._end("lost")
+        tells = self.kind.claims.told
+        while self.seat.still(lambda: not tells or self.lock.held(self.grant)):
             if time.monotonic() >= end:
                 return "kept"
             time.sleep(OFTEN)
-
-    def _end(self, how: str) -> str:
-        """After a loss, release all the same, as a `with` block would."""
-        with contextlib.suppress(Exception):
-            self.lock.release(self.grant)
         self.last, self.grant = self.grant, None
-        return how
+        with contextlib.suppress(Exception):  # as a `with` block would
+            self.lock.release(self.last)
+        return "lost"
 
     def give(self) -> str:
         if self.grant is None:
@@ -146,7 +140,10 @@ class Worker:
         while said.startswith("error") and time.monotonic() < end:
             time.sleep(0.1)
             said = self.take(max(0.0, end - time.monotonic()), name)
-        return said if said != "got" else self.keep(hold) and self.give()
+        if said == "got":
+            self.keep(hold)
+            self.give()
+        return said
 
     def crowd(self, count: int, wait: float) -> str:
         """Let `count` threads or tasks wait; the observer knows of one."""
@@ -155,33 +152,29 @@ class Worker:
         )
         threading.stack_size(256 * 1024)
         self.seat.ask(self.place.name, 1, wait)
+
+        async def tasks() -> None:
+            lock = self.kind(self.place)
+            self._crowd += [lock] * count
+            waits = [lock.aacquire(wait) for _ in range(count)]
+            await asyncio.gather(*waits, return_exceptions=True)
+
+        def alone() -> None:
+            with contextlib.suppress(Exception):
+                self._crowd.append(lock := self.kind(self.place))
+                lock.acquire(wait)
+                self._crowd.remove(lock)
+
         if self.kind.is_async():
-            threading.Thread(target=self._tasks, args=(count, wait), daemon=True).start()
+            threading.Thread(target=asyncio.run, args=(tasks(),), daemon=True).start()
         else:
             for _ in range(count):
-                threading.Thread(target=self._wait, args=(wait,), daemon=True).start()
+                threading.Thread(target=alone, daemon=True).start()
         return "waiting"
 
     def crowded(self) -> str:
         """Return how many of a crowd wait."""
         return str(len(self._crowd))
-
-    def _wait(self, wait: float) -> None:
-        with contextlib.suppress(Exception):
-            lock = self.kind(self.place)
-            self._crowd.add(lock)
-            lock.acquire(wait)
-            self._crowd.discard(lock)
-
-    def _tasks(self, count: int, wait: float) -> None:
-        async def everybody() -> None:
-            lock = self.kind(self.place)
-            self._crowd.update(range(count))
-            await asyncio.gather(
-                *[lock.aacquire(wait) for _ in range(count)], return_exceptions=True
-            )
-
-        asyncio.run(everybody())
 
     def in_one_process(self) -> str:
         """Two threads of this process want it. The first releases once more under the second."""
@@ -219,11 +212,15 @@ class Worker:
         return "forked"
 
     def threadless(self, seconds: float) -> str:
-        """Take while no thread can be started, and keep it for a while."""
-        with no_threads() as refused:
+        """Take while no thread can be started, as at a limit of processes, and keep it."""
+        refuse = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+        with contextlib.ExitStack() as patches:
+            for name in ("_start_new_thread", "_start_joinable_thread"):
+                if hasattr(threading, name):
+                    patches.enter_context(mock.patch.object(threading, name, refuse))
             said = self.take(5)
             self.keep(seconds)
-        return f"{said.partition(' ')[0]} {len(refused)}"
+        return f"{said.partition(' ')[0]} {refuse.call_count}"
 
     def alarmed(self, times: int) -> str:
         """Ask again and again, interrupted by exceptions from a signal handler."""
@@ -236,32 +233,23 @@ class Worker:
         def ring(*_: Any) -> None:
             raise Alarm
 
-        chance, seen = random.Random(7), 0
+        chance = random.Random(7)
         signal.signal(signal.SIGALRM, ring)
         for _ in range(times):
-            grant = None
             self.seat.ask(self.place.name, 1, 5)
             try:
                 try:
                     signal.setitimer(signal.ITIMER_REAL, 0.0005 + chance.random() * 0.03)
-                    grant = self.lock.acquire(5)
+                    self.grant = self.lock.acquire(5)
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
-            except Alarm as error:
-                seen += 1
-                self.seat.error(error)
-                continue
             except Exception as error:
                 self.seat.error(error)
-                continue
-            self.grant = grant
-            if grant is None:
-                self.seat.gave_up()
             else:
-                self.seat.enter(self._fence())
+                self._enter()
                 self.give()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        return f"alarms {seen}"
+        return "alarmed"
 
     def loop_ended(self) -> str:
         """Close a loop in which one task holds and another waits; none is cancelled."""
@@ -279,71 +267,29 @@ class Worker:
             self.setting["kept"] = task  # no garbage collector takes it
 
         loop = asyncio.new_event_loop()
-        start = time.monotonic()
         loop.run_until_complete(take())
         loop.close()
         for seat in (self.seat, other):  # their tasks have ended
             seat.close()
-        return f"ended {time.monotonic() - start:.1f}"
+        return "ended"
 
-    def serve(self, connection: socket.socket) -> None:
-        with connection.makefile("rw") as lines:
-            lines.write(json.dumps(os.getpid()) + "\n")
-            lines.flush()
-            for line in lines:
-                what, *words = json.loads(line)
-                try:
-                    answer = getattr(self, what)(*words)
-                except Exception as error:
-                    answer = f"failed {type(error).__name__}: {error}"
-                lines.write(json.dumps(answer) + "\n")
-                lines.flush()
+    def serve(self, lines: IO[str]) -> None:
+        """Execute the commands that come, and answer each."""
+        for line in lines:
+            what, *words = json.loads(line)
+            try:
+                answer = getattr(self, what)(*words)
+            except Exception as error:
+                answer = f"failed {type(error).__name__}: {error}"
+            _answer(lines, answer)
 
 
-@contextlib.contextmanager
-def no_threads() -> Iterator[list[str]]:
-    """Let no thread start, as at a limit of processes, which root would not meet. Yield a list with
-    an entry for each thread that was refused."""
-    refused: list[str] = []
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        refused.append("a thread")
-        raise RuntimeError("can't start new thread")
-
-    names = [n for n in ("_start_new_thread", "_start_joinable_thread") if hasattr(threading, n)]
-    kept: dict[str, Callable[..., Any]] = {name: getattr(threading, name) for name in names}
-    for name in names:
-        setattr(threading, name, refuse)
-    try:
-        yield refused
-    finally:
-        for name in names:
-            setattr(threading, name, kept[name])
+def _answer(lines: IO[str], answer: Any) -> None:
+    lines.write(json.dumps(answer) + "\n")
+    lines.flush()
 
 
 # The process that forks them
-
-
-def fork_workers(kind: type[Adapter], path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as door, selectors.DefaultSelector() as selector:
-        door.bind(path)
-        door.listen(64)
-        print("ready", flush=True)
-        selector.register(door, selectors.EVENT_READ)
-        selector.register(sys.stdin, selectors.EVENT_READ)
-        children: set[int] = set()
-        try:
-            while True:
-                for key, _ in selector.select(0.5):
-                    if key.fileobj is sys.stdin:
-                        return
-                    children.add(_fork(kind, door))
-                children -= set(_reaped())
-        finally:
-            if os.getpid() != _child:
-                for pid in children:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(pid, signal.SIGKILL)
 
 
 def _pack_numbers_as_text() -> None:
@@ -360,48 +306,43 @@ def _pack_numbers_as_text() -> None:
         hiredis.pack_command = of_text
 
 
-_child = 0
+def fork_workers(kind: type[Adapter], path: str) -> None:
+    """Fork a worker for each connection, until the input ends; then the kernel ends them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that none stays as a zombie
+    with socket.socket(socket.AF_UNIX) as door, selectors.DefaultSelector() as selector:
+        door.bind(path)
+        door.listen(64)
+        print("ready", flush=True)
+        selector.register(door, selectors.EVENT_READ)
+        selector.register(sys.stdin, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is sys.stdin:
+                    return
+                connection, _ = door.accept()
+                if os.fork() == 0:
+                    door.close()
+                    _work(kind, connection)
+                connection.close()
 
 
-def _reaped() -> Iterator[int]:
-    with contextlib.suppress(ChildProcessError):
-        while (pid := os.waitpid(-1, os.WNOHANG)[0]) > 0:
-            yield pid
-
-
-def _fork(kind: type[Adapter], door: socket.socket) -> int:
-    global _child
-    connection, _ = door.accept()
-    pid = os.fork()
-    if pid:
-        connection.close()
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)
-        return pid
-    _child = os.getpid()
-    door.close()
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
-    code = 1
+def _work(kind: type[Adapter], connection: socket.socket) -> NoReturn:
+    """Be a worker, in a process group of its own, until the connection ends."""
     try:
-        with connection.makefile("r") as lines:
-            setting = json.loads(lines.readline())
-        Worker(kind, setting).serve(connection)
-        code = 0
-    except (BrokenPipeError, ConnectionError):
-        code = 0
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            connection.sendall(
-                json.dumps(f"failed {type(error).__name__}: {error}").encode() + b"\n"
-            )
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # when the process that forked it ends
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with connection.makefile("rw") as lines:
+            try:
+                worker = Worker(kind, json.loads(lines.readline())[0])
+            except Exception as error:
+                _answer(lines, f"failed {type(error).__name__}: {error}")
+            else:
+                _answer(lines, os.getpid())
+                worker.serve(lines)
     finally:
-        os._exit(code)
-
-
-def main() -> None:
-    fork_workers(find(sys.argv[1]), sys.argv[2])
+        os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    fork_workers(find(sys.argv[1]), sys.argv[2])

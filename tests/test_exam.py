@@ -85,7 +85,7 @@ def test_emptied_fault_is_noticed_by_its_control() -> None:
 
 
 def test_emptied_instrument_is_noticed_by_a_right_lock() -> None:
-    seen = emptied("lab.Hand.kill = nothing", "right")
+    seen = emptied("lab.Crew.kill = nothing", "right")
     assert {"control:right": ["not reached", False]} == seen
 
 

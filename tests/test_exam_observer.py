@@ -211,6 +211,7 @@ def test_place_that_a_dead_holder_keeps_is_found(observer: Observer, tmp_path: P
     first = forked(observer.path, take, "first")
     eventually(lambda: "enter" in said(observer))
     second = forked(observer.path, take, "second")
+    eventually(lambda: said(observer).count("ask") == 2)
     os.kill(first, signal.SIGKILL)
     for pid in (first, second):
         os.waitpid(pid, 0)

@@ -15,10 +15,9 @@ from .peers import OnRedis
 
 
 class _Polling(OnRedis):
-    claims = Claims(lease=LEASE, punctual=True)
+    """It calls `once()` until that returns a grant."""
 
-    def once(self) -> Any:
-        raise NotImplementedError
+    claims = Claims(lease=LEASE, punctual=True)
 
     def acquire(self, wait: float) -> Any:
         return poll(self.once, wait)

@@ -15,11 +15,11 @@ import django
 import django_redis.client.default  # noqa: F401 - loaded before the workers are forked
 import redis.asyncio  # noqa: F401
 from django.conf import settings
-from django.core.handlers.wsgi import WSGIRequest
+from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
-from ..adapter import LEASE, Adapter, Lost, Place, poll
+from ..adapter import ALL, LEASE, Adapter, Lost, Place, lost_if, poll
 from ..checker import Claims
 from .peers import Loop
 
@@ -45,6 +45,9 @@ def setup(place: Place) -> None:
 
 
 class _OnDjango(Adapter):
+    module, package = "django_redis_sync", "django-redis-sync"
+    source = "docs/guarantees.md"
+
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         setup(place)
@@ -52,40 +55,22 @@ class _OnDjango(Adapter):
 
 class OurSemaphore(_OnDjango):
     title = "Semaphore"
-    module, package = "django_redis_sync", "django-redis-sync"
-    source = "docs/guarantees.md"
     limit = 2
-    claims = Claims(
-        lease=LEASE,
-        renewed=True,
-        fair=True,
-        fenced=True,
-        told=True,
-        punctual=True,
-        retries=True,
-        forks=True,
-        within=3,
-    )
+    claims = replace(ALL, within=3)
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._semaphore = self.semaphore()
+        self._semaphore = self.semaphore(timeout=place.lease, renew=True)
 
-    def semaphore(self) -> Any:
-        from django_redis_sync import Semaphore
-
-        return Semaphore(self.place.name, self.place.limit, timeout=self.place.lease, renew=True)
+    def semaphore(self, **options: Any) -> Any:
+        return self.library.Semaphore(self.place.name, self.place.limit, **options)
 
     def acquire(self, wait: float) -> Any:
         return self._semaphore.acquire(blocking_timeout=wait)
 
     def release(self, grant: Any) -> None:
-        from django_redis_sync import LeaseLost, NotAcquired
-
-        try:
+        with lost_if(self.library.LeaseLost, self.library.NotAcquired):
             grant.release()
-        except (LeaseLost, NotAcquired) as error:
-            raise Lost(str(error)) from error
 
     def held(self, grant: Any) -> bool:
         return bool(grant.held)
@@ -98,25 +83,19 @@ class OurLock(OurSemaphore):
     title = "Lock"
     limit = 1
 
-    def semaphore(self) -> Any:
-        from django_redis_sync import Lock
-
-        return Lock(self.place.name, timeout=self.place.lease, renew=True)
+    def semaphore(self, **options: Any) -> Any:
+        return self.library.Lock(self.place.name, **options)
 
 
-class OurQuorum(OurSemaphore):
+class OurQuorum(OurLock):
     """Three independent servers, of which two have to agree."""
 
     title = "… by a quorum"
     needs = "quorum"
-    limit = 1
     claims = replace(OurSemaphore.claims, fair=False, fenced=False)
 
-    def semaphore(self) -> Any:
-        from django_redis_sync import Lock
-
-        names = ["default", "second", "third"]
-        return Lock(self.place.name, timeout=self.place.lease, renew=True, using=names)
+    def semaphore(self, **options: Any) -> Any:
+        return super().semaphore(using=["default", "second", "third"], **options)
 
 
 class OurAsyncSemaphore(OurSemaphore):
@@ -135,20 +114,14 @@ class OurAsyncSemaphore(OurSemaphore):
         return self._loop.run(self.aacquire(wait))
 
     def release(self, grant: Any) -> None:
-        from django_redis_sync import LeaseLost, NotAcquired
-
-        try:
+        with lost_if(self.library.LeaseLost, self.library.NotAcquired):
             self._loop.run(grant.arelease())
-        except (LeaseLost, NotAcquired) as error:
-            raise Lost(str(error)) from error
 
 
 class OurRequests(_OnDjango):
     """A view under a limit: to hold is to be inside the view."""
 
     title = "… of requests"
-    module, package = "django_redis_sync", "django-redis-sync"
-    source = "docs/guarantees.md"
     limit = 2
     claims = replace(OurSemaphore.claims, told=False, fenced=False)
     cannot = {
@@ -157,10 +130,8 @@ class OurRequests(_OnDjango):
     }
 
     def limited(self, view: Any, wait: float) -> Any:
-        from django_redis_sync import semaphore_required
-
-        name, limit = self.place.name, self.place.limit
-        return semaphore_required(name, limit=limit, blocking_timeout=wait)(view)
+        limit = {"limit": self.place.limit, "blocking_timeout": wait}
+        return self.library.semaphore_required(self.place.name, **limit)(view)
 
     def acquire(self, wait: float) -> Any:
         entered, leave = threading.Event(), threading.Event()
@@ -172,9 +143,8 @@ class OurRequests(_OnDjango):
             return HttpResponse()
 
         def visit() -> None:
-            request: WSGIRequest = RequestFactory().get("/")
             try:
-                answered.append(self.limited(view, wait)(request))
+                answered.append(self.limited(view, wait)(RequestFactory().get("/")))
             except Exception as error:
                 answered.append(error)
             entered.set()
@@ -220,10 +190,8 @@ class DjangoSmartRatelimit(OurRequests):
         settings.RATELIMIT_REDIS = {"url": place.url}
 
     def limited(self, view: Any, wait: float) -> Any:
-        from django_smart_ratelimit import concurrency_limit
-
-        limit, lease, name = self.place.limit, int(self.place.lease), self.place.name
-        return concurrency_limit(key=lambda *_: name, max_concurrent=limit, ttl=lease)(view)
+        limit = {"max_concurrent": self.place.limit, "ttl": int(self.place.lease)}
+        return self.library.concurrency_limit(key=lambda *_: self.place.name, **limit)(view)
 
     def acquire(self, wait: float) -> Any:
         return poll(lambda: super(DjangoSmartRatelimit, self).acquire(0), wait, 0.05)
@@ -242,14 +210,10 @@ class CacheAdd(_OnDjango):
     }
 
     def acquire(self, wait: float) -> Any:
-        from django.core.cache import cache
-
         name, lease = self.place.name, self.place.lease
         return poll(lambda: cache.add(name, "taken", lease) or None, wait, 0.05)
 
     def release(self, grant: Any) -> None:
-        from django.core.cache import cache
-
         cache.delete(self.place.name)
 
 
@@ -288,19 +252,15 @@ class PostgresAdvisory(Adapter):
         self._connection: Any = None
 
     def _run(self, *words: Any) -> Any:
-        import psycopg
-
         if self._connection is None:
-            self._connection = psycopg.connect(self.place.service, autocommit=True)
+            self._connection = self.library.connect(self.place.service, autocommit=True)
         return self._connection.execute(*words)
 
     def acquire(self, wait: float) -> Any:
-        import psycopg
-
         try:
             self._run(f"SET lock_timeout = {max(1, int(wait * 1000))}")
             self._run("SELECT pg_advisory_lock(hashtext(%s))", [self.place.name])
-        except psycopg.errors.LockNotAvailable:
+        except self.library.errors.LockNotAvailable:
             return None
         except BaseException:
             connection, self._connection = self._connection, None

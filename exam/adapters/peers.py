@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 import redis.asyncio
 
-from ..adapter import LEASE, Adapter, Lost, Place
+from ..adapter import LEASE, Adapter, Place, lost_if
 from ..checker import Claims
 
 
 class OnRedis(Adapter):
     """With one client, as a process has."""
 
+    options: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self.client = redis.Redis.from_url(place.url)
+        self.client = redis.Redis.from_url(place.url, **self.options)
 
 
 class RedisPy(OnRedis):
@@ -42,10 +44,8 @@ class RedisPy(OnRedis):
         return lock if lock.acquire(blocking_timeout=wait) else None
 
     def release(self, grant: Any) -> None:
-        try:
+        with lost_if(redis.exceptions.LockError):
             grant.release()
-        except redis.exceptions.LockError as error:
-            raise Lost(str(error)) from error
 
     async def aacquire(self, wait: float) -> Any:
         client = redis.asyncio.Redis.from_url(self.place.url)
@@ -68,26 +68,19 @@ class PythonRedisLock(OnRedis):
     }
 
     def acquire(self, wait: float) -> Any:
-        import redis_lock
-
-        lease = int(self.place.lease)
-        lock = redis_lock.Lock(self.client, name=self.place.name, expire=lease, auto_renewal=True)
+        name, lease = self.place.name, int(self.place.lease)
+        lock = self.library.Lock(self.client, name=name, expire=lease, auto_renewal=True)
         if wait <= 1:
             return lock if lock.acquire(timeout=1) else None
         return lock.__enter__()
 
     def release(self, grant: Any) -> None:
-        import redis_lock
-
-        try:
+        with lost_if(self.library.NotAcquired):
             grant.__exit__()
-        except redis_lock.NotAcquired as error:
-            raise Lost(str(error)) from error
 
 
 class Pottery(OnRedis):
-    title = "pottery"
-    module = "pottery"
+    title = module = "pottery"
     source = "https://pypi.org/project/pottery/3.0.1/, Redlock"
     claims = Claims(lease=LEASE, punctual=True)
     quotes = {
@@ -97,30 +90,21 @@ class Pottery(OnRedis):
     }
 
     def acquire(self, wait: float) -> Any:
-        from pottery import Redlock
-
-        lease = self.place.lease
-        lock = Redlock(key=self.place.name, masters={self.client}, auto_release_time=lease)
+        name, lease = self.place.name, self.place.lease
+        lock = self.library.Redlock(key=name, masters={self.client}, auto_release_time=lease)
         return lock if lock.acquire(timeout=wait) else None
 
     def release(self, grant: Any) -> None:
-        from pottery import ReleaseUnlockedLock
-
-        try:
+        with lost_if(self.library.ReleaseUnlockedLock):
             grant.release()
-        except ReleaseUnlockedLock as error:
-            raise Lost(str(error)) from error
 
 
 class _WaitsInside(OnRedis):
     """Used as a context manager, which waits inside one command."""
 
     limit = 2
+    options = {"socket_timeout": None}
     cannot = {"second-release": "it is a context manager, which ends once"}
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self.client = redis.Redis.from_url(place.url, socket_timeout=None)
 
     def release(self, grant: Any) -> None:
         grant.__exit__(None, None, None)
@@ -135,16 +119,14 @@ class RedisSemaphore(_WaitsInside):
     cannot = {**_WaitsInside.cannot, "time-up": "its `with` waits without end"}
 
     def acquire(self, wait: float) -> Any:
-        from redis_semaphore import Semaphore
-
-        return Semaphore(self.client, count=self.place.limit, namespace=self.place.name).__enter__()
+        limit, name = self.place.limit, self.place.name
+        return self.library.Semaphore(self.client, count=limit, namespace=name).__enter__()
 
 
 class Steindamm(_WaitsInside):
     """`expiry` is the README's: it is for keys without any activity, not for dead holders."""
 
-    title = "steindamm"
-    module = "steindamm"
+    title = module = "steindamm"
     source = "https://pypi.org/project/steindamm/0.11.1/, Semaphore"
     claims = Claims(punctual=True)
     quotes = {
@@ -152,18 +134,15 @@ class Steindamm(_WaitsInside):
     }
 
     def _options(self, wait: float) -> dict[str, Any]:
-        return {
-            "name": self.place.name,
-            "capacity": self.place.limit,
-            "max_sleep": max(wait, 0.01),  # 0 is without end
-            "expiry": 60,
-        }
+        longest = max(wait, 0.01)  # 0 is without end
+        place = {"name": self.place.name, "capacity": self.place.limit}
+        return {**place, "max_sleep": longest, "expiry": 60}
 
     def acquire(self, wait: float) -> Any:
-        from steindamm import SyncSemaphore
         from steindamm.exceptions import MaxSleepExceededError
 
-        semaphore = SyncSemaphore.create(connection=self.client, **self._options(wait))
+        create = self.library.SyncSemaphore.create
+        semaphore = create(connection=self.client, **self._options(wait))
         try:
             semaphore.__enter__()
         except MaxSleepExceededError:
@@ -171,10 +150,9 @@ class Steindamm(_WaitsInside):
         return semaphore
 
     async def aacquire(self, wait: float) -> Any:
-        from steindamm import AsyncSemaphore
-
         client = redis.asyncio.Redis.from_url(self.place.url, socket_timeout=None)
-        semaphore = AsyncSemaphore.create(connection=client, **self._options(wait))
+        create = self.library.AsyncSemaphore.create
+        semaphore = create(connection=client, **self._options(wait))
         await semaphore.__aenter__()
         return semaphore
 
@@ -201,8 +179,8 @@ class Loop:
 class AsyncRedisRateLimiters(Adapter):
     """It has no time to wait: `asyncio.wait_for` ends the wait."""
 
-    title = "async-redis-rate-limiters"
-    module, package = "async_redis_rate_limiters", "async-redis-rate-limiters"
+    title = package = "async-redis-rate-limiters"
+    module = "async_redis_rate_limiters"
     source = "https://pypi.org/project/async-redis-rate-limiters/0.1.4/, Features and Usage"
     limit = 2
     claims = Claims(lease=LEASE, retries=True)
@@ -215,15 +193,13 @@ class AsyncRedisRateLimiters(Adapter):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._loop = Loop()
-        self._manager: Any = None
+        self._loop, self._manager = Loop(), None
 
     async def aacquire(self, wait: float) -> Any:
-        from async_redis_rate_limiters import DistributedSemaphoreManager
-
         if self._manager is None:
             url, lease = self.place.url, int(self.place.lease)
-            self._manager = DistributedSemaphoreManager(redis_url=url, redis_ttl=lease)
+            manager = self.library.DistributedSemaphoreManager
+            self._manager = manager(redis_url=url, redis_ttl=lease)
         semaphore = self._manager.get_semaphore(self.place.name, self.place.limit)
         try:
             await asyncio.wait_for(semaphore.__aenter__(), max(wait, 0.05))
