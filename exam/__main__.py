@@ -27,8 +27,6 @@ FAULT_SECONDS = 240
 
 Work = tuple[str, list[str]]  # a lock and its faults
 
-INNOCENT = ("passed", "seen", "not applicable")
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m exam", description=__doc__)
@@ -78,8 +76,9 @@ def _exam(options: argparse.Namespace, faults: list[str]) -> int:
     print(f"{time.monotonic() - start:.0f} s")
     for page in options.write:
         report.write(page, table, absent)
-    ours = [one for one in seen if one.lock in GROUPS["This project"]]
-    return int(options.strict and not all(one.outcome in INNOCENT for one in ours))
+    innocent = ("passed", "seen", "not applicable")
+    ours = [one.outcome for one in seen if one.lock in GROUPS["This project"]]
+    return int(options.strict and not set(ours) <= set(innocent))
 
 
 def examine_the_exam(faults: list[str], side_by_side: int) -> int:
@@ -94,10 +93,10 @@ def examine_the_exam(faults: list[str], side_by_side: int) -> int:
 
 
 def is_just(seen: Seen) -> bool:
-    """Return True if a control was convicted for its defect, or a right lock was not accused."""
+    """Return True if a control was convicted for its defect, or a right lock was acquitted."""
     control = CONTROLS.get(seen.lock.partition(":")[2])
     if control is None:
-        return seen.outcome in INNOCENT
+        return seen.outcome in ("passed", "seen")
     kinds = {one.kind for one in against(seen.found)}
     return not seen.why and bool(kinds & set(control.kinds))
 
