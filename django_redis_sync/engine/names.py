@@ -8,17 +8,14 @@ import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from .. import conf
 from ..protocol.keys import Keys, quote
 from ..protocol.plans import Failure, Run
-from .server import Server, server_of
+from .server import Members, Server, server_of
 from .statistics import Named
 from .wire import RETRY, ROUND, clock, text, whole
-
-if TYPE_CHECKING:
-    from .quorum.members import Members
 
 logger = logging.getLogger("django_redis_sync")
 

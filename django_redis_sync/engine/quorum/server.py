@@ -16,18 +16,20 @@ from ...protocol.reasons import FULL, PAUSED
 from ...protocol.scripts import said
 from ..loops import BackgroundTasks
 from ..renewal import renewer
-from ..server import AsyncServer, Server, async_server_of, server_of
+from ..server import AsyncServer, Members, Server, async_server_of, server_of
 from ..wire import ATTEMPT, clock
-from .members import Members, check, deducted, stretched
 from .voting import (
     NOBODY,
     PATIENCE,
     Held,
     Voters,
     Votes,
+    check,
+    deducted,
     forget,
     held_of,
     remember,
+    stretched,
     undo,
     with_fence,
 )
