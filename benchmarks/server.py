@@ -10,7 +10,7 @@ import redis
 from django_redis_sync.engine.wire import words_of, write_label
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
-from django_redis_sync.protocol.plans import Run
+from django_redis_sync.protocol.steps import Run
 
 from .report import Row, Table, median
 

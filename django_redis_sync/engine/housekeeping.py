@@ -18,7 +18,7 @@ from typing import Protocol
 from django.core.exceptions import ImproperlyConfigured
 
 from ..protocol.keys import Keys, Policy
-from ..protocol.plans import Failure, Plan, Run, uncounted
+from ..protocol.steps import Failure, Plan, Run, uncounted
 from .names import Held, HolderIndex, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from .. import conf
 from ..protocol.keys import Keys, quote
-from ..protocol.plans import Failure, Run
+from ..protocol.steps import Failure, Run
 from .server import Members, Server, server_of
 from .statistics import Named
 from .wire import RETRY, ROUND, clock, text, whole

@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import chain
 
 from ..protocol.keys import Keys, Policy, policies
-from ..protocol.plans import Answer, Failure, Run
+from ..protocol.steps import Answer, Failure, Run
 from .drivers import error_of
 from .pools import retry_if_disconnected
 from .server import Server

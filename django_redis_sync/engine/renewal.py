@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from django.core.exceptions import ImproperlyConfigured
 
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Run
+from ..protocol.steps import Answer, Failure, Run
 from .housekeeping import RetryQueue, housekeeper
 from .names import Held
 from .schedule import Schedule

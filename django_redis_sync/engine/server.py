@@ -13,7 +13,7 @@ from django.core.signals import setting_changed
 from redis import exceptions as errors
 
 from .. import conf
-from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
+from ..protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
 from .clients import async_client, backend_of
 from .hub import Hub

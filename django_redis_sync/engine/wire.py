@@ -19,7 +19,7 @@ from redis import exceptions as errors
 
 from ..protocol import scripts
 from ..protocol.keys import Token
-from ..protocol.plans import Run, Why
+from ..protocol.steps import Run, Why
 
 #: Seconds that an answer may take, unless the project's socket_timeout is shorter.
 ATTEMPT = 5.0

@@ -18,8 +18,7 @@ from ..engine.wire import clock
 from ..exceptions import NotAcquired, Unavailable
 from ..locks.lease import Lease
 from ..logs import logger
-from ..protocol.plans import Rejection
-from ..protocol.reasons import FULL, OUTAGE, SHARE, TIMEOUT
+from ..protocol.reasons import FULL, OUTAGE, SHARE, TIMEOUT, Rejection
 from ..protocol.scripts import MOST_PERMITS
 from ..signals import acquire_rejected
 from . import identity

@@ -24,8 +24,8 @@ from ..locks.callers import may_wait
 from ..locks.lease import Lease
 from ..locks.lease_state import LeaseSettings
 from ..locks.semaphore import Semaphore
-from ..protocol.plans import AcquireRequest, Rejection
-from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS
+from ..protocol.plans import AcquireRequest
+from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS, Rejection
 from ..protocol.scripts import MOST_PERMITS
 from .policy import Policy, SemaphoreKey
 from .response import RequestLease

@@ -17,7 +17,8 @@ from ..engine.wire import clock
 from ..exceptions import LeaseLost
 from ..protocol import plans
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Grant, Plan, Run, given_back
+from ..protocol.plans import Grant, given_back
+from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
 from .callers import Caller, collect_if_ended, may_wait, this_caller, this_loop, waits_here

@@ -22,8 +22,9 @@ from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.wire import ATTEMPT, clock, write_label
 from ..protocol.keys import Policy, Token, check_text, keys_of
-from ..protocol.plans import AcquireRequest, Plan, worded
+from ..protocol.plans import AcquireRequest, worded
 from ..protocol.scripts import ANY, MOST_PERMITS
+from ..protocol.steps import Plan
 from ..values import unknown
 from .callers import warn_of_own_hold
 from .lease_state import LeaseSettings

@@ -12,8 +12,7 @@ from ..engine import drivers
 from ..engine.server import async_server_of, server_of
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol.keys import keys_of
-from ..protocol.plans import Rejection
-from ..protocol.reasons import FULL, TIMEOUT
+from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
 from .acquiring import Acquirer
 from .callers import Holdings, own_hold

@@ -14,7 +14,7 @@ from asgiref.sync import iscoroutinefunction
 
 from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text
-from ..protocol.plans import Rejection
+from ..protocol.reasons import Rejection
 from ..values import unknown
 from .lease import Lease
 from .semaphore import Semaphore

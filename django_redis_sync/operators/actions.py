@@ -28,8 +28,8 @@ from ..engine.server import server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
 from ..protocol.keys import Keys, display, keys_of, marks_key, pause_of, unquote
-from ..protocol.plans import Answer, Failure, Run
 from ..protocol.scripts import MOST_PERMITS
+from ..protocol.steps import Answer, Failure, Run
 from .audit import MAX_IDS, person, record
 from .facts import Holder, Status, Waiter
 from .names import alias_of, overrides

@@ -20,7 +20,7 @@ from ..engine.pools import retry_if_disconnected
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import server_of
 from ..protocol.keys import check_text, display, marks_key, quote, split, unquote
-from ..protocol.plans import Failure
+from ..protocol.steps import Failure
 from .reads import read, read_each
 
 #: Entries of the registry that a command reads.

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from ...protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from ...protocol.reasons import FULL, PAUSED
 from ...protocol.scripts import said
+from ...protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
 from ..loops import BackgroundTasks
 from ..renewal import renewer
 from ..server import AsyncServer, Members, Server, async_server_of, server_of

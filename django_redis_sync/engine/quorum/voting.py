@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
-from ...protocol.plans import UNDO_BUDGET, Answer, Failure, Run
+from ...protocol.plans import UNDO_BUDGET
 from ...protocol.scripts import said
+from ...protocol.steps import Answer, Failure, Run
 from ..clients import urls_of
 from ..server import Members, async_server_of
 from ..wire import clock

@@ -16,7 +16,7 @@ from ... import conf
 from ...engine.drivers import error_of
 from ...engine.wire import RIGHTS, turned_away
 from ...exceptions import Unavailable
-from ...protocol.plans import Failure
+from ...protocol.steps import Failure
 from . import neighbours, servers
 from .permissions import rules
 from .servers import Finding, Level
