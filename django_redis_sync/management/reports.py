@@ -15,7 +15,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from .. import conf
 from ..engine.wire import RIGHTS, turned_away
 from ..exceptions import Unavailable
-from ..operators.audit import Action
+from ..operators.actions import Action
 from ..operators.doctor import Finding
 from ..operators.facts import Unread
 from ..operators.formats import duration, moment, without_secrets

@@ -22,7 +22,7 @@ from django.utils.translation import ngettext
 from django_redis_sync import conf
 from django_redis_sync.exceptions import SyncError, Unavailable
 from django_redis_sync.management import arguments, display, reports, runner, terminal
-from django_redis_sync.operators import actions, audit, doctor
+from django_redis_sync.operators import actions, doctor
 from django_redis_sync.operators.facts import Holder, Status, Waiter
 from django_redis_sync.operators.formats import duration, history_json, moment, without_secrets
 from django_redis_sync.operators.names import count_keys, names_in_use
@@ -139,9 +139,9 @@ class Command(BaseCommand):
         **_options: Any,
     ) -> None:  # fmt: skip
         pairs = [(name, key)] if name is None else arguments.find(name, key, using, max_keys=1)
-        found = audit.acts(*pairs[0], limit=top, using=using)
+        found = actions.acts(*pairs[0], limit=top, using=using)
         if format == "json":
-            self._print([json.dumps(audit.as_json(found), indent=2)])
+            self._print([json.dumps(actions.as_json(found), indent=2)])
         elif found:
             self._print(reports.actions(found, self._width(), self.style))
         else:
