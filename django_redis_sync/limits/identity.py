@@ -220,7 +220,7 @@ class Either(NamedTuple):
     ado: Callable[[], Awaitable[Any]]
 
 
-# Of a request: plans, of which the steps may have to wait
+# Of a request: plans, whose steps may have to wait
 
 
 def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
