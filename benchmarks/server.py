@@ -7,11 +7,10 @@ from typing import Any
 
 import redis
 
-from django_redis_sync.engine import labels
-from django_redis_sync.engine.wire import words_of
+from django_redis_sync.engine.wire import words_of, write_label
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import Keys, keys_of
-from django_redis_sync.protocol.plans import Run
+from django_redis_sync.protocol.steps import Run
 
 from .report import Row, Table, median
 
@@ -28,7 +27,7 @@ class Name:
         self.fences: dict[str, str] = {}
 
     def acquire(self, tokens: Iterable[str], how: str = "wait") -> list[Any]:
-        tokens, label = list(tokens), labels.write()
+        tokens, label = list(tokens), write_label()
         argv = (LEASE_MS, how, f"p {self.limit}", f"1 {self.limit} - {label}", self.keep)
         replies = self._run(Run("acquire", self.keys.declared, (t, *argv), 5.0) for t in tokens)
         for token, reply in zip(tokens, replies, strict=True):

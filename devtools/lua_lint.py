@@ -3,7 +3,7 @@
 python -m devtools.lua_lint prints one line for each mistake, and exits with 1 if there are any. An
 unknown name is an error here, and a silent nil in a run. A file is read by itself: a function can
 take nothing but its arguments, constants, KEYS and other functions. What the composer accepts is
-said at the head of `protocol/sources.py`.
+said at the head of `protocol/scripts.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from luaparser import ast
 from luaparser.astnodes import Name, Node
 
-from django_redis_sync.protocol import scripts, sources
+from django_redis_sync.protocol import scripts
 
 #: What the server lends to scripts and the scripts use, with the members of its tables.
 GLOBALS: dict[str, set[str]] = {
@@ -41,9 +41,9 @@ GLOBALS: dict[str, set[str]] = {
 
 
 def main() -> int:
-    files = sorted(sources.LUA.rglob("*.lua"))
+    files = sorted(scripts.LUA.rglob("*.lua"))
     found = [
-        f"{path.relative_to(sources.LUA)}: {mistake}"
+        f"{path.relative_to(scripts.LUA)}: {mistake}"
         for path in files
         for mistake in mistakes(path, path.read_text(encoding="utf-8"))
     ]
@@ -80,7 +80,7 @@ def _layout(text: str) -> Iterator[str]:
         code = code.partition("--")[0].rstrip()
         where = f"line {number}"
         for name in made:
-            if name not in sources.functions():
+            if name not in scripts.functions():
                 yield f"{where} makes {name}, which is not a function"
         if not code:
             continue
@@ -102,7 +102,7 @@ def _layout(text: str) -> Iterator[str]:
         elif word in ("else", "elseif", "for") or (word == "if" and not one_line):
             yield f"{where} has to end where it opens its block"
         elif (
-            one_line and {*sources.called(code.partition(" then ")[2])} & sources.functions().keys()
+            one_line and {*scripts.called(code.partition(" then ")[2])} & scripts.functions().keys()
         ):
             yield f"{where} makes a function for a call that it may not come to"
         if ";" in words or words.count("end") > 1 or {"while", "repeat"} & {*words}:
@@ -116,20 +116,20 @@ _SCRIPTS = (*scripts.VERBS, *scripts.ASIDE)
 
 @cache
 def _called() -> set[str]:
-    texts = [sources.with_functions(sources.read(verb)) for verb in _SCRIPTS]
+    texts = [scripts.with_functions(scripts.read(verb)) for verb in _SCRIPTS]
     return {name for text in texts for name in re.findall(r"local function (\w+)", text)}
 
 
 @cache
 def _capitals() -> set[str]:
     """The words that become numbers, keys or patterns when a verb is composed."""
-    keys = {key.upper() for verb in _SCRIPTS for key in sources.keys_of(verb)}
+    keys = {key.upper() for verb in _SCRIPTS for key in scripts.keys_of(verb)}
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 
 def _takes(function: str, given: int) -> str:
     """How many arguments a function takes, when it is not so many."""
-    arguments = sources.functions()[function][0].partition("(")[2]
+    arguments = scripts.functions()[function][0].partition("(")[2]
     asked = len(re.findall(r"\w+", arguments))
     return "" if given == asked or (given > asked and "..." in arguments) else str(asked)
 
@@ -155,7 +155,7 @@ class _Reader:
         for name in names:
             if not isinstance(name, Name):  # ...
                 continue
-            if name.id in sources.functions() or name.id in GLOBALS:
+            if name.id in scripts.functions() or name.id in GLOBALS:
                 self.mistakes.append(f"{name.id} is already a function or a table")
             self.scopes[-1][name.id] = False
 
@@ -175,9 +175,9 @@ class _Reader:
 
     def read_name(self, node: Name) -> None:
         if node.id == "FIELDS":
-            for field in sources.fields():
+            for field in scripts.fields():
                 self.use(field)
-        elif node.id in sources.functions():
+        elif node.id in scripts.functions():
             self.mistakes.append(f"{node.id} is a function: it can only be called")
         else:
             self.use(node.id)
@@ -196,7 +196,7 @@ class _Reader:
             self.read(node.idx)
             return
         table, field = getattr(node.value, "id", "?"), node.idx.id
-        known = set(sources.fields()) if table == "name" else GLOBALS.get(table, set())
+        known = set(scripts.fields()) if table == "name" else GLOBALS.get(table, set())
         if field not in known:
             self.mistakes.append(f"{table} has no {field}")
 
@@ -248,9 +248,9 @@ class _Reader:
 
     def read_call(self, node: Any) -> None:
         name = getattr(node.func, "id", "")
-        self.read(node.args if name in sources.functions() else [node.func, node.args])
+        self.read(node.args if name in scripts.functions() else [node.func, node.args])
         given = len(node.args)
-        if name in sources.functions() and (asked := _takes(name, given)):
+        if name in scripts.functions() and (asked := _takes(name, given)):
             self.mistakes.append(f"{name} takes {asked} arguments, and is given {given}")
 
 

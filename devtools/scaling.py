@@ -140,7 +140,7 @@ class Scripts:
     def _run(self, verb: str, name: str, token: str, argv: tuple[Any, ...]) -> None:
         from django_redis_sync.engine import wire
         from django_redis_sync.protocol.keys import keys_of
-        from django_redis_sync.protocol.plans import Run
+        from django_redis_sync.protocol.steps import Run
 
         step = Run(verb, keys_of("scaling", name).declared, argv, 5.0)
         self._pipe.execute_command(*wire.command(step))

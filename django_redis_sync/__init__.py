@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .exceptions import LeaseLost, NotAcquired, SyncError, Unavailable
-    from .limits.decorator import semaphore_required
-    from .limits.mixin import SemaphoreRequiredMixin
+    from .limits.decorator import SemaphoreRequiredMixin, semaphore_required
     from .locks.acquire_all import acquire_all
     from .locks.lease import Lease
     from .locks.locks import Lock, ReadWriteLock, RLock
@@ -38,7 +37,7 @@ _MODULES = {
     "RLock": "locks.locks",
     "ReadWriteLock": "locks.locks",
     "Semaphore": "locks.semaphore",
-    "SemaphoreRequiredMixin": "limits.mixin",
+    "SemaphoreRequiredMixin": "limits.decorator",
     "SyncError": "exceptions",
     "Unavailable": "exceptions",
     "acquire_all": "locks.acquire_all",

@@ -23,9 +23,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from .engine.wire import clock
-from .protocol.plans import Answer, Run, Step, Wait
 from .protocol.reasons import FULL, SHARE, TIMEOUT
 from .protocol.scripts import CONSTANTS, said
+from .protocol.steps import Answer, Run, Step, Wait
 
 POLL_INTERVAL = 0.01
 #: Commands that keep the list of names.

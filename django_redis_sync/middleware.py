@@ -15,11 +15,10 @@ from django.http import HttpRequest, HttpResponseBase
 from . import conf
 from .exceptions import NotAcquired, Unavailable
 from .limits.admission import RejectedRequest, aadmit, admit
-from .limits.decorator import MARK, is_preflight, marks_of
-from .limits.frameworks import is_drf
 from .limits.policy import Declared, Policy, endpoint_of
-from .limits.rejection import aanswer, answer, error_answer
+from .limits.rejection import aanswer, answer, error_answer, is_drf
 from .limits.response import PASSED, Hold
+from .limits.routes import MARK, is_preflight, marks_of
 from .logs import logger
 
 #: The attributes of a request: the middleware's hold, and whether its view is async.

@@ -29,11 +29,9 @@ from .defaults import Share
 from .engine.renewal import renewer
 from .engine.server import replaced
 from .limits import identity
-from .limits.decorator import is_preflight
-from .limits.identity import key_of
+from .limits.identity import key_of, run
 from .limits.policy import Policy, endpoints
-from .limits.routes import Route, policies_of, routes
-from .limits.steps import run
+from .limits.routes import Route, is_preflight, policies_of, routes
 from .locks.lease import Lease
 from .locks.semaphore import Semaphore
 from .memory import MemoryServer

@@ -15,7 +15,7 @@ from django.test import Client, override_settings
 
 from devtools.servers import free_port
 from django_redis_sync import Lease, LeaseLost, Semaphore
-from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
@@ -78,7 +78,7 @@ def fields_of(lease: Lease) -> dict[str, Any]:
 
 def unchanged(lease: Lease) -> bool:
     status = status_of("exports")
-    logged = LogEntry.objects.exists() or audit.acts("exports")
+    logged = LogEntry.objects.exists() or actions.acts("exports")
     return lease.owned() and not status.paused and status.override is None and not logged
 
 
@@ -272,7 +272,7 @@ def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Leas
     assert "Paused exports." in page and message in page
     assert f'href="{PAGE}change/"' in manager.get("/admin/").content.decode()
     actions.resume("exports")
-    (recorded,) = [one for one in audit.acts("exports") if one.what == "resize"]
+    (recorded,) = [one for one in actions.acts("exports") if one.what == "resize"]
     assert ("view_locks-manage_locks", "the disk is full <b>") == (recorded.by, recorded.reason)
     assert "the disk is full &lt;b&gt;" in page
 

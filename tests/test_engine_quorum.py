@@ -17,14 +17,12 @@ from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import loops
 from django_redis_sync.engine.quorum import (
     Quorum,
-    members,
     quorum_of,
     server,
     voting,
 )
-from django_redis_sync.engine.quorum.members import deducted, stretched
 from django_redis_sync.engine.quorum.server import AsyncQuorumServer, QuorumServer
-from django_redis_sync.engine.quorum.voting import undo
+from django_redis_sync.engine.quorum.voting import check, deducted, stretched, undo
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
@@ -602,7 +600,7 @@ def test_one_server_under_two_aliases_has_one_vote(settings: Any) -> None:
     for alias, url in zip("abc", urls, strict=True):
         cache = {**settings.CACHES["default"], "LOCATION": url}
         settings.CACHES = {**settings.CACHES, alias: cache}
-    for use in (members.check, QuorumServer, AsyncQuorumServer):
+    for use in (check, QuorumServer, AsyncQuorumServer):
         with pytest.raises(ImproperlyConfigured, match="same LOCATION"):
             use(quorum_of(["a", "b", "c"]))
 

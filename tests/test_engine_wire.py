@@ -19,13 +19,21 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_redis_sync import conf
-from django_redis_sync.engine import clients, drivers, labels, server, threads, wire
+from django_redis_sync.engine import clients, drivers, server, threads, wire
 from django_redis_sync.engine import loops as looping
 from django_redis_sync.engine import renewal as keeping
 from django_redis_sync.engine.drivers import error_of
 from django_redis_sync.engine.renewal import LeaseRenewer, NodeQueue
 from django_redis_sync.engine.server import AsyncServer, async_server_of
-from django_redis_sync.engine.wire import pack, pack_step, turned_away, why
+from django_redis_sync.engine.wire import (
+    MAX_LABEL,
+    pack,
+    pack_step,
+    read_label,
+    turned_away,
+    why,
+    write_label,
+)
 from django_redis_sync.exceptions import ForeignValue, Unavailable
 from django_redis_sync.protocol import plans
 from django_redis_sync.protocol.keys import keys_of
@@ -182,10 +190,10 @@ def test_a_number_that_cannot_be_ours_is_another() -> None:
 
 def test_labels_are_bounded_on_both_ways() -> None:
     long = "x" * 1000
-    assert labels.MOST == len(labels.read(labels.write(label=long))["label"])
-    assert 1000 > len(labels.write(label=long))
-    assert labels.MOST == len(labels.read(f'{{"host": "{long}"}}')["host"])
-    assert {} == labels.read("[" * 10**5)
+    assert MAX_LABEL == len(read_label(write_label(label=long))["label"])
+    assert 1000 > len(write_label(label=long))
+    assert MAX_LABEL == len(read_label(f'{{"host": "{long}"}}')["host"])
+    assert {} == read_label("[" * 10**5)
 
 
 # Settings

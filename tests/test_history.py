@@ -14,8 +14,8 @@ import pytest
 import redis
 from django.conf import settings
 
+from django_redis_sync.locks.lease_state import LocalExpiry
 from django_redis_sync.protocol import plans, scripts
-from django_redis_sync.protocol.expiry import LocalExpiry
 from django_redis_sync.protocol.keys import keys_of
 from tests.support import worker_processes
 from tests.support.history import RULES, judge

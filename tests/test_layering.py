@@ -192,7 +192,7 @@ def test_whoever_is_told_an_alias_tells_it_to_all_that_it_asks() -> None:
                 asked.append(ast.unparse(call.func))
                 said = {one.arg for one in call.keywords}
                 assert said & {"using", None}, f"{path.name}:{call.lineno}"
-    assert {"Recent", "Selection", "audit.acts", "doctor.examine", "statuses"} <= {*asked}
+    assert {"Recent", "Selection", "actions.acts", "doctor.examine", "statuses"} <= {*asked}
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.lua")), ids=lambda p: p.stem)

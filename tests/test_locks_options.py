@@ -14,7 +14,6 @@ from django.conf import settings as django_settings
 from django.test import override_settings
 
 from django_redis_sync import Lock, Semaphore, synchronized
-from django_redis_sync.engine import labels
 from django_redis_sync.engine.wire import ATTEMPT
 from django_redis_sync.locks import options as resolving
 from django_redis_sync.locks.lease_state import LeaseSettings
@@ -175,7 +174,7 @@ def test_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = resolving.attributes_of.cache_info()
     assert found.currsize <= found.maxsize == 512
     lock, numbers = Lock("a"), iter(range(1_000))
-    monkeypatch.setattr(labels, "write", lambda label: f"thread {next(numbers)}")
+    monkeypatch.setattr(resolving, "write_label", lambda label: f"thread {next(numbers)}")
     assert [f"thread {n}" for n in range(1_000)] == [asked(lock)[1].label for _ in range(1_000)]
     assert len(lock._usual) <= 64
 

@@ -21,7 +21,7 @@ from django_redis_sync import (
     Unavailable,
 )
 from django_redis_sync.exceptions import ForeignValue, WrongKind
-from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import family, names_in_use
 from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of, marks_key
@@ -300,7 +300,7 @@ def test_an_act_that_the_server_refuses_was_not_done(
     raw.mset(dict.fromkeys((keys.leases, keys.info), "another program's"))
     with pytest.raises(ForeignValue, match=r"is in one of .*\{exports\}:leases"):
         act(shown)
-    assert [] == audit.acts("exports")
+    assert [] == actions.acts("exports")
 
 
 @pytest.mark.parametrize(("key", "hours"), [(None, 24), ("7", 1)])

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine.names import names_key, policy_key
-from django_redis_sync.operators import actions, audit
-from django_redis_sync.operators.audit import audit_key
+from django_redis_sync.operators import actions
+from django_redis_sync.operators.actions import audit_key
 from django_redis_sync.operators.doctor.permissions import rules
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import group_keys, groups_key, keys_of, marks_key, quote
@@ -41,18 +41,18 @@ def test_each_action_is_recorded_with_operator_and_reason() -> None:
     actions.resume("exports", **who)
     actions.clear(status_of("exports"), [lease.token], **who)
     actions.clear(status_of("exports", "7"), [other.token], **who)
-    key, cleared, *_, resized, paused = audit.acts("exports")
+    key, cleared, *_, resized, paused = actions.acts("exports")
     assert ("exports", "7", "clear", "pause") == (key.name, key.key, key.what, paused.what)
-    assert {("ada", "too many")} == {(act.by, act.reason) for act in audit.acts()}
+    assert {("ada", "too many")} == {(act.by, act.reason) for act in actions.acts()}
     assert 7 == resized.limit and (lease.token[:8],) == cleared.ids
 
 
 def test_of_many_that_were_cleared_some_are_named_and_all_counted(raw: redis.Redis) -> None:
-    leases = [Semaphore("exports", 30).acquire() for _ in range(audit.MAX_IDS + 1)]
+    leases = [Semaphore("exports", 30).acquire() for _ in range(actions.MAX_IDS + 1)]
     actions.clear(status_of("exports"), [lease.token for lease in leases if lease is not None])
-    (act,) = audit.acts()
-    assert (audit.MAX_IDS, audit.MAX_IDS + 1) == (len(act.ids), act.amount)
-    assert f"cleared {audit.MAX_IDS + 1}: {', '.join(act.ids)}, …" == act.text
+    (act,) = actions.acts()
+    assert (actions.MAX_IDS, actions.MAX_IDS + 1) == (len(act.ids), act.amount)
+    assert f"cleared {actions.MAX_IDS + 1}: {', '.join(act.ids)}, …" == act.text
 
 
 def test_what_had_ended_by_itself_is_no_act() -> None:
@@ -61,7 +61,7 @@ def test_what_had_ended_by_itself_is_no_act() -> None:
     shown = status_of("a")
     lease.release()
     actions.clear(shown, [lease.token])
-    assert [] == audit.acts("a")
+    assert [] == actions.acts("a")
 
 
 def test_the_command_records_who_runs_it(raw: redis.Redis) -> None:
@@ -73,7 +73,7 @@ def test_the_command_records_who_runs_it(raw: redis.Redis) -> None:
     assert 3 == len(lines)
     assert 2 == len(locks("log", "--top", "1").splitlines())
     (line,) = [line for line in lines if " a " in line]
-    assert audit.person() in line and line.endswith("migration of the 報表")
+    assert actions.person() in line and line.endswith("migration of the 報表")
     (one,) = json.loads(locks("log", "a", "--format", "json"))
     assert ("pause", "a", None, "migration of the 報表") == (
         one["what"],
@@ -100,8 +100,8 @@ def test_each_act_of_the_command_has_its_reason(words: Any, what: str, limit: An
             actions.pause("a")
             actions.resize("a", None, 3)
         locks(*words, "--reason", "migration")
-    act, *_ = audit.acts("a")
-    assert (what, "migration", audit.person()) == (act.what, act.reason, act.by)
+    act, *_ = actions.acts("a")
+    assert (what, "migration", actions.person()) == (act.what, act.reason, act.by)
     assert limit == act.limit
 
 
@@ -112,7 +112,7 @@ def test_an_act_is_dated_by_the_server(raw: redis.Redis) -> None:
 
     before = now()
     actions.pause("a")
-    (act,) = audit.acts()
+    (act,) = actions.acts()
     assert before - 0.001 <= act.at.timestamp() <= now() + 0.001
     dated = locks("log")
     assert timezone.localtime(act.at).strftime("%Y-%m-%d %H:%M:%S") in dated
@@ -124,8 +124,8 @@ def test_a_policy_s_acts_are_its_keys_too() -> None:
         actions.pause("api", "7")
         actions.pause("api", "8")
         actions.resume("api")
-    assert 3 == len(audit.acts("api"))
-    assert {None, "7"} == {act.key for act in audit.acts("api", "7")}
+    assert 3 == len(actions.acts("api"))
+    assert {None, "7"} == {act.key for act in actions.acts("api", "7")}
 
 
 def test_a_name_without_acts_says_so() -> None:
@@ -136,26 +136,26 @@ def test_a_name_without_acts_says_so() -> None:
 def test_the_record_is_bounded_and_outlives_the_names(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "MAX_KEPT", 3)
+    monkeypatch.setattr(actions, "MAX_KEPT", 3)
     for n in range(5):
-        audit.record("pause", f"n{n}", None, None, by="x" * 1000, reason="y" * 1000)
-    key = audit.audit_key(settings.PREFIX)
+        actions.record("pause", f"n{n}", None, None, by="x" * 1000, reason="y" * 1000)
+    key = actions.audit_key(settings.PREFIX)
     assert 3 == raw.zcard(key)
     assert raw.pttl(key) > 360 * 86_400_000
-    assert {200} == {len(text) for act in audit.acts() for text in (act.by, act.reason)}
+    assert {200} == {len(text) for act in actions.acts() for text in (act.by, act.reason)}
 
 
 def test_garbage_in_the_record_hides_nothing(raw: redis.Redis) -> None:
     actions.pause("a", by="me")
-    key = audit.audit_key(settings.PREFIX)
+    key = actions.audit_key(settings.PREFIX)
     raw.zadd(key, {b"\xff": 1e13, b"{}": 1e13, b"[1]": 2e18, b'{"what": 1, "zzz": 2}': 3})
-    assert ["a"] == [act.name for act in audit.acts()]
+    assert ["a"] == [act.name for act in actions.acts()]
 
 
 def test_an_act_that_can_not_be_recorded_stands(
     raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    raw.set(audit.audit_key(settings.PREFIX), "another program's")
+    raw.set(actions.audit_key(settings.PREFIX), "another program's")
     assert ["a"] == actions.pause("a")
     assert status_of("a").paused
     assert "could not record" in caplog.text
@@ -170,8 +170,8 @@ def test_people_are_named_where_no_user_is_known(
     def unknown() -> str:
         raise error("no such user")
 
-    monkeypatch.setattr(audit.getpass, "getuser", unknown)
-    user, _, host = audit.person().partition("@")
+    monkeypatch.setattr(actions.getpass, "getuser", unknown)
+    user, _, host = actions.person().partition("@")
     assert (True, socket.gethostname()) == (user.isdigit(), host)
 
 

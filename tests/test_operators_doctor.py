@@ -20,7 +20,6 @@ from django_redis_sync.engine import names
 from django_redis_sync.operators import actions, doctor
 from django_redis_sync.operators.doctor import (
     Finding,
-    neighbours,
     permissions,
     servers,
 )
@@ -277,7 +276,7 @@ def test_names_whose_callers_disagree_and_permanent_holders_are_named(
         eventually(lambda: len(names_in_use(using="private")) == 3)
         actions.pause("paused", using="private")
         found = examine()
-        monkeypatch.setattr(neighbours, "CLASH_AGE", timedelta(0))
+        monkeypatch.setattr(doctor, "CLASH_AGE", timedelta(0))
         assert "ok" == examine()["limits"].level
     for id, name in (("limits", "clash"), ("permanent", "for ever"), ("marks", "paused")):
         assert ("warning", True) == (found[id].level, bool(found[id].remedy))

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management import CommandError, call_command
 
 from django_redis_sync import Lock, Semaphore
-from django_redis_sync.operators import actions, audit
+from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import marked
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
@@ -96,12 +96,12 @@ def test_an_action_that_changes_nothing_is_not_recorded() -> None:
         assert [] == actions.pause("p")
         assert ["p"] == actions.resize("p", None, 3)
         assert [] == actions.resize("p", None, 3)
-        assert ["resize", "pause"] == [one.what for one in audit.acts("p")]
+        assert ["resize", "pause"] == [one.what for one in actions.acts("p")]
 
 
 def test_the_record_says_until_when_it_was_paused() -> None:
     actions.pause("p", seconds=600)
-    (act,) = audit.acts("p")
+    (act,) = actions.acts("p")
     assert act.until == status_of("p").paused_until
     assert act.text.startswith("paused until ")
 
@@ -141,7 +141,7 @@ def test_command_does_nothing_to_an_unknown_name(words: tuple[str, ...]) -> None
         with pytest.raises(CommandError, match=r"Did you mean exports\?") as caught:
             locks(*words)
     assert 3 == caught.value.returncode
-    assert [] == marked() == audit.acts()
+    assert [] == marked() == actions.acts()
     assert "exprots" in locks(*words, "--create")
     assert [("exprots", None)] == marked()
 
@@ -153,4 +153,4 @@ def test_command_says_when_nothing_was_to_be_changed() -> None:
             assert "nothing was changed" in locks(*words)
         locks("pause", "exports")
         assert "nothing was changed" in locks("pause", "exports")
-    assert 1 == len(audit.acts())
+    assert 1 == len(actions.acts())

@@ -20,7 +20,7 @@ from django_redis_sync.engine.names import policy_key
 from django_redis_sync.engine.pools import CheckedOut
 from django_redis_sync.exceptions import WrongKind
 from django_redis_sync.metrics import SyncCollector
-from django_redis_sync.operators import actions, audit, names
+from django_redis_sync.operators import actions, names
 from django_redis_sync.operators.doctor import examine
 from django_redis_sync.operators.facts import Status
 from django_redis_sync.operators.history import histories
@@ -69,10 +69,10 @@ def test_each_act_takes_effect_and_is_recorded_there_alone(
     assert there("exports").override is None
     assert [True] == [one.done for one in actions.clear(there("exports"), [lease.token], **OTHER)]
     assert 0 == there("exports").in_use
-    acts = audit.acts("exports", **OTHER)
+    acts = actions.acts("exports", **OTHER)
     assert ["clear", "reset", "resize", "resume", "pause"] == [act.what for act in acts]
     assert ("ann", "why") == (acts[-1].by, acts[-1].reason)
-    assert [] == audit.acts() and untouched(raw, settings)
+    assert [] == actions.acts() and untouched(raw, settings)
 
 
 def test_a_lock_of_another_kind_there_is_not_resized(second: None) -> None:
@@ -134,7 +134,7 @@ def test_the_command_acts_and_reads_there(second: None, raw: redis.Redis, settin
     command("resize", "nightly", "--reset", **OTHER)
     assert "a deploy" in command("log", "nightly", **OTHER)
     assert "Cleared 1." in command("clear", "nightly", "--no-input", "--reason", "stuck", **OTHER)
-    assert ("clear", "stuck") == ((act := audit.acts(**OTHER)[0]).what, act.reason)
+    assert ("clear", "stuck") == ((act := actions.acts(**OTHER)[0]).what, act.reason)
     with pytest.raises(CommandError, match="Nothing is known of nightly"):
         command("status", "nightly")
     assert untouched(raw, settings)
@@ -183,7 +183,7 @@ def test_nothing_that_is_done_there_asks_the_first_alias(alone: None) -> None:
         for act in (["pause"], ["resume"], ["resize"], ["resize", "--reset"]):
             limit = ["4"] if act == ["resize"] else []
             command(act[0], "exports", *limit, *act[1:], *child, **OTHER)
-    assert 8 == len(audit.acts("exports", **OTHER))
+    assert 8 == len(actions.acts("exports", **OTHER))
     assert "Cleared 1." in command("clear", "exports", "--no-input", **OTHER)
     assert "cleared 1" in command("log", "exports", "--key", "7", **OTHER)
 
@@ -230,7 +230,7 @@ def test_who_reads_or_acts_over_a_connection_that_was_disconnected_asks_anew(sec
             lambda: "nightly" in command("status", **OTHER),
             lambda: "nightly" in command("status", "nightly", **OTHER),
             lambda: actions.pause("nightly", reason="a deploy", **OTHER),
-            lambda: there("nightly").paused and audit.acts(**OTHER)[0].reason == "a deploy",
+            lambda: there("nightly").paused and actions.acts(**OTHER)[0].reason == "a deploy",
             lambda: actions.resume("nightly", **OTHER) == ["nightly"],
             lambda: actions.resize("exports", limit=4, **child),
             lambda: there("exports", "7").override == 4,

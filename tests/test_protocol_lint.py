@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from django_redis_sync.protocol import sources
+from django_redis_sync.protocol import scripts
 
 lua_lint = pytest.importorskip("devtools.lua_lint", reason="luaparser is not installed")
 
-FILES = sorted(sources.LUA.rglob("*.lua"))
+FILES = sorted(scripts.LUA.rglob("*.lua"))
 # fmt: off
 WORDS = {
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
     "nil", "not", "or", "return", "then", "true",
 }
 # fmt: on
-VERB = sources.LUA / "verb.lua"
+VERB = scripts.LUA / "verb.lua"
 
 
 def names(text: str) -> list[re.Match[str]]:
@@ -72,14 +72,14 @@ def test_a_mistake_is_named(code: str, mistake: str) -> None:
 
 
 def test_a_function_takes_nothing_but_its_arguments() -> None:
-    path = sources.LUA / "functions" / "weight.lua"
+    path = scripts.LUA / "functions" / "weight.lua"
     captures = "local function weight(permits)\n  return permits + token\nend\n"
 
     assert ["nothing here is called token"] == lua_lint.mistakes(path, captures)
 
 
 def test_a_function_that_no_verb_calls_is_found() -> None:
-    path = sources.LUA / "functions" / "nobody_calls_me.lua"
+    path = scripts.LUA / "functions" / "nobody_calls_me.lua"
 
     assert ["nothing calls it"] == lua_lint.mistakes(path, "local function nobody_calls_me() end\n")
 
@@ -89,7 +89,7 @@ def test_a_function_that_no_verb_calls_is_found() -> None:
 
 def test_a_run_makes_no_function_before_it_comes_to_where_it_is_called() -> None:
     text = "local a = whole(1, 2)\nif a then\n  count(1, 2, 3)\nend\nput(a, 1, 2)\n"
-    composed = sources.with_functions(text)
+    composed = scripts.with_functions(text)
     order = re.findall(r"^(?:local function (\w+)|(if|put))", composed, re.MULTILINE)
 
     assert ["whole", "if", "count", "put", "put"] == [
@@ -98,14 +98,14 @@ def test_a_run_makes_no_function_before_it_comes_to_where_it_is_called() -> None
 
 
 def test_what_an_elseif_calls_is_made_before_the_if() -> None:
-    composed = sources.with_functions("if a then\n  a()\nelseif weight(1) then\n  a()\nend\n")
+    composed = scripts.with_functions("if a then\n  a()\nelseif weight(1) then\n  a()\nend\n")
 
     assert composed.startswith("local function weight(")
     assert 1 == composed.count("local function weight(")
 
 
 def test_what_every_turn_of_a_loop_calls_is_made_before_the_loop() -> None:
-    composed = sources.with_functions(
+    composed = scripts.with_functions(
         "for i = 1, 2 do\n  weight(i)\n  if i then\n    whole(i)\n  end\nend\n"
     )
     order = re.findall(r"^\s*(?:local function (\w+)|(for|if))", composed, re.MULTILINE)
@@ -114,7 +114,7 @@ def test_what_every_turn_of_a_loop_calls_is_made_before_the_loop() -> None:
 
 
 def test_make_line_makes_functions_once_for_the_rest_of_its_block() -> None:
-    composed = sources.with_functions(
+    composed = scripts.with_functions(
         "-- make weight\nif a then\n  weight(1)\nelse\n  weight(2)\nend\n"
     )
     assert composed.startswith("local function weight(")
@@ -122,10 +122,10 @@ def test_make_line_makes_functions_once_for_the_rest_of_its_block() -> None:
 
 
 def test_calls_in_further_lines_of_a_statement_are_made_before_it() -> None:
-    composed = sources.with_functions("return {1,\n  weight(1),\n  weight(2)}\n")
+    composed = scripts.with_functions("return {1,\n  weight(1),\n  weight(2)}\n")
     assert composed.endswith("end\nreturn {1,\n  weight(1),\n  weight(2)}\n")
 
 
 def test_a_field_that_is_not_found_of_a_name_is_an_error() -> None:
     with pytest.raises(KeyError, match="crad"):
-        sources.with_numbers("acquire", "name.crad", {})
+        scripts.with_numbers("acquire", "name.crad", {})

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from django_redis_sync.protocol import plans, scripts
-from django_redis_sync.protocol.expiry import LocalExpiry
+from django_redis_sync.locks.lease_state import LocalExpiry
+from django_redis_sync.protocol import plans, scripts, steps
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import (
     AcquireRequest,
@@ -710,7 +710,7 @@ def test_belief_in_a_renewal_under_way_ends_with_what_it_gives_at_the_least() ->
         (lambda: plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 100.0), 103.0),
         (lambda: plans.share(KEYS, grant(), 4.0, 100.0), 108.0),
         (lambda: plans.confirm(KEYS, grant(), 4.0, 100.0), 108.0),
-        (lambda: plans.run_once("clear", KEYS, ("t9", "-", 0), 4.0, 100.0), 108.0),
+        (lambda: steps.run_once("clear", KEYS, ("t9", "-", 0), 4.0, 100.0), 108.0),
     ],
     ids=["acquire", "release", "renew", "share", "confirm", "run_once"],
 )

@@ -27,10 +27,9 @@ from django.views import View
 from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.engine.renewal import renewer
 from django_redis_sync.limits import identity
-from django_redis_sync.limits.decorator import marks_of, name_of
 from django_redis_sync.limits.local import local_limiter
 from django_redis_sync.limits.response import Hold
-from django_redis_sync.limits.routes import Route, admissions_of
+from django_redis_sync.limits.routes import Route, admissions_of, marks_of, name_of
 from django_redis_sync.limits.semaphore import WaitSlots, tasks, threads
 from django_redis_sync.middleware import (
     ConcurrencyLimitMiddleware,

@@ -12,9 +12,9 @@ from rest_framework.request import Request
 
 from django_redis_sync import Semaphore, semaphore_required
 from django_redis_sync.limits.admission import RejectedRequest
-from django_redis_sync.limits.decorator import marks_of
 from django_redis_sync.limits.policy import parse
 from django_redis_sync.limits.rejection import answer
+from django_redis_sync.limits.routes import marks_of
 from django_redis_sync.operators import actions
 from django_redis_sync.protocol.plans import Rejection
 from tests.request_site import drf

@@ -7,7 +7,7 @@ from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client
 
 from django_redis_sync import Semaphore
-from django_redis_sync.limits.frameworks import answers_by_ninja
+from django_redis_sync.limits.rejection import answers_by_ninja
 
 pytest.importorskip("ninja")
 

@@ -11,7 +11,7 @@ from django.views import View
 from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.limits import identity, policy
 from django_redis_sync.limits.admission import RejectedRequest
-from django_redis_sync.limits.identity import key_of
+from django_redis_sync.limits.identity import key_of, run
 from django_redis_sync.limits.policy import (
     Declared,
     Endpoint,
@@ -22,7 +22,6 @@ from django_redis_sync.limits.policy import (
 )
 from django_redis_sync.limits.rejection import MAX_SECONDS, retry_after
 from django_redis_sync.limits.routes import Route, policies_of, routes
-from django_redis_sync.limits.steps import run
 from django_redis_sync.protocol.plans import Rejection
 
 

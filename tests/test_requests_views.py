@@ -32,8 +32,8 @@ from django_redis_sync import (
     semaphore_required,
 )
 from django_redis_sync.limits import semaphore
-from django_redis_sync.limits.decorator import marks_of
 from django_redis_sync.limits.response import note_of
+from django_redis_sync.limits.routes import marks_of
 from django_redis_sync.operators.actions import resize
 from django_redis_sync.signals import acquire_rejected, lease_lost
 from tests.behaviour.both import eventually

@@ -16,11 +16,18 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from .. import conf
-from ..limits.decorator import marks_of, name_of_class, owner_of
-from ..limits.frameworks import is_drf
-from ..limits.mixin import SemaphoreRequiredMixin
+from ..limits.decorator import SemaphoreRequiredMixin
 from ..limits.policy import Endpoint, Policy, endpoints
-from ..limits.routes import Route, admissions_of, policies_of, routes
+from ..limits.rejection import is_drf
+from ..limits.routes import (
+    Route,
+    admissions_of,
+    marks_of,
+    name_of_class,
+    owner_of,
+    policies_of,
+    routes,
+)
 from ..locks.synchronized import BEFORE_COMMIT
 from ..middleware import is_atomic
 from ..values import unknown

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..operators import actions
-from ..operators.audit import MAX_IDS, MAX_TEXT
+from ..operators.actions import MAX_IDS, MAX_TEXT
 from ..operators.facts import Holder, Status
 from ..protocol.scripts import MOST_PERMITS
 

@@ -34,11 +34,11 @@ from ..engine.clients import forget
 from ..engine.server import server_of
 from ..exceptions import SyncError
 from ..models import Name
-from ..operators import audit
+from ..operators import actions
 from ..operators.facts import Status
 from ..operators.formats import without_secrets
 from ..operators.listing import FIGURES
-from ..operators.reads import remembered
+from ..operators.names import remembered
 from ..operators.status import MAX_ROWS
 from . import confirm, pages
 
@@ -220,7 +220,7 @@ def actions_log(object_id: str) -> dict[str, Any]:
     name, key = _entry(object_id).parts
     try:
         with page_errors():
-            return {"acts": audit.acts(name, key)}
+            return {"acts": actions.acts(name, key)}
     except PageError as error:
         return {"unread": error.message}
 

@@ -13,7 +13,8 @@ The way of a step
     batching      Async connections: steps that are submitted together leave together.
     clients       The project's django-redis and redis.asyncio clients. Only this module imports
                   those libraries.
-    wire          The clock, Redis's wire format, and the meaning of redis-py's exceptions.
+    wire          The clock, Redis's wire format, labels, and the meaning of redis-py's
+                  exceptions.
 
 Waiting
     hub           Wakes async waiters over one Pub/Sub connection per event loop. Sync waiters
@@ -29,6 +30,4 @@ In the background, per process and alias
     statistics    Counts what became of requests and leases.
     threads       The daemon threads of all this: how they start, wake, and finish at exit.
                   Callbacks and signal receivers run on threads of their own.
-
-    labels        Who holds a lease, in words for people.
 """

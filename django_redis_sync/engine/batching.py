@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redis import exceptions as errors
 
-from ..protocol.plans import Answer, Failure, Run
+from ..protocol.steps import Answer, Failure, Run
 from .clients import buffered_replies, handle_push
 from .loops import END, LATE, LoopTimeout, end_tasks, start_task
 from .wire import REDIS_ERRORS, answered, clock, pack, pack_step, why, words_of

@@ -10,7 +10,8 @@ from redis import exceptions as errors
 
 from ..exceptions import ForeignValue, SyncError, Unavailable
 from ..protocol.keys import touched
-from ..protocol.plans import UNDO_BUDGET, Answer, Failure, Plan, Run, Step
+from ..protocol.plans import UNDO_BUDGET
+from ..protocol.steps import Answer, Failure, Plan, Run, Step
 from .server import AsyncServer, Server, server_of
 from .wire import FORBIDDEN, clock, decoded, why
 

@@ -8,7 +8,6 @@ thread that renews leases, so that a flood of new names can't make a renewal lat
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections import deque
@@ -17,16 +16,15 @@ from typing import Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..logs import logger
 from ..protocol.keys import Keys, Policy
-from ..protocol.plans import Failure, Plan, Run, uncounted
+from ..protocol.steps import Failure, Plan, Run, uncounted
 from .names import Held, HolderIndex, Names
 from .overrides import OverridePoller, reading
 from .server import Server, server_of
 from .statistics import Gauge, Kind, Named, StatisticsBuffer
 from .threads import Worker, forgotten_in_forks, made_once
 from .wire import RETRY, ROUND, clock
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Seconds after which a failed step is given up: its lease has expired then.
 GIVE_UP = 120.0

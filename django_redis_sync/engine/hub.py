@@ -9,8 +9,9 @@ import secrets
 from collections import OrderedDict
 from typing import Any
 
-from ..protocol.plans import CLAIM, Answer
+from ..protocol.plans import CLAIM
 from ..protocol.scripts import CONSTANTS
+from ..protocol.steps import Answer
 from .clients import buffered_replies, handle_push
 from .loops import end_tasks, start_task
 from .schedule import Schedule

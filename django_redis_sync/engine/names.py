@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from .. import conf
+from ..logs import logger
 from ..protocol.keys import Keys, quote
-from ..protocol.plans import Failure, Run
-from .server import Server, server_of
+from ..protocol.steps import Failure, Run
+from .server import Members, Server, server_of
 from .statistics import Named
 from .wire import RETRY, ROUND, clock, text, whole
-
-if TYPE_CHECKING:
-    from .quorum.members import Members
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Seconds after which a name in use is written to the registry again, and between two writes of new
 #: ones; days without use after which a name is dropped; names, and keys of one policy, at the
@@ -99,11 +94,8 @@ class Names:
             self._write(server, fresh, now)
         except Failure as failure:
             # No lock depends on it: it is tried again with all names that are fresh by then.
-            logger.log(
-                logging.WARNING if failure.why == "final" else logging.DEBUG,
-                "could not list names in use: %s",
-                failure,
-            )
+            log = logger.warning if failure.why == "final" else logger.debug
+            log("could not list names in use: %s", failure)
             self.fresh.extend(fresh[: MOST_NOTED - len(self.fresh)])
             again = now + (NOTED_EVERY if failure.why == "final" else RETRY)
             self.due = min(self._minute_ends, again)

@@ -11,20 +11,18 @@ where a mark was taken back or grew. Where they can't be read, those last known 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
 
+from ..logs import logger
 from ..protocol.keys import Keys, Policy, policies
-from ..protocol.plans import Answer, Failure, Run
+from ..protocol.steps import Answer, Failure, Run
 from .drivers import error_of
 from .pools import retry_if_disconnected
 from .server import Server
 from .wire import ATTEMPT, ROUND, clock
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Seconds between two reads while a policy is used, after which a mark is too old to ask with,
 #: and for which reading goes on after the last use.

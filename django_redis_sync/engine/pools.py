@@ -15,7 +15,7 @@ from redis import ConnectionPool
 from redis import exceptions as errors
 from redis.sentinel import SentinelConnectionPool
 
-from ..protocol.plans import SHORTEST_WAIT, Answer, Failure, Run
+from ..protocol.steps import SHORTEST_WAIT, Answer, Failure, Run
 from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")

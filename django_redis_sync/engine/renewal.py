@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import logging
 import math
 import os
 import weakref
@@ -21,16 +20,15 @@ from typing import Any, Protocol
 
 from django.core.exceptions import ImproperlyConfigured
 
+from ..logs import logger
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Run
+from ..protocol.steps import Answer, Failure, Run
 from .housekeeping import RetryQueue, housekeeper
 from .names import Held
 from .schedule import Schedule
 from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Max renewals in a round trip: a server runs them without a break.
 BATCH = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from django.core.signals import setting_changed
 from redis import exceptions as errors
 
 from .. import conf
-from ..protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
+from ..protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
 from .batching import Batcher
 from .clients import async_client, backend_of
 from .hub import Hub
@@ -22,6 +22,24 @@ from .pools import CachedConnections, CheckedOut, Exhausted, Own, Waiting, retry
 from .wire import ATTEMPT, REDIS_ERRORS, answered, clock, pack, pack_step, text, why, words_of
 
 _POLL = 0.05
+
+
+class Members(str):
+    """The aliases of a quorum."""
+
+    __slots__ = ("aliases",)
+    aliases: tuple[str, ...]
+
+    def __new__(cls, aliases: Iterable[str]) -> Members:
+        given = tuple(aliases)
+        self = super().__new__(cls, "+".join(given))
+        self.aliases = given
+        return self
+
+    @property
+    def need(self) -> int:
+        """How many are a majority."""
+        return len(self.aliases) // 2 + 1
 
 
 class Server:

@@ -22,8 +22,8 @@ from typing import NamedTuple, Protocol
 
 from .. import conf
 from ..protocol.keys import Keys, group_keys, groups_key, quote
-from ..protocol.plans import Failure, Run
 from ..protocol.scripts import CONSTANTS
+from ..protocol.steps import Failure, Run
 from .server import Server
 from .wire import ROUND, clock
 

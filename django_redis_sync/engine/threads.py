@@ -9,7 +9,6 @@ lock from one bytecode to the next that another caller would wait for without en
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import queue
@@ -19,9 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from ..logs import logger
 from .wire import RETRY, clock
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Seconds without work after which a thread ends.
 IDLE_TIMEOUT = 60.0

@@ -1,8 +1,15 @@
-"""The wire: the clock, how commands are packed, and the meaning of redis-py's exceptions."""
+"""The wire: the clock, how commands are packed, and the meaning of redis-py's exceptions.
+
+Also the label of a lease: its taker, for people. It is bounded JSON, and never trusted.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -12,7 +19,7 @@ from redis import exceptions as errors
 
 from ..protocol import scripts
 from ..protocol.keys import Token
-from ..protocol.plans import Run, Why
+from ..protocol.steps import Run, Why
 
 #: Seconds that an answer may take, unless the project's socket_timeout is shorter.
 ATTEMPT = 5.0
@@ -32,6 +39,10 @@ _NO_DATABASE = ("DB index", "Invalid Database")
 # These end by themselves: the server went away while TLS was spoken.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _CROWDED = ("max number of clients", "Too many connections")
+
+#: Characters of a field at the most.
+MAX_LABEL = 200
+LABEL_FIELDS = ("host", "pid", "thread", "label", "user", "request")
 
 
 def _pick_clock() -> Callable[[], float]:
@@ -179,3 +190,37 @@ def is_busy(error: BaseException) -> bool:
     # redis-py strips the error code of the replies that it has a class for.
     classes = ("ReadOnlyError", "TryAgainError", "ClusterDownError", "MasterDownError")
     return isinstance(error, errors.BusyLoadingError) or type(error).__name__ in classes
+
+
+# Labels
+
+
+@lru_cache(maxsize=1024)
+def _label(pid: int, thread: str, label: str, user: str, request: str) -> str:
+    values = (socket.gethostname(), pid, thread, label, user, request)
+    fields = dict(zip(LABEL_FIELDS, values, strict=True))
+    short = {
+        key: v[:MAX_LABEL] if isinstance(v, str) else v for key, v in fields.items() if v != ""
+    }
+    return json.dumps(short, separators=(",", ":"))
+
+
+def write_label(label: str = "", user: str = "", request: str = "") -> str:
+    """This process and thread, and the caller's own words, in ASCII JSON."""
+    if request:  # differs every time: nothing to remember
+        return _label.__wrapped__(
+            os.getpid(), threading.current_thread().name, label, user, request
+        )
+    return _label(os.getpid(), threading.current_thread().name, label, user, request)
+
+
+def read_label(text: str) -> dict[str, Any]:
+    """The fields, str or int, of a text that `write_label` made; empty for any other."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    known = {key: values[key] for key in LABEL_FIELDS if isinstance(values.get(key), (str, int))}
+    return {key: v[:MAX_LABEL] if isinstance(v, str) else v for key, v in known.items()}

@@ -1,6 +1,6 @@
 """Admits a request, or says why not. Decorator, mixin and middleware share this module.
 
-The logic is written once, as plans that yield `steps`. `admit` and `aadmit` carry them out, in sync
+The logic is written once, as plans that yield steps. `admit` and `aadmit` carry them out, in sync
 and in async code.
 """
 
@@ -18,12 +18,12 @@ from ..engine.wire import clock
 from ..exceptions import NotAcquired, Unavailable
 from ..locks.lease import Lease
 from ..logs import logger
-from ..protocol.plans import Rejection
-from ..protocol.reasons import FULL, OUTAGE, SHARE, TIMEOUT
+from ..protocol.reasons import FULL, OUTAGE, SHARE, TIMEOUT, Rejection
 from ..protocol.scripts import MOST_PERMITS
 from ..signals import acquire_rejected
 from . import identity
 from .breaker import Breaker, breaker
+from .identity import Call, Either, Plan, Step, arun, run
 from .local import LocalWait, local_limiter
 from .policy import Policy
 from .response import PASSED, Hold, Permit, RequestLease
@@ -38,7 +38,6 @@ from .semaphore import (
     tasks,
     threads,
 )
-from .steps import Call, Either, Plan, Step, arun, run
 
 
 @dataclass(frozen=True, slots=True)

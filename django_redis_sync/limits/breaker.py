@@ -16,7 +16,7 @@ from ..engine.server import server_of
 from ..engine.threads import forgotten_in_forks, made_once, run_callbacks
 from ..engine.wire import clock, turned_away
 from ..logs import logger
-from ..protocol.plans import Failure
+from ..protocol.steps import Failure
 from ..signals import outage_changed
 
 #: Seconds between two probes while Redis is down.

@@ -1,15 +1,17 @@
-"""The decorator for views."""
+"""The decorator and the mixin for views."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, partial, wraps
+from collections.abc import Callable
+from functools import lru_cache, partial, wraps
 from inspect import isawaitable, isclass, iscoroutine, isfunction
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction
+from django import views
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.decorators import classonlymethod
 
 from ..defaults import ENTRY
 from ..locks.transactions import warn_if_racing
@@ -17,26 +19,30 @@ from ..values import unknown
 from .admission import RejectedRequest, aadmit, admit
 from .policy import NOT_GIVEN, Declared, Policy, endpoint_of
 from .rejection import aanswer, answer
+from .routes import (
+    MARK,
+    MIXIN,
+    STACK,
+    Stack,
+    View,
+    find_request,
+    first_is_mixin,
+    instance_of,
+    is_preflight,
+    name_of,
+    stack_of,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..defaults import Limit, PolicyOptions
 
-View = Callable[..., Any]
 Function = TypeVar("Function", bound=View)
 
 _REMEDY = "Add ConcurrencyLimitMiddleware to MIDDLEWARE: it holds the permit until the COMMIT."
 
-#: The attribute of a view that has the policies which the view itself takes.
-MARK = "_redis_sync_policies"
-#: The attribute of a view that has its Stack.
-_STACK = "_redis_sync_stack"
-#: The attribute of the mixin's dispatch: a function from the view's instance to its options.
-MIXIN = "_redis_sync_declared_by"
 _BARE = Declared(None, {})
-#: The packages whose `options` and `dispatch` run no code of the project.
-_FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
 
 
 @overload
@@ -79,10 +85,10 @@ def decorate(view: View, declared: Declared) -> View:
     if not callable(view):
         raise TypeError(f"semaphore_required is for views, not for a {type(view).__name__}")
 
-    stack = _stack_of(view)
+    stack = stack_of(view)
     declared_here = (declared, *stack.declared) if stack else (declared,)
     inner = stack.view if stack else view
-    mixin = _first_is_mixin(inner)
+    mixin = first_is_mixin(inner)
 
     if iscoroutinefunction(inner):
 
@@ -101,33 +107,8 @@ def decorate(view: View, declared: Declared) -> View:
             return respond(inner, declared_here, args, kwargs, mixin)
 
     setattr(wrapped, MARK, (declared, *getattr(view, MARK, ())))
-    setattr(wrapped, _STACK, Stack(declared_here, inner, view))
+    setattr(wrapped, STACK, Stack(declared_here, inner, view))
     return wrapped
-
-
-class Stack(NamedTuple):
-    """Decorators directly on each other: their options, outermost first, and the view below."""
-
-    declared: tuple[Declared, ...]
-    view: View
-    #: What the outermost of them wraps.
-    wraps: View
-
-
-def _stack_of(view: Any) -> Stack | None:
-    """Return the Stack that begins at `view`, None if `view` is not a wrapper of `decorate`."""
-    stack: Stack | None = getattr(view, _STACK, None)
-    # Other decorators copy our attribute, but wrap another function than ours does.
-    return stack if stack is not None and view.__wrapped__ is stack.wraps else None
-
-
-def _first_is_mixin(view: Any) -> bool:
-    """Return True if the first code of `view` is the dispatch of the mixin."""
-    if isinstance(view, partial):  # method_decorator passes a partial of the bound method
-        dispatch = getattr(view.func, "__func__", None)
-    else:
-        dispatch = getattr(owner_of(view), "dispatch", None)
-    return hasattr(dispatch, MIXIN) and not hasattr(dispatch, "__wrapped__")
 
 
 def _policies(
@@ -137,7 +118,7 @@ def _policies(
     seen, request = find_request(view, args, kwargs)
     endpoint = endpoint_of(request)
     if mixin:
-        owner = _owner(view, ())
+        owner = instance_of(view, ())
         declared = (*declared, _declared_by_mixin(view, owner, request, args, kwargs))
     policies = [endpoint.policy_of(one, one.name or name_of(view, args)) for one in declared]
     return policies, request, seen
@@ -202,118 +183,122 @@ async def arespond(
     return response
 
 
-def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
-    """Return the request as the view sees it, and Django's own. Raise TypeError without one."""
-    for seen in (*args[:2], kwargs.get("request")):
-        request = getattr(seen, "_request", seen)
-        if isinstance(request, HttpRequest):
-            return seen, request
-    raise TypeError(
-        f"{getattr(view, '__qualname__', view)!s} got no request: semaphore_required is for views; "
-        "for other functions there is synchronized"
-    )
-
-
-def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
-    """Return True if a framework answers the request before any code of the view runs: OPTIONS, if
-    the class does not answer it by itself."""
-    if request.method != "OPTIONS":
-        return False
-    owner: Any = owner_of(view)
-    if owner is None:
-        instance = _owner(view, args)
-        owner = None if instance is None else type(instance)
-    return owner is not None and _answers_options(owner)
-
-
-@cache
-def _answers_options(owner: type) -> bool:
-    handlers = [getattr(owner, "options", None)]
-    handlers += [vars(base)["dispatch"] for base in owner.__mro__ if "dispatch" in vars(base)]
-    # method_decorator's wrapper of a handler keeps its module.
-    return all(str(getattr(one, "__module__", "")).split(".")[0] in _FRAMEWORKS for one in handlers)
-
-
-def owner_of(view: Any) -> Any:
-    """Return the class that Django or Django REST framework made a view of, or None."""
-    return getattr(view, "view_class", None) or getattr(view, "cls", None)
-
-
-def name_of(view: View, args: Any) -> str:
-    """Return the name of a semaphore without a name: that of the view's class, or of the view."""
-    if (made_of := owner_of(view)) is not None:
-        return name_of_class(made_of)
-    owner = _owner(view, args)
-    if owner is None:
-        return f"{view.__module__}.{view.__qualname__}"
-    return name_of_class(type(owner), view.__name__)
-
-
-def name_of_class(owner: type, method: str = "dispatch") -> str:
-    """Return the name of a semaphore without a name, for a method of a class-based view."""
-    # Django REST framework names a class after the function of which it made it, by __name__ alone.
-    own = owner.__qualname__.endswith(owner.__name__)
-    name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
-    return name if method == "dispatch" else f"{name}.{method}"
-
-
-def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
-    """Yield the limits that decorators and mixins declare on a view, and on the handler of its
-    class for a method (None: all), each with the name of its semaphore if it gives none."""
-    for mark in getattr(view, MARK, ()):
-        yield mark, name_of(view, ())
-    owner = owner_of(view)
-    if owner is None:
-        return
-    known = owner.http_method_names
-    for one in known if method is None else {method.lower()}.intersection(known):
-        for mark in getattr(getattr(owner, one, None), MARK, ()):
-            yield mark, name_of_class(owner, one)
-
-
-def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return the limits of a view for a method by the place that declares them, outermost first,
-    each as `marks_of` does. The limits of a place are taken in one admission."""
-    places = _places(view, lambda of: name_of(of, ()))
-    owner = owner_of(view)
-    handler = getattr(owner, method.lower(), None)
-    return places + _places(handler, lambda of: name_of_class(owner, method.lower()))
-
-
-def _places(function: Any, name: Callable[[Any], str]) -> list[list[tuple[Any, str]]]:
-    places: list[list[tuple[Any, str]]] = []
-    while function is not None:
-        stack = _stack_of(function)
-        if stack is not None:
-            places.append([(one, name(stack.view)) for one in stack.declared])
-            if _first_is_mixin(stack.view):
-                marks = getattr(stack.view, MARK)
-                places[-1] += [(mark, name(stack.view)) for mark in marks]
-                return places
-            function = stack.view
-            continue
-        inner = getattr(function, "__wrapped__", None)
-        known = getattr(inner, MARK, ())
-        own = [mark for mark in getattr(function, MARK, ()) if mark not in known]
-        if own:
-            places.append([(mark, name(function)) for mark in own])
-        function = inner
-    return places
-
-
-def _owner(view: View, args: Any) -> Any:
-    """Return the instance of a class-based view that this is a method of, or None."""
-    if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
-        return args[0]
-    while not hasattr(view, "__self__"):
-        # method_decorator hands a wrapped partial of the bound method on, at each call anew.
-        inner = getattr(view, "func", None) or getattr(view, "__wrapped__", None)
-        if inner is None:
-            return None
-        view = inner
-    return view.__self__
-
-
 def _of_async_class(view: View, args: Any) -> bool:
     """Return True for a method of an async class-based view, whose `dispatch` is a plain def."""
-    return bool(getattr(_owner(view, args), "view_is_async", False))
+    return bool(getattr(instance_of(view, args), "view_is_async", False))
+
+
+# The mixin
+
+
+class SemaphoreRequiredMixin:
+    """Admit at most `semaphore_limit` requests of a class-based view at the same time.
+
+    Each option of `defaults.Entry` is an attribute `semaphore_<option>`; a function there is called
+    with the request alone. To decide per request, override `get_semaphore_<option>(self)`. Without
+    a name, the semaphore is named after the class. List the mixin before View and after
+    LoginRequiredMixin, so that a request without a login takes no permit.
+
+    In Django REST framework, put a policy by user on the handler, as a decorator: the framework
+    knows its user only there.
+    """
+
+    semaphore_name: str | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise TypeError if the limit would silently have no effect: after View, or misspelt."""
+        super().__init_subclass__(**kwargs)
+        bases = cls.__mro__
+        if views.View in bases and bases.index(views.View) < bases.index(SemaphoreRequiredMixin):
+            raise TypeError(
+                f"class {cls.__name__}: list SemaphoreRequiredMixin before View and what is made "
+                "of it, or nothing limits the view"
+            )
+        ours = [name for name in vars(cls) if name.startswith(("semaphore_", "get_semaphore_"))]
+        if wrong := unknown(ours, _NAMES):
+            raise TypeError(f"class {cls.__name__} has attributes that are no options: {wrong}")
+
+    @classonlymethod
+    def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
+        """Return the view function, with a mark for the middleware."""
+        view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
+        setattr(view, MARK, (_Mark(cls, initkwargs), *getattr(view, MARK, ())))
+        return view  # type: ignore[no-any-return]
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Take the permits, then dispatch. Return a coroutine for an async view."""
+        dispatch = super().dispatch  # type: ignore[misc]
+        answers = arespond if getattr(self, "view_is_async", False) else respond
+        return answers(dispatch, (declared_by(self),), (request, *args), kwargs)
+
+
+def declared_by(view: Any) -> Declared:
+    """Return the options of a view with the mixin for its current request."""
+    given, of_request = [], False
+    for option in ENTRY:
+        value = getattr(view, f"get_semaphore_{option}")()
+        if value is not NOT_GIVEN:
+            of_request = of_request or _may_reference_request(view, option, value)
+            given.append((option, tuple(value) if isinstance(value, (list, set)) else value))
+    name = view.get_semaphore_name()
+    return Declared(name, dict(given), True) if of_request else _declared(name, tuple(given))
+
+
+def _may_reference_request(view: Any, option: str, value: Any) -> bool:
+    """Return True if a callable may reference the view, and so its request: if it was made for this
+    request, as a closure or a bound method is."""
+    if not callable(value) or value is getattr(type(view), f"semaphore_{option}", None):
+        return False
+    parts = ("__closure__", "__defaults__", "__kwdefaults__")
+    return not isfunction(value) or any(getattr(value, part) for part in parts)
+
+
+# A decorator directly on this dispatch takes these limits together with its own.
+setattr(SemaphoreRequiredMixin.dispatch, MIXIN, declared_by)
+
+
+@lru_cache(maxsize=1000)
+def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declared:
+    return Declared(name, dict(options))
+
+
+class _Mark:
+    """The limit of a view with the mixin, for the middleware and the checks."""
+
+    name = None
+
+    def __init__(self, view_class: Any, initkwargs: dict[str, Any]) -> None:
+        self._view_class, self._initkwargs = view_class, initkwargs
+
+    def declared(self) -> Declared | None:
+        """Return the options in its attributes; None if an overridden method needs the request."""
+        for option in ("name", *ENTRY):
+            getter = f"get_semaphore_{option}"
+            if getattr(self._view_class, getter) is not getattr(SemaphoreRequiredMixin, getter):
+                return None
+        return declared_by(self._view_class(**self._initkwargs))
+
+    def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
+        view = self._view_class(**self._initkwargs)
+        view.setup(request, *args, **kwargs)
+        return declared_by(view)
+
+
+def _getter(option: str) -> Callable[[Any], Any]:
+    attribute = f"semaphore_{option}"
+
+    def get(self: Any) -> Any:
+        # Not bound: a function in the class is a policy's callable, not a method.
+        return self.__dict__.get(attribute, getattr(type(self), attribute))
+
+    get.__name__ = f"get_{attribute}"
+    get.__qualname__ = f"{SemaphoreRequiredMixin.__qualname__}.{get.__name__}"
+    get.__doc__ = f"Return the option {option!r} for this request."
+    return get
+
+
+_NAMES = [f"{what}_{one}" for one in ("name", *ENTRY) for what in ("semaphore", "get_semaphore")]
+for _option in ENTRY:
+    setattr(SemaphoreRequiredMixin, f"semaphore_{_option}", NOT_GIVEN)
+for _option in ("name", *ENTRY):
+    setattr(SemaphoreRequiredMixin, f"get_semaphore_{_option}", _getter(_option))

@@ -1,14 +1,19 @@
-"""The key and the share of a request. Addresses and free-form values become digests."""
+"""The key and the share of a request. Addresses and free-form values become digests.
+
+A project's callables say them, and may query the database. So they are steps of a plan, which `run`
+and `arun` carry out in sync and in async code.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 
@@ -16,7 +21,6 @@ from .. import conf
 from ..locks import shares
 from ..logs import logger
 from ..protocol.keys import check_text
-from .steps import Call, Either, Plan
 
 if TYPE_CHECKING:
     from .policy import Policy
@@ -135,7 +139,88 @@ def user_of(request: Any) -> Any:
         ) from error
 
 
-# Of a request, with steps that may have to wait
+# Steps
+
+
+class Step(Protocol):
+    """Something to do that may have to wait: in sync and in async code."""
+
+    @property
+    def do(self) -> Callable[[], Any]: ...
+    @property
+    def ado(self) -> Callable[[], Awaitable[Any]]: ...
+
+
+Plan = Generator[Step, Any, Any]
+
+
+def run(plan: Plan) -> Any:
+    """Carry a plan out in sync code, and return its result."""
+    try:
+        step = plan.send(None)
+        while True:
+            try:
+                answer = step.do()
+            except BaseException as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(answer)
+    except StopIteration as stop:
+        return stop.value
+    except BaseException as error:
+        # Interrupted between two steps: the plan releases what it has. An ended plan raises.
+        plan.throw(error).do()
+        raise
+
+
+async def arun(plan: Plan) -> Any:
+    """Async version of `run()`."""
+    try:
+        step = plan.send(None)
+        while True:
+            try:
+                answer = await step.ado()
+            except BaseException as error:
+                step = plan.throw(error)
+            else:
+                step = plan.send(answer)
+    except StopIteration as stop:
+        return stop.value
+    except BaseException as error:
+        await plan.throw(error).ado()
+        raise
+
+
+class Call(NamedTuple):
+    """Call a project's own callable. It may query the database, so async code runs a sync one in
+    a thread."""
+
+    function: Any
+    request: Any
+
+    def do(self) -> Any:
+        value = self.function(self.request)
+        return async_to_sync(_awaited)(value) if isawaitable(value) else value
+
+    async def ado(self) -> Any:
+        if iscoroutinefunction(self.function):
+            return await self.function(self.request)
+        value = await sync_to_async(self.function)(self.request)
+        return await value if isawaitable(value) else value
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+class Either(NamedTuple):
+    """Call one function in sync code, and another in async code."""
+
+    do: Callable[[], Any]
+    ado: Callable[[], Awaitable[Any]]
+
+
+# Of a request: plans, whose steps may have to wait
 
 
 def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:

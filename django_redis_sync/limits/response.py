@@ -34,7 +34,7 @@ from ..engine.threads import run_callbacks
 from ..exceptions import LeaseLost, Unavailable
 from ..locks.lease import Lease
 from ..logs import logger
-from ..protocol.plans import Run
+from ..protocol.steps import Run
 from .breaker import Breaker
 from .local import local_limiter
 from .policy import SemaphoreKey

@@ -1,17 +1,172 @@
-"""The views that the URLconf reaches, and their limits."""
+"""What is known of a view without calling it: its class, its name, and the limits declared on it.
+
+`routes` are the views that the URLconf reaches, for the system checks and for `testing`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from .decorator import marks_of, owner_of, places_of
-from .policy import Endpoint, Policy, endpoints
+from .policy import Declared, Endpoint, Policy, endpoints
+
+View = Callable[..., Any]
+
+#: The attribute of a view that has the policies which the view itself takes.
+MARK = "_redis_sync_policies"
+#: The attribute of a view that has its Stack.
+STACK = "_redis_sync_stack"
+#: The attribute of the mixin's dispatch: a function from the view's instance to its options.
+MIXIN = "_redis_sync_declared_by"
+#: The packages whose `options` and `dispatch` run no code of the project.
+_FRAMEWORKS = {"django", "rest_framework", __name__.partition(".")[0]}
+
+
+class Stack(NamedTuple):
+    """Decorators directly on each other: their options, outermost first, and the view below."""
+
+    declared: tuple[Declared, ...]
+    view: View
+    #: What the outermost of them wraps.
+    wraps: View
+
+
+def stack_of(view: Any) -> Stack | None:
+    """Return the Stack that begins at `view`, None if `view` is not a wrapper of `decorate`."""
+    stack: Stack | None = getattr(view, STACK, None)
+    # Other decorators copy our attribute, but wrap another function than ours does.
+    return stack if stack is not None and view.__wrapped__ is stack.wraps else None
+
+
+def first_is_mixin(view: Any) -> bool:
+    """Return True if the first code of `view` is the dispatch of the mixin."""
+    if isinstance(view, partial):  # method_decorator passes a partial of the bound method
+        dispatch = getattr(view.func, "__func__", None)
+    else:
+        dispatch = getattr(owner_of(view), "dispatch", None)
+    return hasattr(dispatch, MIXIN) and not hasattr(dispatch, "__wrapped__")
+
+
+def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
+    """Return the request as the view sees it, and Django's own. Raise TypeError without one."""
+    for seen in (*args[:2], kwargs.get("request")):
+        request = getattr(seen, "_request", seen)
+        if isinstance(request, HttpRequest):
+            return seen, request
+    raise TypeError(
+        f"{getattr(view, '__qualname__', view)!s} got no request: semaphore_required is for views; "
+        "for other functions there is synchronized"
+    )
+
+
+def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
+    """Return True if a framework answers the request before any code of the view runs: OPTIONS, if
+    the class does not answer it by itself."""
+    if request.method != "OPTIONS":
+        return False
+    owner: Any = owner_of(view)
+    if owner is None:
+        instance = instance_of(view, args)
+        owner = None if instance is None else type(instance)
+    return owner is not None and _answers_options(owner)
+
+
+@cache
+def _answers_options(owner: type) -> bool:
+    handlers = [getattr(owner, "options", None)]
+    handlers += [vars(base)["dispatch"] for base in owner.__mro__ if "dispatch" in vars(base)]
+    # method_decorator's wrapper of a handler keeps its module.
+    return all(str(getattr(one, "__module__", "")).split(".")[0] in _FRAMEWORKS for one in handlers)
+
+
+def owner_of(view: Any) -> Any:
+    """Return the class that Django or Django REST framework made a view of, or None."""
+    return getattr(view, "view_class", None) or getattr(view, "cls", None)
+
+
+def name_of(view: View, args: Any) -> str:
+    """Return the name of a semaphore without a name: that of the view's class, or of the view."""
+    if (made_of := owner_of(view)) is not None:
+        return name_of_class(made_of)
+    owner = instance_of(view, args)
+    if owner is None:
+        return f"{view.__module__}.{view.__qualname__}"
+    return name_of_class(type(owner), view.__name__)
+
+
+def name_of_class(owner: type, method: str = "dispatch") -> str:
+    """Return the name of a semaphore without a name, for a method of a class-based view."""
+    # Django REST framework names a class after the function of which it made it, by __name__ alone.
+    own = owner.__qualname__.endswith(owner.__name__)
+    name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
+    return name if method == "dispatch" else f"{name}.{method}"
+
+
+def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
+    """Yield the limits that decorators and mixins declare on a view, and on the handler of its
+    class for a method (None: all), each with the name of its semaphore if it gives none."""
+    for mark in getattr(view, MARK, ()):
+        yield mark, name_of(view, ())
+    owner = owner_of(view)
+    if owner is None:
+        return
+    known = owner.http_method_names
+    for one in known if method is None else {method.lower()}.intersection(known):
+        for mark in getattr(getattr(owner, one, None), MARK, ()):
+            yield mark, name_of_class(owner, one)
+
+
+def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
+    """Return the limits of a view for a method by the place that declares them, outermost first,
+    each as `marks_of` does. The limits of a place are taken in one admission."""
+    places = _places(view, lambda of: name_of(of, ()))
+    owner = owner_of(view)
+    handler = getattr(owner, method.lower(), None)
+    return places + _places(handler, lambda of: name_of_class(owner, method.lower()))
+
+
+def _places(function: Any, name: Callable[[Any], str]) -> list[list[tuple[Any, str]]]:
+    places: list[list[tuple[Any, str]]] = []
+    while function is not None:
+        stack = stack_of(function)
+        if stack is not None:
+            places.append([(one, name(stack.view)) for one in stack.declared])
+            if first_is_mixin(stack.view):
+                marks = getattr(stack.view, MARK)
+                places[-1] += [(mark, name(stack.view)) for mark in marks]
+                return places
+            function = stack.view
+            continue
+        inner = getattr(function, "__wrapped__", None)
+        known = getattr(inner, MARK, ())
+        own = [mark for mark in getattr(function, MARK, ()) if mark not in known]
+        if own:
+            places.append([(mark, name(function)) for mark in own])
+        function = inner
+    return places
+
+
+def instance_of(view: View, args: Any) -> Any:
+    """Return the instance of a class-based view that this is a method of, or None."""
+    if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
+        return args[0]
+    while not hasattr(view, "__self__"):
+        # method_decorator hands a wrapped partial of the bound method on, at each call anew.
+        inner = getattr(view, "func", None) or getattr(view, "__wrapped__", None)
+        if inner is None:
+            return None
+        view = inner
+    return view.__self__
+
+
+# The URLconf
 
 
 class Route(NamedTuple):

@@ -19,14 +19,13 @@ from django.http import HttpRequest
 
 from .. import conf
 from ..defaults import ENTRY, SEMAPHORE
-from ..engine import labels
-from ..engine.wire import clock
+from ..engine.wire import clock, write_label
 from ..locks.callers import may_wait
 from ..locks.lease import Lease
 from ..locks.lease_state import LeaseSettings
 from ..locks.semaphore import Semaphore
-from ..protocol.plans import AcquireRequest, Rejection
-from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS
+from ..protocol.plans import AcquireRequest
+from ..protocol.reasons import MAX_WAITING_TASKS, MAX_WAITING_THREADS, Rejection
 from ..protocol.scripts import MOST_PERMITS
 from .policy import Policy, SemaphoreKey
 from .response import RequestLease
@@ -183,7 +182,7 @@ def label_of(request: HttpRequest) -> str:
     """Return the label of a request's lease: its view, its user, and its id."""
     match = request.resolver_match
     user = getattr(request, "_cached_user", None)  # a label is not worth a query
-    return labels.write(
+    return write_label(
         request.path if match is None else match.view_name,
         "" if user is None or user.pk is None else str(user.pk),
         request.META.get("HTTP_X_REQUEST_ID", ""),

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from .. import conf
 from ..engine.wire import clock
 from ..exceptions import NotAcquired
-from ..protocol.plans import Rejection
+from ..protocol.reasons import Rejection
 from .callers import Holdings
 from .lease import Lease
 from .semaphore import Semaphore

@@ -16,8 +16,9 @@ from ..engine.wire import ATTEMPT, clock
 from ..exceptions import WrongKind
 from ..protocol import plans
 from ..protocol.keys import keys_of
-from ..protocol.plans import AcquireRequest, Grant, Rejection
-from ..protocol.reasons import SHARE
+from ..protocol.plans import AcquireRequest, Grant
+from ..protocol.reasons import SHARE, Rejection
+from ..protocol.steps import Plan, run_once
 from ..protocol.visits import Dropped, Job, Later, visit
 from . import transactions
 from .callers import may_wait, waits_here
@@ -135,6 +136,6 @@ class Acquirer(AcquireOptions):
             )
         return quorum_of(using)
 
-    def _looking(self) -> plans.Plan:
+    def _looking(self) -> Plan:
         keys = keys_of(conf.current().prefix(self.alias()), self.name, self.key)
-        return plans.run_once("inspect", keys, ("", 1), ATTEMPT, clock())
+        return run_once("inspect", keys, ("", 1), ATTEMPT, clock())

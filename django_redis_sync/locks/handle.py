@@ -15,6 +15,7 @@ from ..exceptions import LeaseLost
 from ..protocol import plans
 from ..protocol.keys import Token, keys_of, split
 from ..protocol.plans import Grant
+from ..protocol.steps import Plan
 from .lease_state import LeaseSettings, LeaseState
 
 _MAX_LENGTH = 4096
@@ -56,7 +57,7 @@ class Adoption:
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError("this is not the handle of a lease") from error
 
-    def plan(self) -> plans.Plan:
+    def plan(self) -> Plan:
         """Return the lease's settings, its grant with the new local expiry, and the number of the
         renewal that adopted it. Raise LeaseLost if it ended or was adopted before."""
         terms, start = self.terms, clock()

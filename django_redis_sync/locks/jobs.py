@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .. import conf
 from ..logs import logger
-from ..protocol.plans import Rejection
+from ..protocol.reasons import Rejection
 from ..protocol.visits import Dropped, Job, Later
 from .lease import Lease
 from .semaphore import Semaphore

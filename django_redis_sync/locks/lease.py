@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
@@ -15,15 +14,14 @@ from ..engine.server import AsyncServer, Server, async_server_of, server_of
 from ..engine.threads import run_callbacks
 from ..engine.wire import clock
 from ..exceptions import LeaseLost
-from ..protocol import plans
+from ..logs import logger
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Grant, Plan, Run, given_back
+from ..protocol.plans import Grant, counting_loss, given_back
+from ..protocol.steps import Answer, Failure, Plan, Run
 from ..signals import lease_lost
 from . import handle as handles
 from .callers import Caller, collect_if_ended, may_wait, this_caller, this_loop, waits_here
 from .lease_state import LeaseSettings, LeaseState, Lost
-
-logger = logging.getLogger("django_redis_sync")
 
 
 class Lease:
@@ -338,7 +336,7 @@ class Lease:
         run_callbacks(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
         self._renewer.housekeeper.count(state.terms, "l", 0)
         if state.terms.keys.keep:
-            self._renewer.later(plans.counting_loss(state.terms.keys, state.grant))
+            self._renewer.later(counting_loss(state.terms.keys, state.grant))
         # Receivers come first: a handler of the log may take its time.
         self._log_lost(reason)
 

@@ -12,9 +12,9 @@ from .. import conf
 from ..engine.wire import ATTEMPT
 from ..exceptions import LeaseLost, NotAcquired
 from ..protocol import plans
-from ..protocol.expiry import LocalExpiry
 from ..protocol.keys import Keys
-from ..protocol.plans import Answer, Failure, Grant, Run
+from ..protocol.plans import Grant
+from ..protocol.steps import Answer, Failure, Plan, Run, run_once
 
 #: Renewals in the time of a lease.
 _RENEWALS = 3
@@ -70,6 +70,43 @@ class _RenewalState:
 
 def _margin(terms: LeaseSettings, left: float) -> float:
     return min(0.25, _MARGIN_PART * min(terms.timeout, left)) if terms.renew else 0.0
+
+
+class LocalExpiry:
+    """The soonest end of a lease, in whichever order its renewals are executed and answered.
+
+    Threads share it without a lock: each method reads or writes the table in one atomic step.
+    """
+
+    # Of two renewals, the server applies the one with the higher number, whichever arrives last. So
+    # the answer with the highest number counts, and lower ones mean nothing. A renewal above it may
+    # have been executed, or may be later; then it gives at least its own duration, counted from
+    # before it was sent. Hence the soonest of these ends is the local expiry.
+    __slots__ = ("_ends",)
+
+    def __init__(self, until: float, nth: int = 0) -> None:
+        #: By number: the end, and whether an answer said so.
+        self._ends = {nth: (until, True)}
+
+    @property
+    def until(self) -> float:
+        ends = self._ends.copy()
+        if len(ends) == 1:
+            return next(iter(ends.values()))[0]
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        return min(end for nth, (end, _) in ends.items() if nth >= newest)
+
+    def asked(self, nth: int, lease: float, now: float) -> None:
+        """A renewal by `lease` seconds is about to be sent."""
+        self._ends[nth] = (now + lease - plans.TICK, False)
+
+    def answered(self, nth: int, until: float) -> None:
+        self._ends[nth] = (until, True)
+        ends = self._ends.copy()
+        newest = max(nth for nth, (_, answered) in ends.items() if answered)
+        for nth in ends:
+            if nth < newest:
+                self._ends.pop(nth, None)
 
 
 class LeaseState:
@@ -225,7 +262,7 @@ class LeaseState:
 
     # Acts of its holder
 
-    def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> plans.Plan:
+    def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> Plan:
         """Return a plan that makes it end `timeout` seconds from now (None: its own timeout).
 
         The plan returns Lost or None. `leaving`: it is being detached, so that the background
@@ -245,7 +282,7 @@ class LeaseState:
         self._schedule(now)
         return self._renewing(nth, wanted, now, leaving)
 
-    def _renewing(self, nth: int, lease: float, now: float, leaving: bool) -> plans.Plan:
+    def _renewing(self, nth: int, lease: float, now: float, leaving: bool) -> Plan:
         terms, end, aim = self.terms, now + lease, nth
         try:
             while True:
@@ -278,7 +315,7 @@ class LeaseState:
         extra = conf.positive("additional_time", additional_time)
         return extra if replace_ttl else self.remaining(now) + extra
 
-    def sharing(self, now: float) -> plans.Plan:
+    def sharing(self, now: float) -> Plan:
         """Return a plan that turns a writer's lease into a reader's."""
         self.check_ours()
         if not self._writes:
@@ -292,13 +329,13 @@ class LeaseState:
         self._writes = False
         return None if done else Lost("the server has it no more")
 
-    def confirming(self, now: float) -> plans.Plan:
+    def confirming(self, now: float) -> Plan:
         """Return a plan that asks Redis whether it has the lease."""
         return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)
 
-    def looking(self, now: float) -> plans.Plan:
+    def looking(self, now: float) -> Plan:
         """Return a plan that asks Redis whether the name is held."""
-        return plans.run_once("inspect", self.terms.keys, ("", 1), self.terms.attempt, now)
+        return run_once("inspect", self.terms.keys, ("", 1), self.terms.attempt, now)
 
     # Its end
 
@@ -339,7 +376,7 @@ class LeaseState:
         terms = self.terms
         return plans.releasing(terms.keys, self.grant, terms.min_hold, terms.attempt)
 
-    def releasing(self, now: float) -> plans.Plan:
+    def releasing(self, now: float) -> Plan:
         """Return a plan that releases it. `answer` is the outcome from then on."""
         terms, grant = self.terms, self.grant._replace(until=self.until)
         self.answer = yield from plans.release(

@@ -10,7 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from .. import conf
 from ..exceptions import NotAcquired, UpgradeRefused
 from ..protocol.keys import keys_of
-from ..protocol.plans import Grant, Rejection
+from ..protocol.plans import Grant
+from ..protocol.reasons import Rejection
 from ..protocol.scripts import MOST_PERMITS
 from .callers import ByCaller
 from .lease import Lease

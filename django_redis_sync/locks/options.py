@@ -18,13 +18,13 @@ from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
 from ..defaults import NAMED, SEMAPHORE
-from ..engine import labels
 from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
-from ..engine.wire import ATTEMPT, clock
+from ..engine.wire import ATTEMPT, clock, write_label
 from ..protocol.keys import Policy, Token, check_text, keys_of
-from ..protocol.plans import AcquireRequest, Plan, worded
+from ..protocol.plans import AcquireRequest, worded
 from ..protocol.scripts import ANY, MOST_PERMITS
+from ..protocol.steps import Plan
 from ..values import unknown
 from .callers import warn_of_own_hold
 from .lease_state import LeaseSettings
@@ -227,7 +227,7 @@ class AcquireOptions:
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[LeaseSettings, AcquireRequest]:
         """Return the settings of the lease, and the acquire request, as the settings are now."""
-        label = labels.write(self.label or "")
+        label = write_label(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
         if blocking_timeout is None and type(permits) is int and permits == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,9 +10,9 @@ from .. import conf
 from ..engine import drivers
 from ..engine.server import async_server_of, server_of
 from ..exceptions import LeaseLost, NotAcquired
+from ..logs import logger
 from ..protocol.keys import keys_of
-from ..protocol.plans import Rejection
-from ..protocol.reasons import FULL, TIMEOUT
+from ..protocol.reasons import FULL, TIMEOUT, Rejection
 from . import transactions
 from .acquiring import Acquirer
 from .callers import Holdings, own_hold
@@ -24,8 +23,6 @@ from .shares import share_of
 if TYPE_CHECKING:
     from ..defaults import Share
     from ..operators.facts import Status
-
-logger = logging.getLogger("django_redis_sync")
 
 
 class Semaphore(Acquirer):

@@ -14,7 +14,7 @@ from asgiref.sync import iscoroutinefunction
 
 from ..defaults import SEMAPHORE
 from ..protocol.keys import check_text
-from ..protocol.plans import Rejection
+from ..protocol.reasons import Rejection
 from ..values import unknown
 from .lease import Lease
 from .semaphore import Semaphore
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
+_SemaphoreOf = Callable[[Any, Any], Semaphore]
 
 
 class _Skipping(Protocol):
@@ -190,62 +191,84 @@ def synchronized(
 
     def decorate(function: Function) -> Function:
         _check_function(function)
-        signature = inspect.signature(function)
-        for each in filter(None, (template, shares)):
-            _check_names(each, signature, function)
-        labelled: SemaphoreOptions = {"label": _label(function), **options}
-        fixed = None
-        if not template.fields and shares is None:
-            fixed = Semaphore(template.vformat(name, (), {}), limit, **labelled)
-
-        def semaphore(args: Any, kwargs: Any) -> Semaphore:
-            if fixed is not None:
-                return fixed
-            asked = labelled
-            if shares is not None:
-                asked = {**labelled, "share": shares.of(signature, args, kwargs) or None}
-            made = Semaphore(template.of(signature, args, kwargs), limit, **asked)
-            made._template = name if template.fields else ""
-            return made
-
+        semaphore = _semaphores(function, template, shares, limit, options)
         if retries:
-            from . import jobs
-
-            if _is_async(function):
-                raise TypeError(
-                    f'{_qualname(function)} is async: on_full="retry" is for sync tasks'
-                )
-            guarded = jobs.guarded(function, semaphore, _queue_of(on_full))
+            guarded = _retried(function, semaphore, on_full)
         elif _is_async(function):
-
-            @functools.wraps(function)
-            async def guarded(*args: Any, **kwargs: Any) -> Any:
-                guard = semaphore(args, kwargs)
-                got = await guard._atake()
-                if isinstance(got, Rejection):
-                    return _full(guard, got, on_full)
-                async with _aleaving(guard, got):
-                    return await function(*args, **kwargs)
+            guarded = _limited_async(function, semaphore, on_full)
         else:
-
-            @functools.wraps(function)
-            def guarded(*args: Any, **kwargs: Any) -> Any:
-                guard = semaphore(args, kwargs)
-                got = guard._take()
-                if isinstance(got, Rejection):
-                    return _full(guard, got, on_full)
-                with _leaving(guard, got) as stack:
-                    result = function(*args, **kwargs)
-                    if not inspect.isawaitable(result):
-                        return result
-                    stack.pop_all()
-                return _finish(guard, got, result)
-
+            guarded = _limited(function, semaphore, on_full)
         if not options.get("release_on_commit"):
             setattr(guarded, BEFORE_COMMIT, name)
         return guarded  # type: ignore[return-value]
 
     return decorate
+
+
+def _semaphores(
+    function: Any,
+    template: _Template,
+    shares: _ShareTemplate | None,
+    limit: int,
+    options: SemaphoreOptions,
+) -> _SemaphoreOf:
+    """Return the function that returns the semaphore of a call. Raise ValueError if a template has
+    unknown arguments."""
+    signature = inspect.signature(function)
+    for each in filter(None, (template, shares)):
+        _check_names(each, signature, function)
+    labelled: SemaphoreOptions = {"label": _label(function), **options}
+    if not template.fields and shares is None:
+        same_for_all = Semaphore(template.vformat(template.text, (), {}), limit, **labelled)
+        return lambda args, kwargs: same_for_all
+
+    def semaphore(args: Any, kwargs: Any) -> Semaphore:
+        asked = labelled
+        if shares is not None:
+            asked = {**labelled, "share": shares.of(signature, args, kwargs) or None}
+        made = Semaphore(template.of(signature, args, kwargs), limit, **asked)
+        made._template = template.text if template.fields else ""
+        return made
+
+    return semaphore
+
+
+def _limited(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        guard = semaphore(args, kwargs)
+        got = guard._take()
+        if isinstance(got, Rejection):
+            return _full(guard, got, on_full)
+        with _leaving(guard, got) as stack:
+            result = function(*args, **kwargs)
+            if not inspect.isawaitable(result):
+                return result
+            stack.pop_all()
+        return _finish(guard, got, result)
+
+    return guarded
+
+
+def _limited_async(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def guarded(*args: Any, **kwargs: Any) -> Any:
+        guard = semaphore(args, kwargs)
+        got = await guard._atake()
+        if isinstance(got, Rejection):
+            return _full(guard, got, on_full)
+        async with _aleaving(guard, got):
+            return await function(*args, **kwargs)
+
+    return guarded
+
+
+def _retried(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callable[..., Any]:
+    from . import jobs
+
+    if _is_async(function):
+        raise TypeError(f'{_qualname(function)} is async: on_full="retry" is for sync tasks')
+    return jobs.guarded(function, semaphore, _queue_of(on_full))
 
 
 def _retries(on_full: Any, options: Any) -> bool:

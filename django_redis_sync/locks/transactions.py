@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import warnings
@@ -18,11 +17,10 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.signals import connection_created
 
 from ..engine.threads import run_callbacks
+from ..logs import logger
 from .callers import running_loop
 from .lease import Lease
 from .lease_state import LeaseSettings
-
-logger = logging.getLogger("django_redis_sync")
 
 
 class TransactionRace(RuntimeWarning):

@@ -1,15 +1,23 @@
-"""The arguments of `manage.py locks`."""
+"""The arguments of `manage.py locks`, and the names that an operator means by them."""
 
 from __future__ import annotations
 
 import re
 from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from django.core.management.base import CommandParser, DjangoHelpFormatter
 from django.utils.translation import gettext as _
 
+from ..limits import identity
+from ..operators.facts import Status
+from ..operators.history import Counters, histories
 from ..operators.listing import FIGURES
+from ..operators.names import Pair, Recent, family, is_known, is_listed, newest_keys
+from ..protocol.keys import check_text, display
+from .terminal import printable
 
 EXIT_CODES = """\
 exit codes:
@@ -174,3 +182,72 @@ def add_actions(parser: CommandParser) -> None:
         "--min-hold", type=_seconds, metavar="SECONDS",
         help="keep the permit this long even if the command ends sooner: once per period",
     )  # fmt: skip
+
+
+# Names
+
+
+#: Names that are looked at for ones that are written alike, the most recently used first.
+_MAX_COMPARED = 1000
+
+
+def find(name: str, key: str | None, using: str | None, max_keys: int | None = None) -> list[Pair]:
+    """Return a name with its known keys: the last used ones, if there are more than `max_keys`.
+
+    Return the key alone if `key` is given, or if `name` is written as a table shows a key and is
+    not a name itself.
+    """
+    if key is not None:
+        return [(name, _key(name, key, using))]
+    policy, _at, child = name.partition("@")
+    pairs = [(name, None), (policy, child)]
+    if policy and child and is_listed(pairs, using=using) == [False, True]:
+        return [(policy, child)]
+    check_text("a name", name)
+    if max_keys is None:
+        return family(name, using=using)
+    keys = newest_keys({name: max_keys}, using=using)[name]
+    return [(name, None), *((name, one) for one in keys)]
+
+
+def _key(name: str, key: str, using: str | None) -> str:
+    """The form in keys of a key that an operator typed: an address is digested, say."""
+    possible = [one for one in identity.possible_keys(key) if _fits(one)]
+    here = is_listed([(name, one) for one in possible], using=using)
+    known = [one for one, listed in zip(possible, here, strict=True) if listed]
+    return [*known, *possible, key][0]
+
+
+def _fits(key: str) -> bool:
+    try:
+        return bool(check_text("a key", key))
+    except ValueError:
+        return False
+
+
+def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
+    """A text when nothing is known of any of these, as of a name with a typo; None otherwise.
+
+    Known: a name that is held, waited for, marked, used within the last day, counted, or named in
+    the settings.
+    """
+    if any(one.used for one in found):
+        return None
+    asked = [(one.name, one.key) for one in found]
+    if is_known(*asked[0], using=using):
+        return None
+    if any(one.ever != Counters() for one in histories(asked, minutes=1, using=using)):
+        return None
+    said = _("Nothing is known of %s: nobody used it within the last day.")
+    shown = found[0].display
+    alike = get_close_matches(shown, _others(shown, using))
+    hint = " " + _("Did you mean %s?") % printable(", ".join(alike)) if alike else ""
+    return said % printable(shown) + hint
+
+
+def _others(shown: str, using: str | None) -> list[str]:
+    """Names that may be meant, and keys of those policies."""
+    names = Recent(using=using)[:_MAX_COMPARED]
+    policies = get_close_matches(shown.partition("@")[0], names)
+    keys = newest_keys(dict.fromkeys(policies, _MAX_COMPARED), using=using)
+    return [*names, *(display(name, key) for name in policies for key in keys[name])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,16 +12,81 @@ from django.core.management.color import Style
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..operators.facts import Holder, Share, Status, Waiter
-from ..operators.formats import duration, handed_over, moment, without_secrets
-from ..operators.history import add
-from ..operators.listing import INDEX_AGE, Group, Past, rejected
+from ..operators.facts import Holder, Share, Status, Unread, Waiter
+from ..operators.formats import as_json, duration, handed_over, moment, without_secrets
+from ..operators.history import add, histories_of
+from ..operators.listing import INDEX_AGE, Group, Past, Selection, rejected
+from ..operators.names import Recent
+from ..operators.statistics import counted
+from ..operators.status import readable, status_of
 from . import reports
-from .lookup import Seen
+from .arguments import find
 from .terminal import Cell, Column, numbers, printable, table, texts, wrap
 
+#: Keys of a policy to sum up, the most recently used, where nothing keeps the sums.
+MAX_SUMMED = 200
 #: Busy keys of a policy up to which the page of the policy shows the holders of each.
 MAX_DETAILED = 20
+
+
+# What is read
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The names read. `found`: how many names, or keys of the policy, there are; `compared`: see
+    operators.listing; `past`: the events of those that were read, in the last hour; `ordered`:
+    an order was asked for."""
+
+    groups: Sequence[Group]
+    past: Past
+    unread: Sequence[Unread]
+    found: int
+    compared: int | None = None
+    ordered: bool = False
+    indexed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return as_json(self.groups, self.past, self.unread, self.found, self.compared)
+
+
+def seen(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:
+    """The list, or a single name. Unavailable when Redis can't be reached."""
+    if name is None:
+        return _list(order, top, using)
+    pairs = find(name, key, using, max_keys=MAX_SUMMED)
+    if len(pairs) > 1:
+        return _policy(name, order, top, using)
+    found, unread = readable(pairs, using=using)
+    groups = [Group(one.name, one, ()) for one in found]
+    past = {(h.name, h.key): h for h in histories_of(found, using=using)}
+    return Seen(groups, past, unread, len(found))
+
+
+def _list(order: str, top: int, using: str | None) -> Seen:
+    selection = Selection(order, using=using)
+    groups, unread = selection.read(0, top)
+    past, found, compared = selection.past, selection.found, selection.compared
+    return Seen(groups, past, unread, found, compared, indexed=selection.indexed)
+
+
+def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
+    """A policy: its own marks, and the keys that are asked for or were used last."""
+    own = status_of(name, using=using)
+    many = len(Recent(name, using=using)) > MAX_SUMMED
+    selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
+    groups, unread = selection.read(0, top if order else MAX_SUMMED)
+    children = tuple(one.children[0] for one in groups)
+    if not order:
+        children = tuple(sorted(children, key=lambda s: (-s.waiting, -s.in_use)))
+    statistics = counted([name], using=using) if selection.found > len(children) else {}
+    group = Group(name, own if own.used else None, children, selection.found, statistics.get(name))
+    if group.own is not None:
+        selection.past |= {(name, None): histories_of([own], using=using)[0]}
+    compared = selection.compared
+    return Seen(
+        [group], selection.past, unread, selection.found, compared, bool(order), selection.indexed
+    )
 
 
 # As people read them

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from django.conf import settings
 from django.core.management.color import Style
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
+from redis.exceptions import OutOfMemoryError, ResponseError
 
-from ..operators.audit import Action
+from .. import conf
+from ..engine.wire import RIGHTS, turned_away
+from ..exceptions import Unavailable
+from ..operators.actions import Action
 from ..operators.doctor import Finding
 from ..operators.facts import Unread
 from ..operators.formats import duration, moment, without_secrets
@@ -165,6 +170,35 @@ def unread(found: Sequence[Unread]) -> str:
         "names": names,
         "why": printable(without_secrets(str(found[0].error))),
     }
+
+
+def unavailable(error: Unavailable, using: str | None) -> str:
+    """Return a line for people: the failure and the remedy."""
+    what = " ".join(without_secrets(str(error)).split()).rstrip(".")
+    cause = error.__cause__
+    if isinstance(cause, OutOfMemoryError) or "OOM" in what:
+        return _("%s. The server's memory is full: raise maxmemory, see locks doctor.") % what
+    why = turned_away(error)
+    if why and why != RIGHTS:
+        return (
+            _(
+                "%s. The server denies access: see user, password, TLS and database number in "
+                "LOCATION and OPTIONS of the cache."
+            )
+            % what
+        )
+    if isinstance(cause, ResponseError):  # it runs, and denied the command
+        return _("%s. See locks doctor.") % what
+    location = settings.CACHES[using or conf.current().cache].get("LOCATION", "")
+    if "rediss://" in str(location):
+        return (
+            _(
+                "%s. Is the server running, and does it speak TLS there? Without TLS, LOCATION in "
+                "CACHES starts with redis://."
+            )
+            % what
+        )
+    return _("%s. Is the server running, and is LOCATION in CACHES its address?") % what
 
 
 def shown_limit(limit: int | None) -> str:

@@ -2,7 +2,8 @@
 process at once.
 
 Each action that changes something is recorded with `by` (the operator; by default the user of the
-process) and `reason`.
+process) and `reason`. The record is kept in Redis, so that the command and the admin's pages write
+the same record on any host, however logging is set up there.
 
 An override of a policy (`pause`, `resize` without a key) is stored once and holds for all of its
 keys: at once in this process, within a second in the others (engine/overrides.py). `resume` and
@@ -11,11 +12,18 @@ keys: at once in this process, within a second in the others (engine/overrides.p
 
 from __future__ import annotations
 
-import logging
+import getpass
+import json
+import os
+import secrets
+import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from redis.exceptions import ConnectionError
 
 from .. import conf
@@ -26,20 +34,23 @@ from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
 from ..engine.server import server_of
 from ..engine.wire import ATTEMPT, clock
-from ..exceptions import WrongKind
-from ..protocol.keys import Keys, display, keys_of, marks_key, pause_of, unquote
-from ..protocol.plans import Answer, Failure, Run
+from ..exceptions import SyncError, WrongKind
+from ..logs import logger
+from ..protocol.keys import Keys, display, keys_of, marks_key, pause_of, quote, unquote
 from ..protocol.scripts import MOST_PERMITS
-from .audit import MAX_IDS, person, record
+from ..protocol.steps import Answer, Failure, Run
 from .facts import Holder, Status, Waiter
-from .names import alias_of, overrides
+from .formats import moment
+from .names import alias_of, overrides, pairs_of
 from .status import status_of
-
-logger = logging.getLogger("django_redis_sync")
 
 #: Seconds that a pause may last at most: ten years.
 MAX_PAUSE = 10 * 366 * 86_400
 _BATCH = 500
+#: Acts that are kept, the newest of all names together, and days after the last one.
+MAX_KEPT, KEPT_DAYS = 1000, 365
+#: Characters of a reason and of an operator's name; ids of those cleared.
+MAX_TEXT, MAX_IDS = 200, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +117,8 @@ def _ended(steps: Sequence[Run], alias: str) -> list[bool]:
         good = [answer for answer in answers if not isinstance(answer, Failure)]
         if len(good) < alias.need:
             failed = [m for m, a in zip(alias.aliases, answers, strict=True) if a not in good]
-            words = (
-                f"{', '.join(failed)} did not answer: a majority of the quorum may still have it"
-            )
+            silent = f"{', '.join(failed)} did not answer"
+            words = f"{silent}: a majority of the quorum may still have it"
             raise error_of(Failure(ConnectionError(words), clock(), "unanswered"), step)
         ended.append(any(answer.reply[0] == "ok" for answer in good))
     return ended
@@ -272,3 +282,115 @@ def _log(event: str, name: str, **details: object) -> None:
     extra = {f"sync_{key}": value for key, value in details.items()}
     extra |= {"sync_event": event, "sync_name": name}
     logger.info("operator: %s %r", event, name, extra=extra)
+
+
+# The record
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An act. `what`: clear, pause, resume, resize or reset; `limit` of a resize; `ids` of those
+    that a clear took the lease or the place of, MAX_IDS at the most, and their `amount` where
+    these are not all; `by`: the operator; `reason`: in their words."""
+
+    at: datetime
+    what: str
+    name: str
+    key: str | None
+    by: str
+    reason: str = ""
+    limit: int | None = None
+    until: datetime | None = None
+    ids: tuple[str, ...] = ()
+    amount: int = 0
+
+    @property
+    def display(self) -> str:
+        return display(self.name, self.key)
+
+    @property
+    def text(self) -> str:
+        """The action in words."""
+        words = {
+            "pause": _("paused"),
+            "resume": _("resumed"),
+            "reset": _("limit reset"),
+            "resize": _("limit set to %s") % self.limit,
+        }
+        if self.until is not None:
+            words["pause"] = _("paused until %s") % moment(self.until)
+        if self.what != "clear":
+            return words.get(self.what, self.what)
+        amount = self.amount or len(self.ids)
+        shown = ", ".join(self.ids if amount == len(self.ids) else [*self.ids, "…"])
+        return ngettext("cleared %d", "cleared %d", amount) % amount + f": {shown}"
+
+
+def audit_key(prefix: str) -> str:
+    """A sorted set of JSON texts, by server ms."""
+    return f"{quote(prefix)}:acts"
+
+
+def person() -> str:
+    """The user of this process, and its host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def record(act: str, name: str, key: str | None, using: str | None, **details: Any) -> None:
+    """Keep an act that was done. If it can't be written it is logged: the act stands."""
+    config = conf.current()
+    alias = using or config.cache
+    registry = audit_key(config.prefix(alias))
+    kept = {k: v[:MAX_TEXT] if isinstance(v, str) else v for k, v in details.items() if v}
+    try:
+        seconds, micros = command(alias, "TIME")
+        now = int(seconds) * 1000 + int(micros) / 1000  # of several within a second, in their order
+        entry = {"what": act, "name": name, "key": key, **kept, "n": secrets.token_hex(4)}
+        command(alias, "ZADD", registry, now, json.dumps(entry, ensure_ascii=False))
+        command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MAX_KEPT)
+        command(alias, "PEXPIRE", registry, KEPT_DAYS * 86_400_000)
+    except SyncError as error:
+        logger.warning("could not record that an operator did %s to %r: %s", act, name, error)
+
+
+def acts(
+    name: str | None = None, key: str | None = None, *, limit: int = 100, using: str | None = None
+) -> list[Action]:
+    """Operators' acts, newest first: on all names, or on `name` and its keys. Unavailable when
+    Redis can't be reached."""
+    config = conf.current()
+    alias = using or config.cache
+    registry = audit_key(config.prefix(alias))
+    reply = command(alias, "ZREVRANGE", registry, 0, MAX_KEPT - 1, "WITHSCORES")
+    found = [act for text, score in pairs_of(reply) if (act := _act(text, score)) is not None]
+    if name is not None:
+        found = [
+            one for one in found if one.name == name and (key is None or one.key in (None, key))
+        ]
+    return found[:limit]
+
+
+def as_json(found: Sequence[Action]) -> list[dict[str, Any]]:
+    return [
+        asdict(act) | {"at": act.at.isoformat(), "until": act.until and act.until.isoformat()}
+        for act in found
+    ]
+
+
+def _act(text: str, score: float) -> Action | None:
+    """None for a value that is no record of ours."""
+    try:
+        entry = json.loads(text)
+        entry.pop("n", None)
+        at = datetime.fromtimestamp(score / 1000, tz=timezone.utc)
+        ids = tuple(map(str, entry.pop("ids", ())))
+        until = entry.pop("until", None)
+        if until is not None:
+            until = datetime.fromtimestamp(until / 1000, tz=timezone.utc)
+        return Action(at, ids=ids, until=until, **{"by": "", **entry})
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError):
+        return None

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from ..engine import labels
-from ..engine.wire import whole
+from ..engine.wire import read_label, whole
 from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS
@@ -233,14 +232,14 @@ def _record(text: str) -> tuple[str, int, str, int, int, str, int, Mapping[str, 
         return "", 0, "", 1, 0, "", 0, {}
     share, share_limit, label = share_of_terms(rest)
     found = state[:1], whole(fence), lease, whole(permits, 1), whole(limit)
-    return *found, share, share_limit % MOST_PERMITS, labels.read(label)
+    return *found, share, share_limit % MOST_PERMITS, read_label(label)
 
 
 def _away(place: str, position: int, ticket: float, due: float, record: str, now: float) -> Waiter:
     """Return a job that is away. It is late if it is not back some time after it was due."""
     _, nth, _, _, _, _, share, job = [*record.split(" ", 7), *[""] * 7][:8]
     alive, since = due + CONSTANTS["TURN"] > now, _moment(ticket / 1000)
-    label, (share, _, _) = labels.read(job), share_of_terms(f"/0{share} ")
+    label, (share, _, _) = read_label(job), share_of_terms(f"/0{share} ")
     shown = place[:SHOWN], position, since, 1, 0, alive, label, place, share
     return Waiter(*shown, next_try=_moment(due), sendings=whole(nth))
 

@@ -15,7 +15,7 @@ from ..engine.wire import whole
 from ..protocol.keys import keys_of, split
 from ..protocol.scripts import CONSTANTS
 from .facts import Status
-from .reads import read, read_each
+from .names import read, read_each
 
 _BATCH = 500
 _COUNTERS = {

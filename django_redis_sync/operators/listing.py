@@ -28,10 +28,10 @@ from .names import (
     is_listed,
     marked,
     newest_keys,
+    order_of,
     quorums,
     split_registry,
 )
-from .reads import order_of
 from .statistics import SITE, Statistics, counted, heaviest, statistics_of
 from .status import idle, readable
 

@@ -1,11 +1,17 @@
 """Which names there are: in use, with an operator's override, or in the settings. KEYS and SCAN are
 never used, and no command reads more than CHUNK entries.
+
+Also the plain reads that all lists are made of, with a memory for pages that refresh themselves. A
+live page asks every two seconds. Who holds and who waits is read each time; counters, key counts
+and indexes, which move slowly or are seconds old anyway, are read again after half a minute.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Any, overload
 
@@ -13,15 +19,15 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from .. import conf
-from ..engine.drivers import command, error_of
+from ..engine.drivers import command, error_of, pipelined
 from ..engine.names import holders_key, names_key, policy_key, quorums_key
 from ..engine.overrides import reading, take
 from ..engine.pools import retry_if_disconnected
 from ..engine.quorum import Quorum, quorum_of
 from ..engine.server import server_of
+from ..engine.wire import clock
 from ..protocol.keys import check_text, display, marks_key, quote, split, unquote
-from ..protocol.plans import Failure
-from .reads import read, read_each
+from ..protocol.steps import Failure
 
 #: Entries of the registry that a command reads.
 CHUNK = 1000
@@ -31,6 +37,68 @@ MAX_HELD = 1000
 _MAX_QUORUMS = 1000
 
 Pair = tuple[str, str | None]
+
+#: Seconds for which a reply is remembered, and replies that are.
+_LIFE, _MAX_REPLIES = 30.0, 5000
+
+Replies = dict[tuple[Any, ...], tuple[float, Any]]
+_replies: Replies = {}
+_memory: ContextVar[Replies | None] = ContextVar("_memory", default=None)
+
+# Reads
+
+
+@contextmanager
+def remembered(*, live: bool = False) -> Iterator[None]:
+    """Within the block, send no reading command twice. With `live`, also take replies of up to
+    _LIFE seconds ago from this process's memory."""
+    token = _memory.set(_replies if live else {})
+    try:
+        yield
+    finally:
+        _memory.reset(token)
+
+
+def read_each(alias: str, several: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return the replies of several reading commands, in one round trip. Raise Unavailable if Redis
+    can't be reached."""
+    memory = _memory.get()
+    if memory is None:
+        return _sent(alias, several)
+    now = clock()
+    known = {words: memory.get((alias, *words), (-_LIFE, None)) for words in several}
+    missing = [words for words, (at, _) in known.items() if now - at >= _LIFE]
+    if missing:
+        if len(memory) + len(missing) > _MAX_REPLIES:
+            memory.clear()
+        for words, reply in zip(missing, _sent(alias, missing), strict=True):
+            place = (alias, *words)
+            known[words] = memory[place] = now, reply
+    return [known[words][1] for words in several]
+
+
+def _sent(alias: str, several: Sequence[tuple[Any, ...]]) -> list[Any]:
+    if len(several) == 1 and several[0][0] == "TIME":  # a Cluster pipelines only what has a key
+        return [command(alias, "TIME")]
+    return pipelined(alias, several) if several else []
+
+
+def order_of(place: tuple[Any, ...], make: Callable[[], list[str]]) -> list[str]:
+    """Return the order that `make` finds, which is remembered as replies are."""
+    memory = _memory.get()
+    if memory is None:
+        return make()
+    at, found = memory.get(place, (-_LIFE, []))
+    if clock() - at >= _LIFE:
+        found = make()
+        memory[place] = clock(), found
+    return list(found)
+
+
+def read(alias: str, *words: Any) -> Any:
+    """Return the reply of a reading command. Raise Unavailable if Redis can't be reached."""
+    return read_each(alias, [words])[0]
+
 
 # The registry
 

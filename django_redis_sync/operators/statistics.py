@@ -24,7 +24,7 @@ from ..engine.statistics import AGAIN, LIFE, SITE
 from ..engine.wire import whole
 from ..protocol.keys import group_keys, groups_key, quote, split, unquote
 from .history import Counters, History, histories_of, history_of
-from .reads import read_each
+from .names import read_each
 from .status import statuses
 
 __all__ = ["AGAIN", "LIFE", "SITE", "Busy", "Quantiles", "Statistics", "groups", "statistics_of"]

@@ -21,9 +21,8 @@ from ..engine.quorum import Quorum
 from ..engine.server import Server, async_server_of, server_of
 from ..engine.wire import ATTEMPT, clock
 from ..exceptions import SyncError
-from ..protocol import plans
 from ..protocol.keys import Keys, keys_of, split
-from ..protocol.plans import Failure, Run
+from ..protocol.steps import Failure, Plan, Run, run_once
 from .facts import Holder, Member, Status, Unread, status_from
 from .names import configured, quorums
 
@@ -70,11 +69,11 @@ def _keys(name: str, key: str | None, alias: str) -> Keys:
     return keys_of(conf.current().prefix(alias), name, key)
 
 
-def _look(keys: Keys) -> plans.Plan:
+def _look(keys: Keys) -> Plan:
     if keys.policy is not None:
         with contextlib.suppress(Failure):  # as in overrides.refresh
             take(keys.policy.registry, (yield reading(keys.policy.registry)))
-    return (yield from plans.run_once("inspect", keys, ("", MAX_ROWS), ATTEMPT, clock()))
+    return (yield from run_once("inspect", keys, ("", MAX_ROWS), ATTEMPT, clock()))
 
 
 def statuses(

@@ -15,28 +15,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .keys import Keys, share_terms
 from .reasons import CLEARED, FULL, TIMEOUT, Rejection
 from .scripts import ANY, CONSTANTS
-from .steps import Answer, Failure, Plan, Run, Sleep, Step, Wait, Why, milliseconds, seconds
-
-__all__ = (  # with what a driver needs of `reasons` and `steps`
-    "AcquireRequest",
-    "Answer",
-    "Failure",
-    "Grant",
-    "Plan",
-    "Rejection",
-    "Run",
-    "Sleep",
-    "Step",
-    "Wait",
-    "Why",
-    "milliseconds",
-    "seconds",
+from .steps import (
+    BACKOFF,
+    SHORTEST_WAIT,
+    Answer,
+    Failure,
+    Plan,
+    Run,
+    SendState,
+    Sleep,
+    Wait,
+    milliseconds,
+    persist,
+    seconds,
 )
 
 CLAIM = CONSTANTS["CLAIM"] / 1000
@@ -44,9 +40,6 @@ CLAIM = CONSTANTS["CLAIM"] / 1000
 RIDE_OUT = 30.0  # seconds of outage during which a waiter keeps its place in the queue
 UNDO_BUDGET = 1.0  # seconds that an undo may take while an exception is on its way out
 TICK = 0.001  # the server's clock is read in whole ms: a lease may be this much shorter
-SHORTEST_WAIT = 0.01  # seconds of the shortest BLPOP: 0 would block for ever
-
-_BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class AcquireRequest(NamedTuple):
@@ -129,58 +122,6 @@ def _ending(how: str, tombstone: int, hold: int, mark: str) -> tuple[Any, ...]:
     if tombstone or hold or mark != "-":
         return how, tombstone, hold, mark
     return () if how == "release" else (how,)
-
-
-@dataclass(slots=True)
-class SendState:
-    """What may be left of a token: a late copy of its acquire (`unanswered`), a place in the queue
-    or a lease (`there`), an open call of `AcquireRequest.waits` (`told`)."""
-
-    unanswered: bool = False
-    there: bool = False
-    told: bool = False
-
-
-def uncounted(step: Run) -> Run:
-    """Return the step for a repetition after an unanswered request. If it counts what an earlier
-    copy may have counted, the repetition counts nothing: with `keep` 0, no script counts."""
-    if step.verb == "acquire" and step.argv[2] != "again":
-        keep = 5
-    elif step.verb == "release" and step.argv[3:4] == ("lost",):
-        keep = 2
-    else:
-        return step
-    return step._replace(argv=(*step.argv[:keep], 0, *step.argv[keep + 1 :]))
-
-
-def persist(step: Run, until: float, trail: SendState, patient: bool = False) -> Plan:
-    """Return the answer to `step`; repeat it while that may help. Raise Failure at `until`.
-
-    Only a `patient` request, with a place in the queue, waits for an unreachable server.
-    """
-    tries, whole = 0, step.timeout
-    while True:
-        try:
-            return (yield step)
-        except Failure as failure:
-            if failure.why == "unanswered":
-                trail.unanswered, step = True, uncounted(step)
-            if failure.why != "unanswered" or step.timeout == whole:
-                cause = failure.cause  # a shorter try that is not answered says nothing new
-            # Unreachable and without a place in the queue, there is nothing to lose: fail fast.
-            hopeless = failure.why == "final" or (
-                failure.why == "unreachable" and tries > 0 and not patient
-            )
-            delay = _BACKOFF[min(tries, len(_BACKOFF) - 1)]
-            if hopeless or failure.at + delay >= until:
-                if trail.unanswered:  # this try or an earlier one may have run
-                    raise Failure(cause, failure.at, "unanswered") from failure
-                raise
-            tries += 1
-            if delay:
-                yield Sleep(delay)
-            left = until - failure.at - delay
-            step = step._replace(timeout=max(min(step.timeout, left), SHORTEST_WAIT))
 
 
 def _undo(ask: AcquireRequest, token: str) -> Plan:
@@ -292,7 +233,7 @@ def _acquire_with(ask: AcquireRequest, token: str, start: float, trail: SendStat
             except Failure as failure:
                 # The message may have been popped and lost on its way: the next request finds out.
                 answer = Answer(None, failure.at, failure.at)
-                yield Sleep(_BACKOFF[1])
+                yield Sleep(BACKOFF[1])
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
             # `asked` is before the server's `then`, so `began` is no later than the grant: any
@@ -456,10 +397,3 @@ def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
     answer = yield from persist(step, start + 2 * attempt, SendState())
     return answer.reply[0] == "ok"
-
-
-def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
-    """Return the reply of a script that may be repeated; argv[0] is its token, or empty."""
-    step = Run(verb, keys.declared, argv, attempt)
-    answer = yield from persist(step, start + 2 * attempt, SendState())
-    return answer.reply

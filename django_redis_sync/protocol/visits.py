@@ -5,18 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from .plans import (
-    AcquireRequest,
-    Answer,
-    Grant,
-    Plan,
-    Run,
-    SendState,
-    acquire,
-    persist,
-    settled,
-    words_of,
-)
+from .plans import AcquireRequest, Grant, acquire, settled, words_of
+from .steps import Answer, Plan, Run, SendState, persist
 
 
 class Job(NamedTuple):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from django_redis_sync import Lease, LeaseLost, Semaphore, Unavailable, conf
 from django_redis_sync.defaults import REQUESTS, SETTINGS
-from django_redis_sync.engine import labels
+from django_redis_sync.engine.wire import LABEL_FIELDS, MAX_LABEL, read_label, write_label
 from django_redis_sync.limits import identity
 from django_redis_sync.protocol.keys import MOST_BYTES, check_text, keys_of, split
 from tests.support.packed import all_keys
@@ -187,19 +187,19 @@ def test_what_settings_say_of_a_name_is_used_or_refused(key: str, value: Any, ot
 @example('{"pid": ' + "9" * 5000 + "}")
 @example('{"host": NaN}')
 def test_any_text_as_a_label(text: str) -> None:
-    check_label(labels.read(text))
+    check_label(read_label(text))
 
 
 @given(JSON)
 def test_any_json_as_a_label(values: Any) -> None:
-    check_label(labels.read(json.dumps(values)))
+    check_label(read_label(json.dumps(values)))
 
 
 @given(st.text(max_size=400), st.text(max_size=400), st.text(max_size=400))
 def test_a_label_comes_back_bounded_and_on_one_line(label: str, user: str, request: str) -> None:
-    written = labels.write(label, user, request)
+    written = write_label(label, user, request)
     assert written.isascii() and written.isprintable()
-    read = labels.read(written)
+    read = read_label(written)
     thread = threading.current_thread().name
     here = {"host": socket.gethostname(), "pid": os.getpid(), "thread": thread}
     said = {"label": label[:200], "user": user[:200], "request": request[:200]}
@@ -208,14 +208,14 @@ def test_a_label_comes_back_bounded_and_on_one_line(label: str, user: str, reque
 
 @pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000], ids=["lists", "dicts"])
 def test_a_label_that_is_deep(deep: str) -> None:
-    assert {} == labels.read(deep)
+    assert {} == read_label(deep)
 
 
 def check_label(read: dict[str, Any]) -> None:
     for key, value in read.items():
-        assert key in labels._FIELDS
+        assert key in LABEL_FIELDS
         assert isinstance(value, (str, int))
-        assert not isinstance(value, str) or len(value) <= labels.MOST
+        assert not isinstance(value, str) or len(value) <= MAX_LABEL
 
 
 # Requests

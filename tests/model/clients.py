@@ -7,14 +7,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from django_redis_sync.locks.lease_state import LocalExpiry
 from django_redis_sync.protocol import plans as real_plans
-from django_redis_sync.protocol import scripts
-from django_redis_sync.protocol.expiry import LocalExpiry
+from django_redis_sync.protocol import scripts, steps
 from django_redis_sync.protocol.keys import Keys, keys_of
 from tests.support.planting import all_planted
 
@@ -67,10 +68,10 @@ def protocol(
     short = {name: max(1, t * micros // 1000) for name, t in (MILLISECONDS | ticks).items()}
     constants = dict(scripts.CONSTANTS) | short
     sources = all_planted(lua, constants)
-    text = inspect.getsource(real_plans) + inspect.getsource(LocalExpiry)
+    text = _source_of_plans()
     for anchor, other in python.items():
         if anchor not in text:
-            raise LookupError(f"plans.py does not hold {anchor!r}")
+            raise LookupError(f"the plans do not hold {anchor!r}")
         text = text.replace(anchor, other)
     module = ModuleType(real_plans.__name__)
     module.__package__ = real_plans.__package__
@@ -78,16 +79,25 @@ def protocol(
     tick = micros / 1_000_000
     patched = {
         "CONSTANTS": constants,
-        "_BACKOFF": (0.0, tick),
+        "BACKOFF": (0.0, tick),
         "UNDO_BUDGET": 2 * tick,
         "RIDE_OUT": FOREVER,
         "SHORTEST_WAIT": tick,
     }
     for name, value in patched.items():
         if not hasattr(module, name):
-            raise LookupError(f"plans.py has no {name} to shorten")
+            raise LookupError(f"the plans have no {name} to shorten")
         setattr(module, name, value)
     return Protocol(sources, module, micros)
+
+
+def _source_of_plans() -> str:
+    """Return the plans, with what they import of `steps`, and the local expiry as one module."""
+    plans, of_steps = inspect.getsource(real_plans), r"^from \.steps import \(.*?^\)\n"
+    assert re.search(of_steps, plans, re.M | re.S)
+    text = inspect.getsource(steps) + re.sub(of_steps, "", plans, flags=re.M | re.S)
+    text += inspect.getsource(LocalExpiry).replace("plans.TICK", "TICK")
+    return text.replace("from __future__ import annotations\n", "")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 #: The files of an admission: its plans, and what carries them out.
-ADMISSION = ("limits/admission.py", "limits/steps.py")
+ADMISSION = ("limits/admission.py", "limits/identity.py")
 
 
 class Interrupted(BaseException):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from django_redis_sync.protocol import scripts
-from django_redis_sync.protocol.sources import read, with_functions, with_numbers
+from django_redis_sync.protocol.scripts import read, with_functions, with_numbers
 
 
 def planted(verb: str, change: Callable[[str], str], constants: Mapping[str, int]) -> str:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import redis
 from django.conf import settings
 
+from django_redis_sync.locks.lease_state import LocalExpiry
 from django_redis_sync.protocol import plans, scripts
-from django_redis_sync.protocol.expiry import LocalExpiry
 from django_redis_sync.protocol.keys import Keys, keys_of, share_terms
 
 from .journal import Journal, wrap

@@ -17,8 +17,9 @@ from django.core.exceptions import ImproperlyConfigured
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
 from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, Unavailable
-from django_redis_sync.engine.quorum import members
+from django_redis_sync.engine.quorum import voting
 from django_redis_sync.engine.quorum.voting import held_of
+from django_redis_sync.engine.server import Members
 from exam import clock
 from tests.behaviour.both import both, eventually, until
 from tests.behaviour.watching import View
@@ -306,7 +307,7 @@ class Jumped(Crowd):
 
     def __init__(self, five: Five, odd: str) -> None:
         super().__init__(five.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6)
-        self.of, self.odd = members.Members(five.aliases), odd
+        self.of, self.odd = Members(five.aliases), odd
 
     def excused(self, believed: list[Any]) -> bool:
         holds = [held_of(self.of, lease.token) for lease in believed]
@@ -435,10 +436,10 @@ async def test_a_lease_of_several_servers_is_not_detached(io, five) -> None:
 
 @pytest.mark.parametrize("ms", [1, 30, 999, 30_000, 86_400_000])
 def test_what_is_believed_is_less_than_what_was_asked_for_by_the_drift(ms: int) -> None:
-    asked = int(members.stretched(str(ms)))
-    assert ms <= members.deducted(str(asked)) <= ms + 1
-    assert asked >= ms * (1 + members.DRIFT) + members.DRIFT_MS
-    assert members.deducted("inf") == math.inf and members.stretched("inf") == "inf"
+    asked = int(voting.stretched(str(ms)))
+    assert ms <= voting.deducted(str(asked)) <= ms + 1
+    assert asked >= ms * (1 + voting.DRIFT) + voting.DRIFT_MS
+    assert voting.deducted("inf") == math.inf and voting.stretched("inf") == "inf"
 
 
 def test_a_thread_that_is_interrupted_leaves_nothing(five) -> None:

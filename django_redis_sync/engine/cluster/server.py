@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from redis import exceptions as errors
 
 from ... import conf
-from ...protocol.plans import Answer, Failure, Run, Step, Wait
+from ...protocol.steps import Answer, Failure, Run, Step, Wait
 from ..batching import Batcher
 from ..clients import async_options, async_redis, backend_of, urls_of
 from ..hub import Hub

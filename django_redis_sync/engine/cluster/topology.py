@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from redis import exceptions as errors
 from redis.crc import key_slot
 
-from ...protocol.plans import Failure
+from ...protocol.steps import Failure
 from ..wire import clock
 
 #: Seconds that a node may take to say where the slots are, and between two such questions.

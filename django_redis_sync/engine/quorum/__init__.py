@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
-from .members import Members
+from ..server import Members
 
 if TYPE_CHECKING:
     from .server import AsyncQuorumServer, QuorumServer

@@ -11,23 +11,25 @@ import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from ...protocol.plans import Answer, Failure, Run, Sleep, Step, Wait
 from ...protocol.reasons import FULL, PAUSED
 from ...protocol.scripts import said
+from ...protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
 from ..loops import BackgroundTasks
 from ..renewal import renewer
-from ..server import AsyncServer, Server, async_server_of, server_of
+from ..server import AsyncServer, Members, Server, async_server_of, server_of
 from ..wire import ATTEMPT, clock
-from .members import Members, check, deducted, stretched
 from .voting import (
     NOBODY,
     PATIENCE,
     Held,
     Voters,
     Votes,
+    check,
+    deducted,
     forget,
     held_of,
     remember,
+    stretched,
     undo,
     with_fence,
 )

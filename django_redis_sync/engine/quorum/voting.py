@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
-from ...protocol.plans import UNDO_BUDGET, Answer, Failure, Run
+from ...protocol.plans import UNDO_BUDGET
 from ...protocol.scripts import said
-from ..server import async_server_of
+from ...protocol.steps import Answer, Failure, Run
+from ..clients import urls_of
+from ..server import Members, async_server_of
 from ..wire import clock
-from .members import Members
 
 #: Seconds that a server may take at the most; seconds that late ones have after the majority.
 PATIENCE, LATE = 1.0, 0.05
 #: Seconds for which a server that came too late is not waited for at all.
 SUSPECT = 5.0
+#: How much faster than ours a server's clock may run, and milliseconds besides.
+DRIFT, DRIFT_MS = 0.01, 2
 
 
 class Votes(NamedTuple):
@@ -194,3 +199,24 @@ def undo(step: Run, bury: int) -> Run:
 def with_fence(step: Run, fence: str) -> Run:
     token, _, *rest = step.argv
     return step._replace(argv=(token, fence, *rest))
+
+
+# The trust in the servers' leases
+
+
+def check(members: Members) -> None:
+    """ImproperlyConfigured when an alias can't be used, or two are the same server."""
+    # A server under two aliases would have two votes, and a minority could grant.
+    places = {str(urls_of(alias)) for alias in members.aliases}
+    if len(places) < len(members.aliases):
+        raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
+
+
+def stretched(ms: str) -> str:
+    """The lease to ask servers for, so that `ms` may be believed in."""
+    return ms if ms == "inf" else str(math.ceil(int(ms) * (1 + DRIFT)) + DRIFT_MS)
+
+
+def deducted(ms: str) -> float:
+    """The milliseconds of a server's lease of `ms` that may be believed in."""
+    return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))

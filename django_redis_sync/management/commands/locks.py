@@ -21,8 +21,8 @@ from django.utils.translation import ngettext
 
 from django_redis_sync import conf
 from django_redis_sync.exceptions import SyncError, Unavailable
-from django_redis_sync.management import arguments, display, lookup, reports, runner, terminal
-from django_redis_sync.operators import actions, audit, doctor
+from django_redis_sync.management import arguments, display, reports, runner, terminal
+from django_redis_sync.operators import actions, doctor
 from django_redis_sync.operators.facts import Holder, Status, Waiter
 from django_redis_sync.operators.formats import duration, history_json, moment, without_secrets
 from django_redis_sync.operators.names import count_keys, names_in_use
@@ -63,7 +63,7 @@ class Command(BaseCommand):
         except Unavailable as error:
             code = {"doctor": 2, "run": runner.UNAVAILABLE}.get(action, 1)
             raise CommandError(
-                lookup.unavailable(error, options["using"]), returncode=code
+                reports.unavailable(error, options["using"]), returncode=code
             ) from None
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
@@ -84,11 +84,11 @@ class Command(BaseCommand):
 
         def lines(width: int | None) -> list[str]:
             nonlocal unheard_of, hidden
-            seen = lookup.seen(name, key, sort or "", top, using)
+            seen = display.seen(name, key, sort or "", top, using)
             hidden = reports.unread(seen.unread)
             note = [self.style.ERROR(hidden)] if hidden and watch is not None else []
             if name is not None:
-                unheard_of = lookup.unheard_of(seen.groups[0].all, using)
+                unheard_of = arguments.unheard_of(seen.groups[0].all, using)
             if format == "json":
                 indent = None if watch is not None else 2
                 return [json.dumps(seen.as_json(), indent=indent, allow_nan=False)]
@@ -126,7 +126,7 @@ class Command(BaseCommand):
                 try:
                     found = lines(self._width())
                 except Unavailable as error:
-                    text = terminal.wrap(lookup.unavailable(error, None), self._width())
+                    text = terminal.wrap(reports.unavailable(error, None), self._width())
                     found = [self.style.ERROR(line) for line in text]
                 now = timezone.localtime().strftime("%H:%M:%S")
                 words = {"every": duration(every), "now": now}
@@ -138,10 +138,10 @@ class Command(BaseCommand):
         self, name: str | None, key: str | None, format: str, top: int, using: str | None,
         **_options: Any,
     ) -> None:  # fmt: skip
-        pairs = [(name, key)] if name is None else lookup.find(name, key, using, max_keys=1)
-        found = audit.acts(*pairs[0], limit=top, using=using)
+        pairs = [(name, key)] if name is None else arguments.find(name, key, using, max_keys=1)
+        found = actions.acts(*pairs[0], limit=top, using=using)
         if format == "json":
-            self._print([json.dumps(audit.as_json(found), indent=2)])
+            self._print([json.dumps(actions.as_json(found), indent=2)])
         elif found:
             self._print(reports.actions(found, self._width(), self.style))
         else:
@@ -153,9 +153,9 @@ class Command(BaseCommand):
         self, name: str, key: str | None, since: float, format: str, using: str | None,
         **_options: Any,
     ) -> None:  # fmt: skip
-        (plain, child), *_others = lookup.find(name, key, using, max_keys=1)
+        (plain, child), *_others = arguments.find(name, key, using, max_keys=1)
         (status,) = statuses([(plain, child)], using=using)
-        self._check(lookup.unheard_of([status], using))
+        self._check(arguments.unheard_of([status], using))
         kept = conf.current().keep(child)
         if not kept:
             raise CommandError(_("REDIS_SYNC['STATS'] is off: there is no history."))
@@ -175,11 +175,11 @@ class Command(BaseCommand):
         interactive: bool, reason: str, using: str | None, **_options: Any,
     ) -> None:  # fmt: skip
         names = (
-            names_in_use(using=using, pattern=name) if pattern else lookup.find(name, key, using)
+            names_in_use(using=using, pattern=name) if pattern else arguments.find(name, key, using)
         )
         found = statuses(names, using=using, rows=MAX_CLEARED)
         if not pattern:
-            unheard_of = lookup.unheard_of(found, using)
+            unheard_of = arguments.unheard_of(found, using)
             if unheard_of and names_in_use(using=using, pattern=name):
                 unheard_of += " " + _("As a glob it takes --pattern.")
             self._check(unheard_of)
@@ -251,10 +251,10 @@ class Command(BaseCommand):
         name: str, key: str | None, reason: str, using: str | None, **_options: Any,
     ) -> None:  # fmt: skip
         """Change an override. `done`: the text if that changes anything, `before` if not."""
-        (plain, child), *others = lookup.find(name, key, using, max_keys=1)
+        (plain, child), *others = arguments.find(name, key, using, max_keys=1)
         if not create:
             found = statuses([(plain, child), *others], using=using)
-            self._check(lookup.unheard_of(found, using))
+            self._check(arguments.unheard_of(found, using))
         names = act(plain, child, using=using, reason=reason)
         shown = terminal.printable(name_of(plain, child))
         keys = count_keys([plain], using=using)[plain] if child is None else 0

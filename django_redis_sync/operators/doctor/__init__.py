@@ -7,23 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext as _
 from redis.exceptions import ResponseError
 
 from ... import conf
+from ...engine.clients import forget
+from ...engine.cluster import ClusterServer
 from ...engine.drivers import error_of
-from ...engine.wire import RIGHTS, turned_away
+from ...engine.server import Server, server_of
+from ...engine.threads import uwsgi_runs_threads
+from ...engine.wire import REDIS_ERRORS, RIGHTS, turned_away
 from ...exceptions import Unavailable
-from ...protocol.plans import Failure
-from . import neighbours, servers
+from ...protocol.keys import quote
+from ...protocol.steps import Failure
+from ..facts import Status
+from ..names import Pair, Recent, count_keys, held_since, marked, newest_keys, split_registry
+from ..status import readable
+from . import servers
 from .permissions import rules
-from .servers import Finding, Level
+from .servers import Finding, Level, allowed
 
 __all__ = ["Finding", "Level", "combined", "examine"]
 
 Subject = TypeVar("Subject")
+
+#: Names that are looked at, the most recently used first (of a policy its newest key), and entries
+#: of the index of holders, the oldest first.
+MAX_NAMES = MAX_HELD = 30
+_SHOWN = 5
+#: Callers that disagreed on a limit are reported for this long.
+CLASH_AGE = timedelta(days=1)
 
 
 def examine(*, using: str | None = None) -> list[Finding]:
@@ -43,7 +61,7 @@ def examine(*, using: str | None = None) -> list[Finding]:
                 by_node.append((node.name, list(_checked(servers.CHECKS, node))))
             except (Failure, Unavailable) as error:
                 by_node.append((node.name, [_unanswered(_cause(error))]))
-        others = _checked(neighbours.CHECKS, alias, goes_on=len(nodes) > 1)
+        others = _checked(OVERALL_CHECKS, alias, goes_on=len(nodes) > 1)
         return [*combined(by_node), *others]
     except (Failure, Unavailable) as error:
         why = turned_away(error)
@@ -120,3 +138,167 @@ def combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
         replace(finding, nodes=() if len(own) == len(by_node) else tuple(own))
         for finding, own in sorted(nodes.items(), key=lambda item: order.index(item[0].id))
     ]
+
+
+# What is checked once: other users of the database, its names, and the server of this process
+
+
+def _shared(alias: str) -> Iterator[Finding]:
+    own, server = _places(alias), server_of(alias)
+    others = [other for other in settings.CACHES if other != alias and own & _places(other)]
+    title, why = _("The database is shared"), ""
+    if others:
+        why = _("The cache %s uses the same database.") % ", ".join(map(repr, others))
+    elif alias == "default":
+        why = _("It is the project's default cache.")
+    elif _foreign(server, conf.current().prefix(alias)):
+        why = _("It holds keys with another prefix.")
+    if why:
+        danger = _("cache.clear() empties the whole database: every lease with it.")
+        yield Finding(
+            "shared",
+            "warning",
+            title,
+            f"{why} {danger}",
+            _("Name an alias with a database and URL of its own in REDIS_SYNC['CACHE']."),
+        )
+        return
+    yield Finding(
+        "shared", "ok", _("The database is not shared"), _("No other cache alias uses it.")
+    )
+
+
+def _places(alias: str) -> set[tuple[Any, ...]]:
+    """The servers and databases that an alias names, without asking them; empty when it is no Redis
+    of django-redis."""
+    try:
+        server = server_of(alias)
+        if isinstance(server, ClusterServer):
+            return {(None, _host(host), port, None, 0) for host, port in server.topology.addresses}
+        pool = server.pool()
+        own = pool.connection_kwargs
+    except (*REDIS_ERRORS, ImproperlyConfigured, AttributeError, NotImplementedError, ValueError):
+        forget(alias)
+        return set()
+    database = int(own.get("db") or 0)
+    if (service := getattr(pool, "service_name", None)) is not None:
+        asked = [s.connection_pool.connection_kwargs for s in pool.sentinel_manager.sentinels]
+        return {(service, _host(k.get("host")), k.get("port"), None, database) for k in asked}
+    return {(None, _host(own.get("host")), own.get("port", 6379), own.get("path"), database)}
+
+
+def _host(name: str | None) -> str | None:
+    return "127.0.0.1" if name == "localhost" else name
+
+
+def _foreign(server: Server, prefix: str) -> bool:
+    """Whether a few keys picked at random show another tenant."""
+    keys = [allowed(server, "RANDOMKEY") for _i in range(5)]
+    return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)
+
+
+def _names(alias: str) -> Iterator[Finding]:
+    recent = Recent(using=alias)
+    names = recent[:MAX_NAMES]
+    policies = count_keys(names, using=alias)
+    keys = newest_keys({name: 1 for name in names if policies[name]}, using=alias)
+    plain, _policies = split_registry(names, using=alias)
+    only_keys = {name for name in names if policies[name] and name not in plain}
+    pairs: list[Pair] = [(name, None) for name in names if name not in only_keys]
+    pairs += [(name, key) for name in keys for key in keys[name]]
+    overridden = [pair for pair in marked(using=alias) if pair[1] is None]
+    held = held_since(using=alias)
+    found, unread = readable(dict.fromkeys([*overridden[:MAX_NAMES], *pairs]), using=alias)
+    rest = [pair for pair in [*held][:MAX_HELD] if pair not in {(s.name, s.key) for s in found}]
+    old, old_unread = readable(rest, using=alias) if rest else ([], [])
+    if unread := [*unread, *old_unread]:
+        yield Finding(
+            "unreadable",
+            "error",
+            _("There are names that can't be read"),
+            _listed([one.display for one in unread]) + f": {unread[0].error}",
+            _("Bring the node back that has them, or delete what another program wrote there."),
+        )
+    every = len(recent) - len(only_keys) + sum(policies.values())
+    yield _about(
+        "limits",
+        [
+            s
+            for s in found
+            if s.conflicting_limit is not None and s.at - s.conflicting_limit[1] < CLASH_AGE
+        ],
+        _("Callers disagree on the limit"),
+        _(
+            "In the last day, callers used different limits for %s. Each call is checked against "
+            "its own limit, so the largest limit takes effect."
+        ),
+        _("Give it one limit, in REDIS_SYNC['SEMAPHORES']; or set one: locks resize."),
+        _("All callers of a name agree on its limit"),
+        (len(found), max(len(found), every)),
+    )
+    yield _about(
+        "permanent",
+        [s for s in [*found, *old] if any(h.permanent for h in s.holders)],
+        _("There are permanent holders"),
+        _("Of %s. They hold until they release, even if they crashed long ago."),
+        _("See who: locks status NAME. Free one: locks clear NAME --holder ID."),
+        _("There are no permanent holders"),
+        # Permanent leases are in the index, so that is all if it was read to its end.
+        (min(len(held), MAX_HELD), len(held)),
+    )
+    yield _about(
+        "marks",
+        [s for s in found if s.key is None and (s.paused or s.override is not None)],
+        _("An operator's overrides are in force"),
+        _("Paused or resized: %s."),
+        _("When no longer meant: locks resume NAME, locks resize NAME --reset."),
+        _("Nothing is paused or resized"),
+        (min(len(overridden), MAX_NAMES), len(overridden)),
+    )
+
+
+def _about(
+    id: str,
+    odd: Sequence[Status],
+    title: str,
+    detail: str,
+    remedy: str,
+    fine: str,
+    seen: tuple[int, int],
+) -> Finding:
+    """Return a finding about names. `seen`: how many were looked at, and of how many."""
+    if odd:
+        return Finding(id, "warning", title, detail % _listed([s.display for s in odd]), remedy)
+    if seen[0] >= seen[1]:
+        return Finding(id, "ok", fine, "")
+    words = {"seen": seen[0], "all": seen[1]}
+    text = _("%(seen)d of %(all)d names were looked at.") % words
+    return Finding(id, "part", fine + ", " + _("as far as was looked"), text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    if len(names) > _SHOWN:
+        shown += _(" and %d more") % (len(names) - _SHOWN)
+    return shown
+
+
+def _uwsgi(alias: str) -> Iterator[Finding]:
+    fine = uwsgi_runs_threads()
+    if fine is None:
+        return
+    yield Finding(
+        "uwsgi",
+        "ok" if fine else "error",
+        _("uWSGI runs threads") if fine else _("uWSGI runs without threads"),
+        _("Leases are renewed on a thread."),
+        "" if fine else _("Start it with --enable-threads (and --py-call-uwsgi-fork-hooks)."),
+    )
+
+
+#: The checks done once, by the id of the finding if a check fails.
+OVERALL_CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
+    "shared": _shared,
+    "names": _names,
+    "uwsgi": _uwsgi,
+}

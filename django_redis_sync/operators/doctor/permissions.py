@@ -15,8 +15,8 @@ from redis.exceptions import NoPermissionError
 from ...engine.server import Server
 from ...engine.wire import REDIS_ERRORS, clock, why
 from ...protocol.keys import quote
-from ...protocol.plans import Failure
-from ...protocol.sources import LUA
+from ...protocol.scripts import LUA
+from ...protocol.steps import Failure
 
 #: Commands that clients send themselves, beside those in scripts.
 _SENT: tuple[str, ...] = (

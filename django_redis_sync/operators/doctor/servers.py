@@ -15,7 +15,7 @@ from ... import conf
 from ...engine.cluster import Address, ClusterServer
 from ...engine.server import Server, server_of
 from ...engine.wire import clock, decoded
-from ...protocol.plans import Failure
+from ...protocol.steps import Failure
 from . import permissions
 
 OLDEST_VERSION = (6, 2)
