@@ -1,4 +1,4 @@
-"""The REDIS_SYNC setting, parsed once and again whenever it changes."""
+"""The setting REDIS_SYNC, parsed at first use and after each change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .values import unknown
 from .values import whole as whole
 
 SETTING = "REDIS_SYNC"
-#: Minutes of history that a keyed child keeps at the most.
+#: Max minutes of history of one key of a policy.
 MOST_FOR_CHILDREN = 60
 
 _NOT_INSTALLED = (
@@ -41,19 +41,19 @@ class Config(defaults.Settings):
     """The setting with its defaults filled in."""
 
     def keep(self, key: str | None = None) -> int:
-        """Minutes of history of a name; fewer for a child, of which there may be very many."""
+        """Return the minutes of history to keep: fewer for a key, as a policy may have many."""
         minutes = int(self.stats_hours * 60) if self.stats else 0
         return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
 
     def prefix(self, alias: str) -> str:
-        """The prefix of all keys in this cache."""
+        """Return the prefix of all keys in this cache."""
         if self.key_prefix is not None:
             return self.key_prefix
         own = settings.CACHES.get(alias, {}).get("KEY_PREFIX")
         return f"{own}:sync" if own else "sync"
 
     def named(self, name: str) -> Mapping[str, Any]:
-        """A name's entry in SEMAPHORES. ImproperlyConfigured unless it is a dict of options."""
+        """Return a name's entry in SEMAPHORES. Raise ImproperlyConfigured if it isn't a dict."""
         given = self.semaphores.get(name, defaults.NOTHING)
         if given is not defaults.NOTHING:
             refuse_unknown(f"{SETTING}['SEMAPHORES'][{name!r}]", given, defaults.ENTRY)
@@ -61,7 +61,7 @@ class Config(defaults.Settings):
 
 
 def refuse_unknown(where: str, given: Any, known: Mapping[str, Any]) -> None:
-    """ImproperlyConfigured unless `given` is a dict of known options."""
+    """Raise ImproperlyConfigured if `given` is not a dict of known options."""
     if not isinstance(given, Mapping):
         limit = given if isinstance(given, int) else 3
         like = f" such as {{'limit': {limit!r}}}" if known is defaults.ENTRY else ""
@@ -72,7 +72,7 @@ def refuse_unknown(where: str, given: Any, known: Mapping[str, Any]) -> None:
 
 @cache
 def current() -> Config:
-    """The configuration in force. ImproperlyConfigured for unknown keys and impossible values."""
+    """Return the current configuration. Raise ImproperlyConfigured if a key or value is wrong."""
     if apps.ready and not apps.is_installed(__package__):
         logger.warning(_NOT_INSTALLED)
     given = getattr(settings, SETTING, {})
@@ -90,7 +90,7 @@ def current() -> Config:
 def _filled(
     where: str, given: Mapping[str, Any], rows: Mapping[str, defaults.Row]
 ) -> dict[str, Any]:
-    """The given options, checked, and the defaults of the rest."""
+    """Return the given options, checked, with defaults for the others."""
     try:
         return {name: row.checked(given.get(name, row.default)) for name, row in rows.items()}
     except (TypeError, ValueError) as error:

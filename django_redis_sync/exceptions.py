@@ -1,13 +1,13 @@
 """The exceptions. A full semaphore, a lost lease, and an unreachable Redis are different things.
 
-SyncError
-├── NotAcquired     (also redis.exceptions.LockError)          no permit was available
-├── LeaseLost       (also redis.exceptions.LockNotOwnedError)  the lease ended under its holder
-├── Unavailable     (also redis.exceptions.RedisError)         Redis gave no usable reply
-├── UpgradeRefused  (also RuntimeError)                        a reader asked to write, or the
-reverse ├── WrongKind       (also TypeError)                           a read/write lock used as
-another lock └── ForeignValue    (also redis.exceptions.ResponseError)      another program uses one
-of the keys
+SyncError is the base of all. Each class also has a second base::
+
+    NotAcquired     redis.exceptions.LockError          no permit was available
+    LeaseLost       redis.exceptions.LockNotOwnedError  the lease ended while its holder worked
+    Unavailable     redis.exceptions.RedisError         Redis gave no usable reply
+    UpgradeRefused  RuntimeError                        a reader asked to write, or the reverse
+    WrongKind       TypeError                           a read/write lock used as a plain lock
+    ForeignValue    redis.exceptions.ResponseError      another program's value in one of the keys
 
 Wrong settings raise django.core.exceptions.ImproperlyConfigured. Wrong arguments raise ValueError
 or TypeError before anything is sent to Redis.
@@ -21,7 +21,7 @@ from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseE
 class SyncError(Exception):
     """The base class of this library's exceptions."""
 
-    __repr__ = Exception.__repr__  # redis-py's shows no message
+    __repr__ = Exception.__repr__  # redis-py's __repr__ shows no message
 
 
 class NotAcquired(SyncError, LockError):
@@ -37,9 +37,9 @@ class NotAcquired(SyncError, LockError):
 
 
 class LeaseLost(SyncError, LockNotOwnedError):
-    """The lease ended under its holder: it expired, was cleared, or Redis lost its data.
+    """The lease ended while its holder worked: it expired, was cleared, or Redis lost its data.
 
-    What the lease protected may have been used by another holder since. `lock_name`: the name.
+    Another holder may have been granted since. `lock_name`: the name.
     """
 
     def __init__(self, message: str, name: str | None = None) -> None:
@@ -50,8 +50,8 @@ class LeaseLost(SyncError, LockNotOwnedError):
 class Unavailable(SyncError, RedisError):
     """Redis gave no usable reply in time.
 
-    `maybe_executed`: True if Redis may have executed the command. What it may have left behind is
-    undone in the background.
+    `maybe_executed`: True if Redis may have executed the command. The library then undoes it in the
+    background.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:

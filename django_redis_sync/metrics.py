@@ -4,7 +4,7 @@
     metrics.register()                      # into prometheus_client's default registry
 
 Any exporter of that registry (`prometheus_client.start_http_server`, django-prometheus'
-view) shows them then. Redis is read when it is scraped, and at no other time:
+view) then shows them. Redis is read at each scrape:
 
     redis_sync_up                                   1 if Redis answered, else 0 and nothing more
     redis_sync_names                                names used within the last day
@@ -12,7 +12,7 @@ view) shows them then. Redis is read when it is scraped, and at no other time:
     redis_sync_all_in_use                           permits in use, of all names together
     redis_sync_all_waiting                          waiters
     redis_sync_all_paused                           names that are paused
-    redis_sync_all_oldest_hold_seconds              how long the oldest holder has held
+    redis_sync_all_oldest_hold_seconds              seconds since the oldest grant in force
     redis_sync_all_events_total{event}              events ever
     redis_sync_all_seconds_total{what}              seconds waited and held
     redis_sync_limit{name}                          permits, of each key of a keyed policy
@@ -20,25 +20,24 @@ view) shows them then. Redis is read when it is scraped, and at no other time:
     redis_sync_waiting{name}                        waiters
     redis_sync_shares_waiting{name}                 shares with waiters, of a name that has shares
     redis_sync_paused{name}                         1 if an operator paused it
-    redis_sync_oldest_hold_seconds{name}            how long the oldest holder has held
+    redis_sync_oldest_hold_seconds{name}            seconds since the oldest grant in force
     redis_sync_last_minute{name,event}              events of the last whole minute
     redis_sync_last_minute_seconds{name,what}       seconds waited and held, of the same events
     redis_sync_events_total{name,event}             events ever
     redis_sync_seconds_total{name,what}             their seconds
 
 `event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost; or
-share_rejected: of those rejected, in shadow mode too, those for which share_limit was the cause;
+share_rejected: rejections that share_limit caused, those of shadow mode included;
 or, with on_full="retry", job_delivered, job_copy_dropped, and job_place_expired (a job that did not
 come back). A share has no series of its own: clients make shares, as they make keys.
 
-The sums over all names cover every lock and semaphore with statistics. Besides, these names have
-series of their own, MAX_LABELS at most: those in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], those
-that `names` (globs) selects, and, unless `names` is given, those with the oldest holders and those
-used last. The label `name` is a policy or a name, never a key: keys are summed.
+The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
+own: those in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and those that `names` (globs) selects. If
+`names` is not given, those with the oldest holders and those used last are added. The label `name`
+is a policy or a name. The keys of a policy are summed.
 
-Sums, and the figures of policies, are kept by the processes and are some seconds old. Every process
-shows the same numbers, so one scrape target per database is enough. Alerts that have proved useful
-are in docs/monitoring.
+Sums and the counts of policies are some seconds old. Every process shows the same numbers, so one
+scrape target per database is enough. docs/monitoring has rules for alerts.
 """
 
 from __future__ import annotations
@@ -66,9 +65,9 @@ from .operators.names import (
 from .operators.statistics import SITE, statistics_of
 from .operators.status import statuses
 
-#: Names with series of their own, at most.
+#: Max names with series of their own.
 MAX_LABELS = 100
-#: Entries of the index of holders that are read, the oldest.
+#: How many entries of the index of holders are read, the oldest first.
 _OLDEST = 20
 
 _EVENTS = (
@@ -101,18 +100,18 @@ def register(
 
 
 class SyncCollector(Collector):
-    """The metrics above. `names`: globs of names with series of their own, beside those in the
-    settings; without it, also the names with the oldest holders and those used last."""
+    """The metrics above. `names`: globs of names that have series besides those in the settings.
+    Without it, the names with the oldest holders and those used last have series too."""
 
     def __init__(self, *, names: Iterable[str] | None = None, using: str | None = None) -> None:
         self._globs, self._using = None if names is None else tuple(names), using
 
     def describe(self) -> Iterator[Metric]:
-        """The families, without asking Redis: a registry calls this when it is registered."""
+        """Return the families without reading Redis. A registry calls this at the registration."""
         yield from (_up(), *_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        """The families, read now. Redis down is a value, not an error."""
+        """Read Redis and return the families. If Redis is down, `redis_sync_up` is 0."""
         families = _families()
         try:
             self._fill(families)
@@ -170,7 +169,7 @@ class SyncCollector(Collector):
         return any(fnmatchcase(name, glob) for glob in self._globs or ())
 
 
-#: The families by a short name: a suffix of the name, the text, and the labels.
+#: The families by a short name: suffix of the metric's name, help text, and labels.
 _GAUGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "names": ("names", "Names used within the last day.", ()),
     "left_out": ("names_left_out", "Names without series of their own.", ()),
@@ -227,8 +226,8 @@ def _oldest(found: Iterable[Status]) -> float:
 def _add_events(
     families: Mapping[str, Any], name: str, histories: list[History], statistics: History | None
 ) -> None:
-    """Of a name without keys its own counters; of a policy, the sums that processes keep."""
-    # The last row is of a minute that is not over; that before it is whole.
+    """Return the counters of a name, or the statistics of a policy."""
+    # The last row is the current minute, so the one before it is the last complete one.
     minute = add(h.rows[0][1] for h in histories) if statistics is None else statistics.rows[-2][1]
     _add(families["minute"], families["minute_seconds"], name, minute)
     plain = [h.ever for h in histories if h.key is None]

@@ -1,16 +1,17 @@
-"""Django signals, sent robustly and off the hot path."""
+"""Django signals. An exception in a receiver is logged and has no other effect."""
 
 from __future__ import annotations
 
 from django.dispatch import Signal
 
-#: A lease ended under its holder. Arguments: lease, reason (str). Sent on a thread of its own.
+#: A lease ended while its holder worked. Arguments: lease, reason (str). Sent on another thread.
 lease_lost = Signal()
 
-#: A request was refused, or would have been if it were enforced. Arguments: request, policy, key
-#: (str or None), refusal (reason, waiting, mean_hold, limit), enforced (bool). Sender: Policy.
+#: A request was rejected, or would have been without shadow mode. Arguments: request, policy, key
+#: and share (str or None), refusal (reason, waiting, mean_hold, limit), enforced (bool; False in
+#: shadow mode). Sender: Policy.
 acquire_rejected = Signal()
 
-#: Request limits lost their Redis, or found it again. Arguments: alias (str), down (bool). Sent
-#: on a thread of its own.
+#: Request limits lost their connection to Redis (down=True), or have it again. Arguments: alias
+#: (str), down (bool). Sent on another thread.
 outage_changed = Signal()

@@ -1,7 +1,7 @@
-"""Checks of the values of options: a function for each kind.
+"""Checks of the values of options, one function per kind of value.
 
-A check takes the option's name and its value, and gives the value in the form that is kept.
-TypeError for the wrong type, ValueError for a value out of bounds; both name the option.
+A check takes the option's name and its value, and returns the value in the form that is stored. It
+raises TypeError for a wrong type and ValueError for a value out of bounds. Both name the option.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 Check = Callable[[str, Any], Any]
 
-#: The most permits that a name can have.
+#: Max permits of a name.
 MOST_PERMITS = 2**31 - 1
-#: Words for a policy's key, besides a callable.
+#: Words that a policy's key can be, instead of a callable.
 KEYS = ("user", "ip")
 
 
@@ -25,7 +25,7 @@ KEYS = ("user", "ip")
 
 
 def positive(what: str, value: object, *, infinite: bool = False) -> float:
-    """`value` as seconds above 0 and below 1e9 (or inf)."""
+    """Return `value` as seconds: above 0 and below 1e9, or inf."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
     if infinite and value == math.inf:
@@ -36,29 +36,29 @@ def positive(what: str, value: object, *, infinite: bool = False) -> float:
 
 
 def not_negative(what: str, value: object) -> float:
-    """`value` as seconds of waiting: 0 tries once, inf waits as long as it takes."""
+    """Return `value` as seconds to wait: 0 doesn't wait, inf has no limit."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
     if not value >= 0:  # NaN, too
         raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
-    # Python's own timers and locks take no more: 292 years.
+    # 292 years: Python's timers and locks accept no longer time.
     return float(value if value == math.inf else min(value, TIMEOUT_MAX))
 
 
 def lease(what: str, value: object) -> float:
-    """Seconds of a lease; inf is permanent."""
+    """Return `value` as a lease duration in seconds; inf is permanent."""
     return positive(what, value, infinite=True)
 
 
 def hours(what: str, value: object) -> float:
-    """A number of hours, 0 or more."""
+    """Return `value` as a number of hours, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6:
         raise ValueError(f"{what} must be a number of hours, 0 or more, not {value!r}")
     return float(value)
 
 
 def ending(what: str, value: object) -> float:
-    """Seconds that a request waits: not for ever, since it holds a worker. None does not wait."""
+    """Return `value` as seconds that a request waits. It must end, because it occupies a worker."""
     seconds = 0.0 if value is None else not_negative(what, value)
     if seconds == math.inf:
         raise ValueError(f"{what} of a request must end some time: it holds a worker")
@@ -69,7 +69,7 @@ def ending(what: str, value: object) -> float:
 
 
 def whole(what: str, value: object, most: int = MOST_PERMITS) -> int:
-    """`value` as an int from 1 to `most`."""
+    """Return `value` as an int from 1 to `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
     if not 1 <= value <= most:
@@ -78,27 +78,27 @@ def whole(what: str, value: object, most: int = MOST_PERMITS) -> int:
 
 
 def count(what: str, value: object) -> int:
-    """`value` as an int, 0 or more."""
+    """Return `value` as an int, 0 or more."""
     return 0 if value == 0 and type(value) is int else whole(what, value)
 
 
 def waiting(what: str, value: object) -> int | str:
-    """As `count`, or "auto"."""
+    """Return `value` as `count` does, or "auto"."""
     return "auto" if value == "auto" else count(what, value)
 
 
 def prefix(what: str, value: object) -> int:
-    """How many bits of an IPv6 address."""
+    """Return `value` as a number of bits of an IPv6 address."""
     return whole(what, value, 128)
 
 
 def limit(what: str, value: Any) -> Any:
-    """An int from 1, or a callable that returns it."""
+    """Return `value`: an int from 1, or a callable that returns one."""
     return value if callable(value) else whole(what, value)
 
 
 def status(what: str, value: object) -> int:
-    """An HTTP status of an error."""
+    """Return `value`: an HTTP status from 400 to 599."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
     if not 400 <= value <= 599:
@@ -138,7 +138,7 @@ def mapping(what: str, value: object) -> Mapping[Any, Any]:
 
 
 def methods(what: str, value: object) -> frozenset[str]:
-    """HTTP methods in upper case; HEAD with GET: the same view answers both."""
+    """Return HTTP methods in upper case. GET includes HEAD: the same view answers both."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{what} must be a list of HTTP methods, not {value!r}")
     given = list(value)
@@ -149,7 +149,7 @@ def methods(what: str, value: object) -> frozenset[str]:
 
 
 def one_of(*words: str) -> Check:
-    """A check for a word out of some."""
+    """Return a check that the value is one of some words."""
 
     def check(what: str, value: Any) -> str:
         if value not in words:
@@ -163,7 +163,7 @@ def one_of(*words: str) -> Check:
 
 
 def key(what: str, value: Any) -> Any:
-    """A word of KEYS, a callable, or a callable's dotted path."""
+    """Return `value`: a word of KEYS, a callable, or a callable's dotted path."""
     if callable(value):
         return value
     if not isinstance(value, str):
@@ -176,7 +176,7 @@ def key(what: str, value: Any) -> Any:
 
 
 def function(what: str, value: Any) -> Any:
-    """A callable, or its dotted path."""
+    """Return `value`: a callable, or its dotted path."""
     if callable(value) or (isinstance(value, str) and "." in value):
         return value
     raise TypeError(f"{what} must be a callable or its path, not {value!r}")
@@ -184,7 +184,7 @@ def function(what: str, value: Any) -> Any:
 
 # Names of options
 
-#: Names that other libraries have for options, and the options, of which one is known.
+#: Options by the names that other libraries give them. At most one of each is known here.
 ALSO_CALLED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("expire", "ttl", "lease_time", "lock_timeout", "ex"), ("timeout",)),
@@ -200,9 +200,9 @@ NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
 def unknown(given: Iterable[Any], known: Iterable[str], places: Mapping[str, str] = NOWHERE) -> str:
-    """Which of `given` are no options, with likely spellings; empty when all are known.
+    """Return which of `given` are not options, with likely spellings, or "" if all are options.
 
-    `places`: options of other places, and where those are.
+    `places`: the options of other places, with their places.
     """
     words = {word.lower(): word for word in known}
     said = []

@@ -271,8 +271,8 @@ def test_shares_are_the_permits_held_and_the_waiters(housekeeper: Any) -> None:
 @pytest.mark.parametrize(
     ("error", "level", "said"),
     [
-        (GONE, "DEBUG", "what 'default' did could not be written: refused"),
-        (RuntimeError("odd"), "ERROR", "the clerk of 'default' met an error and goes on"),
+        (GONE, "DEBUG", "housekeeping of 'default' could not write: refused"),
+        (RuntimeError("odd"), "ERROR", "housekeeping of 'default' failed, and is tried again"),
     ],
     ids=["outage", "our own mistake"],
 )
@@ -311,7 +311,7 @@ def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
     with monkeypatch.context() as patch:
         patch.setattr(clerks, "server_of", gone)
         assert math.inf == housekeeper._turn()
-    assert "the clerk of 'default' keeps nothing: no such cache" in caplog.text
+    assert "housekeeping of 'default' discards its entries: no such cache" in caplog.text
     assert not any(book.unwritten for book in housekeeper._books)
     housekeeper.count(named("a"), "g", 0)  # what comes later waits for no retry
     assert now[0] + tallies.EVERY == housekeeper._earliest()
@@ -551,7 +551,7 @@ def test_marks_that_cannot_be_read_stay_as_they_were_and_it_is_said_once(
     for _ in range(3):
         now[0] += markses.STALE
         marks.tend(server, now[0])
-    said = "operators' marks can't be read, those last known stay in force: Redis: refused"
+    said = "operators' overrides can't be read, so the last known stay in force: Redis: refused"
     assert ("17 0", [said]) == (policy.mark, caplog.messages)
     assert now[0] + markses.STALE == policy.due
     server.fails = None

@@ -251,7 +251,7 @@ def test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once(
     for _ in range(3):
         policy.due = 0.0
         assert Semaphore("api", 1, key="k").acquire(blocking=False) is None
-    said = [r for r in caplog.records if "marks can't be read" in r.message]
+    said = [r for r in caplog.records if "overrides can't be read" in r.message]
     assert [logging.WARNING] == [r.levelno for r in said]
     raw.rename(f"{PREFIX}:elsewhere", marks_key(PREFIX))  # read in between: the next time is new
     policy.due = 0.0
@@ -259,7 +259,7 @@ def test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once(
     raw.set(marks_key(PREFIX), "no hash")
     policy.due = 0.0
     assert Semaphore("api", 1, key="k").acquire(blocking=False) is None
-    said = [r for r in caplog.records if "marks can't be read" in r.message]
+    said = [r for r in caplog.records if "overrides can't be read" in r.message]
     assert [logging.WARNING] * 2 == [r.levelno for r in said]
 
 

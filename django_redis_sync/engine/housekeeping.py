@@ -1,9 +1,9 @@
-"""Keeps the books of a process: the names it uses, operators' marks, its asks' outcomes. Sends
-cleanups again that failed.
+"""Housekeeping of a process: register the names in use, read operators' overrides, write
+statistics, and retry failed cleanups.
 
-The books have one daemon thread per process and cache alias, none where nothing is to be written:
-it starts with the first entry and ends when it was idle for a while. It is never the
-thread that renews leases, so that a flood of new names can't make a renewal late.
+One daemon thread per process and cache alias runs these jobs. It starts with the first entry and
+ends when it was idle for a while. Leases are renewed on another thread, so that many new names
+can't delay a renewal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 256
 
 
 class Job(Protocol):
-    """A book that the clerk tends. `due`: when it has to be looked at next, inf for never."""
+    """A job of the housekeeping thread. `due`: when to run it next, or inf for never."""
 
     due: float
 
@@ -44,31 +44,31 @@ class Job(Protocol):
 
 
 class Housekeeper:
-    """The books of an alias in this process. `held`: the leases that it holds now."""
+    """The housekeeping jobs of an alias in this process. `held`: returns the leases held now."""
 
     def __init__(self, alias: str, held: Callable[[], Iterable[Held]]) -> None:
         self.pid, self._alias, self._held = os.getpid(), alias, held
         #: The names that this process waits for, by token.
         self.waiting: dict[str, Named] = {}
         self.forget()
-        # `_busy`: what is being written is in no book any more.
+        # `_busy`: entries that are being written have left their job.
         self._not_before, self._busy = -math.inf, False
-        self._worker = Worker(f"redis-sync-clerk-{alias}", self._turn, self._earliest)
+        self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
     @property
     def _books(self) -> tuple[Job, ...]:
         return self.names, self.marks, self.tally, self.holders
 
     def note(self, keys: Keys) -> None:
-        """A lease of that name is held: have it listed. Costs a look-up when that was so within the
-        minute."""
+        """Register the name of a held lease. Do nothing if this process has done so within the
+        current minute."""
         if keys.leases not in self.names.noted:
             self.names.add(keys)
             self.holders.expect()
             self._worker.expect(min(self.names.due, self.holders.due))
 
     def heed(self, policy: Policy) -> Plan:
-        """Know the operators' marks of `policy` before a child of it is asked for."""
+        """Load the overrides of `policy` before a key of it is acquired."""
         if self.marks.needed(policy):
             try:
                 answer = yield reading(policy.registry)
@@ -79,16 +79,15 @@ class Housekeeper:
         self._worker.expect(self.marks.due)
 
     def waits(self, token: str, named: Named | None) -> None:
-        """Keep in mind that `token` waits in this process for `named`'s name; None: it waits no
-        more."""
+        """Record that `token` waits in this process for a name. None: it no longer waits."""
         if named is None:
             self.waiting.pop(token, None)
         else:
             self.waiting[token] = named
 
     def count(self, named: Named, kind: Kind, ms: int, used: int = 0) -> None:
-        """Count the outcome of an acquire, or the end of a lease. `used`: permits of the name that
-        were in use then."""
+        """Count the outcome of an acquire, or the end of a lease. `used`: permits of the name in
+        use at that time."""
         keys = named.keys
         if keys.keep:
             tally = self.tally
@@ -97,7 +96,7 @@ class Housekeeper:
                 self._sum_up()
 
     def adopted(self, keys: Keys) -> None:
-        """A lease of that name came from another process: no event tells the sums of it."""
+        """Record a lease that was adopted from another process, for which there is no event."""
         if keys.keep and self.tally.due == math.inf:
             self._sum_up()
 
@@ -118,13 +117,13 @@ class Housekeeper:
             yield Gauge(named, 0, 1)
 
     def finish(self, until: float) -> None:
-        """At exit: write all entries that are not yet written."""
+        """Write all entries at once, at the exit of the process."""
         for book in self._books:
             book.hurry()
         self._worker.finish(lambda: self._busy or any(b.unwritten for b in self._books), until)
 
     def forget(self) -> None:
-        """Let go of all entries."""
+        """Discard all entries."""
         self.names = Names(self._in_use)
         self.marks = OverridePoller(self._in_use, self._waited_for)
         self.tally = StatisticsBuffer(self._shares)
@@ -134,21 +133,21 @@ class Housekeeper:
         return max(self._not_before, min(book.due for book in self._books))
 
     def _turn(self) -> float:
-        """Tend the books that are due, even past errors; when the next turn is."""
+        """Run the jobs that are due. Return when the next is due. An error only delays them."""
         self._busy = True
         try:
             now = clock()
             for book in [book for book in self._books if book.due <= now]:
                 book.tend(server_of(self._alias), now)
         except ImproperlyConfigured as error:
-            # The alias is gone, as after a test's override_settings: nothing can be kept there.
-            logger.warning("the clerk of %r keeps nothing: %s", self._alias, error)
+            # The alias no longer exists, for example after override_settings in a test.
+            logger.warning("housekeeping of %r discards its entries: %s", self._alias, error)
             self.forget()
         except Failure as failure:
-            logger.debug("what %r did could not be written: %s", self._alias, failure)
+            logger.debug("housekeeping of %r could not write: %s", self._alias, failure)
             self._not_before = clock() + RETRY
         except Exception:
-            logger.exception("the clerk of %r met an error and goes on", self._alias)
+            logger.exception("housekeeping of %r failed, and is tried again", self._alias)
             self._not_before = clock() + RETRY
         finally:
             self._busy = False
@@ -159,13 +158,13 @@ _clerks: dict[str, Housekeeper] = forgotten_in_forks({})
 
 
 def housekeeper(alias: str, held: Callable[[], Iterable[Held]]) -> Housekeeper:
-    """The clerk of an alias in this process; a fork starts with none."""
+    """Return the housekeeper of an alias in this process. A fork starts without one."""
     return made_once(_clerks, alias, lambda: Housekeeper(alias, held))
 
 
 class RetryQueue:
-    """Sends steps of an alias, again and again until they succeed. Any thread may call `enqueue`,
-    from a destructor too."""
+    """Sends steps of an alias until they succeed. Any thread may call `enqueue`, also in a
+    destructor."""
 
     # Invariant: only the thread that takes the turns touches _failed, and it alone sets _retry_at
     # to a later time.
@@ -181,12 +180,12 @@ class RetryQueue:
         return self._sending or bool(self._fresh or self._failed)
 
     def enqueue(self, step: Run) -> None:
-        """Have `step` sent as soon as the server answers."""
+        """Send `step` as soon as the server answers."""
         self._fresh.append((step, clock() + GIVE_UP))
         self._worker.rouse()
 
     def finish(self, until: float) -> None:
-        """At exit: send everything once more now."""
+        """Send all steps once more, at the exit of the process."""
         self._retry_at = 0.0
         self._worker.finish(lambda: self.busy, until)
 
@@ -208,11 +207,11 @@ class RetryQueue:
         try:
             self._try(todo)
         except ImproperlyConfigured as error:
-            # The alias is gone, as after a test's override_settings.
+            # The alias no longer exists, for example after override_settings in a test.
             logger.warning("pending cleanups on %r are dropped: %s", self._alias, error)
             self.clear()
         except BaseException:
-            logger.exception("a cleanup on %r met an error, and is tried again", self._alias)
+            logger.exception("a cleanup on %r failed, and is tried again", self._alias)
             self._requeue(todo)
         self._sending = False
         return self._earliest()

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from ..protocol.plans import UNDO_BUDGET
 
-#: Seconds between two looks at the clock while an answer is awaited.
+#: Seconds between two checks of the clock while an answer is awaited.
 TICK = 0.05
 #: Seconds by which a timer may be late before the loop counts as busy.
 LATE = 0.01
-#: Seconds until one more look, before an answer is called late.
+#: Seconds until a last check, before an answer counts as late.
 LAST_LOOK = 0.002
-#: Max looks that find the loop busy.
+#: Max checks that find the loop busy.
 MAX_LOOKS = 20
 #: Max seconds beyond its time that an answer is awaited on a loop that is never on time.
 MAX_LATE = 10.0
@@ -60,10 +60,10 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
 class LoopTimeout:
     """A time limit for an answer: `seconds` in which the event loop was not busy.
 
-    A timer that fires late says that the loop was busy, not that the server is slow, and the answer
-    may have come meanwhile. So time counts in TICKs, each as long as it was meant to be, and before
-    the answer is called late there is a last look that is on time. The limit begins when it is made
-    and ends with `stop`. Its `with` raises asyncio.TimeoutError when the time is over.
+    A timer that fires late means that the loop was busy, not that the server is slow: the answer
+    may have arrived meanwhile. So each TICK counts with its nominal length, and a last check that
+    is on time decides whether the answer is late. The limit begins when it is created and ends with
+    `stop`. Its `with` block raises asyncio.TimeoutError when the time has passed.
     """
 
     __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_seconds", "_task", "_timer", "late")
@@ -150,8 +150,8 @@ class BackgroundTasks:
 
 
 class LoopResource(Protocol):
-    """A thing that lives on a loop. `plans`: the number of plans that use it. `retired`: it closes
-    when that number is 0."""
+    """A resource of a loop. `plans`: the number of plans that use it. If `retired`, it closes when
+    no plan uses it."""
 
     plans: int
     retired: bool
@@ -173,7 +173,7 @@ class LoopResources:
         self._background = BackgroundTasks()
         self._closing: AsyncGenerator[None, None] | None = _closing(weakref.ref(self))
         with contextlib.suppress(StopIteration):
-            self._closing.asend(None).send(None)  # up to its yield: now the loop knows it
+            self._closing.asend(None).send(None)  # up to its yield, so that the loop knows it
 
     def retire(self, resources: list[Any]) -> None:
         """Close these when no plan uses them any more."""

@@ -1,12 +1,12 @@
-"""Operators' marks on policies: read by the processes that use them, carried by their children.
+"""Operators' overrides of policies, called marks in Redis.
 
-A mark is kept once, on the policy: keys are made by clients, policies by their owner. An ask for
-a permit of a child carries the marks of its policy, so that a child that was never
-heard of is paused and resized like all others, and nothing is written for it.
+An override is stored once, with the policy, because clients can make any number of keys. An acquire
+of a key sends the overrides of its policy, so that they apply to new keys too.
 
-A policy that this process did not use lately is read up before the first ask. While it is used the
-clerk reads all marks once a second, with a single command, and lets waiters of this process in
-where a mark was taken back or grew. Where they can't be read, those last known stay in force.
+Before the first acquire of a policy that this process hasn't used lately, its overrides are read.
+While the policy is in use, the housekeeping thread reads all overrides once a second, with one
+command. If one was removed or its limit grew, it has the waiters of this process ask again. If
+Redis can't be read, the last known overrides stay in force.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from .pools import retry_if_disconnected
 from .server import Server
 from .wire import ATTEMPT, ROUND, clock
 
-#: Seconds between two reads while a policy is used, after which a mark is too old to ask with,
-#: and for which reading goes on after the last use.
+#: Seconds between two reads while a policy is used, seconds after which an override is too old for
+#: an acquire, and seconds for which reading continues after the last use.
 EVERY, STALE, IDLE = 0.7, 1.0, 5.0
 _BATCH = 200
 
 
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
-    """The step of an operator's mark: pause, resume, resize to `value`, or reset; or poke, which
-    lets waiters in where marks allow it."""
+    """Return the step of an operator's action: pause, resume, resize to `value`, or reset. With
+    "poke", admit the waiters that overrides allow."""
     return Run("operate", keys.declared, ("", how, value, keys.mark, keys.keep), ATTEMPT)
 
 
 def reading(registry: str) -> Run:
-    """The step that reads all marks."""
+    """Return the step that reads all overrides."""
     return Run("marks", (registry,), (), ROUND)
 
 
-#: The marks read last, and when, by registry.
+#: The overrides read last, and when, by their key in Redis.
 _read: dict[str, tuple[dict[str, str], float]] = {}
 
 
 def take(registry: str, answer: Answer) -> bool:
-    """Have this process' policies know their marks. Whether any changed."""
+    """Apply overrides to the policies of this process. Return True if any changed."""
     _read[registry] = dict(zip(answer.reply[::2], answer.reply[1::2], strict=True)), answer.sent
     changed = [_learn(policy) for policy in _of(registry)]
     return any(changed)
 
 
 def _learn(policy: Policy) -> bool:
-    """Have a policy know its marks as they were read last. Whether they changed."""
+    """Apply the overrides read last to a policy. Return True if they changed."""
     marks, sent = _read.get(policy.registry, ({}, -math.inf))
     paused, limit = (marks.get(f"{field}:{policy.quoted}", "0") for field in "pl")
     mark, exempt = _mark(paused, limit), dict[str, str]()
@@ -74,15 +74,15 @@ def _mark(paused: str, limit: str) -> str:
 
 
 def refresh(server: Server, registry: str) -> None:
-    """Have this process see all marks now. Where they can't be read, those last known stay in
-    force, and the clerk reads them soon."""
+    """Read all overrides now. If they can't be read, the last known stay in force, and the
+    housekeeping thread reads them soon."""
     with suppress(Failure):
         take(registry, retry_if_disconnected(lambda: server.run(reading(registry))))
 
 
 class OverridePoller:
-    """The clerk's book of marks, for an alias. `in_use`, `waiting`: names of the leases held now,
-    and names that this process waits for."""
+    """The housekeeping job for overrides of an alias. `in_use`, `waiting`: return the names that
+    this process holds and waits for."""
 
     unwritten = False  # it is only read
 
@@ -93,38 +93,39 @@ class OverridePoller:
         self._in_use, self._waiting, self._readable = in_use, waiting, True
 
     def hurry(self) -> None:
-        """Nothing has to be done at the end of a process."""
+        """Do nothing: this job only reads."""
 
     def needed(self, policy: Policy) -> bool:
-        """Whether to read the marks before a child of `policy` is asked for. They are kept fresh
-        from now on."""
+        """Return True if the overrides must be read before a key of `policy` is acquired. Keep them
+        up to date from now on."""
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
-        if policy.due == -math.inf:  # new here: the last read may have said something of it
+        if policy.due == -math.inf:  # new in this process: the last read may include it
             _learn(policy)
         return policy.due <= now
 
     def read(self, registry: str, answer: Answer) -> None:
-        """Take the marks read. Changes are told to waiters with the clerk's next look."""
+        """Store overrides that were read. Waiters learn of changes at the next run of the job."""
         self._readable = True
         if take(registry, answer):
             self.due = 0.0
 
     def unreadable(self, registry: str, failure: Failure) -> None:
-        """The last known stay in force, and it is said once."""
+        """Keep the last known overrides in force, and log that once."""
         now = clock()
         for policy in _of(registry):
-            policy.due = now + STALE  # else everybody would try, and wait as long
+            # Otherwise every acquire would retry the read and wait for its timeout.
+            policy.due = now + STALE
         if self._readable:
             self._readable = False
             logger.warning(
-                "operators' marks can't be read, those last known stay in force: %s",
+                "operators' overrides can't be read, so the last known stay in force: %s",
                 error_of(failure, reading(registry)),
             )
 
     def tend(self, server: Server, now: float) -> None:
-        """Read all marks anew, and let waiters of this process in where they changed."""
+        """Read all overrides. Where they changed, have the waiters of this process ask again."""
         registries = {policy.registry for policy in self._used(now)}
         self.due = now + EVERY if registries else math.inf
         for registry in registries:
@@ -138,7 +139,7 @@ class OverridePoller:
         self.poke(server)
 
     def poke(self, server: Server) -> None:
-        """Have the names for which this process waits look at the changes."""
+        """Have the waiters of this process ask again if an override of their name changed."""
         stirred = {policy for policy in list(policies.values()) if policy.stirred}
         if not stirred:
             return
@@ -150,7 +151,7 @@ class OverridePoller:
             server.many(steps[start : start + _BATCH])
 
     def _used(self, now: float) -> list[Policy]:
-        """The policies with waiters, holders or recent asks in this process."""
+        """Return the policies with waiters, holders, or recent acquires in this process."""
         known = list(policies.values())
         busy = [self._waiting()]
         if any(now - policy.used >= IDLE for policy in known):

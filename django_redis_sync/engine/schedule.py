@@ -1,4 +1,4 @@
-"""Which lease is due when: a heap from which nothing is removed before its time."""
+"""A heap of due times, which removes an entry only when it becomes due."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import heapq
 import math
 from collections.abc import Iterator
 
-#: Stale entries that the heap may hold besides as many as are scheduled.
+#: Stale entries that the heap may have, in addition to as many as it has valid ones.
 _STALE = 64
 
 
 class Schedule:
-    """Times by token: due at `at`, and from `early` on taken along with others.
+    """When each token is due. From `early` on, a token joins others that are due.
 
-    `put` and `drop` are for any thread, in a destructor too; the rest is for the owner's. A token
-    dropped or put anew leaves a stale entry in the heap, passed over when its time comes. A token
-    that comes and goes between two looks never gets there.
+    Any thread may call `put` and `drop`, also in a destructor. Only the owner's thread may call the
+    other methods. A token that is dropped, or put again, leaves a stale entry in the heap, which is
+    skipped when its time comes. A token that is dropped before the owner looks never enters it.
     """
 
     # Invariant: a token of _when is in _fresh, or in the heap with that very pair, or was taken.
@@ -29,11 +29,11 @@ class Schedule:
 
     @property
     def entries(self) -> int:
-        """Of the heap, stale ones too."""
+        """The number of entries of the heap, stale ones included."""
         return len(self._heap)
 
     def put(self, token: str, at: float, early: float) -> None:
-        """Due then, and not when it was before."""
+        """Schedule a token, instead of its previous time."""
         self._when[token] = at, early
         self._fresh[token] = None
 
@@ -45,8 +45,10 @@ class Schedule:
         self._when.clear()
 
     def take(self, now: float) -> Iterator[str]:
-        """When any is due by `now`: it, and those that may be taken along, the most urgent first.
-        The caller has to put or drop each."""
+        """Return the tokens that are due at `now`, and those that may join them, most urgent first.
+
+        Return none if no token is due. The caller must `put` or `drop` each.
+        """
         if self.earliest() > now:
             return
         while self._heap:
@@ -59,7 +61,7 @@ class Schedule:
                 yield token
 
     def earliest(self) -> float:
-        """When the next is due."""
+        """Return when the next token is due."""
         self._sort()
         while self._heap:
             when, token = self._heap[0]

@@ -1,13 +1,12 @@
-"""The outcomes of this process's asks, summed by policy, by template and over the whole site.
+"""Statistics of this process, by policy, by template, and over the whole site.
 
-Names come by the ten thousand and a page can't read them all, so sums are kept as things happen.
-An ask leaves an event in a deque, its only cost; every two seconds the clerk adds the events up
-and writes a small entry per group, however many names there are.
+A page can't read ten thousand names, so each process counts as events happen. An acquire only
+appends an event to a deque. Every two seconds, the housekeeping thread sums the events up and
+writes one small entry per group, whose size doesn't depend on the number of names.
 
-Permits in use and waiters are written as an absolute share of this process, valid for LIFE and
-replaced by the next: a process that dies, a lease that is cleared, adopted or taken back by the
-server is counted wrong for no longer than that. Of the busiest keys only the top is kept: how far a
-count may be off is kept beside it.
+Permits in use and waiters are written as a gauge of this process, which is valid for LIFE and
+replaced by the next one. So if a process dies, or if a lease is cleared or adopted, the count is
+wrong for LIFE at most. Only the busiest keys are kept, with a bound of the error of their counts.
 """
 
 from __future__ import annotations
@@ -27,32 +26,32 @@ from ..protocol.steps import Failure, Run
 from .server import Server
 from .wire import ROUND, clock
 
-#: Seconds between two writes, between two of a share that did not change, and for which a share is
-#: valid.
+#: Seconds between two writes, seconds between two writes of an unchanged gauge, and seconds for
+#: which a gauge is valid.
 EVERY, AGAIN, LIFE = 2.0, 10.0, 30.0
-#: Events that wait to be added up at the most: more drop the oldest of them. Groups
-#: that a process sums up, and groups in the index, the latest.
+#: Max events that wait to be summed up; further events discard the oldest. Max groups of a process,
+#: and max groups in the index, by last use.
 MOST_EVENTS, MOST_GROUPS = 200_000, 500
-#: The busiest keys that a write names: by refusals, and by permits in use and by waiters.
+#: How many of the busiest keys are written: by rejections; by permits in use and by waiters.
 MOST_KEYS, NAMED = 200, 20
 #: Days without an event after which a group leaves the index.
 LISTED_DAYS = 1
-#: The group of everything.
+#: The group of all names.
 SITE = ""
 
-#: g: granted at once; w: granted after so many ms; n: refused; t: waited in vain; s: would have
-#: been refused, in shadow mode; r: released after so many ms; l: lost; b: refused because of its
-#: share, which is also counted as n or s.
+#: g: granted at once; w: granted after a wait (ms); n: rejected; t: timed out; s: would have been
+#: rejected, in shadow mode; r: released after a hold (ms); l: lost; b: rejected because of its
+#: share, and also counted as n or s.
 Kind = str
 
 
-#: The keys of a name and its template, what became of an ask or a lease, how many ms it took, and
-#: the permits of the name that were in use then.
+#: The keys of a name and its template, the kind of event, its duration in ms, and the permits of
+#: the name in use at that time.
 Event = tuple[Keys, str, Kind, int, int]
 
 
 class Named(Protocol):
-    """The subject of an ask or a lease. `template`: that of the name, where it is known."""
+    """The name of an acquire or a lease. `template`: the template of the name, if known."""
 
     @property
     def keys(self) -> Keys: ...
@@ -61,14 +60,14 @@ class Named(Protocol):
 
 
 class _Counted(NamedTuple):
-    """The subject of events."""
+    """The name of events."""
 
     keys: Keys
     template: str
 
 
 class _Outcomes(NamedTuple):
-    """The events of a name: how many of each kind and its ms; the most permits in use at once."""
+    """The events of a name: count and ms of each kind, and the highest number of permits in use."""
 
     of: _Counted
     counts: Counter[tuple[Kind, int]]
@@ -76,7 +75,7 @@ class _Outcomes(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """This process's part of a name: permits in use, and the number of waiters."""
+    """The permits of a name that this process holds, and its waiters."""
 
     of: Named
     in_use: int
@@ -85,7 +84,7 @@ class Gauge(NamedTuple):
 
 @dataclass(slots=True)
 class _Sum:
-    """A group since the last write, and now."""
+    """The events of a group since the last write, and its current gauge."""
 
     counts: Counter[str] = field(default_factory=Counter)
     durations: Counter[str] = field(default_factory=Counter)
@@ -93,7 +92,7 @@ class _Sum:
     in_use: int = 0
     waiting: int = 0
     by_key: dict[str, list[int]] = field(default_factory=dict)
-    peak: int = 0  # the most permits of a single key that were in use at once
+    peak: int = 0  # the highest number of permits in use of a single key
 
     def add(self, outcomes: _Outcomes, key: str) -> None:
         """Add the events of a key."""
@@ -115,15 +114,15 @@ class _Sum:
         self.peak = max(self.peak, mine[0])
 
     def forget_share(self) -> None:
-        """Keep the counts, of the keys the busiest only; the share is made anew."""
+        """Keep the counts, but only those of the busiest keys. Reset the gauge."""
         self.in_use = self.waiting = 0
         self.by_key = {}
         self.refused = Counter(dict(self.refused.most_common(10 * MOST_KEYS)))
 
     @property
     def entry(self) -> str:
-        """The share as it is written: permits, waiters, and the busiest keys with theirs; `off` is
-        the most that a key that is not named may have."""
+        """The gauge as written: permits, waiters, and those of the busiest keys. `off`: the highest
+        counts that another key may have."""
         ranked = sorted(self.by_key.items(), key=lambda item: item[1], reverse=True)
         waiting = sorted(ranked, key=lambda item: item[1][1], reverse=True)
         named = dict([*ranked[:NAMED], *waiting[:NAMED]])
@@ -133,25 +132,25 @@ class _Sum:
 
 
 def bucket(ms: int) -> int:
-    """Which of the durations that double: 0 for none, n for less than 2**n ms."""
+    """Return the bucket of a duration: 0 for 0 ms, n for less than 2**n ms."""
     return ms.bit_length()
 
 
 class StatisticsBuffer:
-    """The clerk's book of sums, for an alias. `shares`: the names held and waited for here."""
+    """The housekeeping job for statistics of an alias. `shares`: returns gauges of this process."""
 
     def __init__(self, shares: Callable[[], Iterable[Gauge]]) -> None:
         self.due = math.inf
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._shares, self._process = shares, os.urandom(6).hex()
-        #: The last written share of each group, and when it has to be written again.
+        #: The last written gauge of each group, and when to write it again.
         self._said: dict[tuple[str, str], tuple[str, float]] = {}
-        #: Groups that could not be written, and are added to the next.
+        #: Groups that could not be written, which are added to the next write.
         self._unwritten: dict[tuple[str, str], _Sum] = {}
         self._leaving = False
 
     def rouse(self) -> None:
-        """Have the first event after idle times written soon."""
+        """Schedule a write soon after the first event that follows an idle time."""
         self.due = clock() + EVERY
 
     @property
@@ -159,13 +158,13 @@ class StatisticsBuffer:
         return bool(self.events or self._unwritten or (self._leaving and self._said))
 
     def hurry(self) -> None:
-        """Have everything written now: the process ends, and nothing is in use by it any more."""
+        """Schedule a write now, because the process ends and holds nothing any more."""
         self._leaving = True
         if self.events or self._said:
             self.due = 0.0
 
     def tend(self, server: Server, now: float) -> None:
-        """Write the events since the last time."""
+        """Write the events since the last write."""
         written = {}
         for place, one in self._add_up().items():
             entry = one.entry if one.in_use or one.waiting else ""
@@ -175,7 +174,7 @@ class StatisticsBuffer:
                 self._said[place] = entry, now + AGAIN
             if not entry:
                 self._said.pop(place, None)
-        self.due = math.inf  # first: an event that comes now sees it
+        self.due = math.inf  # first, so that an event that arrives now sees it
         if self._said or self.events:
             self.due = now + EVERY
         answers = server.many([step for _, step in written.values()]) if written else []
@@ -183,7 +182,7 @@ class StatisticsBuffer:
         for (place, (one, _)), answer in zip(written.items(), answers, strict=True):
             if isinstance(answer, Failure):
                 failures.append(answer)
-                self._said.pop(place, None)  # its share is said anew
+                self._said.pop(place, None)  # its gauge is written again
                 if answer.why != "final":
                     one.forget_share()
                     self._unwritten[place] = one
@@ -216,10 +215,10 @@ class StatisticsBuffer:
         return statistics
 
     def _by_name(self) -> list[_Outcomes]:
-        """The events since the last time, by name and template.
+        """Return the events since the last call, by name and template.
 
-        There are two for each cycle, and all threads wait meanwhile: names are told apart by
-        identity, which is quick, and where one is there twice it is added twice.
+        Each acquire and release has an event, and all threads wait meanwhile. So names are compared
+        by identity, which is quick. A name with two objects appears twice, and both are added.
         """
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:
@@ -234,7 +233,7 @@ class StatisticsBuffer:
         ]
 
     def _list(self, server: Server, places: list[tuple[str, str]]) -> None:
-        """Have the groups listed by when something was last said of them."""
+        """Write the groups to the index, by the time of their last event."""
         for prefix in {prefix for prefix, group in places if group}:
             seconds, _ = server.command("TIME", timeout=ROUND)
             index, ms = groups_key(prefix), int(seconds) * 1000
@@ -249,7 +248,7 @@ class StatisticsBuffer:
 
 def _writing(prefix: str, group: str, process: str, entry: str, one: _Sum) -> Run:
     def words(counts: Iterable[tuple[str, int]]) -> str:
-        # As text: a number of Lua's has 53 bits.
+        # As text, because a number in Lua has 53 bits.
         return json.dumps({what: str(n) for what, n in counts}, separators=(",", ":"))
 
     *named, rest = *one.refused.most_common(MOST_KEYS + 1), ("", 0)

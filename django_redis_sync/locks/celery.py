@@ -102,7 +102,7 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the tasks that are lost if their worker dies before they are sent again."""
+    """Return the tasks that are lost if their worker dies before it sends them again."""
     return sorted(
         name
         for name, task in current_app.tasks.items()

@@ -1,4 +1,4 @@
-"""`locks run`: a command under a permit. It ends if the permit is lost, and with this process."""
+"""`locks run`: run a command while holding a permit. Losing the permit ends the command."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ..locks.semaphore import Semaphore
 from ..operators.formats import without_secrets
 from .terminal import printable
 
-#: Exit codes beside the command's own: sysexits.h's words for "later" and for "no service".
+#: Exit codes besides the command's own: EX_TEMPFAIL and EX_UNAVAILABLE of sysexits.h.
 UNAVAILABLE, NOT_ACQUIRED, LOST, CANNOT_RUN, NOT_FOUND = 69, 75, 76, 126, 127
 #: Seconds between SIGTERM and SIGKILL for a command whose permit is lost.
 PATIENCE = 10.0
-#: Seconds between two looks at whether the permit is still held. Local: they cost no round trip.
+#: Seconds between two checks that the permit is held. The checks are local: no round trip.
 _POLL_INTERVAL = 0.2
 
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
@@ -39,7 +39,7 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The permit to hold while the command runs. `wait` None: as long as it takes."""
+    """Return the semaphore of the permit. `wait`: max seconds to wait, or None for no limit."""
 
     name: str
     limit: int | None
@@ -95,7 +95,7 @@ def _semaphore(options: RunOptions, command: Sequence[str]) -> Semaphore:
 
 
 class _Job:
-    """The command and its watchdog, a session of their own: its whole group is signalled."""
+    """The command and its watchdog, in a session of their own. Signals go to the whole group."""
 
     def __init__(self, command: Sequence[str], stderr: Any) -> None:
         self._command, self._stderr = list(command), stderr
@@ -105,10 +105,10 @@ class _Job:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Pass signals on to the command, or leave when there is none yet."""
+        """Pass signals on to the command, or exit if it has not started yet."""
         numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
         before = {number: signal.signal(number, self._received) for number in numbers}
-        # Suspended, it could not renew: Ctrl-Z does nothing.
+        # Ctrl-Z does nothing, because a suspended process could not renew the lease.
         before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, lambda *_: None)
         try:
             yield
@@ -144,7 +144,7 @@ class _Job:
         if self._child is not None and (self._child.returncode or 0) < 0:
             self._send(
                 signal.SIGKILL
-            )  # the watchdog was killed: nothing else looks after the other processes
+            )  # The watchdog was killed, so only this process can end the others.
         with contextlib.suppress(OSError):
             os.close(self._lifeline)
 
@@ -191,7 +191,7 @@ class _Job:
         return True
 
     def _terminate(self) -> None:
-        """Have the watchdog end the process group: SIGTERM, then SIGKILL."""
+        """Tell the watchdog to end the process group: SIGTERM, then SIGKILL."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._lifeline, str(PATIENCE).encode())
         self._done.wait()

@@ -1,4 +1,4 @@
-"""Text on a terminal: the characters to show, their width, tables, and a screen that is redrawn."""
+"""Text on a terminal: width of characters, tables, and a screen that is redrawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from ..logs import printable as printable
 
 GAP = "  "
-#: A column is not made narrower than this; the rest is cut at the end of the line.
+#: Min width of a column. A table that is still too wide is cut at the end of each line.
 NARROWEST = 8
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
@@ -26,13 +26,13 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def encodable(text: str, stream: Any) -> str:
-    """`text`, escaped where the stream's encoding has no character, rather than an error."""
+    """Return `text` with escapes for characters that the stream can't encode."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def wide(text: str) -> int:
-    """Columns that a text takes: two for each East Asian wide character, none for accents."""
+    """Return the width of a text: 2 per East Asian wide character, 0 per combining accent."""
     if text.isascii():
         return len(text)
     return sum(_wide(c) for c in text)
@@ -45,7 +45,7 @@ def _wide(char: str) -> int:
 
 
 def fit(text: str, width: int) -> str:
-    """`text` cut to `width` columns, the cut marked."""
+    """Return `text` cut to `width` columns, with a mark at the cut."""
     if wide(text) <= width:
         return text
     kept, used = "", 0
@@ -57,7 +57,7 @@ def fit(text: str, width: int) -> str:
 
 
 def clip(line: str, width: int) -> str:
-    """As fit, for a line that may be coloured."""
+    """Return a line cut to `width` columns. Escape codes of colors take no columns."""
     if "\x1b" not in line:
         return fit(line, width)
     out, left = [], width
@@ -69,7 +69,7 @@ def clip(line: str, width: int) -> str:
 
 
 def wrap(text: str, width: int | None) -> list[str]:
-    """`text` in lines of whole words, where they fit; None: in a single line."""
+    """Return `text` in lines of whole words, if they fit. If `width` is None, in one line."""
     if width is None:
         return [text] if text else []
     lines = [""]
@@ -84,7 +84,7 @@ def wrap(text: str, width: int | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text and how it is coloured, when there is colour."""
+    """A text and its color, for terminals with colors."""
 
     text: str
     style: Callable[[str], str] | None = None
@@ -92,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`flexible`: gives way on a narrow terminal. A column that is empty in all rows is omitted."""
+    """A column, omitted if all its rows are empty. `flexible`: narrower on a narrow terminal."""
 
     title: str
     right: bool = False
@@ -100,7 +100,7 @@ class Column:
 
 
 def texts(*titles: str) -> list[Column]:
-    """Return columns that give way on a narrow terminal."""
+    """Return flexible columns."""
     return [Column(title, flexible=True) for title in titles]
 
 
@@ -112,7 +112,7 @@ def numbers(*titles: str) -> list[Column]:
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None
 ) -> list[str]:
-    """Aligned lines under a heading; no wider than `width`, None: as wide as it takes."""
+    """Return aligned lines under a heading, at most `width` wide. None: no limit."""
     cells = [[_cell(value) for value in row] for row in rows]
     used = [i for i, _column in enumerate(columns) if any(row[i].text for row in cells)]
     columns = [columns[i] for i in used]
@@ -133,7 +133,7 @@ def _cell(value: str | Cell) -> Cell:
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    """Take the excess from the widest flexible column, again and again."""
+    """Narrow the widest flexible column until the table fits."""
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
     while excess > 0:
         flexible = [i for i, c in enumerate(columns) if c.flexible and widths[i] > NARROWEST]
@@ -155,14 +155,14 @@ def _line(columns: Sequence[Column], widths: list[int], row: Sequence[Cell]) -> 
 
 
 def size(stream: Any) -> tuple[int, int] | None:
-    """Columns and lines of the terminal; None when the stream is none."""
+    """Return columns and lines of the terminal, or None if the stream is not a terminal."""
     if not (hasattr(stream, "isatty") and stream.isatty()):
         return None
     return shutil.get_terminal_size()
 
 
 class Screen:
-    """A terminal redrawn in place: no line is ever blank in between, so that nothing flickers."""
+    """A terminal that is redrawn in place, without blank lines in between that would flicker."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -184,7 +184,7 @@ class Screen:
 
 @contextmanager
 def screen(stream: Any) -> Iterator[Screen]:
-    """The alternate screen for the block; the terminal is restored however the block ends."""
+    """Show the alternate screen during the block, and restore the terminal at its end."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     stream.write(_ENTER)
     stream.flush()

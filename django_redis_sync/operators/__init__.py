@@ -1,1 +1,1 @@
-"""Things people read and do: the state of names, their history, and the acts of operators."""
+"""What operators read and do: the state of names, their history, and actions."""

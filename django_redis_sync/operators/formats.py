@@ -1,6 +1,4 @@
-"""How facts are written: for people, in the terminal and on the pages alike, and as JSON, where
-times are in ISO 8601 and spans in seconds.
-"""
+"""Format facts for people (terminal and pages) and as JSON (ISO 8601 times, spans in seconds)."""
 
 from __future__ import annotations
 
@@ -26,14 +24,14 @@ _PASSWORD = re.compile(r"(\w+://)[^/\s]*@")
 
 
 def moment(at: datetime) -> str:
-    """A time of this time zone, with its date unless that is today."""
+    """Return a time in the current time zone, with its date unless that is today."""
     local = timezone.localtime(at)
     today = local.date() == timezone.localtime().date()
     return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")
 
 
 def duration(seconds: float) -> str:
-    """A time span with its two largest units."""
+    """Return a time span with its two largest units."""
     if seconds == math.inf:
         return _("for ever")
     if seconds < 1:
@@ -51,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 def handed_over() -> str:
-    """The text about holders in state "handed"."""
+    """Return the explanation of the state "handed"."""
     return _(
         "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
         "permit goes to the next by itself within %d s."
@@ -59,7 +57,7 @@ def handed_over() -> str:
 
 
 def without_secrets(text: str) -> str:
-    """`text` without the user and password of a URL."""
+    """Return `text` without the user and password of a URL."""
     return _PASSWORD.sub(r"\1***@", text)
 
 
@@ -73,8 +71,8 @@ def as_json(
     found: int,
     compared: int | None = None,
 ) -> dict[str, Any]:
-    """Everything that the tables show, and more. `found`: how many names there are, or keys of the
-    policy asked for; `names` has those that were read."""
+    """Return everything that the tables show, and more. `found`: the number of names, or of keys of
+    the policy. `names` has those that were read."""
     return {
         "at": timezone.now().isoformat(),
         "found": found,
@@ -140,7 +138,7 @@ def _person(s: Status, one: Holder | Waiter, age: str) -> dict[str, Any]:
 
 
 def history_json(found: History) -> dict[str, Any]:
-    """A history; `rows` are those in which anything happened."""
+    """Return a history, with the rows in which something happened."""
     return {
         "name": found.name,
         "key": found.key,

@@ -1,1 +1,1 @@
-"""The protocol: key grammar, Lua verbs and the plans that speak them. No redis, no Django."""
+"""The protocol: key names, Lua scripts, and the plans that run them. No redis, no Django."""

@@ -1,7 +1,7 @@
-"""The key grammar: `PREFIX:{NAME}:part`, one Cluster slot per name, no two names alike.
+"""The names of keys: `PREFIX:{NAME}:part`. Each name has one Cluster slot, and keys of its own.
 
-In a key a name is percent-quoted where it holds `%`, `{`, `}` or `@`. A keyed child is
-`{NAME@KEY}`: the only unquoted `@` there can be.
+The characters `%`, `{`, `}` and `@` of a name are percent-quoted in its keys. A key of a policy is
+`{NAME@KEY}`, with the only unquoted `@`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_BYTES = 200
 #: Characters of a token that people see.
 SHOWN = 8
 
-# Control, surrogate, line and paragraph separators; and marks that turn the direction of writing.
+# Control characters, surrogates, separators of lines, and marks that change the text direction.
 _REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _QUOTED = str.maketrans({c: f"%{ord(c):02X}" for c in "%{}@"})
@@ -27,8 +27,8 @@ _PARTS = ("leases", "queue", "parked", "waiters", "info", "wake:", "stats")
 
 
 class Token(str):
-    """A token, or a key that ends with one. Its `repr` is shortened, so that no page or mail about
-    an error has the secret that owns a lease."""
+    """A token, or a key that ends with one. Its `repr` is shortened: an error page or mail must not
+    contain the secret of a lease."""
 
     __slots__ = ()
 
@@ -38,13 +38,13 @@ class Token(str):
 
 
 class Policy:
-    """A keyed policy as this process knows it: one object for all keys of its children.
+    """A keyed policy as this process knows it: one object for all of its keys.
 
-    `mark`: an operator's pause and limit, as its children carry them to the server, since they may
-    live on other nodes: "-", or "PAUSED LIMIT" (see `pause_of`; permits, or 0). `exempt`: the
-    marks of children that an operator took out of it, by quoted name. `due`: when that has to be
-    read again, in seconds of the monotonic clock; `used`: when it was last needed; `stirred`: a
-    mark changed, and waiters of this process have not been told.
+    `mark`: the operator's pause and limit, "-" or "PAUSED LIMIT" (see `pause_of`; 0: no limit).
+    Each key sends it to the server, because it may be on another node. `exempt`: the marks of keys
+    that an operator exempted, by quoted name. `due`: when to read these again; `used`: when they
+    were last used, both in seconds of the monotonic clock. `stirred`: True if a mark has changed
+    and waiters of this process don't know yet.
     """
 
     __slots__ = ("__weakref__", "due", "exempt", "mark", "quoted", "registry", "stirred", "used")
@@ -55,17 +55,17 @@ class Policy:
         self.due = self.used = -math.inf
 
 
-#: By the key of the marks and the quoted name of the policy.
+#: Policies by the key of the marks and the policy's quoted name.
 policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 
 class Keys(NamedTuple):
-    """The keys of a name. `display` is for people, `quoted` stands in the keys.
+    """The keys of a name. `display`: the name for people; `quoted`: the name in keys.
 
-    `declared`: KEYS of every verb, from which the scripts know the others. The last one never
-    exists: while its slot is on the way to another node of a Cluster, the server refuses a script
-    of which a key is missing there, and would stop any other halfway.
-    `keep`: minutes of history that its verbs write; 0: none. `policy`: the parent's.
+    `declared`: the KEYS of every script, from which it derives the others. The last one never
+    exists. So a server of a Cluster that is moving the slot rejects the script before it runs,
+    instead of stopping it halfway. `keep`: minutes of history to write; 0: none. `policy`: the
+    policy that the name is a key of.
     """
 
     display: str
@@ -83,21 +83,22 @@ class Keys(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """The prefix of all keys, quoted."""
+        """The quoted prefix of all keys."""
         return self.leases.removesuffix(f":{{{self.quoted}}}:leases")
 
     @property
     def mark(self) -> str:
-        """The policy's mark, as the granting verbs take it."""
+        """The mark of the policy, as scripts take it."""
         policy = self.policy
         if policy is None:
             return "-"
         return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
 
     def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
-        """Return the marks in force at `now` (server ms), where its own are `paused` and `limit`:
-        since when and until when it is paused (as `pause_of`), and the limit; 0 for none. Its own
-        come before its policy's."""
+        """Return pause (see `pause_of`) and limit in force at `now`, in server ms; 0 for none.
+
+        `paused` and `limit` are the name's own, which win over those of its policy.
+        """
         policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
@@ -106,18 +107,18 @@ class Keys(NamedTuple):
 
 
 def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that a script with these KEYS works on; of lists that wake, how they begin."""
+    """Return the keys that a script with these KEYS uses, and the prefix of its wake-up lists."""
     base = declared[0].removesuffix("leases")
     return declared if base == declared[0] else tuple(base + part for part in _PARTS)
 
 
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
-    """`value` if it can stand in a key and be shown on a terminal, else TypeError or ValueError."""
+    """Return `value`. Raise TypeError or ValueError if a key or a terminal can't have it."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     if not value:
         raise ValueError(f"{what} must not be empty")
-    plain = value.isascii() and value.isprintable()  # as nearly all are, and told in one step
+    plain = value.isascii() and value.isprintable()  # the fast check, which nearly all names pass
     for char in "" if plain else value:
         if unicodedata.category(char) in _REFUSED or char in _TURNING:
             raise ValueError(f"{what} must not hold the control character U+{ord(char):04X}")
@@ -137,14 +138,14 @@ def unquote(text: str) -> str:
 
 
 def share_terms(share: str, share_limit: int) -> str:
-    """A share in the terms of a record, in front of the label: "/LIMIT/SHARE" without a space. The
-    common share is empty; limit 0: without a limit."""
+    """Return a share as it precedes the label in a record: "/LIMIT/SHARE". The common share is "".
+    Limit 0: no limit."""
     return f"/{share_limit}/{share.translate(_SHARE)}"
 
 
 def share_of_terms(text: str) -> tuple[str, int, str]:
-    """The share, its limit and the label in what follows the channel in a record's terms; without
-    a share, the first two are empty and 0."""
+    """Return share, limit, and label from the part of a record behind the channel. Without a share,
+    the first two are "" and 0."""
     if not text.startswith("/"):
         return "", 0, text
     said, _, label = text.partition(" ")
@@ -153,13 +154,13 @@ def share_of_terms(text: str) -> tuple[str, int, str]:
 
 
 def unquote_share(text: str) -> str:
-    """The share that is quoted in terms and in fields."""
+    """Return the share of a quoted one, as records and fields have it."""
     return text.replace("%20", " ").replace("%25", "%")
 
 
 @lru_cache(maxsize=8192)
 def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
-    """The keys of `name` under `prefix`, or of its child for `key`. Raises as check_text does."""
+    """Return the keys of `name`, or of its key `key`. Raise what `check_text` raises."""
     check_text("a name", name)
     quoted, policy = quote(name), None
     if key is not None:
@@ -173,15 +174,14 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 
 def marks_key(prefix: str) -> str:
-    """A hash of the names that operators paused ("p:NAME": as `pause_of` takes it) and resized
-    ("l:NAME": the limit), and of the children that they took out of that again ("xp:NAME",
-    "xl:NAME"); NAME as between braces."""
+    """Return the key of the operators' overrides: a hash of pauses ("p:NAME", see `pause_of`),
+    limits ("l:NAME"), and keys that are exempt from them ("xp:NAME", "xl:NAME"). NAME is quoted."""
     return f"{quote(prefix)}:marks"
 
 
 def pause_of(text: str) -> tuple[int, float]:
-    """Return since when and until when a name is paused, in server ms, of "SINCE" or "SINCE UNTIL".
-    Until inf without the second, until 0 for "0": not paused."""
+    """Return the start and the end of a pause in server ms, from "SINCE" or "SINCE UNTIL". Without
+    UNTIL, the end is inf. For "0", not paused, it is 0."""
     since, _, until = text.partition(" ")
     if not since.isdecimal() or since == "0":
         return 0, 0
@@ -189,16 +189,16 @@ def pause_of(text: str) -> tuple[int, float]:
 
 
 def group_keys(prefix: str, group: str) -> tuple[str, ...]:
-    """Where sums of a group of names are kept: shares of processes, the busiest keys, counts.
+    """Return the keys of a group's statistics: gauges per process, the busiest keys, and counts.
 
-    `prefix`: quoted; `group`: a policy or template as between braces, or "" for all names.
+    `prefix`: quoted. `group`: a quoted policy or template, or "" for all names.
     """
     base = f"{prefix}:{{{group or '%'}}}:"  # no name is quoted so
     return base + "shares", base + "sketch", base + "sums"
 
 
 def groups_key(prefix: str) -> str:
-    """A sorted set of groups, by when something happened in them, server ms. `prefix`: quoted."""
+    """Return the key of the sorted set of groups, by last use in server ms. `prefix`: quoted."""
     return f"{prefix}:groups"
 
 
@@ -208,7 +208,7 @@ def _policy(registry: str, quoted: str) -> Policy:
 
 
 def split(quoted: str) -> tuple[str, str | None]:
-    """The name and the key (None: a plain name) in the text between the braces."""
+    """Return the name, and the key or None, from the text between the braces."""
     name, at, key = quoted.partition("@")
     return unquote(name), unquote(key) if at else None
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 def gettext_noop(text: str) -> str:
-    """`text` as it is; the name puts it into the catalog of translations."""
+    """Return `text`. The function's name marks the text for translation."""
     return text
 
 
 class Reason(NamedTuple):
-    """`word`: for programs, as the server answers it. `sentence`: for people, a
-    str.format template with `detail`. `crowded`: other holders or waiters are the cause, so that
-    fewer requests would help. `skippable`: `locks run --skip` counts it as another's turn.
-    `counted`: as which event of the sums, if any: n (refused at once) or t (waited in vain).
+    """`word`: for programs, as in the server's reply. `sentence`: for people, a `str.format`
+    template with `detail`. `crowded`: True if other holders or waiters are the cause, so that fewer
+    requests would help. `skippable`: True if `locks run --skip` then exits with 0. `counted`: the
+    event of the statistics: n (rejected at once), t (timed out), or "" for none.
     """
 
     word: str
@@ -65,18 +65,18 @@ REASONS = {
 
 
 def reason_of(word: str) -> Reason:
-    """The reason of a word; a word that is not in the table stands for itself."""
+    """Return the reason of a word. The sentence of an unknown word is the word itself."""
     return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a permit was not granted: an answer, and not an error.
+    """Why a permit was not granted.
 
-    `reason`: a word of REASONS; `detail`: the limit with "large", p or w with "kind". `waiting`:
-    how many wait; `mean_hold`: seconds that permits were lately held; `limit`: in force, an
-    operator's or the caller's; both None when unknown. With "share", `waiting` and `limit` are
-    those of the share.
+    `reason`: a word of REASONS. `detail`: the limit for "large", p or w for "kind". `waiting`: the
+    number of waiters. `mean_hold`: mean seconds that permits were held lately. `limit`: the
+    operator's or else the caller's. The last two are None if unknown. For "share", `waiting` and
+    `limit` are those of the share.
     """
 
     reason: str
@@ -87,7 +87,7 @@ class Rejection:
 
     @property
     def why(self) -> Reason:
-        """The reason's entry in the table."""
+        """The entry of the reason in REASONS."""
         return reason_of(self.reason)
 
     def __str__(self) -> str:

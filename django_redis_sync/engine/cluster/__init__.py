@@ -1,7 +1,7 @@
-"""Redis Cluster: which node has a name, and the reaction when that changes.
+"""Redis Cluster: find the node of a name, and follow it when it moves.
 
-Every key of a name lies in one slot, so a step goes to one node, and each node is served as a
-single server is. These modules only pick the node, and follow where the cluster points.
+All keys of a name are in one slot, so a step goes to one node. Each node is used like a single
+server. These modules only choose the node, and follow redirections.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["Address", "ClusterConnectionFactory", "ClusterServer"]
 
 
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
-    """For OPTIONS["CONNECTION_FACTORY"] of a cache whose LOCATION names nodes of a Cluster.
+    """The value of OPTIONS["CONNECTION_FACTORY"] for a cache whose LOCATION is nodes of a Cluster.
 
     django-redis's cache gets a redis.cluster.RedisCluster, the same per URL and process. This
     library sends over pools of its own, one per node, made as django-redis makes its pools:
-    OPTIONS mean the same as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is not asked.
+    OPTIONS mean the same as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is not used.
     """
 
     _clusters: dict[str, RedisCluster] = {}
     _making = threading.Lock()
 
     def connect(self, url: str) -> Any:
-        """The client of the cache. redis.exceptions.RedisClusterException: no node answers."""
+        """Return the client. Raise redis-py's RedisClusterException if no node answers."""
         with self._making:
             if url not in self._clusters:
                 given = {**self.make_connection_params(url), **self.pool_cls_kwargs}
@@ -43,7 +43,7 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         connection.disconnect_connection_pools()
 
     def pool(self, url: str) -> Any:
-        """The pool of a node."""
+        """Return the pool of a node."""
         return self.get_or_create_connection_pool(self.make_connection_params(url))
 
     def sync_server(self, alias: str) -> Server:
