@@ -49,7 +49,7 @@ def test_tasks_that_can_be_lost_are_reported() -> None:
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
     def task(**options: Any) -> None:
-        @app.task(**options)
+        @app.task(shared=False, **options)  # else all apps have it that are made later
         @synchronized("x", on_full="retry")
         def body() -> None: ...
 
