@@ -433,7 +433,7 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
     def contend() -> None:
         held = Lock("x", timeout=0.1, renew=False).acquire(blocking_timeout=15)
         assert held is not None
-        lock = Lock("x", timeout=1, renew=True)
+        lock = Lock("x", timeout=0.3, renew=True)
         assert lock.acquire(blocking_timeout=15) is not None
         with contextlib.suppress(LeaseLost):  # so short a lease may be, on a busy machine
             lock.release()
