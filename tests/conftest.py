@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -181,8 +182,12 @@ def clean(url: str) -> None:
 
     for one in list(renewal._renewers.values()):  # of leases that a test dropped, no other is told
         one.clear()
-    for each in list(housekeeping._clerks.values()):  # what earlier tests have yet to write
+    keepers = list(housekeeping._clerks.values())
+    for each in keepers:  # what earlier tests have yet to write
         each.forget()
+    until = time.monotonic() + 2
+    while any(each._busy for each in keepers) and time.monotonic() < until:  # is writing it
+        time.sleep(0.001)
     overrides._read.clear()
     for policy in list(policies.values()):  # what an earlier test marked is gone
         policy.mark, policy.exempt, policy.due = "-", {}, -math.inf

@@ -505,16 +505,13 @@ def test_errors_are_shown_without_the_password_of_a_url(
         assert "***@h:1/0" in text and "s3cret" not in text
 
 
-def test_foreign_value_under_a_key_is_explained(viewer: Client, raw: object) -> None:
+def test_foreign_value_under_a_key_is_explained(viewer: Client, raw: redis.Redis) -> None:
+    info = keys_of(settings.PREFIX, "mine").info
     with Lock("mine"):
-        keys = [key for key in raw.keys("*") if key.endswith(b":info")]  # type: ignore[attr-defined]
-        assert keys == []
-        from django_redis_sync import conf
-        from django_redis_sync.protocol.keys import keys_of
-
-        raw.set(keys_of(conf.current().prefix("default"), "mine").info, "x")  # type: ignore[attr-defined]
+        assert not raw.exists(info), "the name is compact"
+        raw.set(info, "x")
         response = viewer.get(LIST + "mine/change/")
-        raw.delete(keys_of(conf.current().prefix("default"), "mine").info)  # type: ignore[attr-defined]
+        raw.delete(info)
     assert response.status_code == 503
     assert "errornote" in response.content.decode()
 

@@ -469,34 +469,6 @@ def marks_of(waiting: Any = (), in_use: Any = ()) -> OverridePoller:
     return OverridePoller(lambda: in_use, lambda: waiting)
 
 
-def test_marks_are_read_before_the_first_ask_and_each_second_while_a_policy_is_used(
-    policy: Any, server: Any, now: list[float]
-) -> None:
-    marks = marks_of()
-    server.reply = ["p:exports", "17"]
-    assert marks.needed(policy)
-    assert now[0] + markses.EVERY == marks.due
-    marks.tend(server, now[0])
-    assert ("17 0", now[0] + markses.EVERY) == (policy.mark, marks.due)
-    assert not marks.needed(policy)
-    now[0] += markses.STALE - 0.01
-    assert not marks.needed(policy)
-    now[0] += 0.01
-    assert marks.needed(policy)
-
-
-def test_a_policy_that_comes_after_a_read_knows_what_that_said(
-    policy: Any, server: Any, now: list[float]
-) -> None:
-    marks = marks_of()
-    server.reply = ["p:imports", "17"]
-    marks.needed(policy)
-    marks.tend(server, now[0])
-    other = keys_of("p", "imports", "7").policy
-    assert other is not None and not marks.needed(other)
-    assert "17 0" == other.mark
-
-
 def test_reading_ends_some_time_after_the_last_use(
     policy: Any, server: Any, now: list[float]
 ) -> None:
@@ -513,16 +485,6 @@ def test_reading_ends_some_time_after_the_last_use(
     server.steps.clear()
     marks.tend(server, now[0])
     assert ([], math.inf) == (server.steps, marks.due)
-
-
-def test_a_key_that_was_taken_out_of_a_mark_is_out_of_that_one_only(
-    policy: Any, server: Any, now: list[float]
-) -> None:
-    server.reply = ["p:exports", "17", "l:exports", "5", "xp:exports@7", "1", "xl:exports@8", "1"]
-    server.reply += ["xp:exports@9", "1", "xl:exports@9", "1", "xp:other@7", "1"]
-    markses.take(policy.registry, server.run(markses.reading(policy.registry)))
-    found = [keys_of("p", "exports", key).mark for key in "6789"]
-    assert ["17 5", "0 5", "17 0", "-"] == found
 
 
 def test_waiters_look_at_what_changed_and_others_do_not(

@@ -247,8 +247,13 @@ def test_what_was_read_along_with_a_message_is_heard_at_once(words: Any) -> None
     run(main())
 
 
-def test_a_hub_subscribes_anew_when_an_error_was_read_along_with_a_message(
-    pauses: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("read", "subscriptions"),
+    [(errors.ConnectionError("cut"), 2), ([b"subscribe", b"p", 1], 1)],
+    ids=["an error", "a subscription"],
+)
+def test_all_ask_again_after_what_was_read_along_with_a_message(
+    read: Any, subscriptions: int, pauses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hubs, "HEARTBEAT_INTERVAL", 1e6)  # no sign of life is due
 
@@ -257,28 +262,10 @@ def test_a_hub_subscribes_anew_when_an_error_was_read_along_with_a_message(
         hub = Hub(radio, "p")
         await hub.ready(PATIENCE)
         waiting = hub.wait("a", 1e6, "x")
-        radio.connection = Parsed(errors.ConnectionError("cut"))
+        radio.connection = Parsed(read)
         radio.say("b 2")
         assert (await asyncio.wait_for(waiting, PATIENCE)).reply is None
-        assert 2 == radio.tuned
-        await hub.aclose()
-
-    run(main())
-
-
-def test_all_ask_again_when_a_subscription_was_read_along_with_a_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hubs, "HEARTBEAT_INTERVAL", 1e6)
-
-    async def main() -> None:
-        radio = Radio()
-        hub = Hub(radio, "p")
-        await hub.ready(PATIENCE)
-        waiting = hub.wait("a", 1e6, "x")
-        radio.connection = Parsed([b"subscribe", b"p", 1])
-        radio.say("b 2")
-        assert (await asyncio.wait_for(waiting, PATIENCE)).reply is None
+        assert subscriptions == radio.tuned
         await hub.aclose()
 
     run(main())

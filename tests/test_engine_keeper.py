@@ -19,6 +19,7 @@ from django_redis_sync.engine.wire import ROUND
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run
 from tests.behaviour.both import eventually
+from tests.behaviour.watching import View
 from tests.support import worker_processes
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
 from tests.support.no_threads import NoThreads
@@ -274,8 +275,9 @@ def test_a_holder_that_checks_its_lease_has_the_keeper_started(
     with NoThreads(monkeypatch):
         lease = Lock("x", timeout=3, renew=True).acquire()
     assert lease
+    renewed = View(raw, "x").renewals()
     lease.check()
-    time.sleep(4)
+    eventually(renewed)
     assert lease.held and lease.owned()
     lease.release()
 
@@ -287,7 +289,7 @@ def test_without_a_thread_of_its_own_a_renewal_is_sent_by_the_one_that_watches(
     lease = Lock("x", timeout=3, renew=True).acquire()  # the keeper's thread is there
     assert lease
     with NoThreads(monkeypatch) as none:
-        time.sleep(4)
+        eventually(View(raw, "x").renewals())
         assert none.tried
         assert lease.held and lease.owned()
     lease.release()

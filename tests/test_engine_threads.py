@@ -433,7 +433,7 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
     def contend() -> None:
         held = Lock("x", timeout=0.1, renew=False).acquire(blocking_timeout=15)
         assert held is not None
-        lock = Lock("x", timeout=1, renew=True)
+        lock = Lock("x", timeout=0.3, renew=True)
         assert lock.acquire(blocking_timeout=15) is not None
         with contextlib.suppress(LeaseLost):  # so short a lease may be, on a busy machine
             lock.release()
@@ -475,6 +475,7 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
 STORM = """if True:
     import faulthandler, itertools, random, signal, sys, threading, time
     faulthandler.enable()
+    faulthandler.dump_traceback_later(80, exit=True)  # a thread that hangs is shown where it does
     import django
     django.setup()
     import redis.connection
@@ -536,8 +537,9 @@ STORM = """if True:
             late.append(repr(error))
     signal.setitimer(signal.ITIMER_REAL, 0)
     done.set()
+    end = time.monotonic() + 30
     for thread in others:
-        thread.join(30)
+        thread.join(max(0, end - time.monotonic()))
     hung = sum(thread.is_alive() for thread in others)
     print(rounds > 20, hits > 20, hung, late, flush=True)
 """

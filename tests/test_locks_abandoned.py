@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,10 +76,10 @@ def test_what_the_tasks_of_a_closed_loop_hold_is_renewed_no_more(
 
 
 def test_what_somebody_refers_to_is_kept_when_its_loop_has_ended(
-    made: list[weakref.ref[Lease]],
+    raw: redis.Redis, made: list[weakref.ref[Lease]]
 ) -> None:
     lease = asyncio.run(Lock("x", timeout=4, renew=True).aacquire())
     assert lease is not None
-    time.sleep(5)
+    eventually(View(raw, "x").renewals())
     assert lease.held and lease.owned()
     lease.release()

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+import redis
 from django.contrib.auth.models import Group
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
@@ -30,7 +31,8 @@ from django_redis_sync import (
 from django_redis_sync.locks import transactions
 from django_redis_sync.locks.transactions import TransactionRace
 
-from .behaviour.watching import sent
+from .behaviour.both import eventually
+from .behaviour.watching import View, sent
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(23)]
 in_transactions = pytest.mark.django_db(transaction=True)
@@ -191,11 +193,11 @@ def test_a_release_waits_for_the_rollback(committed) -> None:
 
 
 @in_transactions
-def test_a_lease_that_waits_for_a_commit_is_kept_alive() -> None:
+def test_a_lease_that_waits_for_a_commit_is_kept_alive(raw: redis.Redis) -> None:
     with transaction.atomic():
         leave(putting_off(timeout=3, renew=True))
         gc.collect()
-        time.sleep(4)
+        eventually(View(raw, "stock").renewals())
         assert lock().locked()
     assert not lock().locked()
 

@@ -432,7 +432,7 @@ def test_a_killed_holders_permit_is_back_within_its_lease(raw) -> None:
     view = View(raw, "killed")
     with Child("hold", "killed", 3, "renew") as holder:
         fence = int(holder.line()[1])
-        time.sleep(4)  # it is alive, and renews
+        eventually(view.renewals())  # it is alive
         assert Lock("killed", blocking=False).acquire() is None
     assert view.holding == 1
     start = time.monotonic()
@@ -475,7 +475,7 @@ def test_a_keeper_that_died_is_replaced(raw) -> None:
     worker.rouse()
     eventually(lambda: not worker.runs)
     second = Lock("second", timeout=3, renew=True).acquire()
-    time.sleep(4)
+    eventually(View(raw, "second").renewals())
     assert first.held and second.held and second.owned()
     first.release()
     second.release()

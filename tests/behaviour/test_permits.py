@@ -567,9 +567,10 @@ async def test_a_slow_receiver_holds_up_no_renewal(io, view) -> None:
         Lock(name, timeout=0.6, renew=True, on_lost=lambda _: stuck.wait(20)), "acquire"
     )
     kept = await io.do(Lock(io.name("kept"), timeout=3, renew=True), "acquire")
+    renewed = view(io.name("kept")).renewals()
     view(name).clear()
     await until(io, lambda: not lost.held)
-    await io.sleep(4)
+    await until(io, renewed, 15)
     stuck.set()
     assert kept.held and await io.do(kept, "owned")
 
@@ -589,10 +590,10 @@ async def test_a_holder_that_works_for_three_times_the_lease_keeps_it(io, short_
         assert await io.do(Lock(name, blocking=False), "acquire") is None
 
 
-def test_a_loop_that_is_busy_for_long_keeps_its_leases() -> None:
+def test_a_loop_that_is_busy_for_long_keeps_its_leases(view) -> None:
     async def main() -> None:
         async with Lock("busy", timeout=3, renew=True) as lease:
-            threading.Event().wait(4)  # on the loop's own thread
+            eventually(view("busy").renewals())  # on the loop's own thread
             lease.check()
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -44,8 +44,17 @@ class View:
     @property
     def ends_in(self) -> float:
         """Seconds that the last lease still has; below 0 when there is none."""
-        ends = leases_of(self.client, self.keys.leases).values()
-        return (max(ends) - self.now()) / 1000 if ends else -1.0
+        return (self.end - self.now()) / 1000 if self.end else -1.0
+
+    @property
+    def end(self) -> float:
+        """When the last lease ends, in ms of the server; 0 when there is none."""
+        return max(leases_of(self.client, self.keys.leases).values(), default=0.0)
+
+    def renewals(self) -> Callable[[], bool]:
+        """Whether the end of its lease has moved since this was asked for."""
+        before = self.end
+        return lambda: self.end > before
 
     @property
     def empty(self) -> bool:

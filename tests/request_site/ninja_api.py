@@ -1,12 +1,13 @@
 """An API of ninja with an envelope of its own for errors; limited within and from outside."""
 
+from types import SimpleNamespace
+
 from django.http import HttpResponse
 from django.urls import path
 from ninja import NinjaAPI
 from ninja.errors import HttpError
 
-from django_redis_sync import semaphore_required
-from django_redis_sync.locks.callers import may_wait
+from django_redis_sync import Lock, semaphore_required
 
 api = NinjaAPI(urls_namespace="limited-api")
 one = semaphore_required("one", limit=1)
@@ -14,7 +15,8 @@ one = semaphore_required("one", limit=1)
 
 @api.exception_handler(HttpError)
 def in_an_envelope(request, error):
-    said = {"ok": False, "error": str(error), "may_wait": may_wait()}
+    with Lock("errors", blocking_timeout=5):  # as any code of a project's, which may wait here
+        said = {"ok": False, "error": str(error)}
     return api.create_response(request, said, status=error.status_code)
 
 
@@ -40,8 +42,15 @@ async def aoutside(request):
     return {"ok": True}
 
 
-def plain(request):
-    return HttpResponse("plain")
+def of_no_ninja(thing):
+    return lambda request: HttpResponse(str(thing))
 
 
-urlpatterns = [path("api/", api.urls), path("plain/", plain, name="plain")]
+migration = SimpleNamespace(operations=["an operation"])
+schema = type("Schema", (), {"__module__": "ninja.schema"})()
+
+urlpatterns = [
+    path("api/", api.urls),
+    path("migration/", of_no_ninja(migration), name="migration-outside"),
+    path("schema/", of_no_ninja(schema), name="schema-outside"),
+]
