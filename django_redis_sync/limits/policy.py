@@ -227,7 +227,7 @@ class Endpoint:
 
     def __init__(self, entry: Entry | None) -> None:
         self.entry = entry
-        self.policy = None if entry is None else _of_settings(entry)
+        self.policy = None if entry is None else _parsed(entry.name, entry.options)
         self._declared: dict[tuple[Declared, str], Policy] = {}
 
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
@@ -249,10 +249,6 @@ class Endpoint:
                 self._declared.clear()
             self._declared[declared, fallback] = found
         return found
-
-
-def _of_settings(entry: Entry) -> Policy:
-    return _parsed(entry.name, entry.options)
 
 
 def _parsed(name: str, *layers: Mapping[str, Any]) -> Policy:
