@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
@@ -279,10 +278,7 @@ def endpoint_of(request: HttpRequest) -> Endpoint:
     return found
 
 
-def _forget(*, setting: str, **_: Any) -> None:
-    if setting in (conf.SETTING, "CACHES"):
-        endpoints.cache_clear()
-        _found.clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="django_redis_sync.limits.policy")
+@conf.on_change
+def _forget() -> None:
+    endpoints.cache_clear()
+    _found.clear()
