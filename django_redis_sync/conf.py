@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -97,12 +97,18 @@ def _filled(
         raise ImproperlyConfigured(f"{where}: {error}.") from error
 
 
-def _forget(*, setting: str, **_: Any) -> None:
-    if setting in (SETTING, "CACHES"):
-        current.cache_clear()
+def on_change(forget: Callable[[], None]) -> Callable[[], None]:
+    """Have `forget` called when REDIS_SYNC or CACHES changes, as in `override_settings`."""
+
+    def changed(*, setting: str, **_: Any) -> None:
+        if setting in (SETTING, "CACHES"):
+            forget()
+
+    setting_changed.connect(changed, weak=False)
+    return forget
 
 
-setting_changed.connect(_forget, dispatch_uid="django_redis_sync.conf")
+on_change(current.cache_clear)
 
 
 def secrets() -> list[Any]:

@@ -26,23 +26,25 @@ KEYS = ("user", "ip")
 
 def positive(what: str, value: object, *, infinite: bool = False) -> float:
     """Return `value` as seconds: above 0 and below 1e9, or inf."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
-    if infinite and value == math.inf:
-        return math.inf
-    if not 0 < value < 1e9:
+    number = _seconds(what, value)
+    if not (0 < number < 1e9 or (infinite and number == math.inf)):
         raise ValueError(f"{what} must be above 0 and below 1e9 seconds, not {value!r}")
-    return float(value)
+    return float(number)
 
 
 def not_negative(what: str, value: object) -> float:
     """Return `value` as seconds to wait: 0 doesn't wait, inf has no limit."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
-    if not value >= 0:  # NaN, too
+    number = _seconds(what, value)
+    if not number >= 0:  # NaN, too
         raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
     # 292 years: Python's timers and locks accept no longer time.
-    return float(value if value == math.inf else min(value, TIMEOUT_MAX))
+    return float(number if number == math.inf else min(number, TIMEOUT_MAX))
+
+
+def _seconds(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
+    return value
 
 
 def lease(what: str, value: object) -> float:
@@ -70,11 +72,10 @@ def ending(what: str, value: object) -> float:
 
 def whole(what: str, value: object, most: int = MOST_PERMITS) -> int:
     """Return `value` as an int from 1 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    if not 1 <= value <= most:
+    number = _int(what, value)
+    if not 1 <= number <= most:
         raise ValueError(f"{what} must be from 1 to {most}, not {value}")
-    return value
+    return number
 
 
 def count(what: str, value: object) -> int:
@@ -99,10 +100,15 @@ def limit(what: str, value: Any) -> Any:
 
 def status(what: str, value: object) -> int:
     """Return `value`: an HTTP status from 400 to 599."""
+    number = _int(what, value)
+    if not 400 <= number <= 599:
+        raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {value}")
+    return number
+
+
+def _int(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    if not 400 <= value <= 599:
-        raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {value}")
     return value
 
 
@@ -113,28 +119,19 @@ def anything(what: str, value: Any) -> Any:
     return value
 
 
-def flag(what: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} must be True or False, not {value!r}")
-    return value
+def _of(kind: type, words: str) -> Check:
+    """A check for the type of a value."""
+
+    def check(what: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{what} must be {words}, not {value!r}")
+        return value
+
+    return check
 
 
-def text(what: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {value!r}")
-    return value
-
-
-def alias(what: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be one cache alias, not {value!r}")
-    return value
-
-
-def mapping(what: str, value: object) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{what} must be a dict, not {value!r}")
-    return value
+flag, text = _of(bool, "True or False"), _of(str, "a str")
+alias, mapping = _of(str, "one cache alias"), _of(Mapping, "a dict")
 
 
 def methods(what: str, value: object) -> frozenset[str]:

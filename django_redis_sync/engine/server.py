@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.core.signals import setting_changed
 from redis import exceptions as errors
 
 from .. import conf
@@ -276,17 +275,14 @@ def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
     return make(alias)
 
 
-def _forget(*, setting: str, **_: Any) -> None:
-    if setting in ("CACHES", conf.SETTING):
-        for former in list(_servers.values()):
-            if isinstance(former, Server):
-                former.let_go()
-        _servers.clear()
-        for loop, held in resources_of_all_loops():
-            former_ones, held.by_alias = list(held.by_alias.values()), {}
-            if former_ones:
-                with suppress(RuntimeError):  # closed meanwhile
-                    loop.call_soon_threadsafe(held.retire, former_ones)
-
-
-setting_changed.connect(_forget, dispatch_uid="django_redis_sync.servers")
+@conf.on_change
+def _forget() -> None:
+    for former in list(_servers.values()):
+        if isinstance(former, Server):
+            former.let_go()
+    _servers.clear()
+    for loop, held in resources_of_all_loops():
+        former_ones, held.by_alias = list(held.by_alias.values()), {}
+        if former_ones:
+            with suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(held.retire, former_ones)

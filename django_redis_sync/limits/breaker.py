@@ -7,9 +7,6 @@ import os
 import threading
 import time
 from functools import partial
-from typing import Any
-
-from django.core.signals import setting_changed
 
 from .. import conf
 from ..engine.server import server_of
@@ -158,10 +155,7 @@ def breaker(alias: str) -> Breaker:
     return _breakers.get(alias) or made_once(_breakers, alias, lambda: Breaker(alias))
 
 
-def _forget_breakers(*, setting: str, **_: Any) -> None:
-    if setting in (conf.SETTING, "CACHES"):
-        while _breakers:
-            _breakers.popitem()[1].close()
-
-
-setting_changed.connect(_forget_breakers, dispatch_uid="django_redis_sync.limits.breaker")
+@conf.on_change
+def _forget_breakers() -> None:
+    while _breakers:
+        _breakers.popitem()[1].close()

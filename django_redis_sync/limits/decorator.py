@@ -102,7 +102,7 @@ def decorate(view: View, declared: Declared) -> View:
         @wraps(view)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             of_no_class = plain and args and isinstance(args[0], HttpRequest)
-            if not of_no_class and _of_async_class(inner, args):
+            if not of_no_class and getattr(instance_of(inner, args), "view_is_async", False):
                 return arespond(inner, declared_here, args, kwargs, mixin)
             return respond(inner, declared_here, args, kwargs, mixin)
 
@@ -181,11 +181,6 @@ async def arespond(
     if not hold.goes_with(response):
         await hold.arelease()
     return response
-
-
-def _of_async_class(view: View, args: Any) -> bool:
-    """Return True for a method of an async class-based view, whose `dispatch` is a plain def."""
-    return bool(getattr(instance_of(view, args), "view_is_async", False))
 
 
 # The mixin

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
@@ -227,7 +226,7 @@ class Endpoint:
 
     def __init__(self, entry: Entry | None) -> None:
         self.entry = entry
-        self.policy = None if entry is None else _of_settings(entry)
+        self.policy = None if entry is None else _parsed(entry.name, entry.options)
         self._declared: dict[tuple[Declared, str], Policy] = {}
 
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
@@ -249,10 +248,6 @@ class Endpoint:
                 self._declared.clear()
             self._declared[declared, fallback] = found
         return found
-
-
-def _of_settings(entry: Entry) -> Policy:
-    return _parsed(entry.name, entry.options)
 
 
 def _parsed(name: str, *layers: Mapping[str, Any]) -> Policy:
@@ -283,10 +278,7 @@ def endpoint_of(request: HttpRequest) -> Endpoint:
     return found
 
 
-def _forget(*, setting: str, **_: Any) -> None:
-    if setting in (conf.SETTING, "CACHES"):
-        endpoints.cache_clear()
-        _found.clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="django_redis_sync.limits.policy")
+@conf.on_change
+def _forget() -> None:
+    endpoints.cache_clear()
+    _found.clear()

@@ -118,17 +118,8 @@ class RLock(Lock):
         again = self._again(permits)
         return self._count(again or await super()._atake(blocking, blocking_timeout, permits))
 
-    def owned(self) -> bool:
-        """Return True if Redis confirms that this thread or task holds it, through any object."""
-        lease = self._mine()
-        return lease is not None and lease.owned()
-
-    async def aowned(self) -> bool:
-        """Async version of `owned()`."""
-        lease = self._mine()
-        return lease is not None and await lease.aowned()
-
     def _mine(self, deferred: bool = False) -> Lease | None:
+        """Return the lease of this thread or task, whichever object it was taken through."""
         taken, mine = self._taken.mine(), self._taken.of_name(self)
         return next((lease for lease in mine if deferred or taken[lease]), None)
 
@@ -195,7 +186,10 @@ class _Side(Semaphore):
 
     _kind, _public_name = "w", "ReadWriteLock"
     _permits: int
+    #: Its name, the permits of the other side, and why a holder of that side can't take this one.
     _word: str
+    _other: int
+    _refusal: str
     _taken = _Callers()
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
@@ -215,33 +209,24 @@ class _Side(Semaphore):
             self._taken.mine()[lease] = [0]
         return lease
 
-    def _has(self, permits: int) -> bool:
-        """Return True if this thread or task reads (1) or writes (0), through any object."""
-        return any(lease.held and lease.permits == permits for lease in self._taken.of_name(self))
+    def _before(self) -> None:
+        mine = self._taken.of_name(self)
+        if any(lease.held and lease.permits == self._other for lease in mine):
+            raise UpgradeRefused(f"{self.name!r}: this thread or task {self._refusal}")
 
 
 class _Readers(_Side):
     """Many readers at a time, and none beside a writer."""
 
-    _permits, _word = 1, "read"
-
-    def _before(self) -> None:
-        if self._has(_Writers._permits):
-            raise UpgradeRefused(
-                f"{self.name!r}: this thread or task writes; downgrade() turns it into a reader"
-            )
+    _permits, _word, _other = 1, "read", 0
+    _refusal = "writes; downgrade() turns it into a reader"
 
 
 class _Writers(_Side):
     """One writer, and no readers."""
 
-    _permits, _word = 0, "write"
-
-    def _before(self) -> None:
-        if self._has(_Readers._permits):
-            raise UpgradeRefused(
-                f"{self.name!r}: this thread or task reads; it must release before it can write"
-            )
+    _permits, _word, _other = 0, "write", 1
+    _refusal = "reads; it must release before it can write"
 
 
 class ReadWriteLock:

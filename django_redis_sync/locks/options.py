@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from .. import conf
+from .. import conf, values
 from ..defaults import NAMED, SEMAPHORE
 from ..engine.quorum import Quorum
 from ..engine.renewal import renewer
@@ -25,7 +25,6 @@ from ..protocol.keys import Policy, Token, check_text, keys_of
 from ..protocol.plans import AcquireRequest, worded
 from ..protocol.scripts import ANY, MOST_PERMITS
 from ..protocol.steps import Plan
-from ..values import unknown
 from .callers import warn_of_own_hold
 from .lease_state import LeaseSettings
 
@@ -67,75 +66,58 @@ def _waits(settings: LeaseSettings, lock_for_ever: bool) -> Callable[[str, bool]
     return waits
 
 
+def _label(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    return value
+
+
+def _database(what: str, value: Any) -> bool | str:
+    if not isinstance(value, (bool, str)):
+        given = type(value).__name__
+        raise TypeError(f"{what} must be a bool or a database's alias, not {given}")
+    return value
+
+
+#: The arguments of `attributes_of`, in their order.
+_GIVEN = (
+    *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
+    *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
+)
+#: The checks of those that are not None.
+_CHECKS: dict[str, values.Check] = {
+    "key": lambda _, key: check_text("a key", key),
+    "label": _label,
+    "limit": values.whole,
+    "timeout": values.lease,
+    "blocking_timeout": values.not_negative,
+    "max_hold": values.positive,
+    "min_hold": values.positive,
+    "share_limit": values.whole,
+    "release_on_commit": _database,
+}
+
+
 @lru_cache(maxsize=512, typed=True)
-def attributes_of(
-    kind: type,
-    using: str | None,
-    name: str,
-    key: str | None,
-    label: str | None,
-    limit: int | None,
-    timeout: float | None,
-    blocking: bool,
-    blocking_timeout: float | None,
-    renew: bool | None,
-    fair: bool,
-    max_hold: float | None,
-    min_hold: float | None,
-    raise_on_release_error: bool,
-    release_on_commit: bool | str,
-    share_limit: int | None,
-) -> dict[str, Any]:
+def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
     """Return the attributes of a `kind` with these arguments, checked.
 
     Raise TypeError or ValueError if an argument is wrong. The cache is typed: True is not a limit
     of 1.
     """
+    arguments = dict(zip(_GIVEN, given, strict=True))
+    name = arguments["name"]
     if not isinstance(name, str):
         raise TypeError(
             f"{_public_name(kind)}() takes a name first, a str, not {type(name).__name__}, and no "
             "client. The connection is that of a cache alias, using='...'"
         )
     check_text("a name", name)
-    if key is not None:
-        check_text("a key", key)
-    if label is not None and not isinstance(label, str):
-        raise TypeError(f"label must be a str, not {type(label).__name__}")
-    if limit is not None:
-        conf.whole("limit", limit, MOST_PERMITS)
-    if timeout is not None:
-        timeout = conf.positive("timeout", timeout, infinite=True)
-    if blocking_timeout is not None:
-        blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
-    if max_hold is not None:
-        max_hold = conf.positive("max_hold", max_hold)
-    if min_hold is not None:
-        min_hold = conf.positive("min_hold", min_hold)
-    if share_limit is not None:
-        conf.whole("share_limit", share_limit, MOST_PERMITS)
-    if not isinstance(release_on_commit, (bool, str)):
-        kind_of = type(release_on_commit).__name__
-        raise TypeError(f"release_on_commit must be a bool or a database's alias, not {kind_of}")
-    return {
-        "using": using,
-        "name": name,
-        "key": key,
-        "label": label,
-        "limit": limit,
-        "timeout": timeout,
-        "blocking": bool(blocking),
-        "blocking_timeout": blocking_timeout,
-        "renew": renew,
-        "fair": fair,
-        "max_hold": max_hold,
-        "min_hold": min_hold,
-        "raise_on_release_error": raise_on_release_error,
-        "release_on_commit": release_on_commit,
-        "share": None,
-        "share_limit": share_limit,
-        "on_lost": None,
-        "_usual": {},
-    }
+    for option, check in _CHECKS.items():
+        if (value := arguments[option]) is not None:
+            arguments[option] = check(option, value)
+    blocking = bool(arguments["blocking"])
+    return arguments | {"blocking": blocking, "share": None, "on_lost": None, "_usual": {}}
 
 
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
@@ -150,7 +132,7 @@ def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[st
             "The connection is that of a cache alias, using='...'"
         )
     options = [option for option in options if method or option not in SEMAPHORE]
-    wrong = unknown(options, _ARGUMENTS if method else SEMAPHORE)
+    wrong = values.unknown(options, _ARGUMENTS if method else SEMAPHORE)
     if "token" in options:
         wrong += ": each acquire makes its own; Lease.detach() passes a lease on"
     return TypeError(f"{call} has no such argument: {wrong}")

@@ -246,12 +246,12 @@ class Semaphore(Acquirer):
 
     def owned(self) -> bool:
         """Return True if Redis confirms the newest lease of this thread or task."""
-        lease = self._held.newest()
+        lease = self._mine()
         return lease is not None and lease.owned()
 
     async def aowned(self) -> bool:
         """Async version of `owned()`."""
-        lease = self._held.newest()
+        lease = self._mine()
         return lease is not None and await lease.aowned()
 
     # The name
@@ -313,15 +313,18 @@ class Semaphore(Acquirer):
             if not got.ended:
                 got.release_later()
 
+    def _mine(self) -> Lease | None:
+        return self._held.newest()  # type: ignore[no-any-return]
+
     def _newest(self, keep: bool = False) -> Lease:
         """Return the lease that `release()` releases. `keep`: have it found again."""
-        lease = self._held.newest() if keep else self._held.take_newest()
+        lease = self._mine() if keep else self._held.take_newest()
         if lease is None:
             raise NotAcquired(
                 f"{self.name!r}: this thread or task holds nothing through this object",
                 name=self.name,
             )
-        return lease  # type: ignore[no-any-return]
+        return lease
 
     def _last(self, lease: Lease) -> bool:
         """Count one acquire of the lease back. Return True if none is left."""

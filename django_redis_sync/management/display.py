@@ -204,11 +204,7 @@ def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list
 
 
 def _SHARES() -> list[Column]:
-    return [
-        Column(_("SHARE"), flexible=True),
-        Column(_("IN USE"), right=True),
-        Column(_("WAITING"), right=True),
-    ]
+    return [*texts(_("SHARE")), *numbers(_("IN USE"), _("WAITING"))]
 
 
 def _share_row(share: Share, style: Style) -> list[str | Cell]:

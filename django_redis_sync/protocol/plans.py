@@ -101,8 +101,8 @@ class Grant(NamedTuple):
     place: str = ""
 
 
-def undoing(keys: Keys, token: str, tombstone: bool = True) -> Run:
-    argv = (token, "0", keys.keep, *_ending("undo", int(tombstone), 0, keys.mark))
+def undoing(keys: Keys, token: str) -> Run:
+    argv = (token, "0", keys.keep, *_ending("undo", 1, 0, keys.mark))
     return Run("release", keys.declared, argv, UNDO_BUDGET)
 
 

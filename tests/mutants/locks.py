@@ -31,8 +31,8 @@ PLANTS = [
     ),
     Plant(
         "blocking_timeout has an upper bound",
-        "    if not value >= 0:  # NaN, too\n",
-        "    if not 1e9 > value >= 0:\n",
+        "    if not number >= 0:  # NaN, too\n",
+        "    if not 1e9 > number >= 0:\n",
         "test_locks_messages.py",
     ),
     Plant(

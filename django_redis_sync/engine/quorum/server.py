@@ -227,7 +227,7 @@ class AsyncQuorumServer(AsyncServer):
             raise self._voters.failure(votes)
         noes = list(votes.saying("no").values())
         if how == "try":
-            return max(noes, key=_is_paused, default=["no", FULL, 0])
+            return max(noes, key=lambda reply: reply[1] == PAUSED, default=["no", FULL, 0])
         # Random, or rivals that split this vote would meet again at the next.
         span = HELD if len(noes) >= self.quorum.need else SPLIT
         return ["wait", "0", str(random.randint(*span)), 0]
@@ -305,7 +305,8 @@ class AsyncQuorumServer(AsyncServer):
         votes = await self._voters.ask(step, ())
         if len(votes.answers) < self.quorum.need:
             raise self._voters.failure(votes)
-        views = sorted((answer.reply for answer in votes.answers.values()), key=_holding)
+        replies = [answer.reply for answer in votes.answers.values()]
+        views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
         return list(views[-self.quorum.need])
 
     async def _tell(self, step: Run) -> list[Any]:
@@ -348,11 +349,3 @@ class NoHub:
 
 def _ms(left: float) -> str:
     return "inf" if left == math.inf else str(int(left))
-
-
-def _is_paused(reply: Sequence[Any]) -> bool:
-    return bool(reply[1] == PAUSED)
-
-
-def _holding(reply: Sequence[Any]) -> int:
-    return int(reply[7])

@@ -72,7 +72,7 @@ class Voters:
             mine = step if of is None else of(alias)
             if mine is not None:
                 mine = mine._replace(timeout=min(mine.timeout, PATIENCE))
-                asked[_submit(alias, mine)] = alias
+                asked[async_server_of(alias).perform(mine)] = alias
         pending = set(asked)
         while pending:
             right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
@@ -111,10 +111,6 @@ class Voters:
         refused = isinstance(worst.cause, errors.ResponseError)
         cause = errors.ResponseError(words) if refused else errors.ConnectionError(words)
         return Failure(cause, clock(), worst.why)
-
-
-def _submit(alias: str, step: Run) -> asyncio.Future[Answer]:
-    return async_server_of(alias).perform(step)
 
 
 def _count(future: asyncio.Future[Answer], alias: str, votes: Votes) -> None:
