@@ -29,5 +29,5 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build", "articles.md", "exam.md", "exam-adapters.md"]
 nitpicky = True
-# Types that are no part of the documented API.
+# Types that are not part of the documented API.
 nitpick_ignore_regex = [("py:.*", r".*")]

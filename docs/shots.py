@@ -1,8 +1,8 @@
-"""Makes the pictures of these pages: `python docs/shots.py [FOLDER]`, with Chromium and selenium.
+"""Take the pictures of these pages: `python docs/shots.py [FOLDER]`, with Chromium and selenium.
 
-A site of its own under some seconds of made-up traffic, of which an hour's history is made, seen
-with the machinery of the browser tests. Half a minute. Reduced to 160 colours (any tool will do) a
-picture is half as large. With DJANGO_REDIS_SYNC_SHOTS=FOLDER also on a phone, and dark.
+It takes half a minute. The browser tests start a site, some seconds of traffic run on it, and an
+hour of history is made from them. With DJANGO_REDIS_SYNC_SHOTS=FOLDER, it also takes pictures for a
+phone and in dark mode. A tool that reduces them to 160 colors halves their size.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 1280
-#: Seconds of traffic, and minutes of history that are made of it.
+#: Seconds of traffic, and minutes of history to make from it.
 SECONDS, MINUTES = 15, 57
-#: A name, its limit, how many ask for it, seconds that each holds it, and what they are.
+#: A name, its limit, the number of its callers, seconds that each holds it, and their label.
 TRAFFIC = [
     ("exports", 3, 7, 1.6, "reports.views.export"),
     ("api:search", 20, 12, 0.3, "api.views.search"),
@@ -33,7 +33,7 @@ TRAFFIC = [
 
 @contextlib.contextmanager
 def traffic() -> Iterator[None]:
-    """People who come and go; one job that holds on."""
+    """Run callers that acquire and release, and one job that holds its lock."""
     from django_redis_sync import Lease, Lock, Semaphore
     from django_redis_sync.operators import actions
 
@@ -65,7 +65,7 @@ def traffic() -> Iterator[None]:
 
 
 def remember() -> None:
-    """Have the minutes before look as if there had been the same traffic, now more and now less."""
+    """Write history of similar traffic, of varying strength, for the minutes before."""
     from django_redis_sync import conf
     from django_redis_sync.engine.drivers import command
     from django_redis_sync.protocol.keys import keys_of
@@ -85,7 +85,7 @@ def remember() -> None:
 
 
 def at_another_time(what: str, n: int, share: float) -> int:
-    """A counter after a whole minute with so much of the traffic; w and r hold milliseconds too."""
+    """Return a counter of a minute with a part of the traffic. w and r include milliseconds."""
     from django_redis_sync.protocol.scripts import CONSTANTS
 
     if what == "p":
@@ -110,7 +110,7 @@ def main(folder: Path) -> None:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         site = stack.enter_context(conftest.running_site(url, scratch))
         browser = next(made := conftest.chromium.__wrapped__())
-        stack.callback(next, made, None)  # the end of it quits the browser
+        stack.callback(next, made, None)  # quits the browser
         visitor = conftest.Visitor(browser, site)
         visitor.log_in("manu")
         stack.enter_context(traffic())

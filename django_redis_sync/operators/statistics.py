@@ -59,8 +59,8 @@ class Statistics:
 
     `history`: the last minutes; each `peak` is the highest use of a single key. `busiest`: keys by
     permits in use, then by waiters. `rejected`: keys by rejections in the last one to two hours.
-    `use_off`, `waiting_off`, `rejected_off`: how much too low a key's count may be, and the highest
-    count that a missing key may have. 0 means exact.
+    `use_off`, `waiting_off`, `rejected_off`: the error of these counts, 0 if they are exact. A
+    key's count may be too low by it, and a missing key may have at most this count.
     """
 
     name: str
