@@ -24,6 +24,7 @@ from django_redis_sync.console import pages
 from django_redis_sync.console.pages import Health
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.doctor import Finding
+from django_redis_sync.operators.statistics import SITE, statistics_of
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
@@ -114,6 +115,7 @@ def busy(clean_redis: None, fresh_keeper: None) -> Iterator[None]:  # noqa: F811
             pass
         waiter.start()
         eventually(lambda: status_of("exports").waiting and listed("exports", "idle", "api@7"))
+        eventually(lambda: statistics_of([SITE])[0].waiting and statistics_of(["api"])[0].in_use)
         yield
 
 

@@ -11,25 +11,24 @@ import redis
 
 from tests.support.workload import FAST, workload
 
+SEEN = (
+    *("granted at once", "handed over", "reclaimed", "unclaimed", "waited", "dead"),
+    "refused, share",
+)
+
 
 def test_random_clients_find_nothing_wrong_with_the_scripts(raw: redis.Redis) -> None:
     random = workload(raw)
-    random.run(10_000)
-    summary = random.journal.check().summary()
-
+    rare: set[str] = set(SEEN)
+    for _ in range(4):  # what was never seen was never checked
+        random.run(10_000 if len(rare) == len(SEEN) else 2500)
+        summary = random.journal.check().summary()
+        rare = {what for what in SEEN if summary[what] <= 10}
+        if not rare:
+            break
+    assert not rare
     assert 5 == summary["names"]
     assert summary["believed"] > 1000
-    # What was never seen was never checked.
-    for what in (
-        "granted at once",
-        "handed over",
-        "reclaimed",
-        "unclaimed",
-        "waited",
-        "dead",
-        "refused, share",
-    ):
-        assert summary[what] > 10, what
 
 
 def test_nothing_is_left_in_the_end(raw: redis.Redis) -> None:
