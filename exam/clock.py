@@ -13,7 +13,7 @@ SOURCE = Path(__file__).with_name("clock.c")
 
 
 def reason() -> str:
-    """Why it can't be done here; empty when it can."""
+    """Return why a clock can't be moved here; empty if it can."""
     if not sys.platform.startswith("linux"):
         return "LD_PRELOAD is Linux's"
     if compiler() is None:
@@ -26,7 +26,7 @@ def compiler() -> str | None:
 
 
 class Clock:
-    """Compiles the shim into `folder`; what starts with `environment` shows `shift`ed time."""
+    """The shim, compiled into `folder`. Programs started with `environment` see its clock."""
 
     def __init__(self, folder: Path) -> None:
         self.library, self._file = folder / "clock.so", folder / "offset"
@@ -39,6 +39,6 @@ class Clock:
         return {"LD_PRELOAD": str(self.library), "CLOCK_SHIM": str(self._file)}
 
     def shift(self, seconds: float) -> None:
-        """From now on the clock is off by so much; it was at the start by nothing."""
+        """Put the clock this many seconds ahead of the true time."""
         with open(self._file, "r+b", buffering=0) as file:  # in place: it is mapped
             os.pwrite(file.fileno(), struct.pack("=q", int(seconds * 1e6)), 0)

@@ -21,8 +21,8 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from .adapter import ALL, LEASE, Adapter, Lost, Place
-from .checker import Claims
+from .adapter import ALL, Adapter, Lost, Place
+from .adapters.articles import IncrLock
 
 ACQUIRE = """
 local leases, queue, seen, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -225,26 +225,16 @@ class RightAtTwo(Right):
     limit = 2
 
 
-class CountedLock(Right):
-    """INCR takes and DECR releases, as in articles; a release that arrives twice makes room."""
+class CountedLock(IncrLock):
+    """A release that arrives twice makes room."""
 
-    claims = Claims(lease=LEASE, punctual=True)
+    limit = 1
 
-    def acquire(self, wait: float) -> Any:
-        end = time.monotonic() + wait
-        while time.monotonic() < end:
-            if self.client.incr(self.place.name) <= self.place.limit:
-                self.client.pexpire(self.place.name, int(self.place.lease * 1000))
-                return Grant("", 1, 0)
-            self.client.decr(self.place.name)
-            time.sleep(0.02)
-        return None
-
-    def release(self, grant: Grant) -> None:
+    def release(self, grant: Any) -> None:
         try:
-            self.client.decr(self.place.name)
+            super().release(grant)
         except redis.RedisError:
-            self.client.decr(self.place.name)
+            super().release(grant)
 
 
 class TwoSteps(Right):
@@ -264,7 +254,7 @@ class TwoSteps(Right):
 RIGHT = {"right": Right, "right-at-two": RightAtTwo}
 
 
-CONTROLS: dict[str, type[Right]] = {}
+CONTROLS: dict[str, type[Adapter]] = {}
 
 
 def _control(name: str, kinds: tuple[str, ...], faults: str, **attributes: Any) -> None:

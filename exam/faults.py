@@ -77,9 +77,10 @@ def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
             for other in visits
             if other.name == one.name
         )
+        seen[f"{role} died"] += one.gone < min(until, one.gave_up, one.failed)
         seen[f"{role} died inside"] += one.entered <= one.gone < until
         seen[f"{role} died waiting"] += one.gone < min(one.entered, one.gave_up, one.failed)
-        seen[f"{role} was stopped inside"] += any(LEASE < one < math.inf for one in lasted)
+        seen[f"{role} was stopped inside"] += any(LEASE < long < math.inf for long in lasted)
         seen[f"{role} failed"] += one.failed < math.inf
     return seen
 
@@ -186,7 +187,7 @@ held("long-work", "works more than twice as long as its lease", lambda lab, a: N
     "chaos",
     "kills, stops, cuts and lost replies by chance",
     "turns",
-    "worker died inside",
+    "worker died",
     unless=dict.fromkeys((ERROR, EARLY, REFUSED, NO_REASON), "retries"),
 )
 def _(lab: Lab) -> None:
@@ -217,8 +218,6 @@ def _(lab: Lab) -> None:
             for way in crew[place].ways:
                 way.cut() if what == "cut" else way.harm("lose")
     time.sleep(LEASE + 0.5)
-    for hand in crew:
-        hand.kill()
 
 
 # Holders
@@ -463,10 +462,10 @@ def _silence(lab: Lab, a: Team) -> None:
         time.sleep(1)
         for way in ways:
             way.speak()
-    lab.evidence["bytes were swallowed"] += sum(way.done["swallowed"] for way in ways)
+    lab.evidence["connections were silenced"] += sum(way.done["silence"] for way in ways)
 
 
-held("silent", "holder's path is silent", _silence, "bytes were swallowed",
+held("silent", "holder's path is silent", _silence, "connections were silenced",
      hold=LEASE + 3.5, wait=12, stay=2, own_way=True, redis=True)  # fmt: skip
 
 

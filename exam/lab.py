@@ -289,7 +289,7 @@ class Lab:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
-            self._stack.callback(process.communicate)
+            self._stack.enter_context(process)
             self._stack.callback(process.kill)
             if not process.stdout.readline():
                 raise RuntimeError("workers can't be started")

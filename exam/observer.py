@@ -8,13 +8,6 @@ is written down before the lock is released. A busy machine can hide an overlap,
 Without being told, it also sees that a worker died, that it was stopped and runs again (Linux), and
 that the observer or a worker was kept from running.
 
-In a test:
-
-    with Observer() as observer:
-        ...  # start workers; each thread or task of theirs opens Seat(observer.path)
-        found = check(observer.history(), Claims(limit=2, lease=2, told=True))
-    assert [] == found
-
 In a worker:
 
     with Seat(path, "worker 7") as seat:

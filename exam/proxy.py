@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 
 class Path:
-    """A path that clients use by its `url`. `done` counts the harm that reached a message.
+    """A path that clients use by its `url`. `done` counts the harm that reached a message or a
+    connection.
 
     harm(what, after, seconds) harms one request, the next but `after`:
     drop      it does not arrive, and its connection is cut
@@ -50,6 +51,7 @@ class Path:
     def silence(self) -> None:
         """From now on accept and swallow what either side sends."""
         self._silent = True
+        self.done["silence"] += len(self._tasks)
 
     def speak(self) -> None:
         """End the silence: what was swallowed stays so, and the connections are cut."""
@@ -58,7 +60,6 @@ class Path:
 
     def cut(self) -> None:
         """End all connections."""
-        self.done["cut"] += len(self._tasks)
         self._run(self._end_all())
 
     def lead_to(self, host: str, port: int) -> None:
@@ -124,9 +125,7 @@ class Path:
     ) -> None:
         """Carry what comes, as long as `on()` lets the connection live."""
         while (data := await source.read(65536)) and await on(data, harm):
-            if self._silent:
-                self.done["swallowed"] += len(data)
-            else:
+            if not self._silent:
                 to.write(data)
 
     async def _request(self, data: bytes, harm: list[Any]) -> bool:

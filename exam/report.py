@@ -119,7 +119,7 @@ def _versions(table: Table) -> str:
 
 def _server_version() -> str:
     said = subprocess.run([find_server(), "--version"], capture_output=True, text=True).stdout
-    return " ".join(re.findall(r"^(\w+) server v=(\S+)", said)[0])
+    return re.sub(r" server v=(\S+).*", r" \1", said, flags=re.DOTALL)
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:

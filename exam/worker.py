@@ -94,8 +94,7 @@ class Worker:
                 return "kept"
             time.sleep(OFTEN)
         self.last, self.grant = self.grant, None
-        with contextlib.suppress(Exception):  # as a `with` block would
-            self.lock.release(self.last)
+        self.again()  # as a `with` block would
         return "lost"
 
     def give(self) -> str:
@@ -116,22 +115,19 @@ class Worker:
 
     def again(self) -> str:
         """Release the last grant once more, whatever it says."""
-        try:
+        with contextlib.suppress(Exception):
             self.lock.release(self.last)
-        except Exception as error:
-            return f"refused {type(error).__name__}"
-        return "released"
+        return "again"
 
     def storm(self, seconds: float, hold: float = 0.01, wait: float = 10) -> str:
         """Take turns, with holds and pauses by chance."""
-        chance, end, turns = random.Random(self.who), time.monotonic() + seconds, 0
+        chance, end = random.Random(self.who), time.monotonic() + seconds
         while time.monotonic() < end:
             if self.take(wait) == "got":
                 self.keep(chance.random() * hold)
                 self.give()
-                turns += 1
             time.sleep(chance.random() * hold / 2)
-        return f"turns {turns}"
+        return "stormed"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
         """Make one visit. After an error ask again, as a program with work to do would."""
@@ -147,9 +143,8 @@ class Worker:
 
     def crowd(self, count: int, wait: float) -> str:
         """Let `count` threads or tasks wait; the observer knows of one."""
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
-        )
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
         self.seat.ask(self.place.name, 1, wait)
 
