@@ -346,20 +346,6 @@ def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float], found: A
     assert not first.is_open
 
 
-class Socket:
-    """In the place of a socket. `set`: the times that it was told to wait, in order."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.set = seconds, list[float]()
-
-    def gettimeout(self) -> float:
-        return self.seconds
-
-    def settimeout(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.set.append(seconds)
-
-
 def test_a_connection_of_the_pool_that_waits_for_longer_than_there_is_time_stays_idle() -> None:
     pool = Pool()
     hand = hand_of(pool)
