@@ -87,11 +87,13 @@ def examine_the_exam(faults: list[str], side_by_side: int) -> int:
     work += [(f"control:{name}", [fault]) for name in RIGHT for fault in FAULTS]
     chosen = [(key, [fault for fault in faults if fault in some]) for key, some in work]
     seen = at_once([one for one in chosen if one[1]], side_by_side, _verdict)
+    wrong = [one for one in seen if not is_just(one)]
     # Locks that are examined side by side slow each other down, and a late kill misses its holder:
-    # what was wrong is examined again, alone.
-    doubtful = [(one.lock, [one.fault]) for one in seen if not is_just(one)]
-    wrong = [one for one in at_once(doubtful, 1, _verdict) if not is_just(one)]
-    print(f"{len(seen)} trials, {len(doubtful)} examined again, {len(wrong)} wrong")
+    # a control that got away is examined again, alone. A right lock that was accused is not.
+    missed = [(one.lock, [one.fault]) for one in wrong if one.lock.partition(":")[2] in CONTROLS]
+    wrong = [one for one in wrong if (one.lock, [one.fault]) not in missed]
+    wrong += [one for one in at_once(missed, 1, _verdict) if not is_just(one)]
+    print(f"{len(seen)} trials, {len(missed)} examined again, {len(wrong)} wrong")
     return int(bool(wrong))
 
 

@@ -281,7 +281,7 @@ def test_only_the_first_places_may_take_a_permit(x: Visited) -> None:
     names = [f"p{n:02}" for n in range(12)]
     x.away(*names)
     x.release("h", fence)
-    near = 1 * (2 + C["AWAY"] // (C["AWAY"] // 2))
+    near = 1 * (1 + C["AWAY"] // (C["AWAY"] // 2))
     assert "later" == x.visit(names[near], 1)[0]
     assert "ok" == x.visit(names[near - 1], 1)[0]
 

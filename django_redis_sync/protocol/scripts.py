@@ -58,7 +58,7 @@ CONSTANTS = MappingProxyType(
         "PLACE_LIFE": 90_000,  # how long a job that is away keeps its place beyond its time
         "SOONEST": 50,  # ms until a job comes back: no sooner
         "LATEST": 60_000,  # and no later
-        "AWAY": 200,  # what sending a job again takes: the shorter holds are, the more may pass
+        "AWAY": 100,  # what sending a job again takes: the shorter holds are, the more may pass
         "STARVED": 3,  # visits in vain after which a permit is kept for a job
         "TURN": 2000,  # how long that holds up others; how long a later sending is waited for
         "REST": 30_000,  # no permit is kept until then, after a job did not come for one

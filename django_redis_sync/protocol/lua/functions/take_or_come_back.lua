@@ -13,7 +13,7 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
   end
   -- make note_place
   local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
-  local near = fitting and rank < math.ceil(limit * (2 + AWAY / mean))
+  local near = fitting and rank < math.ceil(limit * (1 + AWAY / mean))
   local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- a live waiter that needs more than is free
   if near and not (first and tonumber(first) < ticket) and fits(name, 1, limit) then
     redis.call('ZREM', base .. 'places', place)
