@@ -199,7 +199,7 @@ DEFECTS = [
         "an undo does not tombstone",
         "had ended and was granted again: a ghost",
         (_NOW, _SOON),
-        python={"token: str, tombstone: bool = True": "token: str, tombstone: bool = False"},
+        python={'_ending("undo", 1,': '_ending("undo", 0,'},
         kinds="cancel",
     ),
     Defect(
