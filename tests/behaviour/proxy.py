@@ -45,6 +45,10 @@ class Proxy:
         match = scripts.script(verb).sha.encode() if verb else b""
         self._harms.extend([Harm(what, match)] * times)
 
+    def calm(self) -> None:
+        """Do no more harm."""
+        self._harms.clear()
+
     def let_go(self) -> None:
         """What was held back goes to the server now."""
         self._loop.call_soon_threadsafe(self._go.set)

@@ -159,7 +159,7 @@ async def test_answers_that_are_lost_again_and_again_take_no_call_beyond_its_bud
                     await io.do(lease, verb)
             assert len(proxy.done) >= 2  # it was asked for again
             proxy.done.clear()
-            proxy._harms.clear()
+            proxy.calm()
 
 
 # Pools

@@ -456,7 +456,7 @@ async def test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_awa
     # The server had it still, but for what threads woke too late.
     assert left[0] > -3 * pulse.most
     await until(io, lambda: bench.view().holding == 0)
-    bench.proxy._harms.clear()
+    bench.proxy.calm()
     with pytest.raises(LeaseLost):
         await io.do(lease, "release")
 

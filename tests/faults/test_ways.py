@@ -156,7 +156,7 @@ def test_row_33_a_lease_that_cannot_be_renewed_is_called_lost_before_the_server_
     eventually(lambda: ends)
     took = watch.seconds
     assert not lease.held
-    proxy._harms.clear()
+    proxy.calm()
     figure(recover=took, lost=1, said=f"known {max(0.0, ends[0]) * 1000:.0f} ms before")
 
 

@@ -447,7 +447,7 @@ def _soak(
         time.sleep(chance.uniform(0.05, 0.4))
 
     for proxy in proxies.values():
-        proxy._harms.clear()
+        proxy.calm()
         proxy.let_go()
     outcome.stuck = threads.join(30) + tasks.join(30)
     counts = Counter(log.counts)
