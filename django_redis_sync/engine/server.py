@@ -192,14 +192,16 @@ class AsyncServer:
         self.alias, self.client = alias, client
         self.batcher = Batcher(client)
         self.hub = Hub(client, conf.current().prefix(alias))
+        # redis-py loses some from this list when two tasks ask for the primary at once.
+        manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+        self._sentinels = () if manager is None else tuple(manager.sentinels)
 
     async def aclose(self) -> None:
         """Close the connections; a later step opens them again."""
         await self.hub.aclose()
         await self.batcher.aclose()
         await self.client.aclose()
-        manager = getattr(getattr(self.client, "connection_pool", None), "sentinel_manager", None)
-        for sentinel in manager.sentinels if manager is not None else ():
+        for sentinel in self._sentinels:
             await sentinel.aclose()
 
     def left(self) -> None:

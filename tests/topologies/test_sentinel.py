@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import warnings
 from typing import Any
 
 import pytest
 
 from devtools.topologies import Sentinels, client, wait_for
 from django_redis_sync import LeaseLost, Lock
+from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import both, eventually, until
 from tests.faults.conftest import retried
@@ -206,3 +209,21 @@ def _prefix() -> str:
     from django.conf import settings
 
     return settings.PREFIX
+
+
+def test_a_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels, alias) -> None:
+    name = alias(sentinels, **PATIENT)
+
+    async def main() -> None:
+        async with Lock("a", using=name):
+            pass
+        known = async_server_of(name).client.connection_pool.sentinel_manager.sentinels
+        for one in known:
+            await one.ping()
+        known[1] = known[0]  # as redis-py does when two tasks ask for the primary at once
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    assert [] == [str(one.message) for one in said if one.category is ResourceWarning]
