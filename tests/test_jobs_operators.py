@@ -63,6 +63,25 @@ def test_status_shows_jobs_that_are_away(jobs: Queue, capsys: pytest.CaptureFixt
     assert "tasks.export[01234567]" in capsys.readouterr().out
 
 
+def test_jobs_that_are_away_wait_in_their_shares(jobs: Queue) -> None:
+    @synchronized("exports", 2, share="{tenant}", share_limit=1, on_full=jobs.queue)
+    def export(tenant: str) -> str:
+        return "ran"
+
+    with Semaphore("exports", 2, share="a", share_limit=1):
+        for number, tenant in enumerate("aab"):
+            jobs.now = (("tasks.export", str(number)), None)
+            if tenant == "b":
+                with Semaphore("exports", 2, share="c"):
+                    export(tenant)
+                    found = status_of("exports")
+            else:
+                export(tenant)
+    assert {("a", 1, 2), ("b", 0, 1), ("c", 1, 0)} == {
+        (one.name, one.in_use, one.waiting) for one in found.shares
+    }
+
+
 def test_an_operator_drops_a_job_that_is_away(jobs: Queue) -> None:
     export = exported(jobs)
     with Semaphore("exports", 1):

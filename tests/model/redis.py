@@ -272,9 +272,13 @@ class Store:
         return self._rows(self._between(key, low, high), options)
 
     def _between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        """Of a set whose members have one score; the bounds are "[first" and "(behind"."""
-        assert low[0] == "[" and high[0] == "(", (low, high)
-        return [(m, score) for m, score in self._order(key) if low[1:] <= m < high[1:]]
+        """Of a set whose members have one score, from "[first", "(before" or "-" to "(behind" or
+        "+"."""
+        assert low[0] in "[(-" and high[0] in "(+", (low, high)
+        rows = [one for one in self._order(key) if high == "+" or one[0] < high[1:]]
+        if low == "-":
+            return rows
+        return [one for one in rows if one[0] > low[1:] or (one[0] == low[1:] and low[0] == "[")]
 
     def _zrangebylex(self, key: str, low: str, high: str, *options: str) -> Any:
         return self._rows(self._between_lex(key, low, high), options)

@@ -1,21 +1,31 @@
 -- Return how many shares of a name have permits or waiters, how many of them have waiters, and rows of the
--- heaviest: share, permits, waiters. Of more than some 10,000 records, only these are looked at.
+-- heaviest: share, permits, waiters. A job that is away is a waiter. Of more than some 10,000 records, only these are looked at.
 local function heaviest_shares(name, most)
-  local cursor, waiting, ranked = '0', 0, {}
+  local cursor, waiting, shares, ranked = '0', 0, {}, {}
   for _ = 1, 10 do
     local page = redis.call('HSCAN', INFO, cursor, 'MATCH', '/*', 'COUNT', 1000)
     cursor = page[1]
     for i = 1, #page[2], 2 do
-      local share = string.sub(page[2][i], 2)
-      local held, first = share_use(name, share)
-      local queued = redis.call('ZLEXCOUNT', PARKED, '[' .. share .. ' ', '(' .. share .. '!') + (first == '' and 0 or 1)
-      if queued > 0 then waiting = waiting + 1 end
-      if held + queued > 0 then
-        -- As text of one width, so that the order of the text is that of the numbers.
-        ranked[#ranked + 1] = string.format('%012.0f %012.0f %012.0f ', held + queued, held, queued) .. share
-      end
+      shares[#shares + 1] = string.sub(page[2][i], 2)
     end
     if cursor == '0' then break end
+  end
+  local placed = string.sub(LEASES, 1, -7) .. 'placed'
+  for _, share in ipairs(shares_with_jobs(placed)) do
+    if not redis.call('HGET', INFO, '/' .. share) then
+      shares[#shares + 1] = share
+    end
+  end
+  for _, share in ipairs(shares) do
+    local held, first = share_use(name, share)
+    local from, to = '[' .. share .. ' ', '(' .. share .. '!'
+    local queued = redis.call('ZLEXCOUNT', PARKED, from, to) + redis.call('ZLEXCOUNT', placed, from, to)
+    queued = queued + (first == '' and 0 or 1)
+    if queued > 0 then waiting = waiting + 1 end
+    if held + queued > 0 then
+      -- As text of one width, so that the order of the text is that of the numbers.
+      ranked[#ranked + 1] = string.format('%012.0f %012.0f %012.0f ', held + queued, held, queued) .. share
+    end
   end
   table.sort(ranked)
   local found = {}

@@ -4,11 +4,5 @@ local function rank_in_share(base, share, ticket, place)
   local placed, own = base .. 'placed', share .. ' ' .. ticket .. ' ' .. place
   redis.call('ZADD', placed, '0', own)
   local before = redis.call('ZLEXCOUNT', placed, '[' .. share .. ' ', '(' .. own)
-  local shares, after = 0, '-'
-  for _ = 1, TOP_KEYS do
-    local next_one = redis.call('ZRANGEBYLEX', placed, after, '+', 'LIMIT', '0', '1')[1]
-    if not next_one then break end
-    shares, after = shares + 1, '(' .. string.match(next_one, '^%S*') .. '!'
-  end
-  return before * shares
+  return before * #shares_with_jobs(placed)
 end

@@ -1,0 +1,11 @@
+-- Return the shares with jobs that are away, TOP_KEYS at most. `placed`: see rank_in_share.
+local function shares_with_jobs(placed)
+  local found, after = {}, '-'
+  for _ = 1, TOP_KEYS do
+    local next_one = redis.call('ZRANGEBYLEX', placed, after, '+', 'LIMIT', '0', '1')[1]
+    if not next_one then break end
+    found[#found + 1] = string.match(next_one, '^%S*')
+    after = '(' .. found[#found] .. '!'
+  end
+  return found
+end
