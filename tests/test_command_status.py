@@ -282,6 +282,8 @@ def test_control_characters_are_shown_and_not_sent(busy: None) -> None:
     for page in (locks("status", "evil"), locks("status", "evil", force_color=True)):
         assert r"\x1b[31mred\u202e\nnew line" in page
         assert "\u202e" not in page
+    with Lock("clears the screen", label="\x1b[2J"):
+        assert "  \\x1b[2J" in locks("status", "clears the screen")
 
 
 def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:

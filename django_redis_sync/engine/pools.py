@@ -77,9 +77,9 @@ class CheckedOut:
             # An unread reply would be taken for the next command's; and where the primary was
             # demoted, Sentinel is asked anew.
             self.connection.disconnect()
-        self._lender.release(self.connection)
-        if not useful and isinstance(self._lender, CachedConnections):
-            self._lender.give_back()
+            self._lender.drop(self.connection)
+        else:
+            self._lender.release(self.connection)
         if isinstance(error, REDIS_ERRORS):
             raise Failure(error, clock(), why(error, self._sent)) from error
 
@@ -199,6 +199,14 @@ class CachedConnections:
         else:
             self.pool.release(connection)
 
+    def drop(self, connection: Any) -> None:
+        """Take back a connection that is closed. The idle ones may be no better."""
+        if connection in self._lent:
+            self._lent.discard(connection)
+        else:
+            self.pool.release(connection)
+        self.give_back()
+
     def let_go(self) -> None:
         """As give_back; those that are lent, too, when they come back."""
         self._most = 0
@@ -289,6 +297,10 @@ class Own:
                 self._idle.pop(0)[0].disconnect()
         except IndexError:
             pass  # other threads took them
+
+    def drop(self, connection: Any) -> None:
+        """Forget a connection that is closed: whoever got it would connect it again, in the time
+        that was left when it was made."""
 
     def let_go(self) -> None:
         """Close all that are idle; those that are lent, when they come back."""
