@@ -299,8 +299,8 @@ class Own:
             pass  # other threads took them
 
     def drop(self, connection: Any) -> None:
-        """Forget a connection that is closed: whoever got it would connect it again, in the time
-        that was left when it was made."""
+        """Forget a closed connection: a later use would connect it with the timeout it was made
+        with."""
 
     def let_go(self) -> None:
         """Close all that are idle; those that are lent, when they come back."""
