@@ -354,7 +354,9 @@ class Cluster(_Servers):
             while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
                 old.execute_command("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
             time.sleep(pause)
-            for mine in (new, old):
+        # All of them, the target first: none may name the old owner to whoever asks it later.
+        for server in dict.fromkeys((target, source, *self.primaries)):
+            with client(server) as mine:
                 mine.execute_command("CLUSTER", "SETSLOT", slot, "NODE", self.id(target))
 
     @property
