@@ -181,7 +181,7 @@ class Seat:
             self.say("calm", who, None, what)
 
 
-# The side of the test
+# In the process of the test
 
 
 class Observer:

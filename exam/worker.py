@@ -172,7 +172,7 @@ class Worker:
         return str(len(self._crowd))
 
     def in_one_process(self) -> str:
-        """Two threads of this process want it. The first releases once more under the second."""
+        """Have two threads take the lock in turn. The first releases while the second holds."""
         second = Worker(self.kind, self.setting, f"{self.who}, second thread")
         thread = threading.Thread(target=lambda: (second.take(8), second.keep(1.5), second.give()))
         first = self.take(5)

@@ -46,7 +46,7 @@ def night(raw: redis.Redis) -> int:
 
 @pytest.fixture
 def exports(night: int) -> None:
-    """A grant now, which folds what is old."""
+    """Acquire once: that sums up counters that are too old for their fields."""
     with Semaphore("exports", 3):
         eventually(lambda: listed("exports"))
 

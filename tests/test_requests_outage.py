@@ -540,7 +540,7 @@ def test_forked_child_has_no_outage_and_no_request_of_its_parent(no_server) -> N
     assert 200 == visit.end()
 
 
-# The limiter of a process
+# The limiter that counts the requests of one process
 
 
 class Someone:

@@ -49,6 +49,15 @@ def in_use(name: str = "one") -> int:
     return Semaphore(name, 1).status().in_use
 
 
+@contextlib.contextmanager
+def client_inside(site: Site, path: str) -> Iterator[None]:
+    """A client whose view is at the gate "left", and that leaves at the end of the block."""
+    with socket.create_connection(("127.0.0.1", site.port)) as client:
+        client.sendall(f"GET {path}?gate=left HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        eventually(lambda: gate.now_inside("plain") == 1)
+        yield
+
+
 def waiting(name: str) -> int:
     return len(Semaphore(name, 1).status().waiters)
 
@@ -157,10 +166,7 @@ def test_a_stream_that_is_read_slowly_ends_with_its_lease(sites, server, path) -
 def test_a_permit_is_held_exactly_while_the_view_runs_when_the_client_leaves(
     sites, server, path
 ) -> None:
-    site = sites[server]
-    with socket.create_connection(("127.0.0.1", site.port)) as client:
-        client.sendall(f"GET {path}?gate=left HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        eventually(lambda: gate.now_inside("plain") == 1)
+    with client_inside(sites[server], path):
         assert 1 == in_use()
     # An async view is cancelled; a sync one runs on, in its thread, until the gate opens.
     if path in ("/alimited/", "/adispatch/", "/amixed/"):
@@ -279,10 +285,8 @@ def test_permit_is_released_when_the_view_ends_after_its_client_left(
     idle_sites, server, path
 ) -> None:
     """The view of the one runs, and the template of the other renders, after the client left."""
-    site = idle_sites[server]
-    with socket.create_connection(("127.0.0.1", site.port)) as client:
-        client.sendall(f"GET {path}?gate=left HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        eventually(lambda: gate.now_inside("plain") == 1)
+    with client_inside(idle_sites[server], path):
+        pass
     time.sleep(0.5)
     assert in_use() != 0
     assert 1 == gate.now_inside("plain")
@@ -291,12 +295,11 @@ def test_permit_is_released_when_the_view_ends_after_its_client_left(
     eventually(lambda: in_use() == 0, seconds=5)
 
 
-def test_permit_is_released_when_the_client_of_the_first_request_left(tmp_path) -> None:
+def test_permit_of_the_first_request_is_released_though_its_client_left(tmp_path) -> None:
     """The first limited request of a process, before any other has ended."""
     with Site("uvicorn", tmp_path / "uvicorn.log", without_gc=True) as site:
-        with socket.create_connection(("127.0.0.1", site.port)) as client:
-            client.sendall(b"GET /gated/?gate=left HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            eventually(lambda: gate.now_inside("plain") == 1)
+        with client_inside(site, "/gated/"):
+            pass
         time.sleep(1)
         assert in_use() != 0
         gate.open_gate("left")

@@ -335,7 +335,7 @@ def test_share_user_counts_users_apart_and_the_anonymous_together(asgi: bool) ->
     assert [429, 429] == [status(7, 8, 7), status(0, 7, 0)]
 
 
-# The limiter of a process
+# The limiter that counts the requests of one process
 
 
 class Someone:

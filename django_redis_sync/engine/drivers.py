@@ -171,7 +171,7 @@ def _key(words: Sequence[Any]) -> str:
 
 
 def _shaped(words: Sequence[Any], reply: Any) -> Any:
-    """As RESP3 has it: the hash that RESP2 writes flat is a dict."""
+    """Return a reply to HGETALL as a dict, which RESP2 sends as a flat list; any other as it is."""
     found = decoded(reply)
     if words[0] == "HGETALL" and isinstance(found, list):
         return dict(zip(found[::2], found[1::2], strict=True))

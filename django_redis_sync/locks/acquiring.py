@@ -102,9 +102,10 @@ class Acquirer(AcquireOptions):
             return lease
         assert isinstance(got, Rejection)
         if kind := got.why.counted:
-            renewer(terms.alias).housekeeper.count(terms, kind, 0)
+            count = renewer(terms.alias).housekeeper.count
+            count(terms, kind, 0)
             if got.reason == SHARE:
-                renewer(terms.alias).housekeeper.count(terms, "b", 0)
+                count(terms, "b", 0)
         if got.reason == "kind":
             other = "a read/write lock" if got.detail == "w" else "a plain lock or semaphore"
             raise WrongKind(f"{terms.keys.display!r} is in use as {other}")

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from django.core.exceptions import ImproperlyConfigured
 
 from ..logs import logger
+from ..protocol.reasons import FULL, REASONS
 from .jobs import RETRIES, JobQueue, NotSent
 
 try:
@@ -60,7 +61,7 @@ def _again(seconds: float, note: list[Any]) -> NoReturn:
         ).apply_async()
     except Exception as error:
         raise NotSent from error
-    raise Retry("all permits are taken", when=seconds)
+    raise Retry(REASONS[FULL].sentence, when=seconds)
 
 
 def _drop() -> NoReturn:

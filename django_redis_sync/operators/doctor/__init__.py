@@ -140,7 +140,7 @@ def combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
     ]
 
 
-# What is checked once: other users of the database, its names, and the server of this process
+# Checks that run once, not for each node
 
 
 def _shared(alias: str) -> Iterator[Finding]:

@@ -19,9 +19,8 @@ for _, t in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', name.at)) do
   used = used - weight(tonumber(string.match(terms or '1', '^%d+')))
 end
 local holders = rows(redis.call('ZRANGEBYSCORE', LEASES, live, '+inf', 'WITHSCORES', 'LIMIT', 0, max_rows), nil)
-local queue, waiting = redis.call('ZRANGE', QUEUE, 0, max_rows - 1, 'WITHSCORES'), redis.call('ZCARD', QUEUE)
+local queue, waiting = redis.call('ZRANGE', QUEUE, 0, max_rows - 1, 'WITHSCORES'), waiting_of(name)
 if name.shared then
-  waiting = waiting + redis.call('ZCARD', PARKED)
   add_parked(queue, tonumber(max_rows))
 end
 local waiters = rows(queue, WAITERS)

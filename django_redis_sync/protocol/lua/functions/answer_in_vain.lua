@@ -2,14 +2,13 @@
 local function answer_in_vain(name, terms)
   local permits, limit = string.match(terms, '^(%d+) (%d+)')
   local bound, share = share_of(terms)
-  local most, waiting = name.override or tonumber(limit), redis.call('ZCARD', QUEUE)
+  local most = name.override or tonumber(limit)
   if share then
     local held, first = share_use(name, share)
     if not share_fits(held, tonumber(permits), bound) then
       return answer_share(name, share, bound, first, most)
     end
-    waiting = waiting + redis.call('ZCARD', PARKED)
   end
   count(name, name.paused and 'n' or 't', 1)
-  return answer_no(name, 'timeout ', waiting, most)
+  return answer_no(name, 'timeout ', waiting_of(name), most)
 end

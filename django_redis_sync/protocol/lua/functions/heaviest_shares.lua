@@ -18,9 +18,8 @@ local function heaviest_shares(name, most)
   end
   for _, share in ipairs(shares) do
     local held, first = share_use(name, share)
-    local from, to = '[' .. share .. ' ', '(' .. share .. '!'
-    local queued = redis.call('ZLEXCOUNT', PARKED, from, to) + redis.call('ZLEXCOUNT', placed, from, to)
-    queued = queued + (first == '' and 0 or 1)
+    local away = redis.call('ZLEXCOUNT', placed, '[' .. share .. ' ', '(' .. share .. '!')
+    local queued = waiting_in_share(share, first) + away
     if queued > 0 then waiting = waiting + 1 end
     if held + queued > 0 then
       -- As text of one width, so that the order of the text is that of the numbers.
