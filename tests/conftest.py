@@ -123,7 +123,7 @@ def nothing_is_due_where_no_cache_is() -> None:
     """What the clerks of an earlier test's own caches have yet to write is gone as these are: in
     the midst of this test they would warn that there is no such cache."""
     housekeeper = sys.modules.get("django_redis_sync.engine.housekeeping")
-    for alias, one in list(housekeeper._clerks.items()) if housekeeper is not None else ():
+    for alias, one in list(housekeeper._housekeepers.items()) if housekeeper is not None else ():
         if alias not in settings.CACHES:
             one.forget()
 
@@ -182,7 +182,7 @@ def clean(url: str) -> None:
 
     for one in list(renewal._renewers.values()):  # of leases that a test dropped, no other is told
         one.clear()
-    keepers = list(housekeeping._clerks.values())
+    keepers = list(housekeeping._housekeepers.values())
     for each in keepers:  # what earlier tests have yet to write
         each.forget()
     until = time.monotonic() + 2

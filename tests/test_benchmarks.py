@@ -50,7 +50,7 @@ def test_the_harness_runs_one_benchmark(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
 def test_what_is_counted_says_every_argument_of_its_verb(verb: str) -> None:
     said = {"token": "t", "fence": "1", "how": "try"}
-    names = [n for n in scripts.script(verb).argv if n in said or n not in scripts.LEFT_OUT]
+    names = [n for n in scripts.script(verb).argv if n in said or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **said))
 
 

@@ -76,7 +76,7 @@ def test_history_of_the_last_hours_is_by_the_minute() -> None:
 def test_command_history_shows_the_time_asked_for_and_advises() -> None:
     text = locks("history", "exports")
     assert "Last 24 h: granted 97, of these after waiting 6" in text
-    assert "rejected 21" in text and "it is 3 now" in text
+    assert "rejected 21" in text and "It is 3 now." in text
     assert 4 == len(text.partition("\n\n")[2].splitlines())
     text = locks("history", "exports", "--since", "12h")
     assert "Last 12 h: granted 33" in text

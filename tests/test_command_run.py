@@ -101,10 +101,10 @@ def test_when_time_is_up_it_says_so_with_a_code_of_its_own(run: Run) -> None:
     with Lock("job"):
         code, out, err = ended(run("job", "--wait", "0.2", "--", "echo", "never"))
     assert (code, out) == (75, "")
-    assert err == "job was not acquired: no permit came free in time.\n"
+    assert err == "job was not acquired: no permit became free in time.\n"
     actions.pause("job")
     code, out, err = ended(run("job", "--wait", "0", "--", "echo", "never"))
-    assert (code, err) == (75, "job was not acquired: an operator paused it.\n")
+    assert (code, err) == (75, "job was not acquired: an operator paused the name.\n")
 
 
 def test_several_may_run_when_the_limit_allows(run: Run) -> None:

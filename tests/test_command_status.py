@@ -150,7 +150,7 @@ def test_page_shows_what_is_odd_about_holders(raw: redis.Redis) -> None:
 
     assert ("2", "1") == (shown("two")["PERMITS"], shown("endless")["PERMITS"])
     assert "permanent" in shown("endless")["LEASE LEFT"]
-    assert "kept by min_hold" in shown("early")["WHO"]
+    assert "retained by min_hold" in shown("early")["WHO"]
     assert "all" == writer["PERMITS"]
 
 
@@ -172,7 +172,7 @@ def test_page_explains_a_permit_that_was_just_handed_over(raw: redis.Redis) -> N
         waiter.send_signal(signal.SIGSTOP)
         lease.release()
         page = locks("status", "a")
-    assert "\n* Just handed over: it waited, and got its permit" in page
+    assert "\n* It waited, and was granted its permit" in page
     assert rows(page)[0]["LEASE LEFT"].endswith("*")
 
 
@@ -217,7 +217,10 @@ def unheard_of(*words: str) -> str:
 
 
 def test_a_name_that_nobody_knows_is_no_free_one(busy: None) -> None:
-    said = "Nothing is known of exprots: nobody used it within the last day. Did you mean exports?"
+    said = (
+        "Unknown name: exprots. It is not configured and was not used within the last day. "
+        "Did you mean exports?"
+    )
     assert unheard_of("status", "exprots") == said
     assert unheard_of("status", "zzz").endswith("within the last day.")
     assert "Did you mean api@42, " in unheard_of("status", "api", "--key", "43")
@@ -270,8 +273,8 @@ def test_marks_are_visible_with_the_way_back(busy: None) -> None:
     actions.pause("exports")
     actions.resize("exports", None, 7)
     page = locks("status", "exports")
-    assert re.search(r"Paused for .*: nothing new is granted. Undo: locks resume exports", page)
-    assert "An operator set the limit to 7; callers say 2." in page
+    assert re.search(r"Paused for .*: no permits are granted. Undo: locks resume exports", page)
+    assert "An operator set the limit to 7. The callers’ own limit is 2." in page
     actions.pause("exports", "ann b")
     page = locks("status", "exports", "--key", "ann b")
     assert "Undo: locks resume exports --key 'ann b'" in " ".join(page.split())
@@ -446,7 +449,7 @@ def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
     raw: redis.Redis, ends: str
 ) -> None:
     with Terminal("status", "watched", "--watch", "0") as screen:
-        screen.read_until("Nothing is known of watched")
+        screen.read_until("Unknown name: watched")
         with Lock("watched", label="a long label that has to be cut at eighty columns, surely"):
             frames = screen.read_until("1 of 1 in use\x1b")
             frames += screen.read_until("a long label that")
@@ -475,11 +478,11 @@ def test_watch_goes_on_while_redis_is_down(new_server: Any) -> None:
     server = new_server()
     words = ("status", "watched", "--watch", "0.1")
     with Terminal(*words, DJANGO_REDIS_SYNC_TEST_URL=server.url) as screen:
-        screen.read_until("Nothing is known of watched")
+        screen.read_until("Unknown name: watched")
         server.kill()
         screen.read_until("is LOCATION in CACHES")
         server.restart()
-        screen.read_until("Nothing is known of watched")
+        screen.read_until("Unknown name: watched")
 
 
 def test_watch_on_a_pipe_gives_a_json_line_each_time(raw: redis.Redis) -> None:

@@ -87,7 +87,7 @@ def test_what_requests_can_not_say_is_told_where_it_belongs(option: str, request
 
 def test_the_refusal_of_all_requests_can_be_set(requests) -> None:
     requests(status=429)
-    assert 429 == parse("x", {"limit": 1}).refusal_status()
+    assert 429 == parse("x", {"limit": 1}).rejection_status()
 
 
 def test_the_mixin_has_an_attribute_and_a_method_for_each() -> None:

@@ -127,7 +127,7 @@ def test_counts_carry_their_milliseconds_and_durations_their_bucket(
     expected = {"w": 2 * PAIR + 250, "r": PAIR + 3000, "n": 1, "t": 1, "l": 1, "s": 1}
     assert {kind: str(n) for kind, n in expected.items()} == json.loads(said["counts"])
     assert {"w8": "1", "w0": "1", "r12": "1"} == json.loads(said["durations"])
-    assert {"7": "2"} == json.loads(said["refused"])  # refused at once, or after a wait in vain
+    assert {"7": "2"} == json.loads(said["rejected"])  # refused at once, or after a wait in vain
     assert [0, 1, 2, 2, 10, 11] == [bucket(ms) for ms in (0, 1, 2, 3, 1023, 1024)]
 
 
@@ -174,7 +174,7 @@ def test_refusals_beyond_the_most_are_bounded(
             tally.happens("n", of=named("exports", key))
     tally.tend(server, now[0])
     said = by_group(server)["exports"]
-    assert ({"a": "5", "b": "4"}, 3) == (json.loads(said["refused"]), said["rest"])
+    assert ({"a": "5", "b": "4"}, 3) == (json.loads(said["rejected"]), said["rest"])
 
 
 def test_there_are_only_so_many_groups(
@@ -292,7 +292,7 @@ def test_after_an_error_the_clerk_goes_on_a_while_later(
 
     housekeeper.count(named("a"), "g", 0)
     now[0] += tallies.EVERY
-    monkeypatch.setattr(housekeeper.tally, "tend", fail)
+    monkeypatch.setattr(housekeeper.statistics, "tend", fail)
     assert now[0] + clerks.RETRY == housekeeper._turn()
     assert not housekeeper._busy
     assert [(level, said)] == [(record.levelname, record.message) for record in caplog.records]
@@ -307,7 +307,7 @@ def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
 
     housekeeper.count(named("a"), "g", 0)
     housekeeper.names.add(named("a").keys)
-    housekeeper.tally.due = now[0]
+    housekeeper.statistics.due = now[0]
     with monkeypatch.context() as patch:
         patch.setattr(clerks, "server_of", gone)
         assert math.inf == housekeeper._turn()
@@ -320,16 +320,16 @@ def test_a_clerk_whose_alias_is_gone_lets_go_of_what_it_has(
 def test_an_adopted_lease_is_in_the_sums_though_nothing_happens(housekeeper: Any, now: Any) -> None:
     housekeeper.names.noted.add(named("a").keys.leases)
     housekeeper.adopted(named("a", keep=0).keys)
-    assert math.inf == housekeeper.tally.due
+    assert math.inf == housekeeper.statistics.due
     housekeeper.adopted(named("a").keys)
-    assert now[0] + tallies.EVERY == housekeeper.tally.due
+    assert now[0] + tallies.EVERY == housekeeper.statistics.due
 
 
 def test_whatever_is_to_be_written_has_the_clerk_come_in_time(housekeeper: Any, now: Any) -> None:
     for act, book in (
         (lambda: housekeeper.note(named("a").keys), "names"),
-        (lambda: housekeeper.count(named("a"), "n", 0), "tally"),
-        (lambda: housekeeper.adopted(named("a").keys), "tally"),
+        (lambda: housekeeper.count(named("a"), "n", 0), "statistics"),
+        (lambda: housekeeper.adopted(named("a").keys), "statistics"),
     ):
         housekeeper.forget()
         housekeeper.expected.clear()
@@ -559,7 +559,7 @@ def test_what_failed_is_tried_again_in_its_order_until_it_is_given_up(
     assert ["a", "b", "c", "d"] == tokens(server)
     now[0] += clerks.GIVE_UP
     errands._turn()
-    said = f"gave up undoing on {named('x').keys.leases}: refused"
+    said = f"a cleanup of {named('x').keys.leases} failed for good: refused"
     assert ([said] * 4, False) == (caplog.messages, errands.busy)
 
 

@@ -225,7 +225,7 @@ def test_a_lease_that_fails_stops_no_other(
     monkeypatch.setattr(broken, method, fail)
     world.run(10)
     assert sound.renewals >= 9
-    assert ["the renewal thread of 'simulated' met an error and goes on"] == caplog.messages
+    assert ["the renewal thread of 'simulated' continues after an error"] == caplog.messages
     assert "SystemExit" in caplog.text
 
 
@@ -342,9 +342,9 @@ def test_a_keeper_whose_alias_is_gone_says_so_once_and_rests(
     lease = Lock("x", using="gone", timeout=1, renew=True).acquire()
     settings.CACHES = {name: one for name, one in settings.CACHES.items() if name != "gone"}
     mine = keeping.renewer("gone")
-    eventually(lambda: "the leases of 'gone' are not renewed any more" in caplog.text)
+    eventually(lambda: "the leases of 'gone' are no longer renewed" in caplog.text)
     turns, before = [], mine._worker._turn
     mine._worker._turn = lambda: turns.append(1) or before()
     time.sleep(0.5)
-    assert lease and caplog.text.count("the leases of 'gone' are not renewed any more") == 1
+    assert lease and caplog.text.count("the leases of 'gone' are no longer renewed") == 1
     assert len(turns) < 5

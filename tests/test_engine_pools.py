@@ -15,10 +15,10 @@ from redis.sentinel import SentinelConnectionPool
 from django_redis_sync.engine import pools
 from django_redis_sync.engine.pools import (
     FRESH,
+    BlockingPool,
     CachedConnections,
     CheckedOut,
-    Own,
-    Waiting,
+    PrivatePool,
 )
 from django_redis_sync.engine.server import Server
 from django_redis_sync.protocol.plans import Failure
@@ -102,13 +102,13 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def hand_of(pool: Any) -> CachedConnections:
     hand = CachedConnections()
-    hand.belong_to(pool, Own(pool))
+    hand.belong_to(pool, PrivatePool(pool))
     return hand
 
 
-def use(hand: CachedConnections | Own, times: int = 1) -> list[Any]:
+def use(hand: CachedConnections | PrivatePool, times: int = 1) -> list[Any]:
     """So many connections at the same time, given back."""
-    lent = [hand.lend(5.0)[0] for _ in range(times)]
+    lent = [hand.check_out(5.0)[0] for _ in range(times)]
     for connection in lent:
         hand.release(connection)
     return lent
@@ -155,7 +155,7 @@ def test_another_pools_connections_go_back_to_it(now: list[float]) -> None:
     before, after = Pool(), Pool()
     hand = hand_of(before)
     mine = use(hand, 2)
-    hand.belong_to(after, Own(after))
+    hand.belong_to(after, PrivatePool(after))
     assert ({*mine}, 1000) == ({*before.back}, before.free)
     now[0] += FRESH + 0.1
     assert hand.is_old()
@@ -163,7 +163,7 @@ def test_another_pools_connections_go_back_to_it(now: list[float]) -> None:
 
 def test_after_a_fork_none_of_the_parents_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool()
-    hand, own = hand_of(pool), Own(pool)
+    hand, own = hand_of(pool), PrivatePool(pool)
     parents = [*use(hand), *use(own)]
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert hand.is_old()
@@ -175,7 +175,7 @@ def test_after_a_fork_none_of_the_parents_is_used(monkeypatch: pytest.MonkeyPatc
 def test_an_exhausted_pool_keeps_nobody_from_a_release() -> None:
     pool = Pool(most=2)
     hand = hand_of(pool)
-    lent = [hand.lend(5.0)[0] for _ in range(4)]
+    lent = [hand.check_out(5.0)[0] for _ in range(4)]
     assert 0 == pool.free
     for connection in lent:
         hand.release(connection)
@@ -208,10 +208,10 @@ def test_whoever_is_interrupted_while_a_pool_connects_hears_of_it_and_leaves_not
 
 
 def test_a_pool_that_waits_or_may_do_anything_is_known_as_such() -> None:
-    class Own(ConnectionPool):
+    class CustomPool(ConnectionPool):
         def get_connection(self, *_: Any, **__: Any) -> Any: ...
 
-    kinds = ConnectionPool, BlockingConnectionPool, Own, ConnectionPool
+    kinds = ConnectionPool, BlockingConnectionPool, CustomPool, ConnectionPool
     made: list[Any] = [kind() for kind in kinds]
     made[-1].get_connection = lambda: None  # as a tracer does
     assert [True, False, False, False] == [_never_waits(pool) for pool in made]
@@ -268,7 +268,7 @@ def test_of_several_commands_some_may_have_left_before_sending_failed(
 
     pool = Pool()
     pool.connection_class = Choked
-    with pytest.raises(Failure) as caught, CheckedOut(Own(pool), 5.0) as borrowed:
+    with pytest.raises(Failure) as caught, CheckedOut(PrivatePool(pool), 5.0) as borrowed:
         send(borrowed)
     assert why == caught.value.why
 
@@ -336,7 +336,7 @@ def test_a_reply_is_waited_for_as_long_as_is_left_whatever_the_socket_waits() ->
 
 @pytest.mark.parametrize("found", [True, errors.ConnectionError("cut")], ids=["noise", "its end"])
 def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float], found: Any) -> None:
-    own = Own(Pool())
+    own = PrivatePool(Pool())
     (first,) = use(own)
     now[0] += FRESH
     assert [first] == use(own)
@@ -350,7 +350,7 @@ def test_a_connection_of_the_pool_that_waits_for_longer_than_there_is_time_stays
     pool = Pool()
     hand = hand_of(pool)
     (kept,) = use(hand)
-    connection, _ = hand.lend(0.5)
+    connection, _ = hand.check_out(0.5)
     hand.release(connection)
     assert connection is not kept
     assert [kept] == use(hand)
@@ -360,7 +360,7 @@ def test_own_connections_are_closed_when_there_are_too_many_or_they_are_idle_for
     now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "_MAX_IDLE", 3)
-    own = Own(Pool())
+    own = PrivatePool(Pool())
     some = use(own, 5)
     assert [False, False, True, True, True] == [line.is_open for line in some]
     now[0] += pools._IDLE_FOR + 1
@@ -375,7 +375,7 @@ def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[flo
 
     pool = Pool()
     pool.connection_class = Slow
-    assert 2.0 == Own(pool).lend(5.0)[1]
+    assert 2.0 == PrivatePool(pool).check_out(5.0)[1]
 
 
 @pytest.mark.parametrize("said", [2.0, None])
@@ -389,7 +389,7 @@ def test_one_is_made_and_answers_in_the_time_that_there_is_or_less(said: float |
     pool.connection_class = Told
     pool.connection_kwargs = {"socket_timeout": said, "socket_connect_timeout": said}
     for within, timeout in ((0.5, 0.5), (0.0, pools._SHORTEST), (60.0, said or pools.ATTEMPT)):
-        line, _ = Own(pool).lend(within)
+        line, _ = PrivatePool(pool).check_out(within)
         assert (timeout, timeout) == (line.socket_timeout, line.socket_connect_timeout)
 
 
@@ -402,7 +402,7 @@ def test_a_class_that_is_told_nothing_of_its_library_is_not_told() -> None:
 
     pool = Pool()
     pool.connection_class = Plain
-    assert 1 == len(use(Own(pool)))
+    assert 1 == len(use(PrivatePool(pool)))
 
 
 # Waiters
@@ -417,9 +417,9 @@ def test_a_wait_ends_before_the_socket_gives_up_and_never_lasts_for_ever(
 ) -> None:
     pool = Pool()
     pool.connection_kwargs = {"socket_timeout": patience}
-    own, read = Own(pool), list[float]()
+    own, read = PrivatePool(pool), list[float]()
     monkeypatch.setattr(pools, "read", lambda line, seconds: read.append(seconds) or b"OK")
-    assert b"OK" == Waiting(own).pop("wake", wanted)
+    assert b"OK" == BlockingPool(own).pop("wake", wanted)
     (line,) = use(own)  # it was given back
     assert min(patience, float(asked) + 1.0) == read[0]  # and no longer where the server hangs
     assert f"${len(asked)}\r\n{asked}\r\n".encode() in line.sent[0]
@@ -429,10 +429,10 @@ def test_a_wait_ends_before_the_socket_gives_up_and_never_lasts_for_ever(
 def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
     error: BaseException,
 ) -> None:
-    own = Own(Pool())
+    own = PrivatePool(Pool())
     (line,) = use(own)
     line.replies = [error]
-    waiting = Waiting(own)
+    waiting = BlockingPool(own)
     with pytest.raises(type(error)):
         waiting.pop("wake", 0.1)
     assert ({}, False) == (waiting._inside, line.is_open)
@@ -441,12 +441,12 @@ def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
 
 def test_what_is_lent_when_a_server_is_let_go_is_not_kept_when_it_comes_back() -> None:
     mine, pool = Server("default"), Pool()
-    mine._own[pool] = own = Own(pool)
-    mine._at_hand.belong_to(pool, own)
-    lent, borrowed = own.lend(5.0)[0], mine._at_hand.lend(5.0)[0]
-    mine.let_go()
+    mine._own[pool] = own = PrivatePool(pool)
+    mine._cached.belong_to(pool, own)
+    lent, borrowed = own.check_out(5.0)[0], mine._cached.check_out(5.0)[0]
+    mine.close_idle()
     own.release(lent)
-    mine._at_hand.release(borrowed)
+    mine._cached.release(borrowed)
     assert (False, [borrowed]) == (lent.is_open, pool.back)
 
 

@@ -26,7 +26,7 @@ from django_redis_sync.engine.quorum.voting import check, deducted, stretched, u
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
-from django_redis_sync.protocol.scripts import said
+from django_redis_sync.protocol.scripts import arguments_of
 
 KEYS = keys_of("test", "x", None, 7)
 GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
@@ -42,7 +42,7 @@ GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
     ids=lambda step: step.verb,
 )
 def test_an_undo_of_any_step_has_every_argument_in_its_place(step: Run) -> None:
-    given = scripts.said("release", undo(step, 1).argv)
+    given = scripts.arguments_of("release", undo(step, 1).argv)
     expected = {"token": "t", "how": "undo", "tombstone": 1, "mark": "-", "keep": KEYS.keep}
     assert expected == {word: given[word] for word in expected}
 
@@ -446,7 +446,7 @@ def test_a_server_that_did_not_answer_the_ask_is_told_to_undo_what_it_may_have(
 ) -> None:
     five["e"].says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
     assert ["ok"] == run(five, ask(), RELEASE)[1]
-    hows = [said("release", five[alias].told("release")[0]) for alias in "ae"]
+    hows = [arguments_of("release", five[alias].told("release")[0]) for alias in "ae"]
     assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["tombstone"])) for one in hows]
 
 

@@ -27,10 +27,10 @@ from django_redis_sync.engine.renewal import LeaseRenewer, NodeQueue
 from django_redis_sync.engine.server import AsyncServer, async_server_of
 from django_redis_sync.engine.wire import (
     MAX_LABEL,
+    configuration_error,
     pack,
     pack_step,
     read_label,
-    turned_away,
     why,
     write_label,
 )
@@ -104,17 +104,17 @@ def test_of_missing_rights_the_remedy_is_said() -> None:
     [
         (errors.AuthenticationError("odd"), "user or password"),
         (errors.ResponseError("NOAUTH Authentication required."), "user or password"),
-        (errors.AuthorizationError("odd"), "rights"),
-        (errors.ResponseError("NOPERM this user has no permissions"), "rights"),
+        (errors.AuthorizationError("odd"), "permissions"),
+        (errors.ResponseError("NOPERM this user has no permissions"), "permissions"),
         (ssl.SSLError("certificate verify failed"), "TLS"),
         (ssl.SSLEOFError("cut"), ""),
-        (errors.ResponseError("DB index is out of range"), "number of our database"),
+        (errors.ResponseError("DB index is out of range"), "database number"),
         (errors.ConnectionError("refused"), ""),
         (None, ""),
     ],
 )
 def test_a_setting_that_the_server_refuses_is_named(error: Any, said: str) -> None:
-    found = turned_away(error)
+    found = configuration_error(error)
     assert said in found if said else found == ""
 
 
@@ -122,7 +122,7 @@ def test_the_cause_of_an_error_is_looked_at_too() -> None:
     outer = errors.ConnectionError("while connecting")
     outer.__cause__ = errors.ConnectionError("handshake")
     outer.__cause__.__context__ = errors.AuthenticationError("WRONGPASS")
-    assert "password" in turned_away(outer)
+    assert "password" in configuration_error(outer)
 
 
 def test_bytes_that_are_no_text_are_shown_all_the_same() -> None:
@@ -134,7 +134,7 @@ def test_a_command_has_as_long_as_the_caller_says(monkeypatch: pytest.MonkeyPatc
     lent: list[float] = []
 
     class Lender:
-        def lend(self, within: float) -> Any:
+        def check_out(self, within: float) -> Any:
             lent.append(within)
             raise errors.TimeoutError("late")
 
@@ -420,7 +420,7 @@ def test_a_mistake_of_our_own_in_a_renewal_fails_it_and_is_said(
     monkeypatch.setattr(keeping, "server_of", fail)
     steps = [Run("renew", (), (), 1.0)] * 2
     assert ["unanswered"] * 2 == [one.why for one in LeaseRenewer("default")._perform(steps)]  # type: ignore[union-attr]
-    assert ["a renewal on 'default' met an error"] == caplog.messages
+    assert ["a renewal on 'default' failed"] == caplog.messages
     assert "RuntimeError: odd" in caplog.text
 
 

@@ -107,7 +107,7 @@ def test_blocks_that_end_elsewhere_and_cannot_be_told_release_nothing(
     one, other = elsewhere(next, first), elsewhere(next, second)
     elsewhere(list, first)
     assert one.held and other.held, "no block releases the lease of another"
-    assert "several blocks over the same object are open" in caplog.text
+    assert "several blocks with the same object are open" in caplog.text
     gone = [weakref.ref(lease) for lease in (one, other)]
     elsewhere(list, second)
     del first, second, one, other

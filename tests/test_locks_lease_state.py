@@ -80,7 +80,7 @@ def test_a_hard_lease_is_looked_at_when_it_ends() -> None:
     state = state_of(10, renew=False)
     assert 110.0 == state.due
     assert state.next_renewal(105.0) is None
-    assert Lost("its time is over") == state.next_renewal(110.0)
+    assert Lost("it expired") == state.next_renewal(110.0)
 
 
 def test_it_is_given_up_shortly_before_the_server_may_give_it_away() -> None:
@@ -110,7 +110,7 @@ def test_it_is_held_until_its_end_and_not_at_it() -> None:
     assert [0.5, 0.0, 0.0] == [state.remaining(now) for now in (129.5, 130.0, 131.0)]
     assert "the lease of 'n' is no longer held: expired" == str(state.lost_error())
     assert state.next_renewal(130.0) == Lost("it was not renewed in time")
-    assert state_of(30, renew=False).next_renewal(130.0) == Lost("its time is over")
+    assert state_of(30, renew=False).next_renewal(130.0) == Lost("it expired")
 
 
 def test_what_is_lost_is_lost_once() -> None:
@@ -143,8 +143,8 @@ def test_it_is_given_back_once() -> None:
 def test_a_loss_that_only_its_release_found_is_still_to_be_told() -> None:
     state = state_of()
     state.end()
-    assert Lost("the server has it no more") == state.released(False)
-    assert state.lose("the server has it no more")
+    assert Lost("Redis no longer has it") == state.released(False)
+    assert state.lose("Redis no longer has it")
 
 
 # Renewals that overlap
@@ -261,7 +261,7 @@ def test_a_shorter_hard_lease_stays_shorter() -> None:
     assert 104.0 == pytest.approx(state.due, abs=0.01)
     answered(plan, 3, 101.0)
     state.renewed(101.0)
-    assert Lost("its time is over") == state.next_renewal(104.0)
+    assert Lost("it expired") == state.next_renewal(104.0)
 
 
 def test_a_hard_lease_that_could_not_be_made_longer_ends_when_it_would_have() -> None:
@@ -271,7 +271,7 @@ def test_a_hard_lease_that_could_not_be_made_longer_ends_when_it_would_have() ->
     with pytest.raises(Failure):
         plan.throw(Failure(OSError(), 102.0, "final"))
     assert state.next_renewal(105.0) is None
-    assert Lost("its time is over") == state.next_renewal(110.0)
+    assert Lost("it expired") == state.next_renewal(110.0)
 
 
 def test_a_lease_that_is_renewed_for_a_moment_is_kept_up() -> None:

@@ -289,7 +289,8 @@ def test_with_its_release_put_off_to_commit_it_can_be_taken_again(view, transact
 
 @both
 async def test_a_plain_lock_says_that_its_own_caller_holds_it(io, view) -> None:
-    said = rf"\(this {'task' if repr(io) == 'async' else 'thread'} holds it: an RLock may be taken"
+    who = "task" if repr(io) == "async" else "thread"
+    said = rf"\(this {who} holds it, and only an RLock may be taken"
     async with io.entered(Lock("own")):
         for impatient in (Lock("own", blocking=False), Lock("own", blocking_timeout=0.05)):
             with pytest.raises(NotAcquired, match=said):
@@ -312,7 +313,7 @@ async def test_a_plain_lock_says_nothing_of_what_others_hold(io, view) -> None:
 
 @both
 async def test_a_wait_for_ever_for_what_the_caller_holds_is_logged(io, view, caplog) -> None:
-    said = "'own' waits for itself: this {} holds it: an RLock may be taken again"
+    said = "'own' waits for itself: this {} holds it, and only an RLock may be taken again"
     said = said.format("task" if repr(io) == "async" else "thread")
     lease = await io.do(Lock("own"), "acquire")
 

@@ -157,7 +157,7 @@ def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
         lease = Semaphore("api", 1, key="k", using=using).acquire()
         assert lease is not None
         waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire)
-        eventually(lambda: housekeeping._clerks[using or "default"].waiting)  # it knows
+        eventually(lambda: housekeeping._housekeepers[using or "default"].waiting)  # it knows
         if mark == "resize":
             actions.resize("api", None, 2, using)
         else:

@@ -94,7 +94,7 @@ class Twins:
         seconds, _ = raw.time()
         self.start = seconds * 1_000_000
         self.micros = self.start + 86_400_000_000  # nothing expires meanwhile
-        sources = {verb: self._timed(scripts.compose(verb)) for verb in scripts.VERBS}
+        sources = {verb: self._timed(scripts.compose(verb)) for verb in scripts.NAME_SCRIPTS}
         self.ours, self.theirs = Scripts(sources), sources
         self.frozen: Any = ()
 

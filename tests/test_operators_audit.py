@@ -129,8 +129,8 @@ def test_a_policy_s_acts_are_its_keys_too() -> None:
 
 
 def test_a_name_without_acts_says_so() -> None:
-    assert "No operator did anything to it.\n" == locks("log", "a")
-    assert "No operator did anything.\n" == locks("log")
+    assert "No operator has acted on this name.\n" == locks("log", "a")
+    assert "No operator has acted.\n" == locks("log")
 
 
 def test_the_record_is_bounded_and_outlives_the_names(

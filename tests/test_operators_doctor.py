@@ -202,7 +202,7 @@ def test_a_command_that_is_disabled_is_told_from_one_that_is_not_allowed(start: 
     start(rename_command=["BLPOP", '""'])
     found = examine()["acl"]
     assert ("error", "Denied: BLPOP.") == (found.level, found.detail)
-    assert found.remedy.startswith("Not there at all: BLPOP.")
+    assert found.remedy.startswith("The server has no BLPOP.")
 
 
 def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> None:

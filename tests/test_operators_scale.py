@@ -224,7 +224,7 @@ def test_the_sums_tell_who_hogs_and_who_was_refused_among_all_keys(admin: Client
         rows = [line for line in lines if line.startswith("api@")]
         assert rows[0].startswith(f"api@{HOG} ")
         assert any(f"rejected {REFUSED}" in line for line in lines)
-        assert any("Sums are 10 s old at most." in line for line in lines)
+        assert any("The counts are at most 10 s old." in line for line in lines)
         first = admin.get(f"{LIST}api/live/?o={order}").content.decode()
         keys = re.findall(r'id="row-(api@[^"]+|api_40[^"]+)"', first)
         assert HOG in keys[0]

@@ -100,7 +100,7 @@ def test_the_oldest_holder_is_first_among_very_many_names(
 ) -> None:
     text = locks("status", "--sort", "oldest", "--top", "3")
     assert "old" == text.splitlines()[1].split()[0]
-    assert "In order of an index of holders" in text
+    assert "The order is that of an index of holders" in text
 
 
 @pytest.mark.usefixtures("quick")
@@ -146,7 +146,7 @@ def test_the_doctor_finds_a_permanent_holder_beyond_the_recent_names(old: Any, c
 def test_the_doctor_says_ok_only_of_what_it_looked_at_in_full(crowd: None) -> None:
     found = findings()
     assert "part" == found["limits"].level
-    assert "30 of 150 names were looked at" in found["limits"].detail
+    assert "30 of 150 names were checked" in found["limits"].detail
     assert ("ok", "ok") == (found["permanent"].level, found["marks"].level)
 
 

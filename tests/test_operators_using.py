@@ -135,7 +135,7 @@ def test_the_command_acts_and_reads_there(second: None, raw: redis.Redis, settin
     assert "a deploy" in command("log", "nightly", **OTHER)
     assert "Cleared 1." in command("clear", "nightly", "--no-input", "--reason", "stuck", **OTHER)
     assert ("clear", "stuck") == ((act := actions.acts(**OTHER)[0]).what, act.reason)
-    with pytest.raises(CommandError, match="Nothing is known of nightly"):
+    with pytest.raises(CommandError, match="Unknown name: nightly"):
         command("status", "nightly")
     assert untouched(raw, settings)
 
@@ -170,7 +170,7 @@ def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: 
             assert command(*words, **OTHER)
         with pytest.raises(CommandError, match="exports"):
             command("status", "export", **OTHER)  # says what is near
-        with pytest.raises(CommandError, match="As a glob it takes --pattern"):
+        with pytest.raises(CommandError, match="To use it as a glob, add --pattern"):
             command("clear", "night*", **OTHER)
         command("doctor", **OTHER)
 

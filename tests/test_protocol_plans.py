@@ -75,7 +75,7 @@ class Hand:
 
 
 def named(step: Run) -> dict[str, Any]:
-    said = scripts.said(step.verb, step.argv)
+    said = scripts.arguments_of(step.verb, step.argv)
     return {"verb": step.verb, **{n: int(v) if n in _WHOLE else v for n, v in said.items()}}
 
 
@@ -603,7 +603,7 @@ def test_a_permanent_lease_is_confirmed_before_it_is_believed(desk: Desk, handed
     )
     given = hand.answer("ok", "inf", sent=101).result
 
-    assert (math.inf, math.inf, "") == (given.until, given.ends, given.refused)
+    assert (math.inf, math.inf, "") == (given.until, given.ends, given.rejected)
 
 
 def test_a_permanent_lease_that_was_lost_is_asked_for_anew(desk: Desk) -> None:

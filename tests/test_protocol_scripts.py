@@ -1209,7 +1209,7 @@ def words_of(verb: str) -> set[str]:
     return {re.split(r"[\s\[(]", part.strip())[0] for part in returns[1].split("|")}
 
 
-@pytest.mark.parametrize("verb", sorted({*scripts.VERBS, "tally"} - {"inspect"}))
+@pytest.mark.parametrize("verb", sorted({*scripts.NAME_SCRIPTS, "statistics"} - {"inspect"}))
 def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
     code = scripts.with_functions(scripts.read(verb))
     said = r"^ *(?:if .* then )?(?:return|reply =|return .* (?:and|or)) "
@@ -1219,7 +1219,7 @@ def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
     assert words_of(verb) == found - {"inf"}
 
 
-@pytest.mark.parametrize("verb", [*scripts.VERBS, "tally"])
+@pytest.mark.parametrize("verb", [*scripts.NAME_SCRIPTS, "statistics"])
 def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
     text = scripts.read(verb)
     first = scripts.with_functions(text).splitlines()[0]
@@ -1228,7 +1228,7 @@ def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
     assert [*named] == [n if t == "_" else t for n, t in zip(named, taken, strict=True)]
 
 
-@pytest.mark.parametrize("verb", scripts.VERBS)
+@pytest.mark.parametrize("verb", scripts.NAME_SCRIPTS)
 def test_a_head_names_every_key_of_its_verb(verb: str) -> None:
     assert ("leases", "never") == scripts.script(verb).keys
     assert ("p:{n}:leases", "p:{n}:never") == keys_of("p", "n").declared
@@ -1238,7 +1238,9 @@ def test_what_is_on_no_name_has_keys_of_its_own() -> None:
     assert ("marks",) == scripts.script("marks").keys == (marks_key("p").partition(":")[2],)
     parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
     assert ["shares", "sketch", "sums"] == parts
-    assert ("shares", "sketch", "stats") == scripts.script("tally").keys  # sums are read as stats
+    assert ("shares", "sketch", "stats") == scripts.script(
+        "statistics"
+    ).keys  # sums are read as stats
 
 
 def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
@@ -1248,7 +1250,7 @@ def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
         if isinstance(step, plans.Run):
             script = scripts.script(step.verb)
             assert len(script.keys) == len(step.keys)
-            steps.append({"verb": step.verb, **scripts.said(step.verb, step.argv)})
+            steps.append({"verb": step.verb, **scripts.arguments_of(step.verb, step.argv)})
         if reply is None:
             break
         try:

@@ -340,7 +340,7 @@ SEEDS = {"a newcomer passes the parked ones of its share": range(61, 62)}
 
 DEFECTS = {
     "the share's limit is not looked at on entry": {
-        "local fitting, last = share_fits(held, many, bound), nil": (
+        "local fitting, last = share_fits(held, permits, bound), nil": (
             "local fitting, last = true, nil"
         )
     },

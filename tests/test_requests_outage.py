@@ -138,8 +138,8 @@ def test_local_queue_is_served_in_order_and_bounded(no_server, asgi: bool, setti
         eventually(lambda number=number: local_limiter.waiting(KEY) == number)
     rejected: list[tuple[str, int]] = []
 
-    def note(refusal, **said) -> None:
-        rejected.append((refusal.reason, refusal.waiting))
+    def note(rejection, **said) -> None:
+        rejected.append((rejection.reason, rejection.waiting))
 
     acquire_rejected.connect(note)
     try:
@@ -247,7 +247,9 @@ def test_outage_is_reported_once_however_many_permits_are_held(server, caplog) -
     assert [200] * 6 == [visit.end() for visit in staying]
     said = [r.getMessage() for r in caplog.records if r.name == "django_redis_sync"]
     lines = [line for line in said if "'default'" in line or "'one'" in line]
-    lost = [line for line in lines if "is lost" in line]  # the server came back with nothing
+    lost = [
+        line for line in lines if "lost its permit" in line
+    ]  # the server came back with nothing
     told = ("is down", "could not be renewed", "are renewed again", "is available again")
     assert [1, 1, 1, 1] == [sum(words in line for line in lines) for words in told]
     assert 4 + len(lost) == len(lines)

@@ -143,7 +143,7 @@ def anywhere(request: Any, site: Site, settings: Any) -> Site:
 
 
 def reasons(rejections: list[dict[str, Any]]) -> list[str]:
-    return [said["refusal"].reason for said in rejections]
+    return [said["rejection"].reason for said in rejections]
 
 
 # Both bounds

@@ -19,15 +19,15 @@ from django.test import RequestFactory
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, Unavailable, semaphore_required
-from django_redis_sync.engine.wire import turned_away
+from django_redis_sync.engine.wire import configuration_error
 from django_redis_sync.limits import breaker as breakers
 from django_redis_sync.limits.breaker import breaker
 from django_redis_sync.operators import doctor
 from tests.behaviour.both import eventually
 from tests.settings import PREFIX
 
-PASSWORD, RIGHTS = "for our user or password", "for the rights of our user"
-TLS, DATABASE = "for our TLS settings, or by its certificate", "for the number of our database"
+PASSWORD, RIGHTS = "wrong user or password", "missing permissions of the user"
+TLS, DATABASE = "wrong TLS settings or certificate", "wrong database number"
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_rejected_client_is_logged_with_its_cause_and_on_outage_decides(
 ) -> None:
     assert [True] * 3 == [enters(asgi) for _ in range(3)]
     (line,) = errors()
-    assert f"'default' rejects us, {why}: " in line
+    assert f"'default' is misconfigured ({why}): " in line
     assert "locks doctor" in line and "is down" not in line
     assert (
         "right@" not in line and "wrong" not in line.partition(": ")[2].partition("This outage")[0]
@@ -138,7 +138,7 @@ def test_rejected_client_is_logged_with_its_cause_and_on_outage_decides(
 def test_lock_raises_unavailable_with_the_cause_if_redis_rejects_us(why: str) -> None:
     with pytest.raises(Unavailable) as caught:
         Lock("one").acquire()
-    assert why == turned_away(caught.value)
+    assert why == configuration_error(caught.value)
 
 
 def test_doctor_names_the_cause_if_redis_rejects_us(why: str) -> None:
@@ -162,7 +162,7 @@ def test_rejected_client_is_logged_again_until_the_settings_are_corrected(
     assert enters()
     eventually(lambda: len(errors()) >= 3, 10)
     monkeypatch.setattr(breakers, "REMINDER_INTERVAL", 300.0)
-    assert all("rejects us" in line for line in errors())
+    assert all("is misconfigured" in line for line in errors())
     with redis.Redis.from_url(guarded.url) as client:
         client.config_set("requirepass", "wrong")
     eventually(lambda: enters() and not breaker("default").down, 10)
@@ -180,7 +180,7 @@ def test_outage_that_ends_with_a_rejected_client_is_logged_as_such(
     assert enters()
     server.config["requirepass"] = "new"  # from its first answer on: a probe that got in stays in
     server.restart()
-    eventually(lambda: enters() and any("rejects us" in line for line in errors()), 10)
+    eventually(lambda: enters() and any("is misconfigured" in line for line in errors()), 10)
     assert "is down" in errors()[0]
 
 
@@ -193,8 +193,8 @@ def test_error_that_ends_by_itself_is_an_outage() -> None:
         redis.ResponseError("NOREPLICAS Not enough good replicas to write."),
         ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
     ):
-        assert "" == turned_away(error)
-    assert "" == turned_away(None)
+        assert "" == configuration_error(error)
+    assert "" == configuration_error(None)
 
 
 def test_acl_for_another_prefix_is_logged_as_missing_rights(settings, new_server, errors) -> None:

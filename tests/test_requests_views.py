@@ -934,7 +934,7 @@ def rejected():
     reasons = []
 
     def receiver(**said):
-        reasons.append(said["refusal"].reason)
+        reasons.append(said["rejection"].reason)
 
     acquire_rejected.connect(receiver)
     yield reasons

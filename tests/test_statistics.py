@@ -143,7 +143,7 @@ def test_what_is_not_counted_by_name_is_not_summed_up(raw: redis.Redis) -> None:
     with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "STATS": False}):
         with Semaphore("api", 1, key="k"):
             time.sleep(0.5)
-        assert not renewer("default").housekeeper.tally.events
+        assert not renewer("default").housekeeper.statistics.events
     assert not raw.exists(SHARES, SKETCH, COUNTS)
 
 
@@ -156,7 +156,7 @@ def test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory(
         type(server_of("default")),
         "many",
         lambda self, steps: (
-            wrote.extend(s for s in steps if s.verb == "tally") or many(self, steps)
+            wrote.extend(s for s in steps if s.verb == "statistics") or many(self, steps)
         ),
     )
     held = Semaphore("api", 1, key="hog").acquire()
@@ -178,7 +178,7 @@ def tallied(counts: Counter[str], rest: int = 0) -> None:
     """Refusals of keys, as one process writes them."""
     said = json.dumps({key: str(n) for key, n in counts.items()})
     argv = ("process", "", 30_000, "{}", "{}", said, rest, 60, 0)
-    server_of("default").run(Run("tally", (SHARES, SKETCH, COUNTS), argv, 5.0))
+    server_of("default").run(Run("statistics", (SHARES, SKETCH, COUNTS), argv, 5.0))
 
 
 @pytest.mark.usefixtures("raw")

@@ -197,7 +197,7 @@ def test_filled_fails_for_a_request_that_nothing_limits(asked, said, clean_redis
 
 
 def test_filled_says_when_it_cannot(clean_redis) -> None:
-    with Lock("one"), pytest.raises(AssertionError, match="permits are taken"), filled("one", 1):
+    with Lock("one"), pytest.raises(AssertionError, match="permits are in use"), filled("one", 1):
         pass
 
 
@@ -299,13 +299,13 @@ def test_statistics_are_not_kept_without_redis(clean_redis, caplog) -> None:
     with without_redis():
         with Lock("x"):
             pass
-        assert housekeeper.tally.events
+        assert housekeeper.statistics.events
         housekeeper._turn()
-        housekeeper.tally.hurry()
+        housekeeper.statistics.hurry()
         housekeeper._turn()
         with Lock("x"):
             pass
-    assert not housekeeper.tally.events
+    assert not housekeeper.statistics.events
     assert [] == caplog.messages
 
 
@@ -425,7 +425,7 @@ def test_the_limit_of_a_share_holds_without_redis(no_redis) -> None:
     first = Semaphore("x", 2, share="a", share_limit=1, blocking=False).acquire()
     assert first and not Semaphore("x", 2, share="a", share_limit=1, blocking=False).acquire()
     got = Semaphore("x", 2, share="a", share_limit=1, blocking=False)._take()
-    assert "all permits of its share are taken" == str(got)
+    assert "all permits of the share are in use" == str(got)
     waiting = Semaphore("x", 2, share="a", share_limit=1)
     with ThreadPoolExecutor(1) as thread:
         later = thread.submit(waiting.acquire, True, 30)

@@ -240,17 +240,17 @@ async def test_an_exhausted_plain_pool_holds_nobody_up(io, private, alias) -> No
 
 def test_an_older_pool_that_is_exhausted_only_says_so_in_words(private, alias) -> None:
     pool = caches[alias(private.url)].client.get_client().connection_pool
-    hand, own = pools.CachedConnections(), pools.Own(pool)
+    hand, own = pools.CachedConnections(), pools.PrivatePool(pool)
     hand.belong_to(pool, own)
 
     def none() -> Any:
         raise errors.ConnectionError("Too many connections")
 
     object.__setattr__(hand, "pool", type("Full", (), {"get_connection": staticmethod(none)})())
-    connection, _ = hand.lend(5)
+    connection, _ = hand.check_out(5)
     assert connection.is_connected if hasattr(connection, "is_connected") else connection._sock
     hand.release(connection)
-    own.let_go()
+    own.close_idle()
 
 
 def test_an_async_pool_that_waits_takes_no_call_beyond_its_budget(
@@ -315,7 +315,7 @@ async def test_without_threads_every_call_still_ends_within_its_budget(
 def test_waiters_beyond_the_limit_poll(private, alias, monkeypatch) -> None:
     pool = caches[alias(private.url)].client.get_client().connection_pool
     monkeypatch.setattr(pools, "MAX_WAITING", 0)
-    waiting = pools.Waiting(pools.Own(pool))
+    waiting = pools.BlockingPool(pools.PrivatePool(pool))
     with pytest.raises(pools.Exhausted):
         waiting.pop("nothing", 0.05)
     monkeypatch.setattr(pools, "MAX_WAITING", 1)

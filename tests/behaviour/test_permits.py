@@ -126,7 +126,7 @@ async def test_a_refused_try_leaves_nothing(io, view) -> None:
 @both
 async def test_a_with_block_that_gets_nothing_says_why(io) -> None:
     async with io.entered(Lock("why")):
-        with pytest.raises(NotAcquired, match=r"'why'.* all permits are taken") as caught:
+        with pytest.raises(NotAcquired, match=r"'why'.* all permits are in use") as caught:
             async with io.entered(Lock("why", blocking=False)):
                 pytest.fail("two are in")
         assert (caught.value.reason, caught.value.lock_name) == ("full", "why")
@@ -456,7 +456,7 @@ async def test_a_dropped_lease_is_not_renewed_and_a_warning_says_so(io, view, ca
     await io.do(Lock("dropped", timeout=0.6, renew=True), "acquire")
     gc.collect()
     await until(io, lambda: view("dropped").holding == 0)
-    await until(io, lambda: "'dropped' was dropped without a release" in caplog.text)
+    await until(io, lambda: "'dropped' was garbage-collected without being released" in caplog.text)
 
 
 # Handing a lease to somebody else

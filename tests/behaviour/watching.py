@@ -135,7 +135,7 @@ def sent() -> Iterator[Counted]:
     """What this thread and its event loop send during the block, to whatever server: nothing of
     what the process does in the background. The server knows the scripts by then."""
     with redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]) as client:
-        for verb in scripts.VERBS:
+        for verb in scripts.NAME_SCRIPTS:
             client.script_load(scripts.script(verb).source)
     seen, mine, names = Counted(), threading.get_ident(), Counter[str]()
 

@@ -273,7 +273,7 @@ DEFECTS = [
         "a waiter is given up before it was to ask again",
         "asked in time and had lost its place",
         (_NOW, _NOW, _SOON),
-        {"told + PATIENCE": "told - PATIENCE"},
+        {"delay + PATIENCE": "delay - PATIENCE"},
     ),
     Defect(
         "a waiter has no deadline until it asks again",
@@ -285,7 +285,7 @@ DEFECTS = [
         "a pause goes with the last lease",
         "expires, and with it what was to last",
         (_NOW, _SOON),
-        {"    latest = math.max(latest, pause_ends(marks[2]))\n": ""},
+        {"    latest = math.max(latest, pause_ends(own[2]))\n": ""},
         operations=(("pause", ""),),
     ),
     Defect(
@@ -328,7 +328,9 @@ DEFECTS = [
         "a packed lease is renewed when it is over",
         "renew said yes to .1, whose lease was over",
         (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
-        {"or over <= name.now or last ~= tonumber(fence) then": "or last ~= tonumber(fence) then"},
+        {
+            "or lease_ends <= name.now or last ~= tonumber(fence)": "or last ~= tonumber(fence)",
+        },
         kinds="delay pause",
     ),
     Defect(
@@ -358,7 +360,7 @@ DEFECTS = [
         "a newcomer gets in above the limit of its share",
         "granted over the limit of its share",
         (_OF_A, _OF_A),
-        {"fitting, last = share_fits(held, many, bound), nil": "fitting, last = true, nil"},
+        {"fitting, last = share_fits(held, permits, bound), nil": "fitting, last = true, nil"},
     ),
     Defect(
         "a share that gives back calls nobody up",

@@ -74,8 +74,8 @@ PLANTS = [
     ),
     Plant(
         "a minority's grants stay",
-        "        await self._undo(step, held, votes)\n        reply = self._refused(votes, how)",
-        "        reply = self._refused(votes, how)",
+        "        await self._undo(step, held, votes)\n        reply = self._rejection(votes, how)",
+        "        reply = self._rejection(votes, how)",
         "test_engine_quorum.py",
     ),
     Plant(

@@ -43,7 +43,7 @@ PLANTS = [
     ),
     Plant(
         "a misspelled name is filled",
-        "    _refuse_misspelled(name)\n",
+        "    _check_spelling(name)\n",
         "",
         "test_locks_messages.py",
     ),

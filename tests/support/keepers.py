@@ -15,11 +15,13 @@ from django_redis_sync.protocol.keys import display
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A keeper whose clerk has noted no name yet, and that notes none after the test."""
-    for each in housekeeping._clerks.values():  # what earlier tests left to write is not this one's
+    for (
+        each
+    ) in housekeeping._housekeepers.values():  # what earlier tests left to write is not this one's
         each.forget()
     mine: dict[str, housekeeping.Housekeeper] = {}
     monkeypatch.setattr(renewal, "_renewers", {})
-    monkeypatch.setattr(housekeeping, "_clerks", mine)
+    monkeypatch.setattr(housekeeping, "_housekeepers", mine)
     yield
     for each in mine.values():
         each.forget()

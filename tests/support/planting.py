@@ -26,7 +26,7 @@ def all_planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[st
             text = text.replace(anchor, other)
         return text
 
-    texts = {verb: planted(verb, change, constants) for verb in scripts.VERBS}
+    texts = {verb: planted(verb, change, constants) for verb in scripts.NAME_SCRIPTS}
     if lost:
         raise LookupError(f"no verb holds {sorted(lost)}")
     return texts
