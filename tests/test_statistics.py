@@ -231,10 +231,10 @@ def test_group_leaves_the_index_a_day_after_its_last_event(raw: redis.Redis) -> 
 def test_gauge_of_a_long_hold_is_written_again_before_it_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(statistics, "LIFE", 3.0)
+    monkeypatch.setattr(statistics, "LIFE", 4.0)
     with Semaphore("api", 1, key="k"):
         eventually(lambda: figures().in_use == 1)
-        time.sleep(2 * statistics.LIFE)
+        time.sleep(1.5 * statistics.LIFE)
         assert figures().in_use == 1
 
 
