@@ -33,7 +33,8 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
     (tmp_path / "quick_settings.py").write_text(
         "from tests.settings import *\n"
         f"REDIS_SYNC = {{**REDIS_SYNC, 'TIMEOUT': {LEASE}, "
-        "'SEMAPHORES': {'named': {'limit': 2}}}\n"
+        "'SEMAPHORES': {'named': {'limit': 2}, "
+        f"'with-timeout': {{'limit': 1, 'timeout': {LEASE}}}}}}}\n"
     )
     env = {
         **os.environ,
@@ -113,11 +114,12 @@ def test_several_may_run_when_the_limit_allows(run: Run) -> None:
         assert ended(run("named", "--wait", "0", "--", "true"))[0] == 0
 
 
-def test_it_renews_for_as_long_as_the_command_runs(run: Run) -> None:
-    process = run("job", "--", "sleep", str(2.5 * LEASE))
-    eventually(lambda: taken("job"))
+@pytest.mark.parametrize("name", ["job", "with-timeout"])
+def test_run_renews_for_as_long_as_the_command_runs(run: Run, name: str) -> None:
+    process = run(name, "--", "sleep", str(2.5 * LEASE))
+    eventually(lambda: taken(name))
     start, last = time.monotonic(), 0.0
-    while taken("job"):
+    while taken(name):
         last = time.monotonic() - start
         time.sleep(0.05)
     assert last > 2 * LEASE  # without a gap
