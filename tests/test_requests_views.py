@@ -6,7 +6,6 @@ import gc
 import logging
 import re
 import socket
-import threading
 import time
 import weakref
 
@@ -39,6 +38,7 @@ from django_redis_sync.signals import lease_lost
 from tests.behaviour.both import eventually
 from tests.request_site import gate
 from tests.request_site.views import Mixed
+from tests.request_site.visit import Visit
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 REQUESTS = RequestFactory()
@@ -871,34 +871,6 @@ def test_shadow_mode_counts_all_requests_inside() -> None:
 
 
 # Waiting
-
-
-class Visit:
-    """A request in its own thread. It stays inside its view until `end()`."""
-
-    def __init__(self, asgi: bool = False, name: str = "one", **options) -> None:
-        self.inside, self.leave = threading.Event(), threading.Event()
-        decorate = semaphore_required(name, **{"limit": 1, **options})
-
-        def body(request) -> HttpResponse:
-            self.inside.set()
-            self.leave.wait(20)
-            return HttpResponse()
-
-        async def abody(request) -> HttpResponse:
-            return await asyncio.to_thread(body, request)
-
-        self.view = async_to_sync(decorate(abody)) if asgi else decorate(body)
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        self.status = self.view(REQUESTS.get("/")).status_code
-
-    def end(self) -> int:
-        self.leave.set()
-        self.thread.join(20)
-        return self.status
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])

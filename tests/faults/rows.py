@@ -390,12 +390,12 @@ FAULTS: dict[int, Row] = {
         at(
             OUTAGE,
             "test_outage_under_load_neither_lifts_the_limit_nor_delays_requests",
-            "test_outage_is_reported_once_however_many_permits_are_held",
+            "test_outage_is_logged_once_when_many_permits_are_held",
             "test_success_from_before_the_failure_does_not_end_the_outage",
-            "test_answered_probe_lets_one_request_try",
-            "test_no_request_asks_a_server_that_is_known_to_be_down",
-            "test_open_lets_all_in_and_closed_none",
-            "test_local_keeps_the_limit_in_this_process",
+            "test_answered_probe_allows_one_trial",
+            "test_requests_do_not_ask_a_server_that_is_known_to_be_down",
+            "test_on_outage_open_admits_all_requests_and_closed_rejects_all",
+            "test_on_outage_local_enforces_the_limit_in_this_process",
         ),
     ),
     40: Row(
