@@ -390,12 +390,12 @@ FAULTS: dict[int, Row] = {
         at(
             OUTAGE,
             "test_outage_under_load_neither_lifts_the_limit_nor_delays_requests",
-            "test_outage_is_reported_once_however_many_permits_are_held",
+            "test_outage_is_logged_once_when_many_permits_are_held",
             "test_success_from_before_the_failure_does_not_end_the_outage",
-            "test_answered_probe_lets_one_request_try",
-            "test_no_request_asks_a_server_that_is_known_to_be_down",
-            "test_open_lets_all_in_and_closed_none",
-            "test_local_keeps_the_limit_in_this_process",
+            "test_answered_probe_allows_one_trial",
+            "test_requests_do_not_ask_a_server_that_is_known_to_be_down",
+            "test_on_outage_open_admits_all_requests_and_closed_rejects_all",
+            "test_on_outage_local_enforces_the_limit_in_this_process",
         ),
     ),
     40: Row(
@@ -405,7 +405,7 @@ FAULTS: dict[int, Row] = {
         (
             *at(SITES, "test_a_stream_holds_its_permit_until_the_last_byte_left"),
             *at(SITES, "test_a_client_that_left_after_the_first_byte_frees_its_permit"),
-            *at(VIEWS, "test_a_response_that_another_middleware_drops_gives_its_permit_back"),
+            *at(VIEWS, "test_permit_is_released_when_another_middleware_drops_the_response"),
             *at("test_requests_response", "test_response_that_is_collected_is_renewed_no_more"),
         ),
     ),
@@ -703,8 +703,8 @@ INPUT: dict[str, Row] = {
         (
             *at("test_locks_synchronized", "test_what_it_is_not_for_is_refused"),
             *at("test_locks_synchronized", "test_methods_class_methods_and_static_methods"),
-            *at(VIEWS, "test_what_is_no_view_is_a_type_error"),
-            *at(VIEWS, "test_without_a_name_the_semaphore_is_named_after_the_view"),
+            *at(VIEWS, "test_decorator_on_anything_but_a_view_raises_type_error"),
+            *at(VIEWS, "test_unnamed_semaphore_is_named_after_its_view"),
         ),
     ),
     "limits that disagree": Row(
@@ -789,7 +789,7 @@ INPUT: dict[str, Row] = {
         "many names, and refusals",
         (
             *at(SCRIPTS, "test_statistics_expire"),
-            *at(VIEWS, "test_only_so_many_keys_of_a_process_leave_statistics"),
+            *at(VIEWS, "test_process_writes_statistics_for_a_bounded_number_of_keys"),
             *at(SCRIPTS, "test_released_name_has_one_key_that_expires"),
             *at("test_operators_status", "test_names_of_yesterday_and_too_many_are_dropped"),
         ),
@@ -819,7 +819,7 @@ INPUT: dict[str, Row] = {
         "body of a 503 or 429",
         "no names of holders, hosts or tokens",
         "both, in each form",
-        at(VIEWS, "test_a_refusal_tells_nothing_of_holders_hosts_or_tokens"),
+        at(VIEWS, "test_rejection_contains_no_token_hostname_or_fence"),
     ),
     "password": Row(
         "password in a Redis URL",
