@@ -234,7 +234,6 @@ def test_a_lease_is_asked_for_in_whole_milliseconds() -> None:
 
 
 def test_a_lost_reply_is_asked_for_again_with_the_same_token(desk: Desk) -> None:
-    """Rule 9."""
     hand = desk.acquire()
     first = hand.step
     hand.fail("unanswered", 101)
@@ -442,7 +441,6 @@ def test_a_message_is_believed_until_the_claim_deadline(desk: Desk) -> None:
 
 
 def test_a_late_message_is_not_believed(desk: Desk) -> None:
-    """Rule 2."""
     hand = desk.waiting(lease=60.0, channel="c")
     hand.element(f"{FENCE} {S1} {FIRST * 1000:.0f}", at=100 + CLAIM)
 
@@ -505,7 +503,6 @@ def test_permits_that_came_at_the_last_moment_are_kept(desk: Desk) -> None:
 
 
 def test_giving_up_after_a_lost_reply_buries(desk: Desk) -> None:
-    """Rule 6."""
     hand = desk.acquire(give_up_at=101, attempt=5.0).fail("unanswered", 100.5)
     hand.answer("wait", str(S1), 1000, 0, sent=100.5).element(None, 101)
     assert ("giveup", 1) == (hand.said["how"], hand.said["tombstone"])
@@ -590,7 +587,6 @@ def test_a_plan_that_nobody_carries_on_leaves_its_undo_for_later(desk: Desk) -> 
 
 @pytest.mark.parametrize("handed", [False, True], ids=["at once", "handed over"])
 def test_a_permanent_lease_is_confirmed_before_it_is_believed(desk: Desk, handed: bool) -> None:
-    """Rule 14."""
     first = f"{FIRST * 1000:.0f}"
     if handed:
         hand = desk.waiting(lease=math.inf).element(f"{FENCE} {S1} {first}", 100.1)
@@ -655,7 +651,6 @@ def test_a_release_keeps_the_permits_for_min_hold() -> None:
 
 
 def test_a_release_after_an_unanswered_acquire_buries() -> None:
-    """Rule 6."""
     assert 1 == release(grant(unanswered=True)).said["tombstone"]
 
 

@@ -713,7 +713,7 @@ INPUT: dict[str, Row] = {
         "both",
         (
             *at(PERMITS, "test_the_callers_limit_rules_and_nobody_is_thrown_out"),
-            *at(SCRIPTS, "test_callers_that_disagree_on_the_limit_are_noted"),
+            *at(SCRIPTS, "test_acquire_stores_the_limit_of_a_conflicting_caller"),
             *at(
                 "test_operators_actions",
                 "test_resize_rules_above_the_callers_and_throws_nobody_out",
@@ -726,7 +726,7 @@ INPUT: dict[str, Row] = {
         "values of each kind under each key; garbage in our own",
         (
             *at(OLD, "test_another_programs_value_is_named_and_left_alone"),
-            *at(SCRIPTS, "test_a_foreign_value_is_neither_used_nor_deleted"),
+            *at(SCRIPTS, "test_foreign_value_is_neither_used_nor_deleted"),
             *at(GARBAGE, "test_keys_of_another_kind_are_named_and_left_alone"),
             *at(GARBAGE, "test_inspection_of_garbage", "test_a_registry_of_garbage"),
         ),
@@ -790,7 +790,7 @@ INPUT: dict[str, Row] = {
         (
             *at(SCRIPTS, "test_statistics_expire"),
             *at(VIEWS, "test_only_so_many_keys_of_a_process_leave_statistics"),
-            *at(SCRIPTS, "test_nothing_is_left_when_everything_has_ended"),
+            *at(SCRIPTS, "test_released_name_has_one_key_that_expires"),
             *at("test_operators_status", "test_names_of_yesterday_and_too_many_are_dropped"),
         ),
     ),
