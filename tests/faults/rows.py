@@ -230,7 +230,7 @@ FAULTS: dict[int, Row] = {
             *at(HERE, "test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict"),
             *at(
                 "test_operators_doctor",
-                "test_doctor_judges_a_server_by_what_it_says",
+                "test_doctor_rates_the_facts_of_a_server",
             ),
         ),
         "no system check says so: checks never open a connection",
@@ -260,7 +260,7 @@ FAULTS: dict[int, Row] = {
                 "test_a_refused_command_is_named",
                 "test_a_refused_command_in_a_script_is_named",
             ),
-            *at("test_operators_doctor", "test_a_command_that_is_not_allowed_is_named"),
+            *at("test_operators_doctor", "test_doctor_lists_a_denied_command"),
         ),
     ),
     26: Row(
