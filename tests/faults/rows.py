@@ -716,7 +716,7 @@ INPUT: dict[str, Row] = {
             *at(SCRIPTS, "test_acquire_stores_the_limit_of_a_conflicting_caller"),
             *at(
                 "test_operators_actions",
-                "test_resize_rules_above_the_callers_and_throws_nobody_out",
+                "test_resize_overrides_the_limit_of_callers_and_keeps_the_holders",
             ),
         ),
     ),
@@ -779,7 +779,7 @@ INPUT: dict[str, Row] = {
             *at(ACT, "test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place"),
             *at(
                 "test_operators_actions",
-                "test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer",
+                "test_clear_removes_only_the_shown_holder_not_a_newcomer",
             ),
         ),
     ),
