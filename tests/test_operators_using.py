@@ -157,7 +157,7 @@ def test_queries_work_when_the_default_alias_is_down(default_down: None, setting
     with keys[0], keys[1], Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "exports@8", "nightly", **OTHER))
         actions.pause("exports", "7", **OTHER)
-        for order in ("name", "recent", "waiting", "refused", "-oldest", "-name"):
+        for order in ("name", "recent", "waiting", "rejected", "-oldest", "-name"):
             for more in ({}, {"query": "e"}, {"policy": "exports"}):
                 found, unread = Selection(order, **more, **OTHER).read(0, 9)
                 assert found and not unread
