@@ -791,7 +791,7 @@ INPUT: dict[str, Row] = {
             *at(SCRIPTS, "test_statistics_expire"),
             *at(VIEWS, "test_only_so_many_keys_of_a_process_leave_statistics"),
             *at(SCRIPTS, "test_released_name_has_one_key_that_expires"),
-            *at("test_operators_status", "test_names_of_yesterday_and_too_many_are_dropped"),
+            *at("test_operators_status", "test_registry_drops_names_that_are_old_or_too_many"),
         ),
     ),
     "X-Forwarded-For": Row(
@@ -827,7 +827,7 @@ INPUT: dict[str, Row] = {
         "a wrong one, and a server that is down",
         (
             *at(OLD, "test_a_wrong_password_is_no_secret_told"),
-            *at("test_operators_status", "test_redis_down_is_unavailable_and_shows_no_password"),
+            *at("test_operators_status", "test_unavailable_does_not_contain_the_password"),
         ),
     ),
     "metadata": Row(
