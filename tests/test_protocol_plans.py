@@ -615,9 +615,7 @@ def test_acquire_starts_over_when_a_permanent_lease_was_lost(client: Client) -> 
     assert ("acquire", "t2") == (run.args["verb"], run.args["token"])
 
 
-def test_renewal_to_a_permanent_lease_is_repeated_when_its_reply_is_lost(
-    client: Client,
-) -> None:
+def test_renewal_to_a_permanent_lease_is_repeated_when_its_reply_is_lost(client: Client) -> None:
     run = client.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
     run.fail("unanswered", 101.0)
     assert math.inf == run.answer("ok", "inf", sent=101).result.until

@@ -230,7 +230,7 @@ FAULTS: dict[int, Row] = {
             *at(HERE, "test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict"),
             *at(
                 "test_operators_doctor",
-                "test_doctor_judges_a_server_by_what_it_says",
+                "test_doctor_rates_the_facts_of_a_server",
             ),
         ),
         "no system check says so: checks never open a connection",
@@ -260,7 +260,7 @@ FAULTS: dict[int, Row] = {
                 "test_a_refused_command_is_named",
                 "test_a_refused_command_in_a_script_is_named",
             ),
-            *at("test_operators_doctor", "test_a_command_that_is_not_allowed_is_named"),
+            *at("test_operators_doctor", "test_doctor_lists_a_denied_command"),
         ),
     ),
     26: Row(
@@ -716,7 +716,7 @@ INPUT: dict[str, Row] = {
             *at(SCRIPTS, "test_acquire_stores_the_limit_of_a_conflicting_caller"),
             *at(
                 "test_operators_actions",
-                "test_resize_rules_above_the_callers_and_throws_nobody_out",
+                "test_resize_overrides_the_limit_of_callers_and_keeps_the_holders",
             ),
         ),
     ),
@@ -779,7 +779,7 @@ INPUT: dict[str, Row] = {
             *at(ACT, "test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place"),
             *at(
                 "test_operators_actions",
-                "test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer",
+                "test_clear_removes_only_the_shown_holder_not_a_newcomer",
             ),
         ),
     ),
@@ -791,7 +791,7 @@ INPUT: dict[str, Row] = {
             *at(SCRIPTS, "test_statistics_expire"),
             *at(VIEWS, "test_process_writes_statistics_for_a_bounded_number_of_keys"),
             *at(SCRIPTS, "test_released_name_has_one_key_that_expires"),
-            *at("test_operators_status", "test_names_of_yesterday_and_too_many_are_dropped"),
+            *at("test_operators_status", "test_registry_drops_names_that_are_old_or_too_many"),
         ),
     ),
     "X-Forwarded-For": Row(
@@ -827,7 +827,7 @@ INPUT: dict[str, Row] = {
         "a wrong one, and a server that is down",
         (
             *at(OLD, "test_a_wrong_password_is_no_secret_told"),
-            *at("test_operators_status", "test_redis_down_is_unavailable_and_shows_no_password"),
+            *at("test_operators_status", "test_unavailable_does_not_contain_the_password"),
         ),
     ),
     "metadata": Row(
