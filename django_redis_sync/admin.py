@@ -98,8 +98,8 @@ class NameAdmin(NameModelAdmin):
 
         guarded = self.admin_site.admin_view(for_staff)  # checks login and CSRF
 
-        # Only exempt from the middleware: with CSRF_USE_SESSIONS, it would answer 403 to a request
-        # without a session.
+        # Exempt from the middleware only: with CSRF_USE_SESSIONS, the middleware would answer 403
+        # to a request without a session.
         @csrf_exempt
         def page(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):

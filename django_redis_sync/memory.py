@@ -178,7 +178,7 @@ class AsyncMemoryServer:
         self._server, self.hub = server, SimpleNamespace(ready=_ready)
 
     def left(self) -> None:
-        """A plan has ended."""
+        """Do nothing: nothing has to be closed."""
 
     def perform(self, step: Step) -> asyncio.Task[Answer]:
         return asyncio.ensure_future(self._perform(step))

@@ -37,7 +37,7 @@ def not_negative(what: str, value: object) -> float:
     number = _seconds(what, value)
     if not number >= 0:  # NaN, too
         raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
-    # 292 years: Python's timers and locks accept no longer time.
+    # 292 years: the longest time that Python's timers and locks accept.
     return float(number if number == math.inf else min(number, TIMEOUT_MAX))
 
 

@@ -180,7 +180,7 @@ _TIMES = {
 
 
 def _note(visit: Visit, event: Event, told: bool) -> None:
-    """Apply an event to its visit. `told`: that claim of the lock."""
+    """Apply an event to its visit. `told`: the claim of that name."""
     what, at = event.what, event.at
     if name := _TIMES.get(what):
         setattr(visit, name, min(getattr(visit, name), at))
@@ -316,7 +316,7 @@ class _Judge:
         return max(visit.asked, visit.entered - shortly) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
-        """Return the first time when its process could not run or could not reach its server."""
+        """Return the first time when the visit's process could not run or not reach its server."""
         short, course = (self.claims.lease or math.inf) / 3, self.course
         busy = [*course.busy[""], *course.busy[str(visit.pid)]]
         spans = [*visit.stops, *busy, *visit.harmed, *course.harms]
@@ -426,7 +426,7 @@ class _Judge:
     def occupied(self, visit: Visit) -> Spans:
         """Return the times when a visit may have its permits, at most, also by an unknown grant."""
         lease = math.inf if self.claims.lease is None else self.claims.lease
-        # A stopped waiter may have a grant, for a lease or until it runs again.
+        # A stopped waiter may have a grant until it runs again, or until the lease expires.
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
         waited = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
         if _any_overlap(visit.harmed, visit.asked, visit.answered):

@@ -99,7 +99,7 @@ def test_command_history_of_a_policy_is_that_of_all_keys() -> None:
 
 
 def test_command_history_refuses_an_unknown_name(settings: Any) -> None:
-    with pytest.raises(CommandError, match="Nothing is known") as caught:
+    with pytest.raises(CommandError, match="Unknown name") as caught:
         locks("history", "exprots")
     assert 3 == caught.value.returncode
     with Semaphore("exports", 3):

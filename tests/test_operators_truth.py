@@ -140,7 +140,7 @@ def findings() -> dict[str, doctor.Finding]:
 
 def test_doctor_finds_a_permanent_holder_of_an_old_name(old: Any, crowd: None) -> None:
     found = findings()["permanent"]
-    assert ("warning", True) == (found.level, "Of old." in found.detail)
+    assert ("warning", True) == (found.level, "They hold old until" in found.detail)
 
 
 def test_doctor_reports_part_when_it_examined_only_some_names(crowd: None) -> None:

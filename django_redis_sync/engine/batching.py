@@ -214,10 +214,10 @@ class Batcher:
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:
-    """Drop the tracebacks of an error and of those that it is chained to.
+    """Drop the tracebacks of an error and of its chained errors.
 
-    Their frames lead to the commands and back, and in the frames above those are the project's
-    leases. Otherwise the garbage collector alone would free them.
+    Their frames form a reference cycle with the commands, and refer to the frames of the callers.
+    Only the garbage collector would free the leases there.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None

@@ -143,10 +143,7 @@ def buffered_replies(connection: Any) -> Callable[[], Any]:
     """
     reader = getattr(getattr(connection, "_parser", None), "_reader", None)
     gets: Callable[[], Any] | None = getattr(reader, "gets", None)
-    return gets or _nothing
-
-
-def _nothing() -> None: ...
+    return gets or (lambda: None)
 
 
 async def handle_push(connection: Any, push: Any) -> None:

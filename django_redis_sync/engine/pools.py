@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
@@ -368,7 +369,7 @@ def read(connection: Any, timeout: float) -> Any:
     """Return the next reply. Raise redis.exceptions.TimeoutError after `timeout` seconds."""
     if connection.socket_timeout == timeout:
         return connection.read_response()
-    if _takes_timeout(type(connection)):
+    if _takes_timeout(connection.__class__):
         return connection.read_response(timeout=timeout)
     if not connection.can_read(timeout=timeout):
         connection.disconnect()
@@ -376,10 +377,6 @@ def read(connection: Any, timeout: float) -> Any:
     return connection.read_response()
 
 
-_TAKES: dict[type, bool] = {}
-
-
-def _takes_timeout(kind: type) -> bool:
-    if kind not in _TAKES:
-        _TAKES[kind] = "timeout" in inspect.signature(kind.read_response).parameters  # type: ignore[attr-defined]
-    return _TAKES[kind]
+@cache
+def _takes_timeout(kind: Any) -> bool:
+    return "timeout" in inspect.signature(kind.read_response).parameters

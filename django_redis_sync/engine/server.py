@@ -216,7 +216,7 @@ class AsyncServer:
             await sentinel.aclose()
 
     def left(self) -> None:
-        """A plan has ended."""
+        """Count the end of a plan. The last one closes a retired server."""
         self.plans -= 1
         if self.retired and not self.plans:
             resources_of(asyncio.get_running_loop()).left(self)

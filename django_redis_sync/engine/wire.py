@@ -136,7 +136,7 @@ def decoded(reply: Any) -> Any:
 
 
 def whole(text: str, other: int = 0) -> int:
-    """Return the integer in `text`. Return `other` if it is none, or has more than 64 bits."""
+    """Return the integer in `text`. Return `other` if it isn't an integer of 64 bits."""
     try:
         value = int(text)
     except ValueError:

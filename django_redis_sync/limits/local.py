@@ -89,8 +89,8 @@ class _LocalCounter:
 
 
 class LocalLimiter:
-    """The requests that run in this process. Those that Redis admitted count too, so that the limit
-    holds for all requests when Redis goes down, and when it is available again.
+    """The requests that run in this process. Requests that Redis admitted count too, so that the
+    limit holds for all requests when Redis goes down, and when it is available again.
 
     `hold`: any object that exists until its request has ended.
     """

@@ -327,7 +327,7 @@ class LeaseState:
         self.check_ours()
         if not self._writes:
             raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
-        # Readers may get in before there is an answer, or without one.
+        # From now on, readers may get in, even if the answer is late or lost.
         self.permits = 1
         return plans.share(self.terms.keys, self.grant, self.terms.attempt, now)
 

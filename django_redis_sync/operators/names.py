@@ -312,7 +312,7 @@ def quorums(using: str | None = None) -> dict[str, Quorum]:
 
 
 def alias_of(name: str, using: str | None = None) -> str:
-    """Return the alias on which to read or change `name`: a quorum if it was lately held on one."""
+    """Return the alias on which to read or change `name`: a quorum if it was lately held there."""
     return quorums(using).get(name) or using or conf.current().cache
 
 

@@ -141,7 +141,7 @@ def past_of(
 
 
 def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str]:
-    """Return the busiest names, or keys of a policy, alternating with those most often rejected."""
+    """Return the busiest names, or keys of a policy, alternating with the most often rejected."""
     (statistics,) = statistics_of([SITE if policy is None else policy], using=using)
     pairs = zip_longest(statistics.busiest, statistics.rejected)
     found = [busy.key for pair in pairs for busy in pair if busy is not None]

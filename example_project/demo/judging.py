@@ -153,7 +153,7 @@ def _faults(*checks: tuple[bool, str]) -> tuple[str, ...]:
 def _odd_answers(
     statuses: Counter[int], expected: set[int], asked: int
 ) -> Iterable[tuple[bool, str]]:
-    """Yield a check per unexpected status, and one that each request was answered."""
+    """Yield a check for each unexpected status, and a check that each request was answered."""
     for status in sorted(statuses.keys() - expected):
         what = f"status {status}" if status else "no answer"
         yield True, f"{_many(statuses[status], 'request')} got {what}"
