@@ -701,8 +701,14 @@ INPUT: dict[str, Row] = {
         "works, or one clear error",
         "each",
         (
-            *at("test_locks_synchronized", "test_what_it_is_not_for_is_refused"),
-            *at("test_locks_synchronized", "test_methods_class_methods_and_static_methods"),
+            *at(
+                "test_locks_synchronized",
+                "test_synchronized_rejects_generators_classes_and_other_objects",
+            ),
+            *at(
+                "test_locks_synchronized",
+                "test_synchronized_decorates_methods_class_methods_and_static_methods",
+            ),
             *at(VIEWS, "test_what_is_no_view_is_a_type_error"),
             *at(VIEWS, "test_without_a_name_the_semaphore_is_named_after_the_view"),
         ),
