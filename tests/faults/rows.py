@@ -348,7 +348,7 @@ FAULTS: dict[int, Row] = {
         (
             *at(PERMITS, "test_one_object_serves_many_at_once"),
             *at("behaviour/test_storms", "test_500_tasks_on_one_loop_never_exceed_the_limit"),
-            *at("test_locks_waiting", "test_greenlets_wait_as_threads_do"),
+            *at("test_locks_waiting", "test_greenlets_exclude_each_other_like_threads"),
         ),
     ),
     36: Row(
@@ -428,12 +428,12 @@ FAULTS: dict[int, Row] = {
         "generators run on by a pool, closed by the loop, interleaved over one object",
         at(
             "test_locks_blocks",
-            "test_a_generator_that_another_thread_runs_on_gives_back",
-            "test_a_generator_that_another_thread_closes_gives_back",
-            "test_blocks_that_interleave_hold_one_permit_each",
-            "test_an_rlock_taken_in_many_places_is_given_back_with_the_last",
-            "test_an_async_generator_that_the_loop_closes_gives_back",
-            "test_an_async_block_may_end_in_another_task",
+            "test_block_in_a_generator_releases_when_another_thread_finishes_it",
+            "test_block_in_a_generator_releases_when_another_thread_closes_it",
+            "test_interleaved_blocks_release_one_permit_each",
+            "test_rlock_is_released_when_its_last_block_ends",
+            "test_block_in_an_async_generator_releases_when_the_loop_closes_it",
+            "test_async_block_releases_when_it_ends_in_another_task",
         ),
     ),
     43: Row(
@@ -607,11 +607,11 @@ FAULTS: dict[int, Row] = {
         "thousands of keys of a paused policy; marks that can't be read; a second process",
         (
             *at(
-                "test_marks",
-                "test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind",
-                "test_a_mark_is_in_force_in_other_processes_and_taken_back_there",
-                "test_a_flood_of_fresh_keys_makes_no_renewal_late",
-                "test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once",
+                "test_overrides",
+                "test_paused_policy_rejects_new_keys_and_leaves_nothing_behind",
+                "test_override_applies_in_other_processes_until_it_is_removed",
+                "test_many_new_keys_of_a_paused_policy_delay_no_renewal",
+                "test_unreadable_overrides_stay_in_force_and_are_logged_once",
             ),
             *at(
                 "test_statistics", "test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory"
