@@ -546,7 +546,7 @@ FAULTS: dict[int, Row] = {
             ),
             *at(
                 "test_locks_interrupted",
-                "test_an_interrupted_taking_leaves_nothing_that_is_renewed",
+                "test_interrupted_acquire_leaves_no_renewed_lease",
             ),
         ),
     ),
