@@ -594,9 +594,9 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 "test_locks_postgres",
-                "test_a_plain_lock_gives_back_too_early_and_says_so_once",
-                "test_atomic_inside_of_the_requests_transaction_is_refused_with_the_cure",
-                "test_the_safe_ways_sell_what_there_is",
+                "test_plain_lock_oversells_and_logs_one_warning",
+                "test_atomic_with_atomic_requests_raises_and_names_the_remedy",
+                "test_safe_ways_sell_exactly_the_tickets",
             ),
             *at("test_checks", "test_check_names_each_mistake_and_no_other"),
         ),
@@ -651,7 +651,7 @@ INPUT: dict[str, Row] = {
         "path of a request, text of an error, with line breaks and ANSI codes",
         "one line per message, escaped",
         "each, refused and let in",
-        at("test_logs", "test_a_path_writes_no_line_into_the_log"),
+        at("test_logs", "test_path_of_a_rejected_request_adds_no_log_line"),
     ),
     "client that reads slowly": Row(
         "client that reads a byte now and then",
