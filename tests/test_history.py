@@ -256,14 +256,14 @@ def test_checker_finds_defect_of_a_script(raw: redis.Redis, name: str) -> None:
 
 
 class LastReplyOnly(LocalExpiry):
-    """The local expiry by the newest reply alone."""
+    """A defective local expiry: it uses only the newest reply."""
 
     def answered(self, nth: int, until: float) -> None:
         self._ends = {nth: (until, True)}
 
 
 class RepliesOnly(LocalExpiry):
-    """The local expiry that ignores renewals without a reply."""
+    """A defective local expiry: it ignores renewals without a reply."""
 
     def asked(self, nth: int, lease: float, now: float) -> None:
         pass

@@ -202,7 +202,7 @@ def test_no_job_runs_beside_itself_and_no_job_is_lost(part: int) -> None:
     assert all(world.deliveries for world in walk(range(part * 40, part * 40 + 40)))
 
 
-def test_without_faults_each_job_runs_once() -> None:
+def test_each_job_runs_once_without_faults() -> None:
     for world in walk(range(30), faults=False):
         assert set(world.runs.values()) == {1}
 

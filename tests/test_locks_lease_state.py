@@ -83,7 +83,7 @@ def test_lease_without_renewal_is_lost_at_its_end() -> None:
     assert Lost("its time is over") == state.next_renewal(110.0)
 
 
-def test_lease_whose_renewals_fail_is_lost_shortly_before_its_end() -> None:
+def test_lease_that_cannot_be_renewed_is_lost_shortly_before_its_end() -> None:
     state = state_of(3)
     step = state.next_renewal(101.0)
     assert isinstance(step, Run)

@@ -220,12 +220,11 @@ async def test_read_write_lock_rejects_permits(io) -> None:
         with pytest.raises(ValueError, match="no permits to count"):
             await io.do(side, "acquire", permits=2)
     lock = ReadWriteLock("counted")
-    assert ("counted", "ReadWriteLock('counted')") == (lock.name, repr(lock))
-    assert "ReadWriteLock('counted').read" == repr(lock.read)
+    assert "counted" == lock.name
 
 
 @both
-async def test_random_readers_and_writers_never_overlap(io, redis_url, view) -> None:
+async def test_random_writers_never_overlap_with_other_callers(io, redis_url, view) -> None:
     reading, writing, seen, guard = [0], [0], {"r": 0, "w": 0}, threading.Lock()
 
     async def caller(number: int) -> None:

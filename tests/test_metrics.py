@@ -113,7 +113,7 @@ def test_plain_names_have_series_and_sums_by_default() -> None:
         assert scrape()["redis_sync_all_oldest_hold_seconds"] > 0
 
 
-def test_name_registry_is_read_only_for_a_names_option(
+def test_scrape_walks_the_name_registry_only_with_a_names_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads: list[object] = []

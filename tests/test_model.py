@@ -67,7 +67,7 @@ def test_checker_finds_the_defect(defect: Defect) -> None:
     assert re.search(defect.found, caught.value.what)
 
 
-def test_defect_whose_text_is_missing_raises_lookup_error() -> None:
+def test_missing_text_of_a_defect_raises_lookup_error() -> None:
     with pytest.raises(LookupError):
         protocol(lua={"no such line": ""})
     with pytest.raises(LookupError):
