@@ -773,14 +773,14 @@ def test_checker_accepts_adoptions_within_the_millisecond_of_a_renewal(
     """Such an adoption leaves the end as it is, and changes only who holds the lease."""
     keys = keys_of(settings.PREFIX, "x")
 
-    def ask(client: redis.Redis, verb: str, **arguments: Any) -> Any:
+    def run(client: redis.Redis, verb: str, **arguments: Any) -> Any:
         return call(verb, keys, "t", **arguments).run_on(client)
 
     with journalling(redis_url) as journal, raw.pipeline(transaction=False) as pipe:
-        fence = words(ask(raw, "acquire", how="try", lease=5000))[1]
+        fence = words(run(raw, "acquire", how="try", lease=5000))[1]
         for known in range(0, 400, 2):
             for nth in (known + 1, known + 2):
-                ask(pipe, "renew", fence=fence, how="adopt", ms=5000, nth=nth, known=known)
+                run(pipe, "renew", fence=fence, how="adopt", ms=5000, nth=nth, known=known)
         replies = pipe.execute()
         journal.check()
 

@@ -53,8 +53,8 @@ def test_full_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
     assert site.effects.most_at_once() == 2
     assert max(displacement(begun)) <= 6
     # The tasks without a limit ran beside the first limited tasks, although they were sent later.
-    words = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
-    assert words.index("begin free") < 8
+    begins = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
+    assert begins.index("begin free") < 8
 
 
 RESULTS = """
@@ -106,7 +106,7 @@ def test_copies_of_a_running_task_are_deferred_and_dropped(site: Site, raw: redi
     (stats,) = [f"{os.environ['DJANGO_REDIS_SYNC_TEST_PREFIX']}:{{exports}}:stats"]
 
     def dropped() -> int:
-        return sum(int(n) for what, n in raw.hgetall(stats).items() if what.endswith(b":d"))
+        return sum(int(n) for field, n in raw.hgetall(stats).items() if field.endswith(b":d"))
 
     site.until(lambda: dropped() == 2)
     assert len(site.effects.jobs("begin")) == len(site.effects.jobs("end")) == 1

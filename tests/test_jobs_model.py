@@ -70,8 +70,8 @@ class World:
         self.log.append((self.micros - START, verb, values.get("place"), values["token"], reply))
         return list(reply)
 
-    def check(self, right: bool, what: str) -> None:
-        assert right, "\n".join([what, *map(str, self.log[-15:])])
+    def check(self, condition: bool, message: str) -> None:
+        assert condition, "\n".join([message, *map(str, self.log[-15:])])
 
     def token(self) -> str:
         self.serial += 1
@@ -211,8 +211,8 @@ def test_all_keys_but_the_statistics_expire_after_all_jobs_have_ended() -> None:
     for world in walk(range(30)):
         world.run("operate", how="reset", token="")
         world.micros += (C["PLACE_LIFE"] + C["LATEST"] + 4 * C["GRACE"]) * 1000
-        kept = [row[0] for row in Store(world.frozen, world.micros).freeze()]
-        assert {KEYS.stats} >= set(kept)
+        remaining = [row[0] for row in Store(world.frozen, world.micros).freeze()]
+        assert {KEYS.stats} >= set(remaining)
 
 
 DEFECTS = {

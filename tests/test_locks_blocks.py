@@ -56,14 +56,14 @@ def elsewhere(call: Callable[..., Any], *args: Any) -> Any:
         return thread.submit(call, *args).result()
 
 
-def entered(thing: Any) -> Iterator[Any]:
-    with thing as got:
-        yield got
+def generator(manager: Any) -> Iterator[Any]:
+    with manager as entered:
+        yield entered
 
 
-async def aentered(thing: Any) -> AsyncIterator[Any]:
-    async with thing as got:
-        yield got
+async def async_generator(manager: Any) -> AsyncIterator[Any]:
+    async with manager as entered:
+        yield entered
 
 
 @each
@@ -71,27 +71,27 @@ def test_block_in_a_generator_releases_when_another_thread_finishes_it(
     kind: str, held: Any
 ) -> None:
     make, names = KINDS[kind]
-    parts = entered(make())
-    next(parts)
+    block = generator(make())
+    next(block)
     assert [1] * len(names) == held(*names)
-    elsewhere(list, parts)
+    elsewhere(list, block)
     assert [0] * len(names) == held(*names)
 
 
 @each
 def test_block_in_a_generator_releases_when_another_thread_closes_it(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
-    parts = elsewhere(entered, make())
-    elsewhere(next, parts)
-    parts.close()
+    block = elsewhere(generator, make())
+    elsewhere(next, block)
+    block.close()
     assert [0] * len(names) == held(*names)
 
 
 @each_shared
 def test_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> None:
     """Each end of a block releases the newest lease of the thread."""
-    thing = KINDS[kind][0]()
-    first, second = entered(thing), entered(thing)
+    manager = KINDS[kind][0]()
+    first, second = generator(manager), generator(manager)
     next(first)
     next(second)
     list(first)
@@ -104,8 +104,8 @@ def test_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> Non
 def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
     kind: str, held: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    thing = KINDS[kind][0]()
-    first, second = entered(thing), entered(thing)
+    manager = KINDS[kind][0]()
+    first, second = generator(manager), generator(manager)
     leases = elsewhere(next, first), elsewhere(next, second)
     elsewhere(list, first)
     assert all(lease.held for lease in leases), "a block released the lease of another block"
@@ -158,9 +158,9 @@ def test_downgraded_block_releases_its_own_lease(held: Any) -> None:
 
 @each_shared
 def test_nested_blocks_over_one_object_release_their_own_leases(kind: str, held: Any) -> None:
-    thing = KINDS[kind][0]()
-    with thing as one, thing as other:
-        with thing as third:
+    manager = KINDS[kind][0]()
+    with manager as one, manager as other:
+        with manager as third:
             assert [3] == held("x")
         assert not third.held and other.held and one.held
     assert [0] == held("x")
@@ -168,7 +168,7 @@ def test_nested_blocks_over_one_object_release_their_own_leases(kind: str, held:
 
 def test_rlock_is_released_when_its_last_block_ends(held: Any) -> None:
     lock = RLock("x")
-    first, second = entered(lock), entered(RLock("x"))
+    first, second = generator(lock), generator(RLock("x"))
     lease = next(first)
     assert next(second) is lease
     with lock:
@@ -187,7 +187,7 @@ def test_block_in_an_async_generator_releases_when_the_loop_closes_it(kind: str,
     make, names = KINDS[kind]
 
     async def main() -> None:
-        async for _ in aentered(make()):
+        async for _ in async_generator(make()):
             break
         for _ in range(200):
             gc.collect()
@@ -204,10 +204,10 @@ def test_async_block_releases_when_it_ends_in_another_task(kind: str, held: Any)
     make, names = KINDS[kind]
 
     async def main() -> None:
-        parts = aentered(make())
-        await asyncio.create_task(anext(parts))  # type: ignore[arg-type]
+        block = async_generator(make())
+        await asyncio.create_task(anext(block))  # type: ignore[arg-type]
         assert [1] * len(names) == held(*names)
-        await asyncio.create_task(parts.aclose())  # type: ignore[attr-defined]
+        await asyncio.create_task(block.aclose())  # type: ignore[attr-defined]
         assert [0] * len(names) == held(*names)
 
     asyncio.run(main())
@@ -233,21 +233,21 @@ def test_enter_context_of_a_test_case_releases_after_the_test(kind: str, held: A
 @each
 def test_explicit_exit_releases_an_explicit_enter(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
-    thing = make()
-    thing.__enter__()
+    manager = make()
+    manager.__enter__()
     assert [1] * len(names) == held(*names)
-    thing.__exit__(None, None, None)
+    manager.__exit__(None, None, None)
     assert [0] * len(names) == held(*names)
     with pytest.raises(NotAcquired, match="holds nothing"):
-        thing.__exit__(None, None, None)
+        manager.__exit__(None, None, None)
 
 
 @each
 def test_explicit_exit_in_another_thread_releases_the_only_lease(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
-    thing = make()
-    thing.__enter__()
-    elsewhere(thing.__exit__, None, None, None)
+    manager = make()
+    manager.__enter__()
+    elsewhere(manager.__exit__, None, None, None)
     assert [0] * len(names) == held(*names)
 
 
@@ -277,9 +277,9 @@ def test_blocks_of_a_subclass_that_overrides_enter_and_exit_release(held: Any) -
 def test_block_that_raises_not_acquired_holds_nothing(held: Any) -> None:
     lock, other = Lock("x", blocking=False), Lock("x")
     with other:
-        parts = entered(lock)
+        block = generator(lock)
         with pytest.raises(NotAcquired):
-            next(parts)
+            next(block)
     assert [0] == held("x")
     with lock:
         assert [1] == held("x")
@@ -300,34 +300,34 @@ def test_leases_released_by_themselves_do_not_pile_up(thread_local: bool) -> Non
     """For example, a dispatcher acquires the leases, and its workers release them."""
     semaphore = Semaphore("x", 10_000, thread_local=thread_local)
     oldest = semaphore.acquire()
-    kept: list[weakref.ref[Lease]] = []
+    references: list[weakref.ref[Lease]] = []
     for _ in range(1000):
         lease = semaphore.acquire()
         assert lease is not None
-        kept.append(weakref.ref(lease))
+        references.append(weakref.ref(lease))
         lease.release()
         del lease
-    assert sum(ref() is not None for ref in kept) < 250
+    assert sum(ref() is not None for ref in references) < 250
     semaphore.release()
     assert oldest is not None and not oldest.held
 
 
 def test_lost_leases_do_not_pile_up() -> None:
     semaphore = Semaphore("x", 10_000, timeout=0.01)
-    kept = []
+    references = []
     for _ in range(600):
         lease = semaphore.acquire()
         assert lease is not None
-        kept.append(weakref.ref(lease))
+        references.append(weakref.ref(lease))
         del lease
     # Pending `on_lost` callbacks keep references to their leases.
-    eventually(lambda: sum(ref() is not None for ref in kept) < 450)
+    eventually(lambda: sum(ref() is not None for ref in references) < 450)
 
 
 def test_leases_of_a_thread_are_collected_after_it_ends() -> None:
     lock = Lock("x")
-    gone = elsewhere(lambda: weakref.ref(lock.acquire()))
-    eventually(lambda: gone() is None)
+    reference = elsewhere(lambda: weakref.ref(lock.acquire()))
+    eventually(lambda: reference() is None)
 
 
 def test_leases_of_a_task_are_collected_after_it_ends() -> None:
@@ -335,9 +335,9 @@ def test_leases_of_a_task_are_collected_after_it_ends() -> None:
         return weakref.ref(await lock.aacquire())  # type: ignore[arg-type]
 
     async def main() -> None:
-        gone = await asyncio.create_task(take())
+        reference = await asyncio.create_task(take())
         await asyncio.sleep(0)
-        assert gone() is None, "the lease outlives its task"
+        assert reference() is None, "the lease outlives its task"
 
     lock = Lock("x")
     asyncio.run(main())

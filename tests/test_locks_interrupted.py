@@ -31,28 +31,28 @@ REENTRANT = RLock("one")
 SEVERAL = acquire_all([Lock("one"), RLock("two")])
 
 
-def enter_block(what: Any) -> None:
-    with what:
-        what.inside = True
+def enter_block(semaphore: Any) -> None:
+    with semaphore:
+        semaphore.inside = True
 
 
-def acquire(what: Any) -> None:
-    what.acquire()
-    what.inside = True
+def acquire(semaphore: Any) -> None:
+    semaphore.acquire()
+    semaphore.inside = True
 
 
-def acquire_async(what: Any) -> None:
+def acquire_async(semaphore: Any) -> None:
     async def main() -> None:
-        await what.aacquire()
-        what.inside = True
+        await semaphore.aacquire()
+        semaphore.inside = True
 
     run_on_the_loop(main())
 
 
-def enter_async_block(what: Any) -> None:
+def enter_async_block(semaphore: Any) -> None:
     async def main() -> None:
-        async with what:
-            what.inside = True
+        async with semaphore:
+            semaphore.inside = True
 
     run_on_the_loop(main())
 
@@ -87,34 +87,34 @@ def renewed_names(*expected: str) -> list[str]:
                 return found
 
 
-def release_all(what: Any) -> None:
-    """Release `what` until it holds nothing."""
+def release_all(semaphore: Any) -> None:
+    """Release `semaphore` until it holds nothing."""
     while True:
         try:
-            what.release()
+            semaphore.release()
         except NotAcquired:
             return
 
 
 @pytest.mark.parametrize("take", [acquire, enter_block, acquire_async, enter_async_block])
 @pytest.mark.parametrize(
-    "what", [LOCK, SHARED, REENTRANT, SEVERAL], ids=["lock", "shared", "reentrant", "several"]
+    "semaphore", [LOCK, SHARED, REENTRANT, SEVERAL], ids=["lock", "shared", "reentrant", "several"]
 )
-def test_interrupted_acquire_leaves_no_renewed_lease(raw, what: Any, take: Any) -> None:
+def test_interrupted_acquire_leaves_no_renewed_lease(raw, semaphore: Any, take: Any) -> None:
     count = 0
-    what.inside = False
-    for where in interruptions(lambda: take(what), *WATCHED, after=GRANTED):
-        if what.inside:  # the acquire has ended; interrupted releases have another test
+    semaphore.inside = False
+    for where in interruptions(lambda: take(semaphore), *WATCHED, after=GRANTED):
+        if semaphore.inside:  # the acquire has ended; interrupted releases have another test
             break
         count += 1
         assert [] == renewed_names(), where
-        assert_nothing_stored(what, where)
+        assert_nothing_stored(semaphore, where)
         raw.flushdb()  # a lease that was granted but not stored would end only when it expires
-    release_all(what)
+    release_all(semaphore)
     assert count > 10
 
 
-def assert_nothing_stored(what: Any, where: str) -> None:
+def assert_nothing_stored(semaphore: Any, where: str) -> None:
     with pytest.raises(NotAcquired):
-        what.release()
+        semaphore.release()
         pytest.fail(f"a lease is stored after {where}")

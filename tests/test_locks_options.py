@@ -36,11 +36,11 @@ def request_of(semaphore: Semaphore, *arguments: Any) -> tuple[LeaseSettings, Ac
 
 def effective_options(semaphore: Semaphore, clock: list[float]) -> dict[str, float]:
     """Return the value of each option."""
-    terms, ask = request_of(semaphore)
+    terms, request = request_of(semaphore)
     return {
-        "limit": ask.limit,
+        "limit": request.limit,
         "timeout": terms.timeout,
-        "blocking_timeout": ask.give_up_at - clock[0],
+        "blocking_timeout": request.give_up_at - clock[0],
         "max_hold": terms.max_hold,
         "min_hold": terms.min_hold,
     }
@@ -98,14 +98,14 @@ def test_lease_with_a_timeout_is_renewed_only_with_renew_true(options: Any, rene
 
 
 def test_max_hold_shortens_the_lease() -> None:
-    terms, ask = request_of(Lock("nightly", timeout=60, max_hold=10, renew=True))
-    assert (10, 10) == (terms.timeout, ask.lease)
+    terms, request = request_of(Lock("nightly", timeout=60, max_hold=10, renew=True))
+    assert (10, 10) == (terms.timeout, request.lease)
 
 
 def test_reply_timeouts_are_at_most_the_blocking_timeout(clock: list[float]) -> None:
     def times(*arguments: Any) -> tuple[float, float]:
-        ask = request_of(Lock("nightly"), *arguments)[1]
-        return ask.attempt, ask.budget
+        request = request_of(Lock("nightly"), *arguments)[1]
+        return request.attempt, request.budget
 
     assert (ATTEMPT, 2 * ATTEMPT) == times() == times(False) == times(None, 1000)
     assert (2.0, 4.0) == times(None, 4)
@@ -146,11 +146,11 @@ def test_callback_is_collected_with_its_object() -> None:
         def __call__(self, lease: Any) -> None: ...
 
     callback = Callback()
-    gone, lock = weakref.ref(callback), Lock("a", on_lost=callback)
+    reference, lock = weakref.ref(callback), Lock("a", on_lost=callback)
     request_of(lock)
     del callback, lock
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_arguments_of_a_call_do_not_change_the_next_call() -> None:

@@ -257,7 +257,7 @@ def test_synchronized_rejects_generators_classes_and_other_objects() -> None:
     class Klass:
         pass
 
-    for thing, message in (
+    for wrong, message in (
         (generator, "generator"),
         (asyncgen, "generator"),
         (Klass, "functions and methods"),
@@ -266,7 +266,7 @@ def test_synchronized_rejects_generators_classes_and_other_objects() -> None:
         (staticmethod(some), "below @staticmethod and @classmethod"),
     ):
         with pytest.raises(TypeError, match=message):
-            synchronized("x")(thing)
+            synchronized("x")(wrong)
 
 
 def test_synchronized_without_parentheses_suggests_the_call_to_write() -> None:

@@ -47,21 +47,21 @@ def pay() -> None: ...
 def export(request: Any) -> None: ...
 
 
-def entered(thing: Any) -> None:
-    with thing:
+def enter(manager: Any) -> None:
+    with manager:
         pass
 
 
 #: Sync calls that wait for Redis, and the alternative that their error message suggests.
 REJECTED: dict[str, tuple[Callable[[], Any], str]] = {
-    "with": (lambda: entered(Lock("x")), r"async with Lock\('x'\)"),
+    "with": (lambda: enter(Lock("x")), r"async with Lock\('x'\)"),
     "acquire": (lambda: Lock("x").acquire(), r"await ….aacquire\(\)"),
     "acquire at once": (lambda: Lock("x").acquire(blocking=False), "aacquire"),
     "semaphore": (lambda: Semaphore("x", 3).acquire(), "aacquire"),
     "rlock": (lambda: RLock("x").acquire(), "aacquire"),
     "read": (lambda: ReadWriteLock("x").read.acquire(), "aacquire"),
-    "write": (lambda: entered(ReadWriteLock("x").write), "async with"),
-    "atomic": (lambda: entered(Lock("x").atomic()), "async with"),
+    "write": (lambda: enter(ReadWriteLock("x").write), "async with"),
+    "atomic": (lambda: enter(Lock("x").atomic()), "async with"),
     "acquire_all": (lambda: acquire_all([Lock("x"), Lock("y")]).acquire(), "async with"),
     "synchronized": (pay, "sync_to_async"),
     "status": (lambda: Lock("x").status(), "astatus"),
@@ -182,7 +182,7 @@ def test_loop_callback_acquires_as_its_thread(empty: Any, monkeypatch: pytest.Mo
 
     def callback() -> None:
         with Lock("x"), pytest.raises(NotAcquired, match="this thread holds it") as error:
-            entered(Lock("x", blocking=False))
+            enter(Lock("x", blocking=False))
         caught.append(error)
 
     async def main() -> None:

@@ -162,7 +162,7 @@ def test_model_redis_replies_and_stores_like_a_real_server(raw: redis.Redis, see
     keep = chance.choice([0, 5])
     servers = BothServers(raw, keys_of(django_settings.PREFIX, f"model {seed}", None, keep))
     fences = dict.fromkeys("abcdef", "0")
-    words = set()
+    replies = set()
     for _ in range(300):
         token = chance.choice("abcdef")
         servers.micros += chance.choice([0, 1, 700, 400_000, 1_500_000, 3_000_000, -5_000_000])
@@ -178,7 +178,7 @@ def test_model_redis_replies_and_stores_like_a_real_server(raw: redis.Redis, see
                 how, channel = chance.choice(["try", "wait", "again"]), chance.choice(["-", "ch"])
                 fair, kind = chance.choice([0, 1]), chance.choice("pppw")
                 share, compact = chance.choice([("", 1), ("", 1), ("/2/a ", 0), ("/1/b%20c ", 0)])
-                terms = f"{permits} 3 {channel} {share}who it is"
+                terms = f"{permits} 3 {channel} {share}a label"
                 argv = (token, lease, how, f"{kind} 3", terms, keep, mark, 4, fair, compact)
                 reply = servers.run("acquire", *argv)
                 if reply[0] == "ok":
@@ -201,6 +201,6 @@ def test_model_redis_replies_and_stores_like_a_real_server(raw: redis.Redis, see
             case "pop":
                 servers.pop(token)
                 continue
-        words.add(reply[0])
+        replies.add(reply[0])
         servers.run("inspect", "", 5, keep)
-    assert words >= {"ok", "wait", "gone", "lost"}
+    assert replies >= {"ok", "wait", "gone", "lost"}
