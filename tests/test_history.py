@@ -93,16 +93,8 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         "",
         {"expiry", "vanished"},
     ),
-    "a permanent lease on keys that expire": (
-        "redis.call('PERSIST', key)",
-        "",
-        {"expiry"},
-    ),
-    "one permit too many": (
-        "  return used <= limit\n",
-        "  return used <= limit + 1\n",
-        {"limit"},
-    ),
+    "a permanent lease on keys that expire": ("redis.call('PERSIST', key)", "", {"expiry"}),
+    "one permit too many": ("  return used <= limit\n", "  return used <= limit + 1\n", {"limit"}),
     "a newcomer that overtakes the queue": (
         "  if free and waiting > 0 then",
         "  if false then",
@@ -337,6 +329,10 @@ class JournalBuilder:
         writes += [("ZADD", 3, str(NOW + until), token), *EXPIRY]
         self.add(at, self.acquire_call(token, **arguments), ("wait", str(NOW), 1000, 0), *writes)
 
+    def renew(self, at: float, token: str, fence: str | int, ms: int = 100, nth: int = 0) -> None:
+        command = call("renew", KEYS, token, fence=fence, how="set", ms=ms, nth=nth)
+        self.add(at, command, ("ok", str(ms)), ("ZADD", 1, str(NOW + at + ms), token))
+
     def release(self, at: float, token: str, fence: str, *writes: Write) -> None:
         command = call("release", KEYS, token, fence=fence, how="release")
         self.add(at, command, ("ok",), ("ZREM", 1, token, 0), *writes)
@@ -350,6 +346,12 @@ class JournalBuilder:
             ("RPUSH", 5, token, f"{fence} {NOW + int(at)} {lease:.0f}"),
             ("PEXPIREAT", 5, token, str(NOW + at + 10_000)),
         ]
+
+    def hand_off(self, lease: float = 100, keep: Callable[[Write], bool] = bool) -> None:
+        """Grant to a, let b wait, and hand off to b at a release of a. `keep`: filter of writes."""
+        fence = self.grant(0, "a")
+        self.wait(1, "b", lease=lease)
+        self.release(2, "a", fence, *filter(keep, self.handoff_writes(2, "b", lease)))
 
     def expect_end(self, at: float, token: str, until: float) -> None:
         argv, us = (token, str(NOW + until)), US + int(at * 1000)
@@ -398,30 +400,23 @@ def owner_of_a_release_with_another_token(journal: JournalBuilder) -> None:
 
 
 def owner_of_a_claimed_handoff(journal: JournalBuilder) -> None:
-    fence = journal.grant(0, "a")
-    journal.wait(1, "b")
-    journal.release(2, "a", fence, *journal.handoff_writes(2, "b"))
+    journal.hand_off()
     # The wake list is gone (the 0): the new holder has popped it, so it is alive.
     journal.operate(60, "resume", ("ZREM", 1, "b", 0))
 
 
 def extended_after_expiry(journal: JournalBuilder) -> None:
-    fence = journal.grant(0, "a")
-    command = call("renew", KEYS, "a", fence=fence, how="set", ms=100)
-    journal.add(150, command, ("ok", "100"), ("ZADD", 1, str(NOW + 250), "a"))
+    journal.renew(150, "a", journal.grant(0, "a"))
 
 
 def moved_by_another_fence(journal: JournalBuilder) -> None:
-    fence = journal.grant(0, "a")
-    command = call("renew", KEYS, "a", fence=int(fence) + 1, how="set", ms=100)
-    journal.add(50, command, ("ok", "100"), ("ZADD", 1, str(NOW + 150), "a"))
+    journal.renew(50, "a", int(journal.grant(0, "a")) + 1)
 
 
 def moved_by_a_late_renewal(journal: JournalBuilder) -> None:
     fence = journal.grant(0, "a")
-    for at, nth, ms in ((10, 2, 500), (20, 1, 100)):
-        command = call("renew", KEYS, "a", fence=fence, how="set", ms=ms, nth=nth)
-        journal.add(at, command, ("ok", str(ms)), ("ZADD", 1, str(NOW + at + ms), "a"))
+    journal.renew(10, "a", fence, ms=500, nth=2)
+    journal.renew(20, "a", fence, ms=100, nth=1)
 
 
 def owner_of_retained_permits(journal: JournalBuilder) -> None:
@@ -511,9 +506,7 @@ def handover_after_resume(journal: JournalBuilder) -> None:
 
 
 def silent_handoff(journal: JournalBuilder) -> None:
-    fence = journal.grant(0, "a")
-    journal.wait(1, "b")
-    journal.release(2, "a", fence, *(w for w in journal.handoff_writes(2, "b") if w[1] != 5))
+    journal.hand_off(keep=lambda write: write[1] != 5)
 
 
 def term_longer_than_requested(journal: JournalBuilder) -> None:
@@ -526,9 +519,7 @@ def term_longer_than_stored(journal: JournalBuilder) -> None:
 
 
 def term_of_a_handoff(journal: JournalBuilder) -> None:
-    fence = journal.grant(0, "a")
-    journal.wait(1, "b", lease=60_000)
-    journal.release(2, "a", fence, *journal.handoff_writes(2, "b", 60_000))
+    journal.hand_off(60_000)
 
 
 def answer_to_a_late_release(journal: JournalBuilder) -> None:
@@ -560,11 +551,7 @@ def expiry_never(journal: JournalBuilder) -> None:
 
 
 def expiry_of_the_wake_list(journal: JournalBuilder) -> None:
-    fence = journal.grant(0, "a")
-    journal.wait(1, "b")
-    journal.release(
-        2, "a", fence, *(w for w in journal.handoff_writes(2, "b") if w[:2] != ("PEXPIREAT", 5))
-    )
+    journal.hand_off(keep=lambda write: write[:2] != ("PEXPIREAT", 5))
 
 
 def vanished_lease(journal: JournalBuilder) -> None:

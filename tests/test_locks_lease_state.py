@@ -31,6 +31,12 @@ def state_of(
     return LeaseState(terms, Grant(**{**given, "unanswered": False, **grant}), 0, 100.0)
 
 
+def renewal_at(state: LeaseState, now: float) -> Run:
+    step = state.next_renewal(now)
+    assert isinstance(step, Run)
+    return step
+
+
 def ok(seconds: float, sent: float) -> Answer:
     return Answer(["ok", str(int(seconds * 1000))], sent, sent)
 
@@ -38,8 +44,7 @@ def ok(seconds: float, sent: float) -> Answer:
 def test_lease_is_renewed_for_its_whole_timeout_after_a_third_of_it() -> None:
     state = state_of(30)
     assert 110.0 == state.due
-    step = state.next_renewal(110.0)
-    assert isinstance(step, Run)
+    step = renewal_at(state, 110.0)
     assert ("renew", "set", "30001") == (step.verb, step.argv[2], step.argv[3])
     assert state.renewal_done(step, ok(30, 110.0), 110.0) is None
     assert 139.999 == pytest.approx(state.until)
@@ -49,8 +54,7 @@ def test_lease_is_renewed_for_its_whole_timeout_after_a_third_of_it() -> None:
 @pytest.mark.parametrize(("timeout", "pause"), [(60.0, 1.0), (5.0, 0.5), (0.3, 0.05)])
 def test_failed_renewal_is_retried_after_a_short_pause(timeout: float, pause: float) -> None:
     state = state_of(timeout)
-    step = state.next_renewal(state.due)
-    assert isinstance(step, Run)
+    step = renewal_at(state, state.due)
     failed = Failure(errors.ConnectionError("refused"), state.due, "unreachable")
     at = state.due
     assert state.renewal_done(step, failed, at) is None
@@ -71,8 +75,7 @@ def test_background_renewal_asks_for_the_longer_of_two_renewals_in_flight() -> N
     state = state_of(30)
     for seconds in (90.0, 10.0):
         state.renewal(seconds, 100.0)
-    step = state.next_renewal(104.0)
-    assert isinstance(step, Run)
+    step = renewal_at(state, 104.0)
     assert 86_000 == pytest.approx(int(step.argv[3]), abs=10)
 
 
@@ -85,8 +88,7 @@ def test_lease_without_renewal_is_lost_at_its_end() -> None:
 
 def test_lease_that_cannot_be_renewed_is_lost_shortly_before_its_end() -> None:
     state = state_of(3)
-    step = state.next_renewal(101.0)
-    assert isinstance(step, Run)
+    step = renewal_at(state, 101.0)
     assert state.renewal_done(step, Failure(OSError(), 102.0, "unanswered"), 102.0) is None
     assert 102.3 == pytest.approx(state.due)
     assert state.renewal_done(step, Failure(OSError(), 102.8, "unanswered"), 102.8) is None
@@ -97,8 +99,8 @@ def test_lease_that_cannot_be_renewed_is_lost_shortly_before_its_end() -> None:
 
 def test_lease_is_never_renewed_past_max_hold() -> None:
     state = state_of(30, max_hold=35)
-    step = state.next_renewal(110.0)
-    assert isinstance(step, Run) and "25001" == step.argv[3]
+    step = renewal_at(state, 110.0)
+    assert "25001" == step.argv[3]
     state.renewal_done(step, ok(25.001, 110.0), 110.0)
     assert 135.0 == pytest.approx(state.until)
     assert 134.75 == pytest.approx(state.deadline) == pytest.approx(state.due)
@@ -124,8 +126,7 @@ def test_lease_is_lost_only_once() -> None:
 
 def test_lost_lease_is_not_renewed() -> None:
     state = state_of()
-    step = state.next_renewal(110.0)
-    assert isinstance(step, Run)
+    step = renewal_at(state, 110.0)
     state.lose("a reason")
     assert (None, math.inf) == (state.next_renewal(120.0), state.due)
     assert state.renewal_done(step, Answer(["lost"], 110.0, 110.0), 110.0) is None
@@ -202,8 +203,8 @@ def test_background_renewal_asks_for_at_least_the_end_the_holder_asked_for() -> 
     state = state_of(3)
     plan = state.renewal(60, 100.5)
     next(plan)
-    step = state.next_renewal(state.due)
-    assert isinstance(step, Run) and int(step.argv[3]) > 58_000
+    step = renewal_at(state, state.due)
+    assert int(step.argv[3]) > 58_000
     receive_reply(plan, 60, 100.5)
     due = state.due
     assert state.next_renewal(due) is None  # the lease is already longer than its timeout
@@ -214,8 +215,8 @@ def test_background_renewal_does_not_lengthen_a_lease_being_detached() -> None:
     state = state_of(3)
     plan = state.renewal(3.5, 100.0, leaving=True)
     next(plan)
-    step = state.next_renewal(101.0)
-    assert isinstance(step, Run) and int(step.argv[3]) <= 2_500
+    step = renewal_at(state, 101.0)
+    assert int(step.argv[3]) <= 2_500
 
 
 def test_detach_renews_again_when_another_thread_shortened_the_lease() -> None:
@@ -242,8 +243,8 @@ def test_lease_is_renewed_after_a_failed_detach(error: BaseException) -> None:
     next(plan)
     with pytest.raises(type(error)):
         plan.throw(error)
-    step = state.next_renewal(110.0)
-    assert isinstance(step, Run) and "30001" == step.argv[3]
+    step = renewal_at(state, 110.0)
+    assert "30001" == step.argv[3]
 
 
 def test_release_of_a_lost_lease_raises_even_if_redis_released_it() -> None:
