@@ -33,7 +33,8 @@ def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
     (tmp_path / "quick_settings.py").write_text(
         "from tests.settings import *\n"
         f"REDIS_SYNC = {{**REDIS_SYNC, 'TIMEOUT': {LEASE}, "
-        "'SEMAPHORES': {'named': {'limit': 2}}}\n"
+        "'SEMAPHORES': {'named': {'limit': 2}, "
+        f"'with-timeout': {{'limit': 1, 'timeout': {LEASE}}}}}}}\n"
     )
     env = {
         **os.environ,
@@ -113,11 +114,12 @@ def test_several_may_run_when_the_limit_allows(run: Run) -> None:
         assert ended(run("named", "--wait", "0", "--", "true"))[0] == 0
 
 
-def test_it_renews_for_as_long_as_the_command_runs(run: Run) -> None:
-    process = run("job", "--", "sleep", str(2.5 * LEASE))
-    eventually(lambda: taken("job"))
+@pytest.mark.parametrize("name", ["job", "with-timeout"])
+def test_run_renews_for_as_long_as_the_command_runs(run: Run, name: str) -> None:
+    process = run(name, "--", "sleep", str(2.5 * LEASE))
+    eventually(lambda: taken(name))
     start, last = time.monotonic(), 0.0
-    while taken("job"):
+    while taken(name):
         last = time.monotonic() - start
         time.sleep(0.05)
     assert last > 2 * LEASE  # without a gap
@@ -317,9 +319,24 @@ def test_a_paused_name_is_skipped(run: Run) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_the_command_starts_ends_it(run: Run, number: signal.Signals) -> None:
+def test_signal_ends_a_command_that_is_starting(run: Run, number: signal.Signals) -> None:
     process = run("job", "--", "sleep", "60")
     eventually(lambda: taken("job"))
     process.send_signal(number)
     assert 128 + number == ended(process)[0]
+    eventually(lambda: not taken("job"))
+
+
+@pytest.mark.parametrize("ms", [0, 3, 6, 9, 12, 15])
+def test_signal_while_the_watchdog_starts_ends_the_command(run: Run, ms: int) -> None:
+    process = run("job", "--", "sleep", "60")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("this system does not list the children of a process")
+    end = time.monotonic() + 30
+    while not children.read_text() and time.monotonic() < end:
+        pass
+    time.sleep(ms / 1000)
+    process.send_signal(signal.SIGINT)
+    assert (128 + signal.SIGINT, "") == ended(process)[::2]
     eventually(lambda: not taken("job"))

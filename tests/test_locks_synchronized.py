@@ -247,7 +247,7 @@ def test_synchronized_rejects_positions_for_functions_with_kwargs(name: str) -> 
         synchronized(name)(lambda **options: None)
 
 
-def test_synchronized_rejects_generators_classes_and_other_objects() -> None:
+def test_synchronized_rejects_generators_and_classes() -> None:
     def generator() -> Any:
         yield 1
 
@@ -290,7 +290,7 @@ def test_synchronized_without_parentheses_suggests_the_call_to_write() -> None:
 
 
 @both
-async def test_synchronized_decorates_methods_class_methods_and_static_methods(io, view) -> None:
+async def test_synchronized_decorates_every_kind_of_method(io, view) -> None:
     class Account:
         pk = 9
 

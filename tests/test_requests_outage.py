@@ -1,4 +1,4 @@
-"""While Redis is down, on_outage decides, no request waits for Redis, and the limits hold."""
+"""While Redis is down, on_outage applies, no request waits for Redis, and the limits hold."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import signal
 import statistics
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,21 +25,22 @@ from django.test import RequestFactory
 from devtools.servers import RedisServer, free_port
 from django_redis_sync import Lease, Semaphore, Unavailable, semaphore_required
 from django_redis_sync.engine.renewal import renewer
+from django_redis_sync.engine.threads import Bell
 from django_redis_sync.limits import breaker as breakers
 from django_redis_sync.limits.breaker import Breaker, breaker
 from django_redis_sync.limits.local import LocalLimiter, LocalWait, local_limiter
 from django_redis_sync.limits.policy import SemaphoreKey
+from django_redis_sync.limits.semaphore import RequestSemaphore
+from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Rejection
-from django_redis_sync.signals import acquire_rejected, outage_changed
+from django_redis_sync.protocol.steps import Failure
+from django_redis_sync.signals import outage_changed
 from tests.behaviour.both import eventually
 from tests.request_site import gate
 from tests.request_site.server import Site
-from tests.support.interrupting import (
-    ADMISSION,
-    Interrupted,
-    handles_signals,
-    interruptions,
-)
+from tests.request_site.visit import Visit
+from tests.settings import PREFIX
+from tests.support.interrupting import ADMISSION, Interrupted, handles_signals, interruptions
 
 pytestmark = pytest.mark.promise(24)
 REQUESTS = RequestFactory()
@@ -48,7 +51,7 @@ BOTH = pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 
 @pytest.fixture
 def server(new_server, settings) -> RedisServer:
-    """A Redis of the test's own, to stop."""
+    """A private Redis server that the test can stop."""
     server = new_server()
     point_at(settings, server.url)
     return server
@@ -56,46 +59,12 @@ def server(new_server, settings) -> RedisServer:
 
 @pytest.fixture
 def no_server(settings) -> None:
-    """Nothing listens where Redis should be."""
+    """Set the cache to an address where no server listens."""
     point_at(settings, f"redis://127.0.0.1:{free_port()}")
 
 
 def point_at(settings, url: str) -> None:
     settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": url}}
-
-
-class Visit:
-    """A request that stays inside its view until it is told to leave."""
-
-    def __init__(self, asgi: bool = False, **options) -> None:
-        self.inside, self.leave = threading.Event(), threading.Event()
-        self._options, self._asgi = {"limit": 1, **options}, asgi
-        self.status: int | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        @semaphore_required("one", **self._options)
-        def view(request):
-            self.inside.set()
-            self.leave.wait(60)
-            return HttpResponse()
-
-        @semaphore_required("one", **self._options)
-        async def aview(request):
-            self.inside.set()
-            await asyncio.to_thread(self.leave.wait, 60)
-            return HttpResponse()
-
-        if self._asgi:
-            self.status = asyncio.run(aview(REQUESTS.get("/"))).status_code
-        else:
-            self.status = view(REQUESTS.get("/")).status_code
-
-    def end(self) -> int | None:
-        self.leave.set()
-        self.thread.join(60)
-        return self.status
 
 
 def entered(**options) -> Visit:
@@ -105,22 +74,29 @@ def entered(**options) -> Visit:
 
 
 def enters(**options) -> bool:
-    """Return True if a request gets in now."""
-    visit = Visit(**options)
-    visit.leave.set()
-    visit.thread.join(60)
-    return visit.status == 200
+    """Return True if a request is admitted now."""
+    return Visit(**options).end() == 200
 
 
 def nothing_is_counted() -> bool:
     return not local_limiter.is_tracked(KEY) and not local_limiter.inside(KEY)
 
 
-# What on_outage says
+def renewed() -> list[Any]:
+    """Return the leases of "one" that this process renews."""
+    return renewer("default").newest(keys_of(PREFIX, "one"), 99)
+
+
+@semaphore_required("one", limit=1)
+async def aview(request) -> HttpResponse:
+    return HttpResponse()
+
+
+# The values of on_outage
 
 
 @BOTH
-def test_local_keeps_the_limit_in_this_process(no_server, asgi: bool) -> None:
+def test_on_outage_local_enforces_the_limit_in_this_process(no_server, asgi: bool) -> None:
     first, second = (entered(asgi=asgi, limit=2) for _ in range(2))
     assert not enters(asgi=asgi, limit=2)
     assert 200 == first.end()
@@ -129,28 +105,23 @@ def test_local_keeps_the_limit_in_this_process(no_server, asgi: bool) -> None:
 
 
 @BOTH
-def test_local_queue_is_served_in_order_and_bounded(no_server, asgi: bool, settings) -> None:
+def test_local_queue_is_served_in_order_and_bounded(
+    no_server, asgi: bool, settings, rejections
+) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": {"max_waiting_threads": 9}}
     options = {"asgi": asgi, "blocking_timeout": 15, "max_waiters": 2}
     visits = [entered(**options)]
     for number in (1, 2):
         visits.append(Visit(**options))
         eventually(lambda number=number: local_limiter.waiting(KEY) == number)
-    rejected: list[tuple[str, int]] = []
-
-    def note(refusal, **said) -> None:
-        rejected.append((refusal.reason, refusal.waiting))
-
-    acquire_rejected.connect(note)
-    try:
-        assert not enters(**options)
-        assert [("full", 2)] == rejected  # by which Retry-After goes
-        slots = {"max_waiting_threads": 0, "max_waiting_tasks": 0}
-        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": slots}
-        assert not enters(**{**options, "max_waiters": 9})
-    finally:
-        acquire_rejected.disconnect(note)
-    assert ("max_waiting_tasks" if asgi else "max_waiting_threads", 2) == rejected[1]
+    assert not enters(**options)
+    slots = {"max_waiting_threads": 0, "max_waiting_tasks": 0}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": slots}
+    assert not enters(**{**options, "max_waiters": 9})
+    # Retry-After is computed from the number of waiters.
+    expected = [("full", 2), ("max_waiting_tasks" if asgi else "max_waiting_threads", 2)]
+    found = [one["refusal"] for one in rejections]
+    assert expected == [(refusal.reason, refusal.waiting) for refusal in found]
     for earlier, later in zip(visits, [*visits[1:], None], strict=True):
         assert 200 == earlier.end()
         if later is not None:
@@ -166,10 +137,8 @@ def test_local_wait_ends_after_blocking_timeout(no_server, asgi: bool) -> None:
     assert nothing_is_counted()
 
 
-def test_task_cancelled_while_it_waits_here_leaves_the_queue(no_server) -> None:
-    @semaphore_required("one", limit=1, blocking_timeout=20)
-    async def view(request):
-        return HttpResponse()
+def test_task_cancelled_while_waiting_leaves_the_local_queue(no_server) -> None:
+    view = semaphore_required("one", limit=1, blocking_timeout=20)(aview)
 
     async def main() -> None:
         waiting = asyncio.create_task(view(REQUESTS.get("/")))
@@ -184,36 +153,33 @@ def test_task_cancelled_while_it_waits_here_leaves_the_queue(no_server) -> None:
     assert nothing_is_counted()
 
 
-def test_open_lets_all_in_and_closed_none(no_server) -> None:
+def test_on_outage_open_admits_all_requests_and_closed_rejects_all(no_server) -> None:
     visits = [entered(on_outage="open") for _ in range(3)]
     assert [200] * 3 == [visit.end() for visit in visits]
     for key in (None, "ip"):
         assert 503 == Visit(on_outage="closed", key=key).end()
 
 
-def test_outage_is_not_blamed_on_other_requests(no_server) -> None:
-    @semaphore_required("one", limit=1, on_outage="closed")
-    def view(request):
-        return HttpResponse()
-
+def test_rejection_in_an_outage_does_not_mention_other_requests(no_server) -> None:
+    view = semaphore_required("one", limit=1, on_outage="closed")(lambda request: HttpResponse())
     response = view(REQUESTS.get("/", headers={"accept": "application/json"}))
     assert "Please try again in a moment." == json.loads(response.content)["detail"]
     assert response["Retry-After"]
 
 
-def test_shadow_mode_lets_all_in(no_server) -> None:
+def test_shadow_mode_admits_all_requests_in_an_outage(no_server) -> None:
     visits = [entered(on_outage="closed", enforce=False) for _ in range(3)]
     assert [200] * 3 == [visit.end() for visit in visits]
 
 
-# How it begins and ends
+# The start and the end of an outage
 
 
-def test_outage_and_its_end_are_each_reported_once(server, caplog) -> None:
-    told = []
+def test_start_and_end_of_an_outage_are_each_reported_once(server, caplog) -> None:
+    sent = []
 
-    def receiver(**said):
-        told.append((said["alias"], said["down"]))
+    def receiver(alias: str, down: bool, **_: Any) -> None:
+        sent.append((alias, down))
 
     outage_changed.connect(receiver)
     caplog.set_level(logging.WARNING, "django_redis_sync")
@@ -221,10 +187,10 @@ def test_outage_and_its_end_are_each_reported_once(server, caplog) -> None:
         assert enters()
         server.stop()
         assert [True] * 5 == [enters() for _ in range(5)]
-        eventually(lambda: told == [("default", True)])
+        eventually(lambda: sent == [("default", True)])
         server.start()
         eventually(lambda: enters() and not breaker("default").down)
-        eventually(lambda: told == [("default", True), ("default", False)])
+        eventually(lambda: sent == [("default", True), ("default", False)])
         assert [True] * 5 == [enters() for _ in range(5)]
     finally:
         outage_changed.disconnect(receiver)
@@ -233,7 +199,7 @@ def test_outage_and_its_end_are_each_reported_once(server, caplog) -> None:
     assert "is down" in lines[0] and "is available again" in lines[1]
 
 
-def test_outage_is_reported_once_however_many_permits_are_held(server, caplog) -> None:
+def test_outage_is_logged_once_when_many_permits_are_held(server, caplog) -> None:
     caplog.set_level(logging.INFO, "django_redis_sync")
     options = {"limit": 12, "timeout": 3}
     leaving, staying = ([Visit(asgi, **options) for asgi in (False, True) * 3] for _ in range(2))
@@ -241,23 +207,23 @@ def test_outage_is_reported_once_however_many_permits_are_held(server, caplog) -
     server.kill()
     assert enters(limit=20)
     assert [200] * 6 == [visit.end() for visit in leaving]
-    time.sleep(1.5)  # their leases are due every second
+    time.sleep(1.5)  # the leases are renewed every second
     server.restart()
     eventually(lambda: enters(limit=20) and not breaker("default").down)
     assert [200] * 6 == [visit.end() for visit in staying]
-    said = [r.getMessage() for r in caplog.records if r.name == "django_redis_sync"]
-    lines = [line for line in said if "'default'" in line or "'one'" in line]
-    lost = [line for line in lines if "is lost" in line]  # the server came back with nothing
-    told = ("is down", "could not be renewed", "are renewed again", "is available again")
-    assert [1, 1, 1, 1] == [sum(words in line for line in lines) for words in told]
+    logged = [r.getMessage() for r in caplog.records if r.name == "django_redis_sync"]
+    lines = [line for line in logged if "'default'" in line or "'one'" in line]
+    lost = [line for line in lines if "is lost" in line]  # the server restarted without data
+    once = ("is down", "could not be renewed", "are renewed again", "is available again")
+    assert [1, 1, 1, 1] == [sum(words in line for line in lines) for words in once]
     assert 4 + len(lost) == len(lines)
 
 
 @BOTH
-def test_no_request_asks_a_server_that_is_known_to_be_down(server, asgi: bool) -> None:
+def test_requests_do_not_ask_a_server_that_is_known_to_be_down(server, asgi: bool) -> None:
     assert enters(asgi=asgi)
     server.pause()
-    assert enters(asgi=asgi)  # the one that notices
+    assert enters(asgi=asgi)  # this request notices the outage
     start = time.monotonic()
     for _ in range(50):
         assert enters(asgi=asgi)
@@ -265,7 +231,7 @@ def test_no_request_asks_a_server_that_is_known_to_be_down(server, asgi: bool) -
     server.resume()
 
 
-def test_no_request_waits_to_release_what_it_took_before_the_outage(server, monkeypatch) -> None:
+def test_request_from_before_an_outage_does_not_wait_for_its_release(server, monkeypatch) -> None:
     released = []
     monkeypatch.setattr(Lease, "release", lambda lease: released.append(lease))
     before = entered()
@@ -277,7 +243,7 @@ def test_no_request_waits_to_release_what_it_took_before_the_outage(server, monk
     eventually(lambda: Semaphore("one", 1).status().in_use == 0)
 
 
-def test_requests_from_before_and_during_an_outage_keep_the_limit_together(server) -> None:
+def test_requests_from_before_and_during_an_outage_share_the_limit(server) -> None:
     before = entered()
     server.pause()
     assert not enters()
@@ -285,7 +251,7 @@ def test_requests_from_before_and_during_an_outage_keep_the_limit_together(serve
     assert 200 == before.end()
     during = entered()
     server.resume()
-    for _ in range(20):  # Redis knows no one, but the request inside counts
+    for _ in range(20):  # the request inside counts, although Redis does not know it
         assert not enters()
         time.sleep(0.1)
     assert 200 == during.end()
@@ -294,51 +260,48 @@ def test_requests_from_before_and_during_an_outage_keep_the_limit_together(serve
     assert nothing_is_counted()
 
 
-# The trial: Redis is there, and one request may find that out
+# The trial: after an answered probe, one request may ask Redis
 
 GONE = Unavailable("Redis: gone")
 
 
-def probe_answered(breaker: Breaker) -> None:
-    breaker._probe_answered = True
+def allow_trial(breaker: Breaker) -> None:
+    """Allow one trial, as an answered probe or a cancelled trial does."""
+    breaker.cancelled(breaker.generation)
 
 
 @pytest.fixture
 def half_open(clean_redis) -> Iterator[Breaker]:
     found = breaker("default")
     found.failed(found.generation, GONE)
-    probe_answered(found)
+    allow_trial(found)
     yield found
     found.close()
 
 
-def test_cancelled_trial_lets_the_next_request_try(half_open, monkeypatch) -> None:
+def test_cancelled_trial_makes_the_next_request_the_trial(half_open, monkeypatch) -> None:
     asked = asyncio.Event()
 
     async def hang(*_: object) -> None:
         asked.set()
         await asyncio.sleep(20)
 
-    @semaphore_required("one", limit=1)
-    async def view(request):
-        return HttpResponse()
-
     async def main() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Semaphore, "_agot", hang)
-            trial = asyncio.create_task(view(REQUESTS.get("/")))
+            patch.setattr(RequestSemaphore, "atake_for", hang)
+            trial = asyncio.create_task(aview(REQUESTS.get("/")))
             await asked.wait()
             trial.cancel()
             await asyncio.gather(trial, return_exceptions=True)
         assert half_open.down
-        assert 200 == (await view(REQUESTS.get("/"))).status_code
+        assert 200 == (await aview(REQUESTS.get("/"))).status_code
 
     asyncio.run(main())
     assert not half_open.down
     assert nothing_is_counted()
 
 
-def test_trial_that_has_to_wait_ends_the_outage_when_its_wait_begins(half_open) -> None:
+def test_trial_that_waits_for_a_permit_ends_the_outage_at_once(half_open) -> None:
     with Semaphore("one", 1):
         waiting = Visit(blocking_timeout=20)
         eventually(lambda: not half_open.down)
@@ -347,43 +310,44 @@ def test_trial_that_has_to_wait_ends_the_outage_when_its_wait_begins(half_open) 
     assert 200 == waiting.end()
 
 
-def test_trial_that_is_rejected_locally_lets_the_next_request_try(half_open) -> None:
-    half_open._probe_answered = False
+def test_trial_rejected_locally_makes_the_next_request_the_trial(half_open) -> None:
+    trial = half_open.allow()  # so that the next request does not ask Redis
     during = entered()
-    probe_answered(half_open)
+    half_open.cancelled(trial)
     assert not enters() and half_open.down
-    assert half_open._probe_answered
+    assert trial == half_open.allow()
+    half_open.cancelled(trial)
     assert 200 == during.end()
     assert enters() and not half_open.down
 
 
-def test_shadow_mode_lets_redis_count_those_from_an_outage(half_open) -> None:
-    half_open._probe_answered = False
+def test_shadow_mode_asks_redis_while_requests_from_the_outage_are_inside(half_open) -> None:
+    trial = half_open.allow()
     during = entered(enforce=False)
-    probe_answered(half_open)
+    half_open.cancelled(trial)
     assert enters(enforce=False) and not half_open.down
     assert 200 == during.end()
 
 
 @pytest.mark.parametrize("outcome", [GONE, Rejection("full"), KeyboardInterrupt()], ids=repr)
-def test_local_place_is_released_if_redis_grants_no_permit(half_open, monkeypatch, outcome) -> None:
-    """While a request that Redis does not know is inside, the next ones first enter locally."""
+def test_local_permit_is_released_when_redis_grants_none(half_open, monkeypatch, outcome) -> None:
+    """While a request that Redis does not know is inside, later requests first enter locally."""
 
     def take(*_: object) -> Rejection:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    half_open._probe_answered = False
+    trial = half_open.allow()
     during = entered(limit=2)
-    probe_answered(half_open)
-    monkeypatch.setattr(Semaphore, "_got", take)
+    half_open.cancelled(trial)
+    monkeypatch.setattr(RequestSemaphore, "take_for", take)
     view = semaphore_required("one", limit=2)(lambda request: HttpResponse())
     if isinstance(outcome, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             view(REQUESTS.get("/"))
     else:
-        # Without Redis there is one more place in this process. A rejection by Redis is final.
+        # Without Redis, this process admits one more request. A rejection by Redis is final.
         assert (503 if outcome is not GONE else 200) == view(REQUESTS.get("/")).status_code
     assert 1 == local_limiter.inside(KEY)
     assert 200 == during.end()
@@ -393,117 +357,115 @@ def test_local_place_is_released_if_redis_grants_no_permit(half_open, monkeypatc
 # The breaker, one report after the other
 
 
-class Quiet(Breaker):
-    """Without a thread that probes. `told`: what receivers get."""
+class Unprobed(Breaker):
+    """A breaker without a thread that probes. `sent`: the notifications."""
 
     def __init__(self) -> None:
         super().__init__("default")
-        self.told: list[bool] = []
+        self.sent: list[bool] = []
 
     def _ensure_prober(self) -> None: ...
 
     def _notify(self, down: bool) -> None:
-        self.told.append(down)
+        self.sent.append(down)
 
 
 @pytest.fixture
-def quiet() -> Quiet:
-    return Quiet()
+def unprobed() -> Unprobed:
+    return Unprobed()
 
 
-def test_success_from_before_the_failure_does_not_end_the_outage(quiet: Quiet) -> None:
-    early, late = quiet.allow(), quiet.allow()
-    quiet.failed(late, GONE)
-    quiet.failed(early, GONE)
-    quiet.succeeded(early)
-    assert (True, None, [True]) == (quiet.down, quiet.allow(), quiet.told)
+def test_success_from_before_the_failure_does_not_end_the_outage(unprobed: Unprobed) -> None:
+    early, late = unprobed.allow(), unprobed.allow()
+    unprobed.failed(late, GONE)
+    unprobed.failed(early, GONE)
+    unprobed.succeeded(early)
+    assert (True, None, [True]) == (unprobed.down, unprobed.allow(), unprobed.sent)
 
 
-def test_failure_from_before_the_end_begins_no_new_outage(quiet: Quiet) -> None:
-    early, late = quiet.allow(), quiet.allow()
-    quiet.failed(early, GONE)
-    probe_answered(quiet)
-    trial = quiet.allow()
-    quiet.succeeded(trial)
-    quiet.failed(late, GONE)
-    quiet.failed(trial, GONE)
-    assert (False, [True, False]) == (quiet.down, quiet.told)
-    quiet.failed(quiet.allow(), GONE)
-    assert quiet.down
+def test_failure_from_before_the_end_does_not_start_a_new_outage(unprobed: Unprobed) -> None:
+    early, late = unprobed.allow(), unprobed.allow()
+    unprobed.failed(early, GONE)
+    allow_trial(unprobed)
+    trial = unprobed.allow()
+    unprobed.succeeded(trial)
+    unprobed.failed(late, GONE)
+    unprobed.failed(trial, GONE)
+    assert (False, [True, False]) == (unprobed.down, unprobed.sent)
+    unprobed.failed(unprobed.allow(), GONE)
+    assert unprobed.down
 
 
-def test_answered_probe_lets_one_request_try(quiet: Quiet) -> None:
-    quiet.failed(quiet.allow(), GONE)
+def test_answered_probe_allows_one_trial(unprobed: Unprobed) -> None:
+    unprobed.failed(unprobed.allow(), GONE)
     with ThreadPoolExecutor(16) as threads:
         for _ in range(50):
-            probe_answered(quiet)
-            answers = threads.map(lambda _: quiet.allow(), range(16))
+            allow_trial(unprobed)
+            answers = threads.map(lambda _: unprobed.allow(), range(16))
             (trial,) = (one for one in answers if one is not None)
-            quiet.failed(trial, GONE)
-            assert quiet.down and quiet.allow() is None
-    probe_answered(quiet)
-    quiet.succeeded(quiet.allow())
-    assert quiet.allow() is not None and quiet.allow() is not None
+            unprobed.failed(trial, GONE)
+            assert unprobed.down and unprobed.allow() is None
+    allow_trial(unprobed)
+    unprobed.succeeded(unprobed.allow())
+    assert unprobed.allow() is not None and unprobed.allow() is not None
 
 
-def test_only_the_trial_of_this_outage_can_be_cancelled_or_succeed(quiet: Quiet) -> None:
-    early = quiet.allow()
-    quiet.failed(early, GONE)
-    quiet.cancelled(early)  # it was not the trial
-    assert quiet.allow() is None
-    probe_answered(quiet)
-    trial = quiet.allow()
-    quiet.cancelled(trial)
-    assert [trial, None] == [quiet.allow(), quiet.allow()]
-    probe_answered(quiet)
-    quiet.succeeded(quiet.allow())
-    quiet.failed(quiet.allow(), GONE)
-    quiet.succeeded(trial)
-    quiet.cancelled(trial)
-    assert quiet.down and quiet.allow() is None
+def test_only_the_trial_of_this_outage_can_be_cancelled_or_succeed(unprobed: Unprobed) -> None:
+    early = unprobed.allow()
+    unprobed.failed(early, GONE)
+    unprobed.cancelled(early)  # `early` was not the trial
+    assert unprobed.allow() is None
+    allow_trial(unprobed)
+    trial = unprobed.allow()
+    unprobed.cancelled(trial)
+    assert [trial, None] == [unprobed.allow(), unprobed.allow()]
+    allow_trial(unprobed)
+    unprobed.succeeded(unprobed.allow())
+    unprobed.failed(unprobed.allow(), GONE)
+    unprobed.succeeded(trial)
+    unprobed.cancelled(trial)
+    assert unprobed.down and unprobed.allow() is None
 
 
 def test_probe_of_an_earlier_outage_does_not_end_a_later_one(monkeypatch) -> None:
-    mine = Breaker("default")
+    found = Breaker("default")
     monkeypatch.setattr(breakers, "PROBE_INTERVAL", 0.0)
-    asked = []
+    probed = []
 
-    def answers(self) -> bool:
-        """While it probes, this outage ends and the next one begins."""
-        asked.append(self.generation)
-        if len(asked) == 1:
-            self._probe_answered = True
-            self.succeeded(self.allow())
-            self.failed(self.allow(), GONE)
-            return True
-        return False
+    def command(*_: Any, **options: Any) -> None:
+        """Answer the first probe, after its outage has ended and the next one has begun."""
+        probed.append(found.generation)
+        if len(probed) > 1:
+            raise Failure(GONE, 0.0, "unreachable")
+        allow_trial(found)
+        found.succeeded(found.allow())
+        found.failed(found.allow(), GONE)
 
-    monkeypatch.setattr(Breaker, "_redis_answers", answers)
+    monkeypatch.setattr(breakers, "server_of", lambda alias: SimpleNamespace(command=command))
     try:
-        mine.failed(mine.allow(), GONE)
-        eventually(lambda: len(asked) > 1)
-        assert mine.down and mine.allow() is None
+        found.failed(found.allow(), GONE)
+        eventually(lambda: len(probed) > 1)
+        assert found.down and found.allow() is None
     finally:
-        mine.close()
+        found.close()
 
 
-def test_next_request_starts_the_probes_if_no_thread_could_be_started(monkeypatch) -> None:
+def test_next_request_starts_the_probes_when_no_thread_could_be_started(monkeypatch) -> None:
     def cannot_start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    mine = Breaker("default")
+    found = Breaker("default")
     monkeypatch.setattr(breakers, "PROBE_INTERVAL", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", cannot_start)
-        mine.failed(mine.allow(), GONE)
-        assert mine.down and mine.allow() is None
-    mine.allow()
-    eventually(lambda: mine._probe_answered)
-    mine.close()
+        found.failed(found.allow(), GONE)
+        assert found.down and found.allow() is None
+    eventually(lambda: found.allow() is not None)
+    found.close()
 
 
 def test_one_daemon_thread_probes_a_server_that_hangs(server, settings) -> None:
-    """No process outlives its work for it, and no probe waits without end."""
+    """A daemon thread keeps no process alive, and each probe has a timeout."""
     before = {*threading.enumerate()}
     server.pause()
     assert [True] * 5 == [enters() for _ in range(5)]
@@ -517,14 +479,13 @@ def test_one_daemon_thread_probes_a_server_that_hangs(server, settings) -> None:
 
 
 @pytest.mark.parametrize("setting", ["REDIS_SYNC", "CACHES"])
-def test_changed_settings_end_all_probes(setting: str, settings: Any, monkeypatch) -> None:
-    monkeypatch.setattr(Breaker, "_ensure_prober", lambda self: None)
-    some = [breaker(alias) for alias in ("default", "other")]
-    for one in some:
+def test_changed_settings_end_all_outages(setting: str, settings: Any) -> None:
+    before = [breaker(alias) for alias in ("default", "other")]
+    for one in before:
         one.failed(one.generation, GONE)
     setattr(settings, setting, {**getattr(settings, setting)})
-    assert [False, False] == [one.down for one in some]
-    assert breaker("default") is not some[0]
+    assert [False, False] == [one.down for one in before]
+    assert breaker("default") is not before[0]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
@@ -532,7 +493,7 @@ def test_changed_settings_end_all_probes(setting: str, settings: Any, monkeypatc
 def test_forked_child_has_no_outage_and_no_request_of_its_parent(no_server) -> None:
     visit = entered()
     assert breaker("default").down and 1 == local_limiter.inside(KEY)
-    with local_limiter._lock:  # as another thread may hold it
+    with local_limiter._lock:  # another thread may hold the lock during a fork
         pid = os.fork()
     if pid == 0:
         os._exit(int(breaker("default").down) + 2 * local_limiter.inside(KEY))
@@ -543,121 +504,131 @@ def test_forked_child_has_no_outage_and_no_request_of_its_parent(no_server) -> N
 # The limiter that counts the requests of one process
 
 
-class Someone:
-    """In the place of a request's hold."""
+class FakeHold:
+    """Stands for the hold of a request. The limiter references holds weakly."""
 
 
-def enter(limiter: LocalLimiter, limit: int = 1, waiters: int = 9) -> tuple[Someone, Any]:
-    one = Someone()
-    return one, limiter.try_enter(KEY, one, limit, waiters)
+class Text(str):
+    """A string that can be referenced weakly."""
 
 
-def test_limiter_counts_those_that_redis_admitted_before() -> None:
-    mine, one, elsewhere = LocalLimiter(), Someone(), Someone()
-    mine.admitted(KEY, one)
-    mine.admitted(KEY._replace(name="y"), elsewhere)
-    assert (1, False) == (mine.inside(KEY), mine.is_tracked(KEY))
-    assert enter(mine, waiters=0)[1] is False
-    assert mine.is_tracked(KEY) and not mine.has_local_admissions(KEY)
-    for _ in range(2):  # to leave twice changes nothing
-        mine.left(KEY, one)
-    assert (0, False) == (mine.inside(KEY), mine.is_tracked(KEY))
-    other, admitted = enter(mine, waiters=0)
-    assert other and admitted is True
+def enter(limiter: LocalLimiter, limit: int = 1, waiters: int = 9) -> tuple[FakeHold, Any]:
+    hold = FakeHold()
+    return hold, limiter.try_enter(KEY, hold, limit, waiters)
 
 
-def test_request_that_redis_admitted_meanwhile_lets_the_next_in_when_it_leaves() -> None:
-    mine, during, one = LocalLimiter(), Someone(), Someone()
-    mine.enter(KEY, during)
-    mine.admitted(KEY, one)
-    patient, waiter = enter(mine, limit=2)
-    assert 2 == mine.inside(KEY) and isinstance(waiter, LocalWait)
-    mine.left(KEY, one)
+@pytest.fixture
+def full() -> tuple[LocalLimiter, FakeHold]:
+    """A limiter with one request inside that Redis does not know, and the hold of that request."""
+    limiter, inside = LocalLimiter(), FakeHold()
+    limiter.enter(KEY, inside)
+    return limiter, inside
+
+
+def test_limiter_counts_requests_that_redis_admitted_before() -> None:
+    limiter, known, elsewhere = LocalLimiter(), FakeHold(), FakeHold()
+    limiter.admitted(KEY, known)
+    limiter.admitted(KEY._replace(name="y"), elsewhere)
+    assert (1, False) == (limiter.inside(KEY), limiter.is_tracked(KEY))
+    assert enter(limiter, waiters=0)[1] is False
+    assert limiter.is_tracked(KEY) and not limiter.has_local_admissions(KEY)
+    for _ in range(2):  # a second `left` changes nothing
+        limiter.left(KEY, known)
+    assert (0, False) == (limiter.inside(KEY), limiter.is_tracked(KEY))
+    hold, admitted = enter(limiter, waiters=0)
+    assert hold and admitted is True
+
+
+def test_waiter_is_admitted_when_a_request_that_redis_admitted_leaves(full) -> None:
+    limiter, inside = full
+    known = FakeHold()
+    limiter.admitted(KEY, known)
+    hold, waiter = enter(limiter, limit=2)
+    assert 2 == limiter.inside(KEY) and isinstance(waiter, LocalWait)
+    limiter.left(KEY, known)
     assert waiter.wait(5)
-    mine.left(KEY, during)
-    assert mine.has_local_admissions(KEY)  # Redis does not know the one that waited
-    mine.left(KEY, patient)
-    assert not mine.is_tracked(KEY)
+    limiter.left(KEY, inside)
+    assert limiter.has_local_admissions(KEY)  # Redis does not know the request that waited
+    limiter.left(KEY, hold)
+    assert not limiter.is_tracked(KEY)
 
 
 def test_request_that_no_longer_exists_uses_no_permit() -> None:
-    mine = LocalLimiter()
-    one, _ = enter(mine)
-    del one
-    other, admitted = enter(mine)
-    assert admitted is True and 1 == mine.inside(KEY) and other
-    known = Someone()
-    mine.admitted(KEY._replace(key="7"), known)
-    del known
-    assert {} == mine._by_redis
-
-
-def test_waiter_that_no_longer_exists_does_not_block_the_queue() -> None:
-    mine, inside = LocalLimiter(), Someone()
-    mine.enter(KEY, inside)
-    gone = enter(mine)
-    patient, waiter = enter(mine)
+    limiter = LocalLimiter()
+    gone, _ = enter(limiter)
     del gone
-    assert 1 == mine.waiting(KEY)
-    assert enter(mine, waiters=1)[1] is False
-    mine.left(KEY, inside)
+    hold, admitted = enter(limiter)
+    assert admitted is True and 1 == limiter.inside(KEY) and hold
+    known, key = FakeHold(), Text("7")
+    limiter.admitted(KEY._replace(key=key), known)
+    remembered = weakref.ref(key)
+    del known, key
+    assert remembered() is None
+
+
+def test_waiter_that_no_longer_exists_does_not_block_the_queue(full) -> None:
+    limiter, inside = full
+    gone = enter(limiter)
+    hold, waiter = enter(limiter)
+    del gone
+    assert 1 == limiter.waiting(KEY)
+    assert enter(limiter, waiters=1)[1] is False
+    limiter.left(KEY, inside)
     assert waiter.wait(5)
-    assert (1, 0) == (mine.inside(KEY), mine.waiting(KEY)) and patient
+    assert (1, 0) == (limiter.inside(KEY), limiter.waiting(KEY)) and hold
 
 
-def test_waiter_that_gives_up_lets_in_those_behind_it_that_fit() -> None:
-    mine, inside = LocalLimiter(), Someone()
-    mine.enter(KEY, inside)
-    (_large, narrow), (_small, wide) = enter(mine, limit=1), enter(mine, limit=2)
-    assert not narrow.wait(0.01)
-    assert wide.wait(5)
-    assert (2, 0) == (mine.inside(KEY), mine.waiting(KEY))
+def test_waiter_that_gives_up_makes_room_for_later_waiters_that_fit(full) -> None:
+    limiter, _inside = full
+    (_one, limited_to_1), (_two, limited_to_2) = enter(limiter, limit=1), enter(limiter, limit=2)
+    assert not limited_to_1.wait(0.01)
+    assert limited_to_2.wait(5)
+    assert (2, 0) == (limiter.inside(KEY), limiter.waiting(KEY))
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before it waits", "while it waits"])
-def test_waiting_task_is_woken_by_another_thread(early: bool) -> None:
-    mine, inside = LocalLimiter(), Someone()
-    mine.enter(KEY, inside)
-    patient, waiter = enter(mine)
+def test_waiting_task_is_woken_by_another_thread(early: bool, full) -> None:
+    limiter, inside = full
+    hold, waiter = enter(limiter)
 
     async def wait() -> bool:
-        leaver = threading.Timer(0 if early else 0.2, lambda: mine.left(KEY, inside))
+        leaver = threading.Timer(0 if early else 0.2, lambda: limiter.left(KEY, inside))
         leaver.start()
         if early:
             leaver.join()
         waiting = asyncio.ensure_future(waiter.await_(20))
-        await asyncio.wait_for(asyncio.sleep(0), 5)  # it does not stop its loop
+        await asyncio.wait_for(asyncio.sleep(0), 5)  # the wait does not block its loop
         return await asyncio.wait_for(waiting, 10)
 
     assert asyncio.run(wait())
-    assert 1 == mine.inside(KEY) and patient
+    assert 1 == limiter.inside(KEY) and hold
 
 
-def test_waiter_of_a_closed_loop_stops_no_other_request() -> None:
-    mine, inside = LocalLimiter(), Someone()
-    mine.enter(KEY, inside)
-    patient, waiter = enter(mine)
+def test_waiter_of_a_closed_loop_does_not_block_other_requests(full) -> None:
+    limiter, inside = full
+    hold, waiter = enter(limiter)
     waiting = waiter.await_(20)
 
-    async def leave_it() -> None:
+    async def begin_to_wait() -> None:
         waiting.send(None)
 
-    asyncio.run(leave_it())
-    mine.left(KEY, inside)
-    assert 1 == mine.inside(KEY)
+    asyncio.run(begin_to_wait())
+    limiter.left(KEY, inside)
+    assert 1 == limiter.inside(KEY)
     waiting.close()
-    del waiter, patient
-    assert 0 == mine.inside(KEY)
+    del waiter, hold
+    assert 0 == limiter.inside(KEY)
 
 
 @BOTH
-def test_interrupted_wait_leaves_the_queue_though_its_request_is_kept(asgi: bool) -> None:
-    """An error reporter may keep it, with all its frames."""
-    mine, inside = LocalLimiter(), Someone()
-    mine.enter(KEY, inside)
-    patient, waiter = enter(mine)
+def test_interrupted_wait_leaves_the_queue_while_its_request_still_exists(
+    asgi: bool, full, monkeypatch
+) -> None:
+    """An error reporter may keep the request, with all frames."""
+    limiter, _inside = full
+    hold, waiter = enter(limiter)
 
-    def interrupted(seconds: float) -> bool:
+    def interrupted(bell: Bell, seconds: float) -> bool:
         raise Interrupted
 
     async def cancelled() -> None:
@@ -670,32 +641,24 @@ def test_interrupted_wait_leaves_the_queue_though_its_request_is_kept(asgi: bool
     if asgi:
         asyncio.run(cancelled())
     else:
-        waiter._bell.wait = interrupted
+        monkeypatch.setattr(Bell, "wait", interrupted)
         with pytest.raises(Interrupted):
             waiter.wait(20)
-    assert 0 == mine.waiting(KEY) and patient
+    assert 0 == limiter.waiting(KEY) and hold
 
 
-# Interrupted
+# Interruptions
 
 
 @pytest.mark.promise(6)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @BOTH
 @pytest.mark.parametrize("down", [False, True], ids=["redis", "no redis"])
-def test_interrupted_request_is_not_inside_any_more(
-    down: bool, asgi: bool, request, clean_redis
-) -> None:
+def test_interrupted_request_holds_no_permit(down: bool, asgi: bool, request, clean_redis) -> None:
     if down:
         request.getfixturevalue("no_server")
 
-    @semaphore_required("one", limit=1)
-    def view(request: Any) -> HttpResponse:
-        return HttpResponse()
-
-    @semaphore_required("one", limit=1)
-    async def aview(request: Any) -> HttpResponse:
-        return HttpResponse()
+    view = semaphore_required("one", limit=1)(lambda request: HttpResponse())
 
     def visit() -> None:
         request = REQUESTS.get("/")
@@ -705,52 +668,52 @@ def test_interrupted_request_is_not_inside_any_more(
     where = ""
     for where in interruptions(visit, *ADMISSION, where=handles_signals):
         gc.collect(1)
-        if local_limiter.inside(KEY) or renewer("default")._held():
-            gc.collect()  # a collection meanwhile has made it old
+        if local_limiter.inside(KEY) or renewed():
+            gc.collect()  # an earlier collection may have moved the request to the last generation
         assert 0 == local_limiter.inside(KEY), where
         if not down:
-            assert [] == renewer("default")._held(), where
+            assert [] == renewed(), where
     assert where
 
 
 @pytest.mark.promise(6)
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
-def test_storm_of_signals_leaves_the_limiter_open_and_empty() -> None:
-    """The exceptions come as CPython delivers them: not everywhere, but anywhere in the limiter."""
-    mine, heard = LocalLimiter(), 0
+def test_limiter_is_unlocked_and_empty_after_many_signals() -> None:
+    """CPython raises the exceptions at any of its own signal checks inside the limiter."""
+    limiter, interruptions = LocalLimiter(), 0
 
     def interrupt(number: int, frame: Any) -> None:
         raise Interrupted
 
-    def comes_and_goes() -> None:
-        one, waiter = enter(mine)
+    def enter_and_leave() -> None:
+        hold, waiter = enter(limiter)
         if isinstance(waiter, LocalWait):
             waiter.wait(0.0001)
-        mine.left(KEY, one)
+        limiter.left(KEY, hold)
 
-    def come_and_go_until_interrupted() -> None:
+    def enter_and_leave_until_interrupted() -> None:
         # Not in the `try` itself: CPython 3.13 may raise at the end of this loop outside of it.
         signal.setitimer(signal.ITIMER_REAL, 0.00005)
-        # A weakref's callback swallows the exception, and no other would come.
+        # If a callback of a weakref swallows the exception, no second signal follows.
         late = time.monotonic() + 0.05
         while time.monotonic() < late:
-            comes_and_goes()
+            enter_and_leave()
 
     before = signal.signal(signal.SIGALRM, interrupt)
     end = time.monotonic() + 2
     try:
         while time.monotonic() < end:
             try:
-                come_and_go_until_interrupted()
+                enter_and_leave_until_interrupted()
             except Interrupted:
-                heard += 1
-            assert not mine._lock.locked()
-            assert 0 == mine.inside(KEY) == mine.waiting(KEY)
+                interruptions += 1
+            assert not limiter._lock.locked()
+            assert 0 == limiter.inside(KEY) == limiter.waiting(KEY)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert heard > 100
-    assert enter(mine, waiters=0)[1] is True
+    assert interruptions > 100
+    assert enter(limiter, waiters=0)[1] is True
 
 
 # On a server, under load
@@ -772,7 +735,7 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(site) -> 
     site, server = site
 
     def load(number: int) -> list[float]:
-        """What each of the requests took, refused ones too."""
+        """Return the seconds that each request took, including rejected requests."""
 
         def ask(client: Any) -> list[float]:
             took = []
@@ -782,7 +745,7 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(site) -> 
                 took.append(time.monotonic() - start)
             return took
 
-        # A client for each thread: one that threads share may close what another reads from.
+        # Each thread has its own client: one thread may close a connection that another reads.
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(6) as threads:
             clients = [stack.enter_context(site.client()) for _ in range(6)]
             return [seconds for took in threads.map(ask, clients) for seconds in took]
@@ -793,16 +756,16 @@ def test_outage_under_load_neither_lifts_the_limit_nor_delays_requests(site) -> 
     load(50)
     normal = load(300)
     server.pause()
-    load(20)  # some of these notice
-    out = load(600)
+    load(20)  # some of these requests notice the outage
+    in_outage = load(600)
     assert 503 == site.get("/reports/list/").status_code
     assert 3 >= gate.peak("quick")
     server.resume()
     eventually(lambda: site.get("/reports/list/").status_code == 200)
     load(100)
     assert 3 >= gate.peak("quick")
-    print(f"p99 {p99(normal) * 1000:.1f} ms, in the outage {p99(out) * 1000:.1f} ms")
-    # Each question to the hung server takes half a second: hardly a request asks it.
-    assert len(out) / 10 > sum(took > 0.5 for took in out)
+    print(f"p99 {p99(normal) * 1000:.1f} ms, in the outage {p99(in_outage) * 1000:.1f} ms")
+    # A command to the hung server takes half a second. Nearly all requests send none.
+    assert len(in_outage) / 10 > sum(took > 0.5 for took in in_outage)
     log = site.log.read_text()
     assert 1 == log.count("is down") == log.count("is available again")

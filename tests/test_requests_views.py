@@ -1,14 +1,13 @@
-"""Decorator, mixin and middleware on views of every kind, by way of Django's test clients."""
+"""Decorator, mixin, and middleware on views of every kind, called through Django's test clients."""
 
 import asyncio
 import functools
 import gc
 import logging
 import re
-import threading
+import socket
 import time
 import weakref
-from collections.abc import Callable
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -35,12 +34,15 @@ from django_redis_sync.limits import semaphore
 from django_redis_sync.limits.response import note_of
 from django_redis_sync.limits.routes import marks_of
 from django_redis_sync.operators.actions import resize
-from django_redis_sync.signals import acquire_rejected, lease_lost
+from django_redis_sync.signals import lease_lost
 from tests.behaviour.both import eventually
+from tests.request_site import gate
 from tests.request_site.views import Mixed
+from tests.request_site.visit import Visit
 
 MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 REQUESTS = RequestFactory()
+ONE = {"name": "one", "limit": 1}
 
 pytestmark = [
     pytest.mark.usefixtures("clean_redis"),
@@ -52,18 +54,22 @@ pytestmark = [
 
 @pytest.fixture
 def with_middleware(settings):
-    """Adds the middleware, and these to REDIS_SYNC."""
+    """Return a function that adds the middleware, and options to REDIS_SYNC."""
 
     def add(**sync):
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, MIDDLEWARE]
-        settings.REDIS_SYNC = {**settings.REDIS_SYNC, **sync}
+        configure(settings, **sync)
 
     return add
 
 
+def configure(settings, **sync) -> None:
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, **sync}
+
+
 @pytest.fixture(autouse=True)
 def no_memory(monkeypatch) -> None:
-    """No process remembers the rejections of an earlier test."""
+    """Discard the rejections that this process remembers from earlier tests."""
     monkeypatch.setattr(semaphore, "_crowded", {})
 
 
@@ -75,54 +81,67 @@ def in_use(semaphore: Semaphore | None = None) -> int:
     return (semaphore or one()).status().in_use
 
 
-def view_of_one(request) -> HttpResponse:
-    """Says what the request holds."""
+def show_held(request) -> HttpResponse:
+    """Respond with the names of the semaphores that the request holds."""
     return HttpResponse(" ".join(place.name for place in note_of(request)))
 
 
-def get(path: str, asgi: bool = False, **options) -> HttpResponse:
+def respond_ok(request) -> HttpResponse:
+    return HttpResponse()
+
+
+async def arespond_ok(request) -> HttpResponse:
+    return HttpResponse()
+
+
+def reasons(rejections) -> list[str]:
+    return [one["refusal"].reason for one in rejections]
+
+
+def call(method: str, path: str, asgi: bool = False, **options) -> HttpResponse:
     if asgi:
-        return async_to_sync(AsyncClient().get)(path, **options)
-    return Client().get(path, **options)
+        return async_to_sync(getattr(AsyncClient(), method))(path, **options)
+    return getattr(Client(), method)(path, **options)
 
 
-# Every kind of view, full and not
+get = functools.partial(call, "get")
+
+
+# Every kind of view, with a free permit and without
 
 LIMITED = ["limited", "alimited", "adispatch", "onget", "mixed", "amixed", "template"]
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.parametrize("view", LIMITED)
-def test_a_view_answers_refuses_while_full_and_answers_again(view: str, asgi: bool) -> None:
+def test_view_answers_503_while_full_and_200_before_and_after(view: str, asgi: bool) -> None:
     assert 200 == get(f"/{view}/", asgi).status_code
     with one():
-        refused = get(f"/{view}/", asgi)
-    assert 503 == refused.status_code
-    assert 1 <= int(refused["Retry-After"]) <= 120
+        rejected = get(f"/{view}/", asgi)
+    assert 503 == rejected.status_code
+    assert 1 <= int(rejected["Retry-After"]) <= 120
     assert 200 == get(f"/{view}/", asgi).status_code
     assert 0 == in_use()
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_a_failing_view_gives_its_permit_back_and_its_own_exception_out(asgi: bool) -> None:
+def test_failing_view_releases_its_permit_and_raises_its_own_exception(asgi: bool) -> None:
     with pytest.raises(ValueError, match="the view failed"):
         get("/failing/", asgi)
     assert 0 == in_use()
 
 
 @pytest.mark.parametrize("decorate", [semaphore_required, semaphore_required()])
-def test_without_a_name_the_semaphore_is_named_after_the_view(settings, decorate) -> None:
+def test_unnamed_semaphore_is_named_after_its_view(settings, decorate) -> None:
     def view(request):
-        return HttpResponse(str(sorted(place.name for place in note_of(request))))
+        return show_held(request)
 
     name = f"{__name__}.{view.__qualname__}"
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {name: {"limit": 1}}}
-    assert f"['{name}']" == decorate(view)(REQUESTS.get("/")).content.decode()
+    configure(settings, SEMAPHORES={name: {"limit": 1}})
+    assert name == decorate(view)(REQUESTS.get("/")).content.decode()
 
 
-def passing(view):
-    """Some other decorator."""
-
+def another_decorator(view):
     @functools.wraps(view)
     def passed(*args, **kwargs):
         return view(*args, **kwargs)
@@ -130,23 +149,21 @@ def passing(view):
     return passed
 
 
-@pytest.mark.parametrize("others", [[], [passing]], ids=["alone", "around another"])
-def test_without_a_name_the_semaphore_of_a_method_is_named_after_the_class(
+@pytest.mark.parametrize("others", [[], [another_decorator]], ids=["alone", "around another"])
+def test_unnamed_semaphore_of_a_decorated_dispatch_is_named_after_the_class(
     others, settings
 ) -> None:
     @method_decorator([semaphore_required, *others], name="dispatch")
-    class Report(View):
-        def get(self, request):
-            return HttpResponse(str(sorted(place.name for place in note_of(request))))
+    class Report(ShowHeld):
+        pass
 
     class Daily(Report):
         pass
 
     names = [f"{__name__}.{view.__qualname__}" for view in (Report, Daily)]
-    semaphores = {name: {"limit": 1} for name in names}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": semaphores}
+    configure(settings, SEMAPHORES={name: {"limit": 1} for name in names})
     for view, name in zip((Report, Daily), names, strict=True):
-        assert f"['{name}']" == view.as_view()(REQUESTS.get("/")).content.decode()
+        assert name == view.as_view()(REQUESTS.get("/")).content.decode()
 
 
 class Decorated(View):
@@ -156,7 +173,7 @@ class Decorated(View):
 
     @semaphore_required
     def get(self, request):
-        return view_of_one(request)
+        return show_held(request)
 
 
 class DecoratedAsync(View):
@@ -166,23 +183,24 @@ class DecoratedAsync(View):
 
     @semaphore_required
     async def get(self, request):
-        return view_of_one(request)
+        return show_held(request)
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_a_method_that_is_decorated_itself_is_named_after_its_class(asgi: bool, settings) -> None:
+def test_unnamed_semaphores_of_decorated_methods_are_named_after_the_class(
+    asgi: bool, settings
+) -> None:
     limited = DecoratedAsync if asgi else Decorated
     for view in (limited, type("Daily", (limited,), {})):
         names = [f"{__name__}.{view.__qualname__}{method}" for method in ("", ".get")]
-        semaphores = {name: {"limit": 1} for name in names}
-        settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": semaphores}
+        configure(settings, SEMAPHORES={name: {"limit": 1} for name in names})
         with override_settings(ROOT_URLCONF=(route("x/", view.as_view()),)):
             assert set(names) == set(get("/x/", asgi).content.decode().split())
         assert [0, 0] == [in_use(Semaphore(name, 1)) for name in names]
 
 
-@pytest.mark.parametrize("others", [[], [passing]], ids=["alone", "around another"])
-def test_a_dispatch_that_is_decorated_from_outside_is_awaited(others) -> None:
+@pytest.mark.parametrize("others", [[], [another_decorator]], ids=["alone", "around another"])
+def test_method_decorator_on_dispatch_limits_an_async_view(others) -> None:
     limited = method_decorator([semaphore_required("one", 1), *others], name="dispatch")
     view = limited(type("Report", (PlainAsync,), {})).as_view()
     with override_settings(ROOT_URLCONF=(route("x/", view),)):
@@ -192,24 +210,24 @@ def test_a_dispatch_that_is_decorated_from_outside_is_awaited(others) -> None:
     assert 0 == in_use()
 
 
-def test_without_a_name_the_semaphore_of_a_class_is_the_same_inside_and_outside(settings) -> None:
-    """Around as_view() too, where every function is called `view`; and the check reads it so."""
-    name = f"{__name__}.Noted"
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {name: {"limit": 1}}}
-    for view in (semaphore_required(Noted.as_view()), semaphore_required()(Noted.as_view())):
-        assert f"['{name}']" == view(REQUESTS.get("/")).content.decode()
+def test_unnamed_semaphore_around_as_view_is_named_after_the_class(settings) -> None:
+    """as_view() returns functions that are all named `view`."""
+    name = f"{__name__}.ShowHeld"
+    configure(settings, SEMAPHORES={name: {"limit": 1}})
+    for view in (semaphore_required(ShowHeld.as_view()), semaphore_required()(ShowHeld.as_view())):
+        assert name == view(REQUESTS.get("/")).content.decode()
         assert [name] == [fallback for _, fallback in marks_of(view)]
 
 
-def test_a_view_of_which_nothing_says_a_limit_is_a_configuration_error() -> None:
-    view = semaphore_required("unheard of")(lambda request: HttpResponse())
-    with pytest.raises(ImproperlyConfigured, match="limit of 'unheard of'"):
+def test_view_without_a_configured_limit_raises_improperly_configured() -> None:
+    view = semaphore_required("unknown")(respond_ok)
+    with pytest.raises(ImproperlyConfigured, match="limit of 'unknown'"):
         view(REQUESTS.get("/"))
 
 
-class Noted(View):
+class ShowHeld(View):
     def get(self, request):
-        return HttpResponse(str(sorted(place.name for place in note_of(request))))
+        return show_held(request)
 
 
 class Plain(View):
@@ -234,36 +252,34 @@ class Tenant(SemaphoreRequiredMixin, View):
     post = get
 
 
-def test_a_view_with_the_mixin_may_say_its_options_by_attributes_and_methods() -> None:
+def test_mixin_takes_options_from_attributes_and_methods() -> None:
     view = Tenant.as_view()
     with Semaphore("tenant-1", 3, blocking=False):
         assert 503 == view(REQUESTS.get("/"), tenant=1).status_code
         assert 200 == view(REQUESTS.get("/?limit=2"), tenant=1).status_code
         assert 200 == view(REQUESTS.get("/"), tenant=2).status_code
         assert 200 == view(REQUESTS.post("/"), tenant=1).status_code
-        open_for_two = Tenant.as_view(
-            semaphore_limit=2, semaphore_status=500, semaphore_methods={"GET"}
-        )
-        assert 200 == open_for_two(REQUESTS.get("/"), tenant=1).status_code
+        limit_2 = Tenant.as_view(semaphore_limit=2, semaphore_status=500, semaphore_methods={"GET"})
+        assert 200 == limit_2(REQUESTS.get("/"), tenant=1).status_code
         with Semaphore("tenant-1", 3, blocking=False):
-            assert 500 == open_for_two(REQUESTS.get("/"), tenant=1).status_code
+            assert 500 == limit_2(REQUESTS.get("/"), tenant=1).status_code
 
 
-def of_closure(view):
+def closure(view):
     return lambda request: view.request.path
 
 
-def of_method(view):
+def method(view):
     return view.key
 
 
-def of_default(view):
+def default_argument(view):
     return lambda request, view=view: view.request.path
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-@pytest.mark.parametrize("make", [of_closure, of_method, of_default])
-def test_callables_of_a_mixin_keep_no_request_alive(make, asgi: bool) -> None:
+@pytest.mark.parametrize("make", [closure, method, default_argument])
+def test_mixin_callables_do_not_keep_requests_alive(make, asgi: bool) -> None:
     class Keyed(SemaphoreRequiredMixin, PlainAsync if asgi else Plain):
         semaphore_name, semaphore_limit = "keyed", 1
 
@@ -275,23 +291,18 @@ def test_callables_of_a_mixin_keep_no_request_alive(make, asgi: bool) -> None:
 
     view, requests = Keyed.as_view(), []
 
-    def ask() -> int:
+    def call() -> int:
         request = REQUESTS.get("/x/")
         requests.append(weakref.ref(request))
-        answer = view(request)
-        return (async_to_sync(awaited)(answer) if asgi else answer).status_code
+        return (async_to_sync(view) if asgi else view)(request).status_code
 
-    assert [200] * 3 == [ask() for _ in range(3)]
+    assert [200] * 3 == [call() for _ in range(3)]
     gc.collect()  # Django's views reference themselves
     assert [None] * 3 == [request() for request in requests]
 
 
-async def awaited(answer):
-    return await answer
-
-
 @pytest.mark.parametrize(
-    ("bases", "attributes", "said"),
+    ("bases", "attributes", "message"),
     [
         ((View, SemaphoreRequiredMixin), {}, "before View"),
         ((Plain, SemaphoreRequiredMixin), {}, "before View"),
@@ -300,12 +311,12 @@ async def awaited(answer):
         ((Limited,), {"get_semaphore_keys": print}, "did you mean get_semaphore_key?"),
     ],
 )
-def test_a_mixin_that_would_limit_nothing_is_refused_as_a_class(bases, attributes, said) -> None:
-    with pytest.raises(TypeError, match=re.escape(said)):
+def test_mixin_class_that_would_limit_nothing_raises_type_error(bases, attributes, message) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
         type("Wrong", bases, attributes)
 
 
-def test_what_is_no_view_is_a_type_error() -> None:
+def test_decorator_on_anything_but_a_view_raises_type_error() -> None:
     with pytest.raises(TypeError, match="method_decorator"):
         semaphore_required("x", limit=1)(View)
     with pytest.raises(TypeError, match="name first"):
@@ -340,18 +351,18 @@ def test_what_is_no_view_is_a_type_error() -> None:
         ({"timeout": 0}, ValueError),
     ],
 )
-def test_wrong_options_are_refused_where_the_view_is_decorated(options, error) -> None:
+def test_decorator_raises_for_invalid_options(options, error) -> None:
     with pytest.raises(error, match=next(iter(options))):
         semaphore_required("x", **options)
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-def test_wrong_names_are_refused_where_the_view_is_decorated(name: str) -> None:
+def test_decorator_raises_for_invalid_names(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         semaphore_required(name, limit=1)
 
 
-def test_a_sync_view_that_returns_a_coroutine_is_an_error_and_holds_nothing() -> None:
+def test_sync_view_that_returns_a_coroutine_raises_and_holds_no_permit() -> None:
     async def body() -> HttpResponse:
         return HttpResponse()
 
@@ -365,10 +376,10 @@ def test_a_sync_view_that_returns_a_coroutine_is_an_error_and_holds_nothing() ->
         assert 0 == in_use()
 
 
-# What a policy says of its semaphore
+# Options that a policy passes to its semaphore
 
 
-def test_a_policys_timeout_max_hold_and_min_hold_are_kept_by_the_server() -> None:
+def test_server_applies_timeout_max_hold_and_min_hold_of_a_policy() -> None:
     def lease(request):
         (holder,) = one().status().holders
         return HttpResponse(f"{holder.ends_in}")
@@ -380,18 +391,18 @@ def test_a_policys_timeout_max_hold_and_min_hold_are_kept_by_the_server() -> Non
         time.sleep(1)
         return HttpResponse(str(in_use()))
 
-    capped = semaphore_required("one", limit=1, max_hold=0.3)(hangs)
-    assert b"0" == capped(REQUESTS.get("/")).content
-    spaced = semaphore_required("one", limit=1, min_hold=1.5)(respond_ok)
-    assert [200, 503] == [spaced(REQUESTS.get("/")).status_code for _ in range(2)]
+    with_max_hold = semaphore_required("one", limit=1, max_hold=0.3)(hangs)
+    assert b"0" == with_max_hold(REQUESTS.get("/")).content
+    with_min_hold = semaphore_required("one", limit=1, min_hold=1.5)(respond_ok)
+    assert [200, 503] == [with_min_hold(REQUESTS.get("/")).status_code for _ in range(2)]
     eventually(lambda: in_use() == 0)
-    assert 200 == spaced(REQUESTS.get("/")).status_code
+    assert 200 == with_min_hold(REQUESTS.get("/")).status_code
 
 
-# Refusals
+# Rejections
 
 
-def test_a_keyed_refusal_is_429_and_a_status_given_wins() -> None:
+def test_rejection_of_a_keyed_policy_is_429_unless_status_is_given() -> None:
     for options, status in [
         ({}, 503),
         ({"key": lambda request: "k"}, 429),
@@ -427,33 +438,21 @@ def test_a_keyed_refusal_is_429_and_a_status_given_wins() -> None:
         (None, "application/json"),
     ],
 )
-def test_a_refusal_comes_as_the_client_prefers(accept: str, kind: str) -> None:
+def test_rejection_has_the_content_type_that_the_client_prefers(accept: str, kind: str) -> None:
     with one():
-        refused = get("/limited/", headers={"accept": accept} if accept else {})
-    assert kind == refused["Content-Type"]
-    assert "Accept" in refused["Vary"]
-    assert "no-store" == refused["Cache-Control"]
+        rejected = get("/limited/", headers={"accept": accept} if accept else {})
+    assert kind == rejected["Content-Type"]
+    assert "Accept" in rejected["Vary"]
+    assert "no-store" == rejected["Cache-Control"]
 
 
-def test_a_refusal_tells_nothing_of_holders_hosts_or_tokens() -> None:
-    import socket
-
+def test_rejection_contains_no_token_hostname_or_fence() -> None:
     with one() as lease:
         for accept in ("text/html", "application/json"):
-            refused = get("/limited/", headers={"accept": accept})
-            shown = refused.content.decode() + str(refused.headers)
+            rejected = get("/limited/", headers={"accept": accept})
+            shown = rejected.content.decode() + str(rejected.headers)
             for secret in (lease.token[:8], socket.gethostname(), str(lease.fence)):
                 assert secret not in shown
-
-
-def test_a_project_can_give_its_own_template(settings, tmp_path) -> None:
-    folder = tmp_path / "django_redis_sync"
-    folder.mkdir()
-    (folder / "503.html").write_text("busy: {{ status }}, {{ retry_after }}")
-    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
-    with one():
-        refused = get("/limited/", headers={"accept": "text/html"})
-    assert f"busy: 503, {refused['Retry-After']}" == refused.content.decode()
 
 
 PATHS = ["limited", "alimited", "adispatch", "mixed", "amixed", "reports/aexport"]
@@ -461,49 +460,50 @@ PATHS = ["limited", "alimited", "adispatch", "mixed", "amixed", "reports/aexport
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_template_of_the_projects_own_may_ask_for_the_user(
+def test_project_template_of_a_rejection_can_show_the_user(
     settings, tmp_path, with_middleware, path: str, asgi: bool
 ) -> None:
     folder = tmp_path / "django_redis_sync"
     folder.mkdir()
-    (folder / "503.html").write_text("busy, {{ user.username }}: {{ retry_after }}")
+    template = "busy, {{ user.username }}: {{ status }}, {{ retry_after }}"
+    (folder / "503.html").write_text(template)
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
-    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+    with_middleware(ENDPOINTS={"reports:*": ONE})
     client = AsyncClient() if asgi else Client()
     client.force_login(User.objects.create(username="ann"))
     ask = async_to_sync(client.get) if asgi else client.get
     with one():
-        refused = ask(f"/{path}/", headers={"accept": "text/html"})
-    assert 503 == refused.status_code
-    assert refused.content.decode().startswith("busy, ann: ")
+        rejected = ask(f"/{path}/", headers={"accept": "text/html"})
+    assert 503 == rejected.status_code
+    assert f"busy, ann: 503, {rejected['Retry-After']}" == rejected.content.decode()
 
 
-def in_teapots(request, rejection):
+def respond_418(request, rejection):
     text = f"{rejection.reason} {rejection.name} {rejection.message}"
     return HttpResponse(text, status=418)
 
 
-async def asleep(request, rejection):
+async def arespond_after_99_seconds(request, rejection):
     return HttpResponse(status=rejection.status, headers={"Retry-After": "99"})
 
 
-class Object:
-    """A callable that is async, though inspection does not show it."""
+class AsyncCallable:
+    """A callable whose `__call__` is async: `iscoroutinefunction` returns False for it."""
 
     async def __call__(self, request, rejection):
-        return in_teapots(request, rejection)
+        return respond_418(request, rejection)
 
 
 @pytest.mark.parametrize(
     ("response", "asgi"),
     [
-        (in_teapots, False),
-        (in_teapots, True),
-        (f"{__name__}.in_teapots", False),
-        (Object(), True),
+        (respond_418, False),
+        (respond_418, True),
+        (f"{__name__}.respond_418", False),
+        (AsyncCallable(), True),
     ],
 )
-def test_a_policy_may_have_a_response_of_its_own(response, asgi: bool) -> None:
+def test_response_function_of_a_policy_makes_the_rejection(response, asgi: bool) -> None:
     view = semaphore_required("one", limit=1, response=response)(
         arespond_ok if asgi else respond_ok
     )
@@ -516,17 +516,17 @@ def test_a_policy_may_have_a_response_of_its_own(response, asgi: bool) -> None:
     assert "no-store" == rejected["Cache-Control"]
 
 
-def test_a_response_of_its_own_keeps_its_headers() -> None:
-    view = semaphore_required("one", limit=1, response=asleep)(arespond_ok)
+def test_response_function_can_set_status_and_retry_after() -> None:
+    view = semaphore_required("one", limit=1, response=arespond_after_99_seconds)(arespond_ok)
     with one():
         rejected = asyncio.run(view(REQUESTS.get("/")))
     assert (503, "99") == (rejected.status_code, rejected["Retry-After"])
 
 
-def nothing(request, rejection) -> None: ...
+def return_none(request, rejection) -> None: ...
 
 
-def text(request, rejection) -> str:
+def return_text(request, rejection) -> str:
     return "come back later"
 
 
@@ -534,16 +534,16 @@ def text(request, rejection) -> str:
 @pytest.mark.parametrize(
     ("response", "asgi"),
     [
-        *((response, asgi) for response in (nothing, text) for asgi in (False, True)),
-        (asleep, False),
-        (Object(), False),
+        *((response, asgi) for response in (return_none, return_text) for asgi in (False, True)),
+        (arespond_after_99_seconds, False),
+        (AsyncCallable(), False),
     ],
 )
-def test_a_response_that_is_none_lets_no_request_in(
+def test_request_is_rejected_when_the_response_function_returns_no_response(
     response, asgi: bool, limited_by: str, with_middleware, caplog
 ) -> None:
     body = arespond_ok if asgi else respond_ok
-    options = {"name": "one", "limit": 1, "response": response}
+    options = {**ONE, "response": response}
     if limited_by == "middleware":
         with_middleware(ENDPOINTS={"x": options})
         view = body
@@ -554,44 +554,43 @@ def test_a_response_that_is_none_lets_no_request_in(
     assert 503 == rejected.status_code
     assert 1 <= int(rejected["Retry-After"])
     (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    name = "Object" if isinstance(response, Object) else response.__name__
+    name = getattr(response, "__name__", "AsyncCallable")
     assert f"response={__name__}.{name} of the limit 'one' returned a " in line
 
 
-def test_the_settings_may_name_a_response_for_all(settings) -> None:
-    path = f"{__name__}.in_teapots"
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": {"response": path}}
+def test_response_setting_applies_to_all_limits(settings) -> None:
+    configure(settings, REQUESTS={"response": f"{__name__}.respond_418"})
     with one():
         assert 418 == get("/limited/").status_code
 
 
-def test_on_full_raise_raises_where_the_project_can_catch_it() -> None:
-    view = semaphore_required("one", limit=1, on_full="raise")(lambda request: HttpResponse())
+def test_on_full_raise_raises_not_acquired_out_of_the_view() -> None:
+    view = semaphore_required("one", limit=1, on_full="raise")(respond_ok)
     with one(), pytest.raises(NotAcquired) as raised:
         view(REQUESTS.get("/"))
     assert ("full", "one") == (raised.value.reason, raised.value.lock_name)
     assert "'one'" in str(raised.value)
 
 
-# Who counts
+# Which requests count
 
 
-def test_options_and_head_pass_no_limit_of_a_function() -> None:
+def test_limit_of_a_function_view_counts_options_and_head_requests() -> None:
     called = []
-    everything = semaphore_required("one", limit=1)(lambda r: called.append(r) or HttpResponse())
-    reads = semaphore_required("one", limit=1, methods=["get"])(everything)
+    all_methods = LIMIT(lambda request: called.append(request) or HttpResponse())
+    only_get = semaphore_required("one", limit=1, methods=["get"])(all_methods)
+    headers = {"Origin": "https://x", "Access-Control-Request-Method": "GET"}
     with one():
-        for method in ("get", "head", "post", "options"):
-            headers = {"Origin": "https://x", "Access-Control-Request-Method": "GET"}
-            request = REQUESTS.generic(method.upper(), "/", headers=headers)
-            assert 503 == everything(request).status_code
+        for method in ("GET", "HEAD", "POST", "OPTIONS"):
+            request = REQUESTS.generic(method, "/", headers=headers)
+            assert 503 == all_methods(request).status_code
         for method in ("GET", "HEAD"):
-            assert 503 == reads(REQUESTS.generic(method, "/")).status_code
+            assert 503 == only_get(REQUESTS.generic(method, "/")).status_code
     assert [] == called
 
 
-def test_methods_say_which_requests_are_limited() -> None:
-    posts = semaphore_required("one", limit=1, methods=["post"])(lambda request: HttpResponse())
+def test_policy_limits_only_requests_with_the_given_methods() -> None:
+    posts = semaphore_required("one", limit=1, methods=["post"])(respond_ok)
     with one():
         assert 200 == posts(REQUESTS.get("/")).status_code
         assert 200 == posts(REQUESTS.options("/")).status_code
@@ -603,67 +602,60 @@ class PlainAsync(View):
         return HttpResponse()
 
 
-class AnswersItself(Limited):
+class HasOptions(Limited):
     def options(self, request):
-        return HttpResponse("made at length")
+        return HttpResponse()
 
 
-class DispatchesAtLength(Plain):
+class HasDispatch(Plain):
     def dispatch(self, request):
         return super().dispatch(request)
 
 
 LIMIT = semaphore_required("one", limit=1)
+LIMITED_DISPATCH = method_decorator(LIMIT, name="dispatch")(type("V", (Plain,), {}))
 
 
-@pytest.mark.parametrize("limited_by", ["decorator", "middleware"])
 @pytest.mark.parametrize(
-    ("view", "status"),
+    ("limited_by", "view", "status"),
     [
-        (Limited.as_view(), 200),
-        (method_decorator(LIMIT, name="dispatch")(type("V", (Plain,), {})).as_view(), 200),
-        (LIMIT(Plain.as_view()), 200),
-        (LIMIT(PlainAsync.as_view()), 200),
-        (AnswersItself.as_view(), 503),
-        (LIMIT(DispatchesAtLength.as_view()), 503),
+        *(
+            (limited_by, view, status)
+            for limited_by in ("view", "view and middleware")
+            for view, status in (
+                (Limited.as_view(), 200),
+                (LIMITED_DISPATCH.as_view(), 200),
+                (LIMIT(Plain.as_view()), 200),
+                (LIMIT(PlainAsync.as_view()), 200),
+                (HasOptions.as_view(), 503),
+                (LIMIT(HasDispatch.as_view()), 503),
+            )
+        ),
+        ("middleware", Plain.as_view(), 200),
+        ("middleware", PlainAsync.as_view(), 200),
     ],
 )
-def test_options_is_free_only_where_the_framework_answers_it(
+def test_options_request_is_unlimited_only_if_the_framework_answers_it(
     view, status, limited_by, with_middleware
 ) -> None:
-    if limited_by == "middleware":
-        with_middleware(ENDPOINTS={"preflight": {"name": "one", "limit": 1}})
+    if "middleware" in limited_by:
+        with_middleware(ENDPOINTS={"preflight": ONE})
     with override_settings(ROOT_URLCONF=(route("x/", view, name="preflight"),)), one():
-        assert status == Client().options("/x/").status_code
-        assert status == async_to_sync(AsyncClient().options)("/x/").status_code
-        assert 503 == Client().get("/x/").status_code
-        assert 503 == Client().head("/x/").status_code
+        for asgi in (False, True):
+            assert status == call("options", "/x/", asgi).status_code
+            assert 503 == call("get", "/x/", asgi).status_code
+            assert 503 == call("head", "/x/", asgi).status_code
 
 
-@pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-@pytest.mark.parametrize("view", [Plain, PlainAsync])
-def test_a_preflight_is_free_for_the_middleware_alone(view, asgi: bool, with_middleware) -> None:
-    with_middleware(ENDPOINTS={"preflight": {"name": "one", "limit": 1}})
-    client = AsyncClient() if asgi else Client()
-    asks = (client.options, client.get)
-    with override_settings(ROOT_URLCONF=(route("x/", view.as_view(), name="preflight"),)), one():
-        statuses = [(async_to_sync(ask) if asgi else ask)("/x/").status_code for ask in asks]
-    assert [200, 503] == statuses
-
-
-def test_when_says_which_requests_are_limited() -> None:
-    view = semaphore_required("one", limit=1, when=lambda request: "big" in request.GET)(
-        lambda request: HttpResponse()
-    )
+def test_policy_limits_only_requests_for_which_when_is_true() -> None:
+    view = semaphore_required("one", limit=1, when=lambda r: "big" in r.GET)(respond_ok)
     with one():
         assert 200 == view(REQUESTS.get("/")).status_code
         assert 503 == view(REQUESTS.get("/?big")).status_code
 
 
-def test_a_limit_may_depend_on_the_request() -> None:
-    view = semaphore_required("one", limit=lambda request: int(request.GET["limit"]))(
-        lambda request: HttpResponse()
-    )
+def test_callable_limit_depends_on_the_request() -> None:
+    view = semaphore_required("one", limit=lambda r: int(r.GET["limit"]))(respond_ok)
     with Semaphore("one", 2):
         assert 503 == view(REQUESTS.get("/?limit=1")).status_code
         assert 200 == view(REQUESTS.get("/?limit=2")).status_code
@@ -671,48 +663,38 @@ def test_a_limit_may_depend_on_the_request() -> None:
             view(REQUESTS.get("/?limit=0"))
 
 
-def test_limits_can_be_switched_off(settings) -> None:
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENABLED": False}
+def test_no_request_is_limited_when_enabled_is_false(settings) -> None:
+    configure(settings, ENABLED=False)
     with one():
         assert 200 == get("/limited/").status_code
 
 
-def test_a_visitor_sent_to_the_login_takes_no_permit(raw) -> None:
-    def written() -> list[bytes]:
+def test_request_redirected_to_the_login_takes_no_permit(raw) -> None:
+    def keys() -> list[bytes]:
         return [key for key in raw.scan_iter() if b"{one}" in key]
 
     assert 302 == get("/members/").status_code
-    assert [] == written()
+    assert [] == keys()
     assert 200 == get("/limited/").status_code
-    assert [] != written()
+    assert [] != keys()
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_a_policy_by_user_limits_each_user_alone(asgi: bool) -> None:
-    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
-    clients = []
-    for user in (ann, bob):
+def test_key_user_limits_each_user_separately(asgi: bool) -> None:
+    def get_as(user: User) -> int:
         client = AsyncClient() if asgi else Client()
-        if asgi:
-            async_to_sync(client.aforce_login)(user)
-            client = Both(client)
-        else:
-            client.force_login(user)
-        clients.append(client)
+        client.force_login(user)
+        return (async_to_sync(client.get) if asgi else client.get)("/mine/").status_code
+
+    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
     with Semaphore("mine", 1, key=str(ann.pk)):
-        assert 429 == clients[0].get("/mine/").status_code
-        assert 200 == clients[1].get("/mine/").status_code
-
-
-class Both:
-    def __init__(self, client: AsyncClient) -> None:
-        self.get = async_to_sync(client.get)
+        assert [429, 200] == [get_as(ann), get_as(bob)]
 
 
 # Streams
 
 
-def test_a_streaming_response_holds_its_permit_until_it_is_closed() -> None:
+def test_streaming_response_holds_its_permit_until_it_ends() -> None:
     for path in ("/stream/", "/file/"):
         response = get(path)
         assert 1 == in_use()
@@ -724,15 +706,15 @@ def test_a_streaming_response_holds_its_permit_until_it_is_closed() -> None:
         assert 0 == in_use()
 
 
-def test_a_stream_that_fails_gives_its_permit_back() -> None:
+def test_failing_stream_releases_its_permit() -> None:
     response = get("/stream/?fail")
     with pytest.raises(OSError, match="the source"):
         list(response.streaming_content)
     assert 0 == in_use()
 
 
-def test_a_stream_that_goes_on_in_another_response_keeps_its_permit() -> None:
-    @semaphore_required("one", limit=1)
+def test_stream_moved_into_another_response_keeps_its_permit() -> None:
+    @LIMIT
     def view(request):
         return StreamingHttpResponse(iter([b"a", b"b"]))
 
@@ -746,28 +728,22 @@ def test_a_stream_that_goes_on_in_another_response_keeps_its_permit() -> None:
 
 
 @pytest.mark.parametrize("path", ["/limited/", "/stream/", "/reports/export/", "/reports/stream/"])
-@pytest.mark.parametrize("ours", ["inside", "outside"])
+@pytest.mark.parametrize("position", ["outside", "inside"])
 @pytest.mark.parametrize("other", ["failing", "replacing"])
-def test_a_response_that_another_middleware_drops_gives_its_permit_back(
-    other: str, ours: str, path: str, settings
+def test_permit_is_released_when_another_middleware_drops_the_response(
+    other: str, position: str, path: str, settings
 ) -> None:
-    settings.REDIS_SYNC = {
-        **settings.REDIS_SYNC,
-        "ENDPOINTS": {"reports:*": {"name": "one", "limit": 1}},
-    }
+    configure(settings, ENDPOINTS={"reports:*": ONE})
     pair = [f"tests.request_site.middleware.{other}", MIDDLEWARE]
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, *(pair if ours == "inside" else pair[::-1])]
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, *(pair if position == "outside" else pair[::-1])]
     status = {"failing": 500, "replacing": 304}[other]
     assert status == Client(raise_request_exception=False).get(path).status_code
     assert 0 == in_use()
 
 
 @pytest.mark.parametrize("path", ["/stream/", "/reports/stream/"])
-def test_a_stream_that_another_middleware_wraps_keeps_its_permit(path: str, settings) -> None:
-    settings.REDIS_SYNC = {
-        **settings.REDIS_SYNC,
-        "ENDPOINTS": {"reports:*": {"name": "one", "limit": 1}},
-    }
+def test_permit_is_kept_when_another_middleware_wraps_the_stream(path: str, settings) -> None:
+    configure(settings, ENDPOINTS={"reports:*": ONE})
     wrapping = "tests.request_site.middleware.wrapping"
     settings.MIDDLEWARE = [wrapping, *settings.MIDDLEWARE, MIDDLEWARE]
     response = get(path)
@@ -779,40 +755,37 @@ def test_a_stream_that_another_middleware_wraps_keeps_its_permit(path: str, sett
     assert 0 == in_use()
 
 
-# Permits that are lost
+# Lost permits
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_a_lease_lost_in_mid_request_is_told_and_the_response_stands(asgi, raw, caplog) -> None:
-    told = []
+def test_lease_lost_during_a_request_is_signaled_and_the_response_is_sent(
+    asgi, raw, caplog
+) -> None:
+    lost = []
 
-    def receiver(**said):
-        told.append(said["lease"].name)
+    def receiver(**arguments):
+        lost.append(arguments["lease"].name)
 
-    def body():
+    def view(request):
         raw.flushdb()
         return HttpResponse("done")
 
-    @semaphore_required("one", limit=1)
-    def view(request):
-        return body()
-
-    @semaphore_required("one", limit=1)
     async def aview(request):
-        return body()
+        return view(request)
 
     lease_lost.connect(receiver)
     try:
-        answer = asyncio.run(aview(REQUESTS.get("/"))) if asgi else view(REQUESTS.get("/"))
-        assert b"done" == answer.content
-        eventually(lambda: told == ["one"])
+        limited = async_to_sync(LIMIT(aview)) if asgi else LIMIT(view)
+        assert b"done" == limited(REQUESTS.get("/")).content
+        eventually(lambda: lost == ["one"])
     finally:
         lease_lost.disconnect(receiver)
     assert [r for r in caplog.records if "lost" in r.getMessage()]
 
 
-def test_a_lost_lease_does_not_mask_the_exception_of_the_view(raw) -> None:
-    @semaphore_required("one", limit=1)
+def test_lost_lease_does_not_mask_the_exception_of_the_view(raw) -> None:
+    @LIMIT
     def view(request):
         raw.flushdb()
         raise KeyError("the view's own")
@@ -821,7 +794,7 @@ def test_a_lost_lease_does_not_mask_the_exception_of_the_view(raw) -> None:
         view(REQUESTS.get("/"))
 
 
-# Errors of a view's own locks
+# Errors of locks inside a view
 
 
 def contended(request) -> HttpResponse:
@@ -845,7 +818,7 @@ class ContendedApi(APIView):
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.parametrize("view", [contended, acontended, down, ContendedApi.as_view()])
-def test_an_error_of_a_views_own_lock_is_answered_503(
+def test_middleware_answers_503_when_a_lock_inside_the_view_fails(
     view, asgi: bool, settings, with_middleware, caplog
 ) -> None:
     with_middleware()
@@ -860,7 +833,9 @@ def test_an_error_of_a_views_own_lock_is_answered_503(
 
 
 @pytest.mark.parametrize("error", [KeyError("other"), LeaseLost("lost")])
-def test_other_errors_of_a_view_are_left_alone(error, settings, with_middleware) -> None:
+def test_middleware_does_not_handle_other_errors_of_a_view(
+    error, settings, with_middleware
+) -> None:
     def view(request):
         raise error
 
@@ -870,24 +845,22 @@ def test_other_errors_of_a_view_are_left_alone(error, settings, with_middleware)
         get("/x/")
 
 
-def test_errors_of_a_views_own_locks_can_be_left_alone(settings, with_middleware) -> None:
+def test_middleware_does_not_handle_lock_errors_when_error_responses_is_false(
+    settings, with_middleware
+) -> None:
     with_middleware(ERROR_RESPONSES=False)
     settings.ROOT_URLCONF = (route("x/", down),)
     with pytest.raises(Unavailable):
         get("/x/")
 
 
-# Shadow
+# Shadow mode
 
 
-def shadowed(body) -> Callable:
-    return semaphore_required("one", limit=1, enforce=False, blocking_timeout=30)(body)
-
-
-def test_shadow_mode_counts_all_who_are_inside() -> None:
+def test_shadow_mode_counts_all_requests_inside() -> None:
     seen = []
 
-    @shadowed
+    @semaphore_required("one", limit=1, enforce=False, blocking_timeout=30)
     def view(request) -> HttpResponse:
         seen.append(in_use())
         return view(REQUESTS.get("/")) if len(seen) < 3 else HttpResponse()
@@ -900,49 +873,8 @@ def test_shadow_mode_counts_all_who_are_inside() -> None:
 # Waiting
 
 
-class Visit:
-    """A request in a thread of its own, inside until it is told to leave."""
-
-    def __init__(self, asgi: bool = False, name: str = "one", **options) -> None:
-        self.inside, self.leave = threading.Event(), threading.Event()
-        decorate = semaphore_required(name, **{"limit": 1, **options})
-
-        def body(request) -> HttpResponse:
-            self.inside.set()
-            self.leave.wait(20)
-            return HttpResponse()
-
-        async def abody(request) -> HttpResponse:
-            return await asyncio.to_thread(body, request)
-
-        self.view = async_to_sync(decorate(abody)) if asgi else decorate(body)
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        self.status = self.view(REQUESTS.get("/")).status_code
-
-    def end(self) -> int:
-        self.leave.set()
-        self.thread.join(20)
-        return self.status
-
-
-@pytest.fixture
-def rejected():
-    """Why requests were refused, in order."""
-    reasons = []
-
-    def receiver(**said):
-        reasons.append(said["refusal"].reason)
-
-    acquire_rejected.connect(receiver)
-    yield reasons
-    acquire_rejected.disconnect(receiver)
-
-
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_a_request_waits_its_turn_but_no_longer_than_it_may(asgi: bool, rejected) -> None:
+def test_request_waits_for_a_permit_up_to_its_blocking_timeout(asgi: bool, rejections) -> None:
     first = Visit(asgi)
     assert first.inside.wait(10)
     second = Visit(asgi, blocking_timeout=15)
@@ -951,48 +883,49 @@ def test_a_request_waits_its_turn_but_no_longer_than_it_may(asgi: bool, rejected
     assert 200 == first.end()
     assert second.inside.wait(10)
     assert 200 == second.end()
-    assert ["timeout"] == rejected
+    assert ["timeout"] == reasons(rejections)
     assert 0 == in_use()
 
 
-def test_no_more_wait_than_may(rejected) -> None:
+def test_request_is_rejected_when_max_waiters_wait(rejections) -> None:
     options = {"blocking_timeout": 15, "max_waiters": 1}
     visits = [Visit(**options)]
     assert visits[0].inside.wait(10)
     visits.append(Visit(**options))
     eventually(lambda: one().status().waiting == 1)
     assert 503 == Visit(**options).end()
-    assert ["full"] == rejected
+    assert ["full"] == reasons(rejections)
     assert [200, 200] == [visit.end() for visit in visits]
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_no_more_wait_in_a_process_than_it_has_seats(asgi, rejected, settings) -> None:
-    seats = {"max_waiting_tasks" if asgi else "max_waiting_threads": 1}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": seats}
+def test_request_is_rejected_when_its_process_has_no_wait_slot_left(
+    asgi, rejections, settings
+) -> None:
+    option = "max_waiting_tasks" if asgi else "max_waiting_threads"
+    configure(settings, REQUESTS={option: 1})
     first = Visit(asgi)
     assert first.inside.wait(10)
     second = Visit(asgi, blocking_timeout=15)
     slots = semaphore.tasks if asgi else semaphore.threads
-    # It takes the place after it has entered the queue.
+    # A request takes a wait slot after it has entered the queue.
     eventually(lambda: slots.full(REQUESTS.get("/")))
     with Semaphore("two", 1):
-        for name in ("one", "two"):  # the seats are those of the process, not of a policy
+        for name in ("one", "two"):  # all policies of a process share its wait slots
             assert 503 == Visit(asgi, name, blocking_timeout=15).end()
-    assert 200 == Visit(asgi, "three", blocking_timeout=15).end()  # what is free takes no seat
-    assert [*seats] * 2 == rejected
+    # If a permit is free, the request needs no wait slot.
+    assert 200 == Visit(asgi, "three", blocking_timeout=15).end()
+    assert [option] * 2 == reasons(rejections)
     assert 200 == first.end()
     assert second.inside.wait(10)
     assert 200 == second.end()
     assert 0 == in_use()
 
 
-def test_a_wait_that_cannot_succeed_is_refused_at_once_after_the_first_in_vain(
-    rejected, settings
-) -> None:
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": {"max_waiting_threads": None}}
+def test_hopeless_wait_is_rejected_at_once_after_a_first_timeout(rejections, settings) -> None:
+    configure(settings, REQUESTS={"max_waiting_threads": None})
     with one():
-        time.sleep(0.3)  # what a hold lasts, as far as the server knows
+        time.sleep(0.3)  # from now on, the server's mean hold is 0.3 s
     visits = [Visit(blocking_timeout=15)]
     assert visits[0].inside.wait(10)
     for number in range(1, 4):
@@ -1000,11 +933,11 @@ def test_a_wait_that_cannot_succeed_is_refused_at_once_after_the_first_in_vain(
         eventually(lambda number=number: one().status().waiting == number)
     for _ in range(2):
         assert 503 == Visit(blocking_timeout=0.5).end()
-    assert ["timeout", "full"] == rejected
+    assert ["timeout", "full"] == reasons(rejections)
     assert [200] * 4 == [visit.end() for visit in visits]
 
 
-def test_a_wait_is_not_begun_that_an_operators_limit_makes_hopeless(rejected) -> None:
+def test_hopeless_wait_is_estimated_with_the_operators_limit(rejections) -> None:
     resize("one", None, 1)
     with one():
         time.sleep(0.3)
@@ -1012,13 +945,13 @@ def test_a_wait_is_not_begun_that_an_operators_limit_makes_hopeless(rejected) ->
     with one():
         first = Visit(**options)
         eventually(lambda: one().status().waiting == 1)
-        for _ in range(2):  # 0.3 s by the operator's limit
+        for _ in range(2):  # with the operator's limit of 1, the wait would last 0.3 s
             assert 503 == Visit(limit=9, blocking_timeout=0.1).end()
-    assert ["timeout", "full"] == rejected
+    assert ["timeout", "full"] == reasons(rejections)
     assert 200 == first.end()
 
 
-def test_a_request_cancelled_while_it_waits_leaves_the_queue() -> None:
+def test_request_cancelled_while_waiting_leaves_the_queue() -> None:
     view = semaphore_required("one", limit=1, blocking_timeout=15)(arespond_ok)
 
     async def main() -> None:
@@ -1034,20 +967,12 @@ def test_a_request_cancelled_while_it_waits_leaves_the_queue() -> None:
     assert 0 == in_use()
 
 
-def respond_ok(request) -> HttpResponse:
-    return HttpResponse()
-
-
-async def arespond_ok(request) -> HttpResponse:
-    return HttpResponse()
-
-
 # The middleware
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.parametrize("view", ["export", "aexport"])
-def test_the_middleware_limits_by_view_name(with_middleware, view: str, asgi: bool) -> None:
+def test_middleware_limits_by_view_name(with_middleware, view: str, asgi: bool) -> None:
     with_middleware(
         SEMAPHORES={"one": {"limit": 1}},
         ENDPOINTS={f"reports:{view}": "one", "reports:*": {"limit": 5}},
@@ -1060,10 +985,8 @@ def test_the_middleware_limits_by_view_name(with_middleware, view: str, asgi: bo
     assert 0 == in_use()
 
 
-def test_an_entry_of_its_own_is_named_as_it_says_or_after_its_pattern(with_middleware) -> None:
-    with_middleware(
-        ENDPOINTS={"reports:export": {"name": "one", "limit": 1}, "reports:*": {"limit": 1}}
-    )
+def test_endpoint_semaphore_is_named_after_its_name_option_or_its_pattern(with_middleware) -> None:
+    with_middleware(ENDPOINTS={"reports:export": ONE, "reports:*": {"limit": 1}})
     with one():
         assert 503 == get("/reports/export/").status_code
     with Semaphore("reports:*", 1):
@@ -1072,8 +995,10 @@ def test_an_entry_of_its_own_is_named_as_it_says_or_after_its_pattern(with_middl
 
 
 @pytest.mark.parametrize("view", ["stream", "astream"])
-def test_the_middleware_holds_a_stream_until_it_is_closed(with_middleware, view: str) -> None:
-    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+def test_middleware_holds_the_permit_of_a_stream_until_it_is_closed(
+    with_middleware, view: str
+) -> None:
+    with_middleware(ENDPOINTS={"reports:*": ONE})
 
     async def read() -> None:
         response = await AsyncClient().get(f"/reports/{view}/")
@@ -1087,18 +1012,15 @@ def test_the_middleware_holds_a_stream_until_it_is_closed(with_middleware, view:
     eventually(lambda: in_use() == 0)
 
 
-def test_one_permit_per_request_however_many_places_name_it(with_middleware) -> None:
+def test_request_takes_one_permit_when_several_limits_name_its_semaphore(with_middleware) -> None:
     with_middleware(SEMAPHORES={"one": {"limit": 1}}, ENDPOINTS={"*": "one"})
     for view in ("limited", "alimited", "adispatch", "mixed", "onget"):
         assert 200 == get(f"/{view}/").status_code
-    twice = semaphore_required("one", limit=1)(
-        semaphore_required("one", limit=1)(lambda request: HttpResponse())
-    )
-    assert 200 == twice(REQUESTS.get("/")).status_code
+    assert 200 == LIMIT(LIMIT(respond_ok))(REQUESTS.get("/")).status_code
     assert 0 == in_use()
 
 
-def test_the_middleware_gives_back_what_it_took_before_a_refusal(
+def test_middleware_releases_its_permits_when_a_later_limit_rejects(
     with_middleware, monkeypatch
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
@@ -1114,23 +1036,23 @@ def test_the_middleware_gives_back_what_it_took_before_a_refusal(
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_a_mixins_options_may_ask_the_database_wherever_they_are_asked_for(
+def test_mixin_options_can_query_the_database_in_middleware_and_view(
     with_middleware, monkeypatch, asgi: bool
 ) -> None:
-    asked = []
+    calls = []
 
     def limit(self):
-        asked.append(User.objects.count())
+        calls.append(User.objects.count())
         return 1
 
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     monkeypatch.setattr(Mixed, "get_semaphore_limit", limit)
     with_middleware()
     assert 200 == get("/mixed/", asgi).status_code
-    assert 2 == len(asked)  # by the middleware, then by the view itself
+    assert 2 == len(calls)  # the middleware, then the view
 
 
-def test_a_mixins_options_know_the_views_request_where_the_middleware_asks_for_them(
+def test_mixin_options_can_read_the_urls_arguments_in_the_middleware(
     settings, with_middleware, monkeypatch
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
@@ -1141,78 +1063,78 @@ def test_a_mixins_options_know_the_views_request_where_the_middleware_asks_for_t
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_a_policy_that_the_middleware_asked_is_not_asked_again_by_the_view(
+def test_view_does_not_call_when_and_key_again_after_the_middleware(
     settings, with_middleware, monkeypatch, asgi: bool
 ) -> None:
-    asked = []
+    calls = []
 
     def when(request):
-        asked.append("when")
-        return len(asked) == 1  # the next one would be another answer
+        calls.append("when")
+        return len(calls) == 1  # a second call would return False
 
     def key(request):
-        asked.append("key")
-        return "anyone"
+        calls.append("key")
+        return "k"
 
-    limited = semaphore_required("asked", limit=1, when=when, key=key)
+    limited = semaphore_required("keyed", limit=1, when=when, key=key)
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    settings.ROOT_URLCONF = (route("", limited(view_of_one)),)
+    settings.ROOT_URLCONF = (route("", limited(show_held)),)
     with_middleware()
-    assert b"asked" == get("/", asgi).content
-    assert ["when", "key"] == asked
+    assert b"keyed" == get("/", asgi).content
+    assert ["when", "key"] == calls
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_options_are_read_once_where_no_transaction_has_to_be_awaited(
+def test_mixin_options_are_read_once_without_atomic_requests(
     with_middleware, monkeypatch, asgi: bool
 ) -> None:
-    asked = []
+    calls = []
 
     def limit(self):
-        asked.append(self)
+        calls.append(self)
         return 1
 
     monkeypatch.setattr(Mixed, "get_semaphore_limit", limit)
     with_middleware()
     assert 200 == get("/mixed/", asgi).status_code
-    assert 1 == len(asked)
+    assert 1 == len(calls)
 
 
-def test_the_middleware_passes_a_visitor_on_to_the_login_without_a_permit(with_middleware) -> None:
-    with_middleware(ENDPOINTS={"members": {"name": "one", "limit": 1}})
+def test_middleware_lets_login_required_redirect_when_the_limit_is_full(with_middleware) -> None:
+    with_middleware(ENDPOINTS={"members": ONE})
     with one():
         assert 302 == get("/members/").status_code
 
 
-def test_an_unlimited_request_sends_no_command_and_a_limited_one_two(with_middleware, raw) -> None:
-    with_middleware(ENDPOINTS={"reports:export": {"name": "one", "limit": 1}})
+def test_unlimited_request_sends_no_command_and_a_limited_request_two(with_middleware, raw) -> None:
+    with_middleware(ENDPOINTS={"reports:export": ONE})
 
     def commands() -> int:
         return sum(v["calls"] for k, v in raw.info("commandstats").items() if "evalsha" in k)
 
     for asgi in (False, True):
-        for path, most in (("/free/", 0), ("/reports/export/", 2)):
+        for path, expected in (("/free/", 0), ("/reports/export/", 2)):
             get(path, asgi)
             sent = []
             for _ in range(5):
                 before = commands()
                 get(path, asgi)
                 sent.append(commands() - before)
-            assert most == min(sent)  # threads of earlier tests may add some, and take none away
+            assert expected == min(sent)  # threads of earlier tests may send commands, too
 
 
-# What stays in Redis
+# What remains in Redis
 
 
 def visit(limited, key: str) -> None:
     assert 200 == limited(REQUESTS.get(f"/{key}")).status_code
 
 
-def test_what_stays_of_a_key_is_gone_when_the_pages_say(raw, settings) -> None:
-    """Keys live as long as benchmarks/RESULTS.md says."""
+def test_redis_keys_of_requests_expire_as_documented(raw) -> None:
+    """benchmarks/RESULTS.md states these times."""
     by_path = semaphore_required("paths", limit=1, key=lambda request: request.path)
-    visit(by_path(lambda request: HttpResponse()), "one")
-    visit(semaphore_required("plain", limit=1)(lambda request: HttpResponse()), "")
+    visit(by_path(respond_ok), "one")
+    visit(semaphore_required("plain", limit=1)(respond_ok), "")
     minutes = {
         name: raw.pttl(next(iter(raw.scan_iter(match=f"*{{{name}*}}:stats")))) / 60_000
         for name in ("paths@", "plain")
@@ -1223,11 +1145,10 @@ def test_what_stays_of_a_key_is_gone_when_the_pages_say(raw, settings) -> None:
     assert 2 == len(ages) and max(ages) <= 40_000
 
 
-def test_only_so_many_keys_of_a_process_leave_statistics(raw, monkeypatch) -> None:
+def test_process_writes_statistics_for_a_bounded_number_of_keys(raw, monkeypatch) -> None:
     monkeypatch.setattr(semaphore, "counted_keys", semaphore.CountedKeys())
     monkeypatch.setattr(semaphore.CountedKeys, "MAX", 3)
-    by_path = semaphore_required("paths", limit=1, key=lambda request: request.path)
-    view = by_path(lambda request: HttpResponse())
+    view = semaphore_required("paths", limit=1, key=lambda r: r.path)(respond_ok)
     for key in "abcdefab":
         visit(view, key)
     assert 3 == len(list(raw.scan_iter(match="*:stats")))
@@ -1241,21 +1162,21 @@ def test_only_so_many_keys_of_a_process_leave_statistics(raw, monkeypatch) -> No
 
 
 @pytest.mark.parametrize("path", ["/alimited/", "/adispatch/", "/amixed/", "/reports/aexport/"])
-def test_a_request_cancelled_at_any_await_leaves_no_permit(with_middleware, path: str) -> None:
-    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+def test_request_cancelled_at_any_await_leaves_no_permit(with_middleware, path: str) -> None:
+    with_middleware(ENDPOINTS={"reports:*": ONE})
 
     async def cancel_after(steps: int) -> bool:
-        """Whether the request was over before it was cancelled."""
+        """Return True if the request had ended before it was cancelled."""
         request = asyncio.create_task(AsyncClient().get(path))
         for _ in range(steps):
             await asyncio.sleep(0)
             if request.done():
                 break
-        over = request.done()
+        ended = request.done()
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
         assert 0 == (await one().astatus()).in_use
-        return over
+        return ended
 
     async def main() -> None:
         await AsyncClient().get(path)
@@ -1267,12 +1188,10 @@ def test_a_request_cancelled_at_any_await_leaves_no_permit(with_middleware, path
     asyncio.run(main())
 
 
-def test_a_sync_view_that_runs_on_after_its_request_was_cancelled_keeps_its_permit(
-    with_middleware, redis_url
+def test_sync_view_that_outlives_its_cancelled_request_keeps_its_permit(
+    with_middleware,
 ) -> None:
-    from tests.request_site import gate
-
-    with_middleware(ENDPOINTS={"reports:*": {"name": "one", "limit": 1}})
+    with_middleware(ENDPOINTS={"reports:*": ONE})
 
     async def main() -> None:
         request = asyncio.create_task(AsyncClient().get("/reports/export/?gate=sync"))

@@ -220,6 +220,44 @@ def test_old_hours_are_forgotten(raw: redis.Redis) -> None:
     assert hour == int(raw.hget(SKETCH, "hour") or 0)  # so that those of this one will be, too
 
 
+def test_group_leaves_the_index_a_day_after_its_last_event(raw: redis.Redis) -> None:
+    day_ago = (raw.time()[0] - 86_401) * 1000
+    raw.zadd(groups_key(PREFIX), {"old": day_ago})
+    with Semaphore("api", 1, key="k"):
+        pass
+    eventually(lambda: groups() == ["api"])
+
+
+def test_gauge_of_a_long_hold_is_written_again_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statistics, "LIFE", 4.0)
+    with Semaphore("api", 1, key="k"):
+        eventually(lambda: figures().in_use == 1)
+        time.sleep(1.5 * statistics.LIFE)
+        assert figures().in_use == 1
+
+
+def test_timed_out_waiter_counts_as_a_rejection_of_its_key() -> None:
+    with Semaphore("api", 1, key="k"):
+        assert Semaphore("api", 1, key="k").acquire(blocking_timeout=0.1) is None
+    found = eventually(lambda: (s := figures()).history.total.timed_out and s)
+    assert [("k", 1)] == [(busy.key, busy.rejected) for busy in found.rejected]
+
+
+def test_quantile_is_an_upper_bound_of_at_most_twice_the_duration() -> None:
+    began = time.monotonic()
+    lease = Lock("plain").acquire()
+    granted = time.monotonic()
+    time.sleep(0.3)
+    assert lease
+    held = time.monotonic() - granted
+    lease.release()
+    most = time.monotonic() - began
+    found = eventually(lambda: (s := figures(SITE)).history.total.released and s)
+    assert held - 0.001 <= found.held.p50 <= 2 * most
+
+
 def test_old_minutes_of_sums_are_folded_and_sums_do_not_stay_for_ever(raw: redis.Redis) -> None:
     minute = raw.time()[0] // 60
     raw.hset(COUNTS, mapping={f"{minute - 61}:n": 3, "tidied": minute - 1})

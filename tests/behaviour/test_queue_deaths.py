@@ -5,6 +5,7 @@ The scenarios sleep far more than they work, so they run side by side.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -27,23 +28,24 @@ VICTIMS = 3
 
 def survive(url: str, name: str, mode: str, what: signal.Signals) -> float:
     """Seconds until a live waiter behind some victims has the lock."""
-    with redis.Redis.from_url(url) as client, Child("queue", name, mode, VICTIMS + 1) as crowd:
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(redis.Redis.from_url(url))
         view = View(client, name)
+        # Before the first of them asks: otherwise this would delete the places of some.
         client.delete(*view.left() or ["-"])
-        pids = {}
-        for _ in range(VICTIMS + 1):
-            pids[len(pids)] = int(crowd.line()[1])
-        word, first, _ = crowd.line()
-        assert word == "got"
+        crowd = stack.enter_context(Child("queue", name, mode, VICTIMS + 1))
+        lines = [crowd.line() for _ in range(VICTIMS + 2)]
+        pids = [int(words[1]) for words in lines if words[0] == "pid"]
+        (first,) = (int(words[1]) for words in lines if words[0] == "got")
         eventually(lambda: view.waiting == VICTIMS)
         # A live one at the end of the line, behind those that are about to die.
         with Child("queue", name, mode, 1) as last:
             last.line()
             eventually(lambda: view.waiting == VICTIMS + 1)
-            victims = [pid for number, pid in pids.items() if number != int(first)]
+            victims = [pid for number, pid in enumerate(pids) if number != first]
             for pid in victims:
                 os.kill(pid, what)
-            os.kill(pids[int(first)], signal.SIGKILL)
+            os.kill(pids[first], signal.SIGKILL)
             view.clear()  # what releases the holder's lease of ten minutes
             start = time.monotonic()
             assert last.line()[0] == "got"
