@@ -248,7 +248,7 @@ def test_checker_finds_defect_of_a_script(raw: redis.Redis, name: str) -> None:
 
 
 class LastReplyOnly(LocalExpiry):
-    """A defective local expiry: it uses only the newest reply."""
+    """A defective local expiry: it uses only the reply received last."""
 
     def answered(self, nth: int, until: float) -> None:
         self._ends = {nth: (until, True)}

@@ -289,7 +289,8 @@ def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
 
 @both
 async def test_full_lock_error_names_the_caller_as_the_holder(io, view) -> None:
-    message = rf"\(this {'task' if repr(io) == 'async' else 'thread'} holds it: an RLock may be"
+    caller = "task" if repr(io) == "async" else "thread"
+    message = rf"\(this {caller} holds it: an RLock may be taken"
     async with io.entered(Lock("own")):
         for lock in (Lock("own", blocking=False), Lock("own", blocking_timeout=0.05)):
             with pytest.raises(NotAcquired, match=message):
