@@ -32,53 +32,55 @@ pytestmark = pytest.mark.usefixtures("second")
 
 
 def lock() -> None:
-    with Lock("used", **OTHER) as lease:
-        assert lease.owned() and Lock("used", **OTHER).locked() and not Lock("used").locked()
+    with Lock("aliased", **OTHER) as lease:
+        assert lease.owned() and Lock("aliased", **OTHER).locked() and not Lock("aliased").locked()
 
 
 def semaphore_with_key() -> None:
-    with Semaphore("used", 2, key="7", **OTHER) as lease:
+    with Semaphore("aliased", 2, key="7", **OTHER) as lease:
         lease.renew()
-        assert 1 == Semaphore("used", 2, key="7", **OTHER).status().in_use
+        assert 1 == Semaphore("aliased", 2, key="7", **OTHER).status().in_use
 
 
 def rlock() -> None:
-    with RLock("used", **OTHER), RLock("used", blocking_timeout=1, **OTHER):
-        assert RLock("used", **OTHER).owned()
+    with RLock("aliased", **OTHER), RLock("aliased", blocking_timeout=1, **OTHER):
+        assert RLock("aliased", **OTHER).owned()
 
 
 def full_lock() -> None:
-    with Lock("used", **OTHER), pytest.raises(NotAcquired, match=r"\(.*this thread"):
+    with Lock("aliased", **OTHER), pytest.raises(NotAcquired, match=r"\(.*this thread"):
         nonblocking_lock()
 
 
 def nonblocking_lock() -> None:
-    with Lock("used", blocking=False, **OTHER):
+    with Lock("aliased", blocking=False, **OTHER):
         pass
 
 
 def read_and_write() -> None:
-    with ReadWriteLock("used", **OTHER).read, pytest.raises(UpgradeRefused):
-        ReadWriteLock("used", **OTHER).write.acquire(blocking=False)
+    with ReadWriteLock("aliased", **OTHER).read, pytest.raises(UpgradeRefused):
+        ReadWriteLock("aliased", **OTHER).write.acquire(blocking=False)
 
 
 def downgrade() -> None:
-    with ReadWriteLock("used", **OTHER).write as lease:
+    with ReadWriteLock("aliased", **OTHER).write as lease:
         lease.downgrade()
-        assert ReadWriteLock("used", **OTHER).read.acquire(blocking=False).release() is None  # type: ignore[union-attr]
+        assert ReadWriteLock("aliased", **OTHER).read.acquire(blocking=False).release() is None  # type: ignore[union-attr]
 
 
 def all_at_once() -> None:
-    with acquire_all([Lock("used", **OTHER), Semaphore("used", 2, key="7", **OTHER)]) as leases:
+    with acquire_all(
+        [Lock("aliased", **OTHER), Semaphore("aliased", 2, key="7", **OTHER)]
+    ) as leases:
         assert [True, True] == [lease.owned() for lease in leases]
 
 
 def decorator() -> None:
-    synchronized("used", **OTHER)(lambda: None)()
+    synchronized("aliased", **OTHER)(lambda: None)()
 
 
 def detach_and_adopt() -> None:
-    lease = Lock("used", **OTHER).acquire()
+    lease = Lock("aliased", **OTHER).acquire()
     assert isinstance(lease, Lease)
     adopted = Lease.from_handle(lease.detach())
     assert adopted.owned()
@@ -86,38 +88,38 @@ def detach_and_adopt() -> None:
 
 
 def handoff() -> None:
-    lease = Lock("used", **OTHER).acquire()
+    lease = Lock("aliased", **OTHER).acquire()
     assert isinstance(lease, Lease)
     waiter = threading.Thread(target=lock)
     waiter.start()
-    eventually(lambda: Lock("used", **OTHER).status().waiting)
+    eventually(lambda: Lock("aliased", **OTHER).status().waiting)
     lease.release()
     waiter.join()
 
 
 def request_limit() -> None:
-    @semaphore_required("used", limit=2, **OTHER)
+    @semaphore_required("aliased", limit=2, **OTHER)
     def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(str(Semaphore("used", 2, **OTHER).status().in_use))
+        return HttpResponse(str(Semaphore("aliased", 2, **OTHER).status().in_use))
 
     assert b"1" == view(RequestFactory().get("/")).content
 
 
 async def _async_lock() -> None:
-    async with Lock("used", **OTHER) as lease:
-        assert await lease.aowned() and await Lock("used", **OTHER).alocked()
+    async with Lock("aliased", **OTHER) as lease:
+        assert await lease.aowned() and await Lock("aliased", **OTHER).alocked()
         waiter = asyncio.create_task(_second())
-        while not (await Lock("used", **OTHER).astatus()).waiting:
+        while not (await Lock("aliased", **OTHER).astatus()).waiting:
             await asyncio.sleep(0.01)
     await waiter
-    lease = await Lock("used", **OTHER).aacquire()
+    lease = await Lock("aliased", **OTHER).aacquire()
     assert isinstance(lease, Lease)
     adopted = await Lease.afrom_handle(await lease.adetach())
     await adopted.arelease()
 
 
 async def _second() -> None:
-    async with Lock("used", **OTHER):
+    async with Lock("aliased", **OTHER):
         pass
 
 
@@ -139,4 +141,4 @@ def test_every_public_class_writes_only_under_the_prefix_of_its_alias(raw: redis
         use()
         found = {key.decode() for key in client.scan_iter()}
         assert found and all(key.startswith("second:sync:") for key in found), use.__name__
-        assert [] == [key for key in raw.scan_iter() if b"used" in key], use.__name__
+        assert [] == [key for key in raw.scan_iter() if b"aliased" in key], use.__name__

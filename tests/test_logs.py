@@ -41,21 +41,21 @@ def test_printable_arguments_are_logged_unchanged(messages) -> None:
 @pytest.mark.usefixtures("clean_redis")
 def test_path_of_a_rejected_request_adds_no_log_line(messages, asgi: bool) -> None:
     def clear(request):
-        status = status_of("exports")
+        status = status_of("logged")
         actions.clear(status, [status.holders[0].id])
         return HttpResponse()
 
     async def aclear(request):
         return await asyncio.to_thread(clear, request)
 
-    view = semaphore_required("exports", limit=1)(aclear if asgi else clear)
+    view = semaphore_required("logged", limit=1)(aclear if asgi else clear)
     request = RequestFactory().get("/")
     request.path = HOSTILE
 
     def respond():
         return asyncio.run(view(request)) if asgi else view(request)
 
-    with Semaphore("exports", 1):
+    with Semaphore("logged", 1):
         assert 503 == respond().status_code
     assert 200 == respond().status_code
     eventually(lambda: any("is lost" in line for line in messages()), 10)
