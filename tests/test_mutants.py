@@ -1,4 +1,4 @@
-"""Each mutant of `python -m tests.mutants` still has its place in the package, and its tests."""
+"""Each mutant of `python -m tests.mutants` still applies to the package, and its tests exist."""
 
 import pytest
 
@@ -12,7 +12,7 @@ EVERY = [plant for plants in ROOMS.values() for plant in plants]
 
 
 @pytest.mark.parametrize("plant", EVERY, ids=lambda plant: plant.name)
-def test_mutant_has_its_place_and_its_tests(plant: Plant) -> None:
+def test_mutant_applies_to_the_package_and_names_existing_tests(plant: Plant) -> None:
     plant.path()
     assert plant.text != plant.instead
     assert plant.tests

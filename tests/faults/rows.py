@@ -348,7 +348,7 @@ FAULTS: dict[int, Row] = {
         (
             *at(PERMITS, "test_one_object_serves_many_at_once"),
             *at("behaviour/test_storms", "test_500_tasks_on_one_loop_never_exceed_the_limit"),
-            *at("test_locks_waiting", "test_greenlets_wait_as_threads_do"),
+            *at("test_locks_waiting", "test_greenlets_exclude_each_other_like_threads"),
         ),
     ),
     36: Row(
@@ -428,12 +428,12 @@ FAULTS: dict[int, Row] = {
         "generators run on by a pool, closed by the loop, interleaved over one object",
         at(
             "test_locks_blocks",
-            "test_a_generator_that_another_thread_runs_on_gives_back",
-            "test_a_generator_that_another_thread_closes_gives_back",
-            "test_blocks_that_interleave_hold_one_permit_each",
-            "test_an_rlock_taken_in_many_places_is_given_back_with_the_last",
-            "test_an_async_generator_that_the_loop_closes_gives_back",
-            "test_an_async_block_may_end_in_another_task",
+            "test_block_in_a_generator_releases_when_another_thread_finishes_it",
+            "test_block_in_a_generator_releases_when_another_thread_closes_it",
+            "test_interleaved_blocks_release_one_permit_each",
+            "test_rlock_is_released_when_its_last_block_ends",
+            "test_block_in_an_async_generator_releases_when_the_loop_closes_it",
+            "test_async_block_releases_when_it_ends_in_another_task",
         ),
     ),
     43: Row(
@@ -546,7 +546,7 @@ FAULTS: dict[int, Row] = {
             ),
             *at(
                 "test_locks_interrupted",
-                "test_an_interrupted_taking_leaves_nothing_that_is_renewed",
+                "test_interrupted_acquire_leaves_no_renewed_lease",
             ),
         ),
     ),
@@ -594,9 +594,9 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 "test_locks_postgres",
-                "test_a_plain_lock_gives_back_too_early_and_says_so_once",
-                "test_atomic_inside_of_the_requests_transaction_is_refused_with_the_cure",
-                "test_the_safe_ways_sell_what_there_is",
+                "test_plain_lock_oversells_and_logs_one_warning",
+                "test_atomic_with_atomic_requests_raises_and_names_the_remedy",
+                "test_safe_ways_sell_exactly_the_tickets",
             ),
             *at("test_checks", "test_check_names_each_mistake_and_no_other"),
         ),
@@ -607,11 +607,11 @@ FAULTS: dict[int, Row] = {
         "thousands of keys of a paused policy; marks that can't be read; a second process",
         (
             *at(
-                "test_marks",
-                "test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind",
-                "test_a_mark_is_in_force_in_other_processes_and_taken_back_there",
-                "test_a_flood_of_fresh_keys_makes_no_renewal_late",
-                "test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once",
+                "test_overrides",
+                "test_paused_policy_rejects_new_keys_and_leaves_nothing_behind",
+                "test_override_applies_in_other_processes_until_it_is_removed",
+                "test_many_new_keys_of_a_paused_policy_delay_no_renewal",
+                "test_unreadable_overrides_stay_in_force_and_are_logged_once",
             ),
             *at(
                 "test_statistics", "test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory"
@@ -651,7 +651,7 @@ INPUT: dict[str, Row] = {
         "path of a request, text of an error, with line breaks and ANSI codes",
         "one line per message, escaped",
         "each, refused and let in",
-        at("test_logs", "test_a_path_writes_no_line_into_the_log"),
+        at("test_logs", "test_path_of_a_rejected_request_adds_no_log_line"),
     ),
     "client that reads slowly": Row(
         "client that reads a byte now and then",
@@ -701,8 +701,8 @@ INPUT: dict[str, Row] = {
         "works, or one clear error",
         "each",
         (
-            *at("test_locks_synchronized", "test_what_it_is_not_for_is_refused"),
-            *at("test_locks_synchronized", "test_methods_class_methods_and_static_methods"),
+            *at("test_locks_synchronized", "test_synchronized_rejects_generators_and_classes"),
+            *at("test_locks_synchronized", "test_synchronized_decorates_every_kind_of_method"),
             *at(VIEWS, "test_decorator_on_anything_but_a_view_raises_type_error"),
             *at(VIEWS, "test_unnamed_semaphore_is_named_after_its_view"),
         ),
