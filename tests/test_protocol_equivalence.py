@@ -363,7 +363,7 @@ def test_equivalence_check_finds_the_defect(name: str) -> None:
 
 
 class _Stopping(Store):
-    """Fails from its n-th write on."""
+    """Fails after `left` writes."""
 
     left = 10**9
 
@@ -379,7 +379,7 @@ class _Interruptible(Side):
     """A server whose scripts can be stopped after some writes."""
 
     def stopped(self, writes: int, verb: str, said: Mapping[str, Any]) -> bool:
-        """Return False if the script ends with fewer writes."""
+        """Run a script that fails after `writes` writes. Return False if it made fewer."""
         store = _Stopping(self.frozen, self.micros)
         store.left = writes
         argv = argv_of(verb, {**DEFAULTS, **said, "compact": 1})

@@ -31,7 +31,7 @@ from django_redis_sync.protocol.plans import (
 KEYS = keys_of("t", "name")
 FIRST, CLAIM = scripts.CONSTANTS["FIRST"] / 1000, scripts.CONSTANTS["CLAIM"] / 1000
 FENCE = "1700000000000000"
-S1 = 1_700_000_000_000  # server ms
+S1 = 1_700_000_000_000  # server time of the replies "wait", in ms
 
 
 class PlanRun:
@@ -79,12 +79,10 @@ class PlanRun:
 
 def arguments_of(step: Run) -> dict[str, Any]:
     args = scripts.said(step.verb, step.argv)
-    return {"verb": step.verb, **{n: int(v) if n in _WHOLE else v for n, v in args.items()}}
+    return {"verb": step.verb, **{n: int(v) if n in _INTEGERS else v for n, v in args.items()}}
 
 
-_WHOLE = ("permits", "limit")
-
-
+_INTEGERS = ("permits", "limit")
 _runs: list[PlanRun] = []
 
 
@@ -109,20 +107,17 @@ class Client:
 
     def ask(self, **changes: Any) -> AcquireRequest:
         return AcquireRequest(
-            **{
-                "keys": KEYS,
-                "lease": 10.0,
-                "permits": 1,
-                "limit": 3,
-                "wait": True,
-                "give_up_at": math.inf,
-                "budget": 3.0,
-                "attempt": 1.0,
-                "tokens": lambda: f"t{next(self._numbers)}",
-                "later": self.deferred.append,
-                **changes,
-            }
-        )
+            keys=KEYS,
+            lease=10.0,
+            permits=1,
+            limit=3,
+            wait=True,
+            give_up_at=math.inf,
+            budget=3.0,
+            attempt=1.0,
+            tokens=lambda: f"t{next(self._numbers)}",
+            later=self.deferred.append,
+        )._replace(**changes)
 
     def acquire(self, start: float = 100.0, **changes: Any) -> PlanRun:
         return PlanRun(plans.acquire(self.ask(**changes), start))
@@ -734,7 +729,7 @@ def test_giveup_is_tried_twice_within_its_budget() -> None:
         run.fail("unanswered", 100.0 + 2 * plans.UNDO_BUDGET)
 
 
-# The layer
+# Imports
 
 
 def test_protocol_imports_only_pure_modules() -> None:

@@ -505,7 +505,7 @@ def test_release_hands_off_to_the_first_waiter(x: Name) -> None:
     assert [] == x.wake("c")
 
 
-def test_handoff_limits_the_lease_to_first(x: Name) -> None:
+def test_handoff_limits_a_long_lease_until_it_is_renewed(x: Name) -> None:
     for token, lease in (("long", 60_000), ("ever", "inf")):
         name = Name(x.raw, token)
         fence = name.hold("a")
@@ -515,8 +515,8 @@ def test_handoff_limits_the_lease_to_first(x: Name) -> None:
         assert str(C["FIRST"]).encode() == name.wake("b")[0].split()[2]
 
 
-def test_acquire_limits_a_permanent_lease_to_first(x: Name) -> None:
-    word, _, lease = x.ask("a", lease="inf")  # only the holder's first renewal makes it permanent
+def test_acquire_limits_a_permanent_lease_until_it_is_renewed(x: Name) -> None:
+    word, _, lease = x.ask("a", lease="inf")
     assert ("ok", str(C["FIRST"])) == (word, lease)
     assert x.left("a") <= C["FIRST"]
 
@@ -1239,24 +1239,23 @@ def keys_with_override() -> Keys:
 
 
 def acquire_request(**changes: Any) -> plans.AcquireRequest:
-    arguments = {
-        "keys": keys_with_override(),
-        "lease": math.inf,
-        "permits": 5,
-        "limit": 9,
-        "wait": True,
-        "give_up_at": 101.0,
-        "budget": 3.0,
-        "attempt": 1.0,
-        "tokens": lambda: "T",
-        "later": lambda run: None,
-        "kind": "w",
-        "fair": False,
-        "max_waiters": 55,
-        "channel": "chan",
-        "label": "lab",
-    }
-    return plans.AcquireRequest(**{**arguments, **changes})
+    return plans.AcquireRequest(
+        keys=keys_with_override(),
+        lease=math.inf,
+        permits=5,
+        limit=9,
+        wait=True,
+        give_up_at=101.0,
+        budget=3.0,
+        attempt=1.0,
+        tokens=lambda: "T",
+        later=lambda run: None,
+        kind="w",
+        fair=False,
+        max_waiters=55,
+        channel="chan",
+        label="lab",
+    )._replace(**changes)
 
 
 def test_plans_send_arguments_in_the_order_of_the_head_comment() -> None:

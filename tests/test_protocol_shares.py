@@ -111,9 +111,7 @@ class RandomRun:
         self.shares["a%20b"] = 0  # without a limit
         self.shares[""] = 2
         self.sized = chance.random() < 0.3
-        self.entered: dict[
-            str, int
-        ] = {}  # by queued share: the last turn before it entered the queue
+        self.entered: dict[str, int] = {}  # by queued share: the turn after which it was queued
         self.got: dict[str, int] = {}  # by share: its latest turn
         self.steps = self.turn = 0
         self.words: set[str] = set()
@@ -270,8 +268,8 @@ class RandomRun:
             most = max(of[t]["bound"], 0)
             others = [o for o in fresh if of[o]["share"] == share and o != t]
             assert use[share] <= most or others or use[share] <= use_before[share], "share_limit"
-        # If the first waiter of a share fits below share_limit, it is in the queue. The head of the
-        # queue does not fit.
+        # The first waiter of a share is in the queue if it fits below share_limit. No permit is idle:
+        # the head of the queue does not fit.
         for share in {of[t]["share"] for t in waiting}:
             first = next(t for t in waiting if of[t]["share"] == share)
             fits = use[share] + of[first]["permits"] <= of[first]["bound"]
@@ -408,7 +406,7 @@ def places(name: Name) -> tuple[list[str], list[str]]:
 
 
 def queue_and_park(name: Name) -> None:
-    """Fill share a, and park t3, t4, and t6. t5 of share b is in the queue."""
+    """Grant t1 and t2. Queue t5, and park t3, t4, and t6 behind their shares."""
     for share in ("a", "b", "a", "a", "b", "b"):
         name.ask(share, 1 if share == "a" else 2)
 
@@ -490,11 +488,11 @@ def test_request_without_a_share_waits_in_the_common_share() -> None:
     assert (["t4"], ["t5", "t2"]) == places(name)
 
 
-# The number of command_count of a script
+# The number of commands of a script
 
 
 class _Counting(Store):
-    """Counts its command_count."""
+    """Counts the commands that it runs."""
 
     ran = 0
 
@@ -526,7 +524,7 @@ def crowded_name(waiters: int, shares: int) -> Name:
 
 
 def command_count(name: Name, verb: str, **said: Any) -> int:
-    """Return how many command_count a script runs. Discard its changes."""
+    """Return how many commands a script runs. Discard its changes."""
     store = _Counting(name.frozen, name.micros)
     name.verbs.run(store, verb, KEYS.declared, argv_of(verb, {**DEFAULTS, **said}))
     return store.ran
