@@ -1054,7 +1054,7 @@ def test_waiters_far_back_in_the_queue_ask_less_often(x: Name) -> None:
     assert [C["HEARTBEAT"] + 10, C["HEARTBEAT"] + 20] == delay[-2:]
 
 
-def test_waiter_counts_as_dead_after_its_next_request_and_patience(x: Name) -> None:
+def test_waiter_that_misses_its_heartbeat_is_dead_after_patience(x: Name) -> None:
     x.hold("a", lease=60_000)
     delay = x.ask("b")[2]
     assert delay < x.deadline("b") <= delay + C["PATIENCE"]
@@ -1417,7 +1417,7 @@ def test_permanent_lease_is_never_compact(x: Name) -> None:
     assert x.packed is None
 
 
-def test_fences_grow_around_a_flush_within_one_transaction(x: Name) -> None:
+def test_fences_grow_across_a_flush_within_one_transaction(x: Name) -> None:
     source = scripts.script("acquire").source
     asks = [call("acquire", x.keys, token, how="try", limit=9) for token in "ab"]
     with x.raw.pipeline(transaction=True) as both:

@@ -32,20 +32,20 @@ class Name:
         self.asked: dict[str, dict[str, Any]] = {}
         self.trail: list[Any] = []
 
-    def run(self, verb: str, **said: Any) -> Any:
+    def run(self, verb: str, **args: Any) -> Any:
         store = Store(self.frozen, self.micros, self.full)
-        argv = argv_of(verb, {**DEFAULTS, **said})
+        argv = argv_of(verb, {**DEFAULTS, **args})
         try:
             reply = self.verbs.run(store, verb, KEYS.declared, argv)
         except ScriptError as error:
-            assert "OOM" in str(error), f"{verb} {said}: {error}"
+            assert "OOM" in str(error), f"{verb} {args}: {error}"
             reply = ["OOM"]
         self.frozen = store.freeze()
         self.micros += 10
-        self.trail.append((verb, said, reply))
+        self.trail.append((verb, args, reply))
         return reply
 
-    def ask(self, share: str, bound: int, permits: int = 1, **said: Any) -> tuple[str, Any]:
+    def ask(self, share: str, bound: int, permits: int = 1, **args: Any) -> tuple[str, Any]:
         """Send the request of a new caller. Return its token and the reply."""
         self.number += 1
         token = f"t{self.number}"
@@ -55,16 +55,16 @@ class Name:
             "permits": permits,
             "number": self.number,
         }
-        said = {"how": "wait", "lease": 60_000, "limit": self.limit, **said}
-        said |= {"share": share, "share_limit": bound, "permits": permits}
-        return token, self.run("acquire", token=token, **said)
+        args = {"how": "wait", "lease": 60_000, "limit": self.limit, **args}
+        args |= {"share": share, "share_limit": bound, "permits": permits}
+        return token, self.run("acquire", token=token, **args)
 
-    def again(self, token: str, **said: Any) -> Any:
-        return self.run("acquire", token=token, how="again", limit=self.limit, **said)
+    def again(self, token: str, **args: Any) -> Any:
+        return self.run("acquire", token=token, how="again", limit=self.limit, **args)
 
-    def release(self, token: str, how: str = "release", **said: Any) -> Any:
+    def release(self, token: str, how: str = "release", **args: Any) -> Any:
         fence = self.info().get(token, "- 0").split(" ")[1]
-        return self.run("release", token=token, fence=fence, how=how, **said)
+        return self.run("release", token=token, fence=fence, how=how, **args)
 
     # The stored state
 
@@ -130,12 +130,12 @@ class RandomRun:
 
     # The calls
 
-    def ask(self, **said: Any) -> tuple[str, str]:
+    def ask(self, **args: Any) -> tuple[str, str]:
         chance, name = self.chance, self.name
         share = chance.choice([*self.shares])
         bound = self.shares[share]
         permits = chance.randint(1, min(2, bound or 2, name.limit)) if self.sized else 1
-        how = {"how": chance.choice(["wait", "wait", "wait", "try"]), **said}
+        how = {"how": chance.choice(["wait", "wait", "wait", "try"]), **args}
         channel = chance.choice(["-", "loop"])
         token, reply = name.ask(share, bound, permits, channel=channel, **how)
         return token, " ".join(reply[:2] if reply[0] == "no" else [reply[0], *reply[4:]])
@@ -268,8 +268,8 @@ class RandomRun:
             most = max(of[t]["bound"], 0)
             others = [o for o in fresh if of[o]["share"] == share and o != t]
             assert use[share] <= most or others or use[share] <= use_before[share], "share_limit"
-        # The first waiter of a share is in the queue if it fits below share_limit. No permit is idle:
-        # the head of the queue does not fit.
+        # If the first waiter of a share fits below share_limit, it is in the queue. The head of the
+        # queue does not fit.
         for share in {of[t]["share"] for t in waiting}:
             first = next(t for t in waiting if of[t]["share"] == share)
             fits = use[share] + of[first]["permits"] <= of[first]["bound"]
@@ -331,7 +331,7 @@ def random_runs(seeds: range, steps: int, lua: Mapping[str, str] = {}) -> set[st
 @pytest.mark.promise(1)
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("part", range(4))
-def test_both_limits_hold_shares_take_turns_and_no_permit_is_idle(part: int) -> None:
+def test_random_runs_keep_both_limits_and_leave_no_permit_idle(part: int) -> None:
     words = random_runs(range(part * 15, part * 15 + 15), 200)
     assert words >= {"ok", "wait", "no full", "no share", "resized", "paused"}
 
@@ -370,9 +370,7 @@ DEFECTS = {
     "a released lease still counts for its share": {
         "held = math.max(0, held - weight(": "held = math.max(0, held - 0 * weight("
     },
-    "two permits count as one": {
-        "held = held + weight(permits)\n": "held = held + 1\n",
-    },
+    "two permits count as one": {"held = held + weight(permits)\n": "held = held + 1\n"},
     "the parked key does not expire": {"      set_expiry(name, PARKED, expiry)\n": ""},
     "the reply names the wrong limit": {
         "return answer_no(name, 'share '": "return answer_no(name, 'full '"
@@ -523,10 +521,10 @@ def crowded_name(waiters: int, shares: int) -> Name:
     return name
 
 
-def command_count(name: Name, verb: str, **said: Any) -> int:
+def command_count(name: Name, verb: str, **args: Any) -> int:
     """Return how many commands a script runs. Discard its changes."""
     store = _Counting(name.frozen, name.micros)
-    name.verbs.run(store, verb, KEYS.declared, argv_of(verb, {**DEFAULTS, **said}))
+    name.verbs.run(store, verb, KEYS.declared, argv_of(verb, {**DEFAULTS, **args}))
     return store.ran
 
 
