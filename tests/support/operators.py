@@ -1,4 +1,4 @@
-"""What tests of operators share: the command, a server of its own, and a free permit."""
+"""Helpers for tests of operators: the command, a private server, and a free permit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def locks(*words: str, **options: Any) -> str:
 
 
 def has_free_permit(name: str, limit: int = 1, **options: Any) -> bool:
-    """Return True if a permit is granted at once. Release the permit."""
+    """Return True if `acquire()` grants a permit at once. The permit is released again."""
     lease = Semaphore(name, limit, **options).acquire(blocking=False)
     if lease is not None:
         lease.release()
