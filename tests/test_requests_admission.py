@@ -32,12 +32,7 @@ from django_redis_sync.limits.policy import SemaphoreKey
 from django_redis_sync.limits.response import Hold
 from django_redis_sync.limits.routes import Route, admissions_of, marks_of, name_of
 from django_redis_sync.limits.semaphore import WaitSlots, tasks, threads
-from django_redis_sync.middleware import (
-    ConcurrencyLimitMiddleware,
-    _is_of_admin,
-    is_atomic,
-    policies_of,
-)
+from django_redis_sync.middleware import ConcurrencyLimitMiddleware, is_atomic, policies_of
 from django_redis_sync.operators.actions import pause, resume
 from django_redis_sync.operators.history import histories
 from django_redis_sync.protocol.keys import keys_of
@@ -669,15 +664,6 @@ def test_middleware_takes_a_limit_when_the_view_names_it_in_another_cache(settin
         assert taken == [policy.using for policy in policies_of(request, view, (), {})]
 
 
-def test_views_of_the_admin_are_recognized() -> None:
-    def view(request: Any) -> None: ...
-
-    assert not _is_of_admin(view)
-    assert _is_of_admin(admin.site.login)
-    for attribute in ("admin_site", "model_admin"):
-        assert _is_of_admin(SimpleNamespace(**{attribute: None}))
-
-
 def test_options_request_counts_when_the_class_is_not_a_view() -> None:
     class Pages:
         @semaphore_required("exports", limit=1)
@@ -714,7 +700,7 @@ def test_mixin_passes_class_arguments_to_other_bases() -> None:
 
 
 @BOTH
-def test_middleware_raises_improperly_configured_for_invalid_endpoints(
+def test_middleware_raises_for_invalid_endpoints_except_on_views_of_the_admin(
     asgi: bool, settings: Any
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": {"limit": 0}}}
@@ -724,5 +710,13 @@ def test_middleware_raises_improperly_configured_for_invalid_endpoints(
     async def inner(request: Any) -> Any: ...
 
     middleware = ConcurrencyLimitMiddleware(inner if asgi else limited())
+
+    def process(view: Any) -> Any:
+        processed = middleware.process_view(request, view, (), {})
+        return asyncio.run(processed) if asgi else processed
+
     with pytest.raises(ImproperlyConfigured, match="limit must be"):
-        asyncio.run(middleware.process_view(request, limited(), (), {}))
+        process(limited())
+    for attribute in ("admin_site", "model_admin"):
+        assert process(SimpleNamespace(**{attribute: None})) is None
+    assert process(admin.site.login) is None
