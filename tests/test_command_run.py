@@ -319,9 +319,24 @@ def test_a_paused_name_is_skipped(run: Run) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_the_command_starts_ends_it(run: Run, number: signal.Signals) -> None:
+def test_signal_ends_a_command_that_is_starting(run: Run, number: signal.Signals) -> None:
     process = run("job", "--", "sleep", "60")
     eventually(lambda: taken("job"))
     process.send_signal(number)
     assert 128 + number == ended(process)[0]
+    eventually(lambda: not taken("job"))
+
+
+@pytest.mark.parametrize("ms", [0, 3, 6, 9, 12, 15])
+def test_signal_while_the_watchdog_starts_ends_the_command(run: Run, ms: int) -> None:
+    process = run("job", "--", "sleep", "60")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("this system does not list the children of a process")
+    end = time.monotonic() + 30
+    while not children.read_text() and time.monotonic() < end:
+        pass
+    time.sleep(ms / 1000)
+    process.send_signal(signal.SIGINT)
+    assert (128 + signal.SIGINT, "") == ended(process)[::2]
     eventually(lambda: not taken("job"))

@@ -1,4 +1,4 @@
-"""What an operator does: clear, pause, resume, resize; and whom it reaches."""
+"""Actions of operators: clear, pause, resume, and resize."""
 
 import logging
 import math
@@ -35,7 +35,7 @@ MARKS = marks_key(settings.PREFIX)
 
 @pytest.fixture
 def elsewhere() -> Any:
-    """Threads for those who wait."""
+    """Threads for waiters."""
     with ThreadPoolExecutor(4) as threads:
         yield threads
 
@@ -50,13 +50,13 @@ def tries(name: str, limit: int = 1, **options: Any) -> bool:
 # Clear
 
 
-def test_clear_evicts_the_holder_and_lets_the_next_in_at_once(elsewhere: Any) -> None:
+def test_clear_removes_the_holder_and_grants_the_permit_to_the_waiter(elsewhere: Any) -> None:
     stuck = Lock("a", timeout=math.inf).acquire()
     assert stuck is not None
     waiting = elsewhere.submit(Lock("a").acquire)
     status = eventually(lambda: (s := status_of("a")).waiting and s)
     (cleared,) = actions.clear(status, [stuck.token])
-    given = status_of("a")  # before it asks again
+    given = status_of("a")  # before the waiter asks again
     lease = waiting.result(30)
     assert ([lease.token], 0) == ([one.token for one in given.holders], given.waiting)
     assert (cleared.id, cleared.done) == (stuck.token[:8], True)
@@ -67,7 +67,7 @@ def test_clear_evicts_the_holder_and_lets_the_next_in_at_once(elsewhere: Any) ->
     lease.release()
 
 
-def test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer() -> None:
+def test_clear_removes_only_the_shown_holder_not_a_newcomer() -> None:
     shown = Lock("a").acquire()
     status = status_of("a")
     shown.release()
@@ -77,14 +77,14 @@ def test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer() -> None:
         assert newcomer.owned()
 
 
-def test_clear_takes_the_chosen_of_several() -> None:
+def test_clear_removes_only_the_chosen_holder() -> None:
     first, second = (Semaphore("s", 2).acquire() for _ in range(2))
     actions.clear(status_of("s"), [second.token])
     assert first.owned() and not second.owned()
     first.release()
 
 
-def test_a_cleared_waiter_does_not_come_back(elsewhere: Any) -> None:
+def test_cleared_waiter_raises_not_acquired(elsewhere: Any) -> None:
     with Lock("a"):
         waiting = elsewhere.submit(Lock("a").__enter__)
         status = eventually(lambda: (s := status_of("a")).waiting and s)
@@ -94,18 +94,18 @@ def test_a_cleared_waiter_does_not_come_back(elsewhere: Any) -> None:
     assert caught.value.reason == "cleared"
 
 
-def test_who_is_named_twice_is_cleared_once() -> None:
+def test_clear_of_a_repeated_token_clears_it_once() -> None:
     lease = Semaphore("s", 2).acquire()
     (cleared,) = actions.clear(status_of("s"), [lease.token, lease.token, lease.token[:8]])
     assert cleared.done
 
 
-def test_clear_refuses_whom_the_status_does_not_show() -> None:
+def test_clear_rejects_a_token_that_the_status_does_not_contain() -> None:
     with Lock("a") as lease, pytest.raises(ValueError, match="shows no holder"):
         actions.clear(status_of("b"), [lease.token])
 
 
-def test_pause_lets_nobody_new_in_and_holders_finish(elsewhere: Any) -> None:
+def test_pause_stops_new_grants_and_keeps_the_holders(elsewhere: Any) -> None:
     lease = Semaphore("p", 2).acquire()
     assert actions.pause("p") == ["p"]
     assert not tries("p", 2)
@@ -115,12 +115,15 @@ def test_pause_lets_nobody_new_in_and_holders_finish(elsewhere: Any) -> None:
     status = eventually(lambda: (s := status_of("p")).waiting and s)
     assert status.paused and not status.holding and not waiting.done()
     actions.resume("p")
-    assert (1, 0) == ((given := status_of("p")).holding, given.waiting)  # before it asks again
+    assert (1, 0) == (
+        (given := status_of("p")).holding,
+        given.waiting,
+    )  # before the waiter asks again
     waiting.result(30).release()
     assert not status_of("p").paused
 
 
-def test_pausing_a_policy_pauses_its_children_and_those_born_later(raw: redis.Redis) -> None:
+def test_pause_of_a_policy_covers_present_and_later_keys(raw: redis.Redis) -> None:
     with Semaphore("api", 2, key="old"):
         eventually(lambda: ("api", "old") in names_in_use())
         assert actions.pause("api") == ["api"]
@@ -131,14 +134,14 @@ def test_pausing_a_policy_pauses_its_children_and_those_born_later(raw: redis.Re
     assert not raw.exists(MARKS)
 
 
-def test_one_child_can_be_paused_alone() -> None:
+def test_pause_of_a_key_covers_only_that_key() -> None:
     actions.pause("api", "42")
     assert not tries("api", 2, key="42")
     assert tries("api", 2, key="43")
     assert not status_of("api").paused
 
 
-def test_a_mark_that_is_taken_back_leaves_nothing(raw: redis.Redis) -> None:
+def test_removed_overrides_leave_no_data(raw: redis.Redis) -> None:
     for key in (None, "7"):
         actions.pause("api", key)
         actions.resume("api", key)
@@ -147,7 +150,7 @@ def test_a_mark_that_is_taken_back_leaves_nothing(raw: redis.Redis) -> None:
         assert {} == raw.hgetall(MARKS)
 
 
-def test_marks_of_another_policys_keys_stay(raw: redis.Redis) -> None:
+def test_resume_and_reset_of_a_policy_keep_overrides_of_other_policies(raw: redis.Redis) -> None:
     for name, key in (("api", "7"), ("other", "8")):
         actions.pause(name, key)
         actions.resize(name, key, 3)
@@ -156,9 +159,9 @@ def test_marks_of_another_policys_keys_stay(raw: redis.Redis) -> None:
     assert [(False, None), (True, 3)] == [(one.paused, one.override) for one in shown]
 
 
-def test_a_paused_name_stays_listed_and_paused_when_nobody_uses_it(raw: redis.Redis) -> None:
+def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis) -> None:
     actions.pause("idle")
-    raw.delete(f"{settings.PREFIX}:names")  # as if trimmed by age
+    raw.delete(f"{settings.PREFIX}:names")  # as if the entry were too old
     assert ("idle", None) in names_in_use()
     assert raw.ttl(keys_of(settings.PREFIX, "idle").info) == -1
     actions.resume("idle")
@@ -169,7 +172,7 @@ def test_a_paused_name_stays_listed_and_paused_when_nobody_uses_it(raw: redis.Re
 # Resize
 
 
-def test_resize_rules_above_the_callers_and_throws_nobody_out(elsewhere: Any) -> None:
+def test_resize_overrides_the_limit_of_callers_and_keeps_the_holders(elsewhere: Any) -> None:
     held = [Semaphore("r", 2).acquire() for _ in range(2)]
     assert not tries("r", 2)
     actions.resize("r", None, 3)
@@ -185,17 +188,17 @@ def test_resize_rules_above_the_callers_and_throws_nobody_out(elsewhere: Any) ->
         lease.release()
 
 
-def test_resize_gives_what_came_free_to_the_waiters(elsewhere: Any) -> None:
+def test_resize_grants_new_permits_to_the_waiters(elsewhere: Any) -> None:
     with Lock("r"):
         waiting = elsewhere.submit(Lock("r").acquire)
         eventually(lambda: status_of("r").waiting)
         actions.resize("r", None, 2)
         given = status_of("r")
-        assert (2, 0) == (given.holding, given.waiting)  # before it asks again
+        assert (2, 0) == (given.holding, given.waiting)  # before the waiter asks again
         waiting.result(30).release()
 
 
-def test_resizing_a_policy_reaches_its_children() -> None:
+def test_resize_of_a_policy_covers_its_keys() -> None:
     with Semaphore("api", 1, key="42"):
         eventually(lambda: ("api", "42") in names_in_use())
         actions.resize("api", None, 2)
@@ -207,19 +210,17 @@ def test_resizing_a_policy_reaches_its_children() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "3", 2**40])
-def test_resize_refuses_what_is_no_limit(limit: Any) -> None:
+def test_resize_rejects_an_invalid_limit(limit: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         actions.resize("r", None, limit)
 
 
-def test_a_read_write_lock_has_no_limit_to_resize() -> None:
+def test_resize_of_a_read_write_lock_raises_wrong_kind() -> None:
     with ReadWriteLock("rw").read, pytest.raises(WrongKind):
         actions.resize("rw", None, 3)
 
 
-def test_what_is_both_paused_and_resized_stays_marked_until_both_are_undone(
-    raw: redis.Redis,
-) -> None:
+def test_pause_and_limit_are_removed_independently(raw: redis.Redis) -> None:
     actions.pause("b")
     actions.resize("b", None, 5)
     actions.resume("b")
@@ -228,10 +229,10 @@ def test_what_is_both_paused_and_resized_stays_marked_until_both_are_undone(
     assert not raw.exists(MARKS)
 
 
-# Around it
+# Log, status, and errors
 
 
-def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_action_writes_a_structured_log_record(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "django_redis_sync")
     actions.pause("p")
     lease = Semaphore("q", 1).acquire()
@@ -245,26 +246,26 @@ def test_each_action_leaves_a_structured_log_line(caplog: pytest.LogCaptureFixtu
     assert ("resize", 7) == (caplog.records[-1].sync_event, caplog.records[-1].sync_limit)
     assert 1 == caplog.records[-1].sync_names
     actions.pause("p", "7")
-    actions.pause("p")  # which is said once, and speaks for the key
+    actions.pause("p")  # one action, which also covers the key
     assert 1 == caplog.records[-1].sync_names
 
 
-def test_it_is_known_since_when_a_name_is_paused() -> None:
+def test_status_contains_the_start_of_the_pause() -> None:
     actions.pause("p")
-    for key in (None, "7"):  # its own mark, and that of its policy
+    for key in (None, "7"):  # paused itself, and paused with its policy
         shown = status_of("p", key)
         assert shown.paused_since is not None
         assert abs(shown.at - shown.paused_since) < timedelta(minutes=1)
 
 
-def test_a_mark_of_no_time_that_can_be_is_shown(raw: redis.Redis) -> None:
+def test_status_shows_a_pause_with_an_impossible_time(raw: redis.Redis) -> None:
     raw.hset(MARKS, "p:p", 10**17)
     shown = status_of("p", "7").paused_since
     assert shown is not None and 9999 == shown.year
 
 
 @pytest.mark.parametrize(
-    "act",
+    "action",
     [
         lambda: actions.pause("p", using="dead"),
         lambda: actions.resume("p", using="dead"),
@@ -272,15 +273,15 @@ def test_a_mark_of_no_time_that_can_be_is_shown(raw: redis.Redis) -> None:
         lambda: actions.reset("p", using="dead"),
     ],
 )
-def test_redis_down_is_unavailable(settings: Any, act: Callable[[], Any]) -> None:
+def test_redis_down_is_unavailable(settings: Any, action: Callable[[], Any]) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "dead": cache}
     with pytest.raises(Unavailable):
-        act()
+        action()
 
 
 @pytest.mark.parametrize(
-    "act",
+    "action",
     [
         lambda shown: actions.pause("exports"),
         lambda shown: actions.resume("exports"),
@@ -290,8 +291,8 @@ def test_redis_down_is_unavailable(settings: Any, act: Callable[[], Any]) -> Non
     ],
     ids=["pause", "resume", "resize", "reset", "clear"],
 )
-def test_an_act_that_the_server_refuses_was_not_done(
-    raw: redis.Redis, act: Callable[[Any], Any]
+def test_action_that_the_server_rejects_is_not_recorded(
+    raw: redis.Redis, action: Callable[[Any], Any]
 ) -> None:
     assert Semaphore("exports", 3, timeout=60, renew=False).acquire()
     shown, keys = status_of("exports"), keys_of(settings.PREFIX, "exports")
@@ -299,12 +300,14 @@ def test_an_act_that_the_server_refuses_was_not_done(
     raw.delete(keys.leases, keys.info)
     raw.mset(dict.fromkeys((keys.leases, keys.info), "another program's"))
     with pytest.raises(ForeignValue, match=r"is in one of .*\{exports\}:leases"):
-        act(shown)
+        action(shown)
     assert [] == actions.acts("exports")
 
 
 @pytest.mark.parametrize(("key", "hours"), [(None, 24), ("7", 1)])
-def test_a_child_has_a_history_of_an_hour(key: str | None, hours: int, raw: redis.Redis) -> None:
+def test_key_of_a_policy_has_one_hour_of_history(
+    key: str | None, hours: int, raw: redis.Redis
+) -> None:
     with Semaphore("exports", 3, key=key):
         (stats,) = (one for one in raw.scan_iter("*:stats") if b"exports" in one)
         assert hours - 0.1 < raw.pttl(stats) / 3_600_000 < hours + 0.1

@@ -1,4 +1,4 @@
-"""`locks doctor`: each finding, provoked on a server of its own."""
+"""`locks doctor`: each finding, provoked on a separate server."""
 
 import math
 import re
@@ -18,11 +18,7 @@ from devtools.topologies import Cluster
 from django_redis_sync import Lock, Semaphore, Unavailable
 from django_redis_sync.engine import names
 from django_redis_sync.operators import actions, doctor
-from django_redis_sync.operators.doctor import (
-    Finding,
-    permissions,
-    servers,
-)
+from django_redis_sync.operators.doctor import Finding, permissions, servers
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import held_since, names_in_use
 from tests.behaviour.both import PATIENCE, eventually
@@ -35,14 +31,14 @@ Start = Callable[..., str]
 
 @pytest.fixture
 def slow_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How fast a server answers depends on what else runs on this machine."""
+    """Accept slow replies, because their speed depends on the load of the machine."""
     monkeypatch.setattr(servers, "SLOW", PATIENCE)
     monkeypatch.setattr(servers, "TOO_SLOW", PATIENCE)
 
 
 @pytest.fixture
 def start(new_server: Callable[..., RedisServer], settings: Any, slow_is_ok: None) -> Start:
-    """Starts a server with a configuration, as the cache alias `private`."""
+    """Start a server with a configuration, as the cache alias `private`."""
 
     def begin(*, login: str = "", database: int = 0, **config: Any) -> str:
         words = {name.replace("_", "-"): value for name, value in config.items()}
@@ -59,11 +55,11 @@ def examine() -> dict[str, Finding]:
     return {finding.id: finding for finding in doctor.examine(using="private")}
 
 
-def odd() -> set[str]:
+def problems() -> set[str]:
     return {id for id, finding in examine().items() if finding.level != "ok"}
 
 
-def test_a_server_set_up_as_advised_has_no_finding(start: Start) -> None:
+def test_doctor_has_no_finding_on_a_recommended_configuration(start: Start) -> None:
     start(appendonly=True)
     found = examine()
     assert {f.id for f in found.values() if f.level != "ok"} == set()
@@ -75,7 +71,7 @@ def test_a_server_set_up_as_advised_has_no_finding(start: Start) -> None:
     assert out.getvalue().endswith(f"0 errors, 0 warnings, {len(found)} ok\n")
 
 
-def test_the_examination_leaves_nothing_behind(start: Start) -> None:
+def test_doctor_leaves_no_keys(start: Start) -> None:
     with redis.Redis.from_url(start()) as client:
         examine()
         assert client.dbsize() == 0
@@ -105,18 +101,18 @@ def test_the_examination_leaves_nothing_behind(start: Start) -> None:
     ],
     ids=str,
 )
-def test_doctor_judges_a_server_by_what_it_says(facts: Any, levels: dict[str, str]) -> None:
+def test_doctor_rates_the_facts_of_a_server(facts: Any, levels: dict[str, str]) -> None:
     sound = {"redis_version": "7.0.15", "role": "master", "aof_enabled": 1, "used_memory": 1}
     state = {"cluster_state": "ok", "cluster_slots_ok": 16384, "cluster_known_nodes": 3}
-    said = {key: str(value) for key, value in {**sound, **state, **facts}.items()}
-    found = [*servers.judge(said, said.get), *servers.judge_cluster(said)]
+    info = {key: str(value) for key, value in {**sound, **state, **facts}.items()}
+    found = [*servers.judge(info, info.get), *servers.judge_cluster(info)]
     assert levels == {one.id: one.level for one in found if one.level != "ok"}
     assert {"version", "eviction", "persistence", "cluster"} <= {one.id for one in found}
     assert all(bool(one.remedy) == (one.level != "ok") for one in found)
 
 
 @pytest.mark.parametrize(
-    ("offset", "pause", "odd"),
+    ("offset", "pause", "levels"),
     [
         (0.0, 0.0, {}),
         (0.9, 0.009, {}),
@@ -125,7 +121,7 @@ def test_doctor_judges_a_server_by_what_it_says(facts: Any, levels: dict[str, st
     ],
 )
 def test_doctor_measures_the_clock_and_the_round_trip(
-    offset: float, pause: float, odd: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    offset: float, pause: float, levels: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow:
         """A server whose clock is `offset` ahead, and whose replies take `pause`."""
@@ -139,10 +135,10 @@ def test_doctor_measures_the_clock_and_the_round_trip(
     monkeypatch.setattr(servers, "time", types.SimpleNamespace(time=lambda: 1.7e9))
     node: Any = servers.Node("", Slow(), lambda key: True)  # type: ignore[arg-type]
     found = [one for id in ("clock", "latency") for one in servers.CHECKS[id](node)]
-    assert odd == {one.id: one.level for one in found if one.level != "ok"}
+    assert levels == {one.id: one.level for one in found if one.level != "ok"}
 
 
-def test_doctor_names_the_nodes_of_a_finding_unless_it_is_about_all() -> None:
+def test_doctor_lists_the_nodes_of_a_finding_unless_all_nodes_agree() -> None:
     fine = Finding("eviction", "ok", "noeviction", "")
     full = Finding("eviction", "warning", "nearly full", "", "raise it")
     clock = Finding("clock", "ok", "agrees", "")
@@ -154,7 +150,7 @@ def test_doctor_names_the_nodes_of_a_finding_unless_it_is_about_all() -> None:
     ] == [(one.id, one.level, one.nodes) for one in found]
 
 
-def test_memory_that_is_full_is_an_error_and_not_a_server_that_is_down(start: Start) -> None:
+def test_doctor_reports_full_memory_and_not_an_unreachable_server(start: Start) -> None:
     url = start()
     with redis.Redis.from_url(url) as client:
         with Lock("a", using="private"):
@@ -172,7 +168,7 @@ def test_memory_that_is_full_is_an_error_and_not_a_server_that_is_down(start: St
 
 
 @pytest.mark.parametrize("denied", ["blpop", "del", "zadd", "publish", "subscribe"])
-def test_a_command_that_is_not_allowed_is_named(start: Start, denied: str, settings: Any) -> None:
+def test_doctor_lists_a_denied_command(start: Start, denied: str, settings: Any) -> None:
     rules = f"~* &* +@all -{denied} nopass".split()
     url = start(user=["app", "on", *rules], login="app:x@")
     found = examine()["acl"]
@@ -183,7 +179,7 @@ def test_a_command_that_is_not_allowed_is_named(start: Start, denied: str, setti
         assert client.dbsize() == 0
 
 
-def test_keys_that_are_not_allowed_are_noticed(start: Start, settings: Any) -> None:
+def test_doctor_lists_denied_keys(start: Start, settings: Any) -> None:
     start(user=["app", "on", "nopass", "~other:*", "&*", "+@all"], login="app:x@")
     found = examine()["acl"]
     assert found.level == "error" and "EVALSHA" in found.detail
@@ -191,21 +187,21 @@ def test_keys_that_are_not_allowed_are_noticed(start: Start, settings: Any) -> N
     assert found.remedy.endswith(f"SETUSER <user> ~{prefix}:*")
 
 
-def test_a_channel_that_is_not_allowed_is_noticed(start: Start, settings: Any) -> None:
+def test_doctor_lists_a_denied_channel(start: Start, settings: Any) -> None:
     start(user=["app", "on", "nopass", "~*", "resetchannels", "+@all"], login="app:x@")
     found = examine()["acl"]
     assert {"PUBLISH", "SUBSCRIBE"} == set(re.findall(r"[A-Z]{2,}", found.detail))
     assert found.remedy.endswith(f"SETUSER <user> &{settings.REDIS_SYNC['KEY_PREFIX']}:*")
 
 
-def test_a_command_that_is_disabled_is_told_from_one_that_is_not_allowed(start: Start) -> None:
+def test_doctor_distinguishes_a_disabled_command_from_a_denied_command(start: Start) -> None:
     start(rename_command=["BLPOP", '""'])
     found = examine()["acl"]
     assert ("error", "Denied: BLPOP.") == (found.level, found.detail)
     assert found.remedy.startswith("Not there at all: BLPOP.")
 
 
-def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> None:
+def test_least_acl_permits_every_operation(start: Start, settings: Any) -> None:
     prefix = settings.REDIS_SYNC["KEY_PREFIX"]
     rules = permissions.rules(prefix).split()
     start(
@@ -214,7 +210,7 @@ def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> 
         database=3,
         appendonly=True,
     )
-    assert odd() == set()
+    assert problems() == set()
     with Semaphore("s", 2, using="private"), Semaphore("s", 2, key="k", using="private") as lease:
         eventually(lambda: ("s", "k") in names_in_use(using="private"))
         assert Semaphore("s", 1, using="private").acquire(blocking_timeout=0.2) is None
@@ -232,14 +228,14 @@ def test_the_least_acl_is_enough_for_everything(start: Start, settings: Any) -> 
     asyncio.run(wait())
 
 
-def test_without_info_it_says_what_it_can_not_see(start: Start) -> None:
+def test_doctor_warns_when_info_is_denied(start: Start) -> None:
     start(user=["app", "on", "nopass", "~*", "&*", "+@all", "-info"], login="app:x@")
     found = examine()
     assert found["info"].level == "warning" and "+info" in found["info"].remedy
     assert "version" not in found and found["acl"].level == "ok"
 
 
-def test_a_database_shared_with_another_alias_is_said(start: Start, settings: Any) -> None:
+def test_doctor_warns_of_a_database_shared_with_another_alias(start: Start, settings: Any) -> None:
     url = start()
     assert examine()["shared"].level == "ok"
     settings.CACHES = {**settings.CACHES, "pages": {**settings.CACHES["private"]}}
@@ -255,7 +251,7 @@ def test_a_database_shared_with_another_alias_is_said(start: Start, settings: An
     assert examine()["shared"].level == "warning"
 
 
-def test_other_tenants_and_the_default_cache_are_said(start: Start, raw: redis.Redis) -> None:
+def test_doctor_mentions_foreign_keys_and_the_default_cache(start: Start, raw: redis.Redis) -> None:
     with redis.Redis.from_url(start()) as client:
         client.set("celery", 1)
         assert "another prefix" in examine()["shared"].detail
@@ -263,7 +259,7 @@ def test_other_tenants_and_the_default_cache_are_said(start: Start, raw: redis.R
     assert "default cache" in found["shared"].detail
 
 
-def test_names_whose_callers_disagree_and_permanent_holders_are_named(
+def test_doctor_lists_conflicting_limits_permanent_holders_and_pauses(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start()
@@ -271,19 +267,21 @@ def test_names_whose_callers_disagree_and_permanent_holders_are_named(
         Semaphore("clash", 2, using="private"),
         Semaphore("clash", 4, using="private"),
         Semaphore("paused", 4, key="7", using="private"),
-        Lock("for ever", timeout=math.inf, using="private"),
+        Lock("permanent lock", timeout=math.inf, using="private"),
     ):
         eventually(lambda: len(names_in_use(using="private")) == 3)
         actions.pause("paused", using="private")
         found = examine()
         monkeypatch.setattr(doctor, "CLASH_AGE", timedelta(0))
         assert "ok" == examine()["limits"].level
-    for id, name in (("limits", "clash"), ("permanent", "for ever"), ("marks", "paused")):
+    for id, name in (("limits", "clash"), ("permanent", "permanent lock"), ("marks", "paused")):
         assert ("warning", True) == (found[id].level, bool(found[id].remedy))
-        assert f"{name}. " in f"{found[id].detail} ", "and not each of its keys"
+        assert f"{name}. " in f"{found[id].detail} ", "the policy is listed, not its keys"
 
 
-def test_uwsgi_without_threads_is_an_error(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_uwsgi_without_threads(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start()
     assert "uwsgi" not in examine()
     uwsgi = types.SimpleNamespace(opt={"master": b"true"})
@@ -293,9 +291,8 @@ def test_uwsgi_without_threads_is_an_error(start: Start, monkeypatch: pytest.Mon
     assert examine()["uwsgi"].level == "ok"
 
 
-def test_a_cluster_tells_how_it_is(start: Start) -> None:
-    # A single node without slots is a cluster that is down.
-    start(cluster_enabled=True)
+def test_doctor_reports_a_cluster_that_is_down(start: Start) -> None:
+    start(cluster_enabled=True)  # a single node without slots
     found = examine()
     assert (found["cluster"].level, found["cluster"].title) == ("error", "Cluster: fail")
     assert found["cluster"].detail == "1 node; 16384 slots without a node."
@@ -308,7 +305,7 @@ def test_a_cluster_tells_how_it_is(start: Start) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     if find_server() is None:
-        pytest.skip("REDIS_URL is all there is, and this test starts servers of its own")
+        pytest.skip("this test starts its own servers, and only REDIS_URL is available")
     with Cluster(config={"appendonly": True}) as started:
         yield started
 
@@ -325,10 +322,10 @@ def address(server: RedisServer) -> str:
 
 
 @pytest.mark.deep
-def test_of_a_sound_cluster_each_thing_is_said_once(in_settings: Cluster) -> None:
+def test_doctor_reports_each_check_of_a_sound_cluster_once(in_settings: Cluster) -> None:
     found = doctor.examine(using="cluster")
     assert [f for f in found if f.level != "ok"] == []
-    ids = [f.id for f in found if f.id != "latency"]  # each node has its own
+    ids = [f.id for f in found if f.id != "latency"]  # reported for each node
     assert len(ids) == len(set(ids)) and not any(f.nodes for f in found if f.id != "latency")
     assert {"clock", "acl", "version", "eviction", "persistence", "cluster", "shared"} <= set(ids)
     (state,) = [f for f in found if f.id == "cluster"]
@@ -336,7 +333,7 @@ def test_of_a_sound_cluster_each_thing_is_said_once(in_settings: Cluster) -> Non
 
 
 @pytest.mark.deep
-def test_the_index_of_holders_works_on_a_cluster(
+def test_index_of_holders_works_on_a_cluster(
     in_settings: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "HOLDERS_INTERVAL", 0.2)
@@ -352,9 +349,9 @@ def test_the_index_of_holders_works_on_a_cluster(
 
 
 @pytest.mark.deep
-def test_what_is_wrong_with_one_node_is_said_with_its_address(in_settings: Cluster) -> None:
-    _, odd, other = in_settings.primaries
-    with redis.Redis.from_url(odd.url) as client, redis.Redis.from_url(other.url) as third:
+def test_doctor_prints_the_address_of_a_faulty_node(in_settings: Cluster) -> None:
+    _, faulty, other = in_settings.primaries
+    with redis.Redis.from_url(faulty.url) as client, redis.Redis.from_url(other.url) as third:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
         client.acl_setuser("default", enabled=True, commands=["-zadd"])
@@ -372,14 +369,14 @@ def test_what_is_wrong_with_one_node_is_said_with_its_address(in_settings: Clust
                 one.config_set("appendonly", "yes")
     by_id = {f.id: f for f in wrong}
     assert set(by_id) == {"acl", "eviction", "persistence"}
-    assert by_id["acl"].nodes == by_id["eviction"].nodes == (address(odd),)
+    assert by_id["acl"].nodes == by_id["eviction"].nodes == (address(faulty),)
     assert by_id["acl"].detail == "Denied: ZADD."
-    assert by_id["persistence"].nodes == tuple(sorted([address(odd), address(other)]))
-    assert f"    On {address(odd)}.\n" in out.getvalue()
+    assert by_id["persistence"].nodes == tuple(sorted([address(faulty), address(other)]))
+    assert f"    On {address(faulty)}.\n" in out.getvalue()
 
 
 @pytest.mark.deep
-def test_a_node_that_is_down_is_a_finding_while_others_answer(
+def test_doctor_reports_a_node_that_is_down_and_examines_the_others(
     in_settings: Cluster, settings: Any
 ) -> None:
     last = in_settings.primaries[-1]
@@ -397,24 +394,22 @@ def test_a_node_that_is_down_is_a_finding_while_others_answer(
 
 
 @pytest.mark.deep
-def test_two_aliases_of_one_cluster_share_it_and_others_do_not(
+def test_doctor_warns_only_of_aliases_of_the_same_cluster(
     in_settings: Cluster, settings: Any
 ) -> None:
     locmem = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
     settings.CACHES = {**settings.CACHES, "local": locmem}
     (shared,) = [f for f in doctor.examine(using="cluster") if f.id == "shared"]
     assert shared.level == "ok"
-    # Another node of it, under another name.
-    again = {
-        **in_settings.cache(),
-        "LOCATION": in_settings.urls[2].replace("127.0.0.1", "localhost"),
-    }
+    # Another node of the same cluster, with another host name.
+    url = in_settings.urls[2].replace("127.0.0.1", "localhost")
+    again = {**in_settings.cache(), "LOCATION": url}
     settings.CACHES = {**settings.CACHES, "again": again}
     (shared,) = [f for f in doctor.examine(using="cluster") if f.id == "shared"]
     assert shared.level == "warning" and "'again'" in shared.detail
 
 
-def test_a_cache_that_is_no_redis_shares_nothing(start: Start, settings: Any) -> None:
+def test_doctor_ignores_caches_without_redis(start: Start, settings: Any) -> None:
     start()
     settings.CACHES = {
         **settings.CACHES,

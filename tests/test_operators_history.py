@@ -1,4 +1,4 @@
-"""The history of names: a module with a contract of its own, and what the server counts."""
+"""The history of names, from the statistics on the server, and suggested limits."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ def test_history_has_a_row_for_each_minute(raw: redis.Redis) -> None:
     assert (found.total.granted, found.total.released, found.total.rejected) == (6, 6, 3)
     assert found.total.peak == 2
     assert found.ever == found.total
-    assert sum(row.granted for _, row in found.rows[-2:]) == 6  # one, or two around its end
+    assert (
+        sum(row.granted for _, row in found.rows[-2:]) == 6
+    )  # the acquires fall into one minute, or two
 
 
-def test_what_is_older_counts_for_ever_only(raw: redis.Redis) -> None:
+def test_older_counts_appear_only_in_ever(raw: redis.Redis) -> None:
     minute, pair = raw.time()[0] // 60, CONSTANTS["PAIR"]
     fields: dict[str, Any] = {
         f"{minute - 1}:w": 2 * pair + 3000,
@@ -50,7 +52,7 @@ def test_what_is_older_counts_for_ever_only(raw: redis.Redis) -> None:
     assert (found.ever.granted, found.ever.waited, found.ever.wait_seconds) == (105, 9, 12.5)
 
 
-def test_a_name_without_history_has_empty_rows(raw: redis.Redis) -> None:
+def test_name_without_history_has_empty_rows(raw: redis.Redis) -> None:
     (found,) = histories([("nobody", None)], minutes=3)
     assert [row for _, row in found.rows] == [Counters()] * 3
     assert found.suggested_limit is None
@@ -60,14 +62,14 @@ def minutes(
     *rows: Counters,
     before: Counters = Counters(),  # noqa: B008 - it is frozen
 ) -> history.History:
-    """A history of these minutes, the last of them now; `before`: what was earlier."""
+    """Return a history with these rows. `before`: the counts of earlier minutes."""
     dated = tuple((FIRST + timedelta(minutes=i), row) for i, row in enumerate(rows))
     total = history.add(rows)
     return history.History("h", None, dated, total, history.add([before, total]), None)
 
 
 def peaks(found: history.History, *holders: tuple[float, int]) -> list[int]:
-    """With use carried on; holders: the minute since when, and the permits."""
+    """Return the peaks of `carried`. `holders`: the minute of the grant, and the permits."""
     held = [(FIRST + timedelta(minutes=since), permits) for since, permits in holders]
     return [row.peak for _, row in history.carried(found, held).rows]
 
@@ -75,55 +77,54 @@ def peaks(found: history.History, *holders: tuple[float, int]) -> list[int]:
 NOTHING, FIRST = Counters(), datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def test_who_holds_on_is_in_use_in_minutes_in_which_nobody_comes() -> None:
+def test_permits_of_current_leases_count_in_every_minute_since_their_grant() -> None:
     came = Counters(granted=2, peak=5)
     assert peaks(minutes(NOTHING, came, NOTHING, NOTHING), (1.5, 4), (1.6, 1)) == [0, 5, 5, 5]
-    # Since before the first minute, and with counters off.
+    # The lease was granted before the first minute, without counters.
     assert peaks(minutes(NOTHING, NOTHING), (-90, 3)) == [3, 3]
     assert peaks(minutes(NOTHING, NOTHING)) == [0, 0]
 
 
-def test_who_left_was_in_use_until_then() -> None:
+def test_released_lease_counts_in_every_minute_until_its_release() -> None:
     came, left = Counters(granted=1, peak=1), Counters(released=1, held_seconds=180)
     assert peaks(minutes(NOTHING, came, NOTHING, NOTHING, left, NOTHING)) == [0, 1, 1, 1, 1, 0]
-    # It came before the first minute.
+    # The lease was granted before the first minute.
     assert peaks(minutes(NOTHING, left, NOTHING, before=came)) == [1, 1, 0]
-    # One came and one left in the same minute: not the one that lives.
+    # One lease was granted and another was released in the same minute.
     both = Counters(granted=1, released=1, peak=2)
     assert peaks(minutes(came, NOTHING, both, NOTHING), (2.5, 1)) == [1, 1, 2, 1]
-    # By hand-over, counted as waited.
+    # A handoff counts as waited.
     waited = Counters(waited=1, released=1, peak=1)
     assert peaks(minutes(came, waited, NOTHING, left)) == [1, 1, 1, 1]
 
 
-def test_what_is_not_known_of_is_not_drawn() -> None:
+def test_lease_with_an_unknown_end_counts_only_in_the_minute_of_its_grant() -> None:
     came = Counters(granted=1, peak=1)
-    # Cleared or expired: nothing says when.
+    # The lease was cleared or expired at an unknown time.
     assert peaks(minutes(came, NOTHING, NOTHING)) == [1, 0, 0]
     assert peaks(minutes(came, NOTHING, Counters(reclaimed=1))) == [1, 0, 0]
-    # A release that is counted, of a holder that was still seen: nobody else was there before.
+    # The release is counted while its lease is still listed as current.
     assert peaks(minutes(NOTHING, came, Counters(released=1)), (1.5, 1)) == [0, 1, 1]
     for over in (Counters(granted=1, reclaimed=1), Counters(granted=1, released=1)):
         rows = replace(over, peak=1), NOTHING, Counters(released=1)
         assert peaks(minutes(*rows)) == [1, 0, 0]
-    # Released and never granted, as when counters were switched on in between.
+    # The counters were switched on between the grant and the release.
     assert peaks(minutes(NOTHING, Counters(released=1), NOTHING)) == [0, 0, 0]
 
 
-@pytest.mark.parametrize("lost", [0.0, 0.4], ids=["all are released", "some expire"])
-def test_no_more_is_told_than_was_in_use_and_all_when_each_left(lost: float) -> None:
-    """Whatever the order in which they came and went."""
+@pytest.mark.parametrize("lost", [0.0, 0.4], ids=["all released", "some expired"])
+def test_carried_use_is_exact_if_all_leases_were_released_else_too_low(lost: float) -> None:
     for seed in range(40):
-        told, in_use = _carried_and_true(random.Random(seed), lost)
-        assert told == in_use if not lost else all(map(int.__le__, told, in_use)), seed
+        carried, actual = _carried_and_actual(random.Random(seed), lost)
+        assert carried == actual if not lost else all(map(int.__le__, carried, actual)), seed
 
 
-def _carried_and_true(dice: random.Random, lost: float) -> tuple[list[int], list[int]]:
-    """The use at the start of each minute by random leases, as it is told and as it was; `lost`:
-    the part of which nothing says when they ended."""
-    leases = [(come := dice.uniform(-3, 6), come + dice.expovariate(0.5)) for _ in range(9)]
-    expired = {lease for lease in leases if dice.random() < lost}
-    living = [(come, dice.randint(1, 3)) for come, left in leases if left >= 6]
+def _carried_and_actual(chance: random.Random, lost: float) -> tuple[list[int], list[int]]:
+    """Return the use by random leases at the start of each minute: from `carried`, and the actual
+    use. `lost`: the share of leases that expire, so that no counter records their end."""
+    leases = [(come := chance.uniform(-3, 6), come + chance.expovariate(0.5)) for _ in range(9)]
+    expired = {lease for lease in leases if chance.random() < lost}
+    living = [(come, chance.randint(1, 3)) for come, left in leases if left >= 6]
     permits = dict(living)
 
     def counted(start: int, stop: int) -> Counters:
@@ -139,7 +140,7 @@ def _carried_and_true(dice: random.Random, lost: float) -> tuple[list[int], list
     return peaks(minutes(*rows, before=counted(-9, 0)), *living), in_use
 
 
-def test_use_that_is_carried_on_counts_as_the_highest() -> None:
+def test_carried_use_counts_for_the_peak_and_the_suggested_limit() -> None:
     crowd = Counters(rejected=50, released=1, held_seconds=6, granted=1, peak=1)
     found = history.carried(minutes(NOTHING, crowd), [(FIRST - timedelta(hours=2), 4)])
     assert (found.total.peak, found.suggested_limit) == (4, 8)
@@ -156,12 +157,12 @@ MANY = {"granted": 60, "released": 120, "held_seconds": 240.0}
         (Counters(**MANY, waited=60, peak=2), 6),
         (Counters(**MANY, timed_out=60, peak=2), 6),
         (Counters(**MANY, rejected=60, peak=2), 6),
-        # Little was wanted on average: one more than the peak.
+        # The demand is below the peak: the peak plus one.
         (Counters(**MANY, waited=60, peak=9), 10),
-        # In shadow mode all got in.
+        # Shadow mode admits every request: the peak.
         (Counters(**MANY, shadow_rejected=30, peak=2), 2),
         (Counters(**MANY, waited=60, peak=1), None),  # a lock
-        (Counters(**MANY, peak=2), None),  # none waited
+        (Counters(**MANY, peak=2), None),  # no request waited
         (Counters(granted=60, waited=60, peak=2), None),  # how long they hold is unknown
         (Counters(granted=198, waited=2, released=200, held_seconds=240.0, peak=2), 6),
         (Counters(granted=199, waited=1, released=200, held_seconds=240.0, peak=2), None),  # rare

@@ -1,4 +1,4 @@
-"""Pauses: they end by themselves, keep their time, and change nothing that is so already."""
+"""Pauses: their start and end, and repeated actions, which change nothing."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +35,7 @@ def enters(name: str, **options: Any) -> bool:
 
 
 @pytest.mark.parametrize("key", [None, "42"])
-def test_a_pause_ends_by_itself_for_newcomers(key: str | None) -> None:
+def test_newcomers_are_admitted_after_the_pause_ended_by_itself(key: str | None) -> None:
     actions.pause("p", seconds=2.5)
     paused_at = time.monotonic()
     assert not enters("p", key=key)
@@ -45,7 +45,7 @@ def test_a_pause_ends_by_itself_for_newcomers(key: str | None) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "42"])
-def test_a_pause_that_ends_admits_the_waiters(key: str | None) -> None:
+def test_waiters_are_admitted_when_the_pause_ends_by_itself(key: str | None) -> None:
     actions.pause("p", seconds=1.5)
     with ThreadPoolExecutor(2) as threads:
         waiting = [
@@ -58,7 +58,7 @@ def test_a_pause_that_ends_admits_the_waiters(key: str | None) -> None:
         lease.release()
 
 
-def test_a_pause_that_ended_leaves_nothing_behind(raw: redis.Redis) -> None:
+def test_pause_that_ended_by_itself_leaves_no_data(raw: redis.Redis) -> None:
     actions.pause("p", seconds=0.2)
     assert [("p", None)] == marked()
     eventually(lambda: not marked())
@@ -66,7 +66,7 @@ def test_a_pause_that_ended_leaves_nothing_behind(raw: redis.Redis) -> None:
     assert 0 < raw.pttl(f"{settings.PREFIX}:{{p}}:info") < 60_000
 
 
-def test_status_says_until_when_a_pause_lasts() -> None:
+def test_status_contains_the_end_of_the_pause() -> None:
     actions.pause("p", seconds=600)
     until = status_of("p").paused_until
     assert until is not None
@@ -76,7 +76,7 @@ def test_status_says_until_when_a_pause_lasts() -> None:
     assert status_of("q").paused_until is None
 
 
-def test_pause_again_keeps_since_and_changes_the_end() -> None:
+def test_second_pause_keeps_the_start_and_changes_the_end() -> None:
     actions.pause("p")
     since = status_of("p").paused_since
     time.sleep(0.01)
@@ -89,7 +89,7 @@ def test_pause_again_keeps_since_and_changes_the_end() -> None:
     assert (since, None) == (status_of("p").paused_since, status_of("p").paused_until)
 
 
-def test_an_action_that_changes_nothing_is_not_recorded() -> None:
+def test_action_that_changes_nothing_is_not_recorded() -> None:
     with Lock("p"):
         assert [] == actions.resume("p") == actions.reset("p")
         assert ["p"] == actions.pause("p")
@@ -99,7 +99,7 @@ def test_an_action_that_changes_nothing_is_not_recorded() -> None:
         assert ["resize", "pause"] == [one.what for one in actions.acts("p")]
 
 
-def test_the_record_says_until_when_it_was_paused() -> None:
+def test_record_of_a_pause_contains_its_end() -> None:
     actions.pause("p", seconds=600)
     (act,) = actions.acts("p")
     assert act.until == status_of("p").paused_until
@@ -107,7 +107,7 @@ def test_the_record_says_until_when_it_was_paused() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
-def test_pause_refuses_an_impossible_time(seconds: float) -> None:
+def test_pause_rejects_invalid_seconds(seconds: float) -> None:
     with pytest.raises(ValueError, match="seconds must be"):
         actions.pause("p", seconds=seconds)
     assert not marked()
@@ -116,7 +116,7 @@ def test_pause_refuses_an_impossible_time(seconds: float) -> None:
 # The command
 
 
-def test_command_pause_for_says_until_when() -> None:
+def test_command_pause_for_prints_the_end_of_the_pause() -> None:
     with Lock("exports"):
         eventually(lambda: listed("exports"))
         text = locks("pause", "exports", "--for", "10m")
@@ -129,13 +129,13 @@ def test_command_pause_for_says_until_when() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "ten", "5w", "-3m", "1.5h"])
-def test_command_pause_refuses_what_is_not_a_time(text: str) -> None:
+def test_command_pause_rejects_an_invalid_duration(text: str) -> None:
     with pytest.raises(CommandError):
         locks("pause", "exports", "--create", "--for", text)
 
 
 @pytest.mark.parametrize("words", [("pause", "exprots"), ("resize", "exprots", "3")])
-def test_command_does_nothing_to_an_unknown_name(words: tuple[str, ...]) -> None:
+def test_command_rejects_an_unknown_name_without_create(words: tuple[str, ...]) -> None:
     with Lock("exports"):
         eventually(lambda: listed("exports"))
         with pytest.raises(CommandError, match=r"Did you mean exports\?") as caught:
@@ -146,7 +146,7 @@ def test_command_does_nothing_to_an_unknown_name(words: tuple[str, ...]) -> None
     assert [("exprots", None)] == marked()
 
 
-def test_command_says_when_nothing_was_to_be_changed() -> None:
+def test_command_reports_that_nothing_was_changed() -> None:
     with Lock("exports"):
         eventually(lambda: listed("exports"))
         for words in (("resume", "exports"), ("resize", "exports", "--reset")):

@@ -1,4 +1,4 @@
-"""Operators see and act on a lock on a quorum as one lock, from whichever alias they ask."""
+"""Operators see a lock on a quorum as one lock, from every alias, and act on it as one."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ def servers() -> Iterator[list[RedisServer]]:
 
 @pytest.fixture
 def qs(servers: list[RedisServer], settings: Any) -> list[RedisServer]:
-    """The servers, running, as the aliases of QUORUM beside the default cache."""
+    """The running servers, with the cache aliases of QUORUM."""
     for server in servers:
         if server.pid is None:
             server.start()
@@ -49,7 +49,7 @@ def qs(servers: list[RedisServer], settings: Any) -> list[RedisServer]:
 
 @pytest.fixture
 def ledger(qs: Any) -> Iterator[Any]:
-    """A lease of "ledger", listed."""
+    """A lease of "ledger", after all aliases list the name."""
     lease = Lock("ledger", using=QUORUM, raise_on_release_error=False).acquire()
     assert lease is not None
     for alias in (None, *QUORUM):
@@ -74,7 +74,7 @@ def test_status_shows_one_holder_and_its_members(ledger: Any, using: str | None)
     assert {(ledger.token[:8],)} == {member.holders for member in status.members}
 
 
-def test_status_of_the_lock_object_shows_the_members_too(ledger: Any) -> None:
+def test_status_of_the_lock_object_contains_the_members(ledger: Any) -> None:
     status = Lock("ledger", using=QUORUM).status()
     assert (1, QUORUM) == (status.in_use, [member.alias for member in status.members])
 
@@ -90,7 +90,7 @@ def test_command_status_shows_the_members(ledger: Any, qs: list[RedisServer]) ->
     assert found["members"][2]["error"]
 
 
-def test_status_is_an_error_when_no_majority_answers(ledger: Any, qs: list[RedisServer]) -> None:
+def test_statuses_raises_when_no_majority_answers(ledger: Any, qs: list[RedisServer]) -> None:
     for server in qs[1:]:
         server.stop()
     with pytest.raises(Unavailable):
@@ -107,7 +107,7 @@ def test_command_clear_ends_the_lease_on_every_member(ledger: Any, using: Any) -
         pass
 
 
-def test_clear_is_no_success_while_a_majority_may_hold(ledger: Any, qs: list[RedisServer]) -> None:
+def test_clear_raises_while_a_majority_may_hold(ledger: Any, qs: list[RedisServer]) -> None:
     (status,) = statuses([("ledger", None)])
     for server in qs[1:]:
         server.stop()
@@ -115,7 +115,7 @@ def test_clear_is_no_success_while_a_majority_may_hold(ledger: Any, qs: list[Red
         actions.clear(status, [ledger.token])
 
 
-def test_pause_and_resume_hold_on_the_whole_quorum(ledger: Any) -> None:
+def test_pause_and_resume_apply_to_the_whole_quorum(ledger: Any) -> None:
     ledger.release()
     assert ["ledger"] == actions.pause("ledger", seconds=600)
     assert Lock("ledger", using=QUORUM).acquire(blocking=False) is None
@@ -127,12 +127,12 @@ def test_pause_and_resume_hold_on_the_whole_quorum(ledger: Any) -> None:
         assert not statuses([("ledger", None)])[0].paused
 
 
-def test_resize_of_a_quorum_is_refused(ledger: Any) -> None:
+def test_resize_of_a_quorum_raises_wrong_kind(ledger: Any) -> None:
     with pytest.raises(WrongKind, match="its limit is 1"):
         actions.resize("ledger", None, 3)
 
 
-def test_a_name_of_the_default_cache_is_not_taken_for_one_on_a_quorum(ledger: Any) -> None:
+def test_status_of_a_name_on_the_default_cache_has_no_members(ledger: Any) -> None:
     with Lock("other"):
         assert () == status_of("other").members
         with pytest.raises(CommandError, match="Nothing is known"):

@@ -1,4 +1,4 @@
-"""What operators look at costs by what is shown, not by what there is."""
+"""The cost of operators' pages and commands depends on what they show, not on all names."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tests.conftest import clean
 pytestmark = pytest.mark.django_db
 
 LIST = "/admin/django_redis_sync/name/"
-#: Commands that may be sent, however many names there are, beside the chunks of a registry that has
-#: to be sorted: for the list, for a page that refreshes itself, for a name.
+#: Maximum number of commands, whatever the number of names: for the list, for a page that refreshes
+#: itself, and for a name. Reads of the registry in chunks are not counted.
 LIST_COST, LIVE_COST, NAME_COST = 300, 60, 60
 NAMES, KEYS, POLICIES, HELD = 2_000, 50_000, 40, 203
-HOG, REFUSED = "15000", 5
-#: Reads of a registry that are no walk through it.
+BUSIEST, REJECTED = "15000", 5
+#: Reads of a registry besides those in chunks.
 SINGLE_READS = 4
 
 
 @pytest.fixture(scope="module")
 def raw(redis_url: str) -> Iterator[redis.Redis]:
-    """As everywhere, but for all tests of this file together: they look, and change nothing."""
+    """The `raw` fixture, once for the whole module: the tests change nothing."""
     clean(redis_url)
     with redis.Redis.from_url(redis_url) as client:
         yield client
@@ -49,24 +49,24 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="module", autouse=True)
 def large(raw: redis.Redis) -> Iterator[None]:
-    """A site of many: what it lists is written as the clerk would, some of it is really held. Its
-    busiest key is none of those that were used last: only the sums know of it."""
+    """A large site. Its registry is written directly, and HELD permits are really in use. The
+    busiest key is not among the recent ones, so only the statistics contain it."""
     write(raw)
     with ExitStack() as stack:
         for n in range(HELD - 3):
             stack.enter_context(Semaphore("api", 3, key=str(n), timeout=600))
         for _ in range(3):
-            stack.enter_context(Semaphore("api", 3, key=HOG, timeout=600))
-        for _ in range(REFUSED):
-            assert Semaphore("api", 3, key=HOG).acquire(blocking=False) is None
+            stack.enter_context(Semaphore("api", 3, key=BUSIEST, timeout=600))
+        for _ in range(REJECTED):
+            assert Semaphore("api", 3, key=BUSIEST).acquire(blocking=False) is None
         eventually(lambda: (s := statistics_of(["api"])[0]).rejected and s.in_use >= HELD)
         now = raw.time()[0] * 1000
-        raw.zadd(policy_key(settings.PREFIX, "api"), {HOG: now - 3_600_000})
+        raw.zadd(policy_key(settings.PREFIX, "api"), {BUSIEST: now - 3_600_000})
         yield
 
 
 def write(raw: redis.Redis) -> None:
-    """The registry."""
+    """Write the registry."""
     now = raw.time()[0] * 1000
     fill = raw.pipeline(transaction=False)
     for start in range(0, NAMES, 1000):
@@ -102,7 +102,7 @@ PAGES = [
     "live/?o=name",
     "live/?o=-name&p=20",
     "live/?o=use",
-    "live/?o=refused",
+    "live/?o=rejected",
     "live/?o=recent&p=36",
     "live/?q=999",
     "api/change/",
@@ -129,8 +129,8 @@ COMMANDS = [
 
 
 def cost_of(raw: redis.Redis, look: Callable[[], object]) -> int:
-    """The commands that a look sends, without the chunks of a registry."""
-    look()  # what is loaded once is not counted
+    """Return how many commands a call of `look` sends, without the chunks of a registry."""
+    look()  # the first call may load scripts and settings
     with sent() as commands:
         look()
     assert commands["keys"] == commands["scan"] == 0
@@ -139,7 +139,9 @@ def cost_of(raw: redis.Redis, look: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_costs_what_it_shows(raw: redis.Redis, admin: Client, page: str) -> None:
+def test_commands_of_a_page_do_not_grow_with_the_number_of_names(
+    raw: redis.Redis, admin: Client, page: str
+) -> None:
     def look() -> None:
         assert admin.get(LIST + page).status_code == 200
 
@@ -149,18 +151,22 @@ def test_a_page_costs_what_it_shows(raw: redis.Redis, admin: Client, page: str) 
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_command_costs_what_it_shows(raw: redis.Redis, words: tuple[str, ...]) -> None:
+def test_commands_of_locks_do_not_grow_with_the_number_of_names(
+    raw: redis.Redis, words: tuple[str, ...]
+) -> None:
     def look() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.exit", lambda code: None)  # the doctor's: this server has no AOF
+            patch.setattr(
+                "sys.exit", lambda code: None
+            )  # the doctor exits with 1: this server has no AOF
             locks(*words)
 
     assert cost_of(raw, look) <= LIST_COST
 
 
-def test_metrics_and_the_doctor_cost_what_they_show(raw: redis.Redis) -> None:
+def test_commands_of_metrics_and_doctor_do_not_grow_with_names(raw: redis.Redis) -> None:
     now = raw.time()[0] * 1000
-    held = {f"api@{n}": now for n in range(HELD)}  # as the processes write it within a minute
+    held = {f"api@{n}": now for n in range(HELD)}  # as processes write it within a minute
     raw.zadd(holders_key(settings.PREFIX), held)
     metrics = pytest.importorskip("django_redis_sync.metrics")
     assert cost_of(raw, lambda: list(metrics.SyncCollector(names=["*"]).collect())) <= LIST_COST
@@ -168,8 +174,8 @@ def test_metrics_and_the_doctor_cost_what_they_show(raw: redis.Redis) -> None:
 
 
 @pytest.fixture
-def asked(raw: redis.Redis) -> Iterator[Callable[[], list[list[str]]]]:
-    """What the server was asked from here on, in words: its log of slow commands takes all."""
+def server_commands(raw: redis.Redis) -> Iterator[Callable[[], list[list[str]]]]:
+    """Return the commands that the server has run since, from a slow log of all commands."""
     before = {**raw.config_get("slowlog*")}
     raw.config_set("slowlog-max-len", 100_000)
     raw.config_set("slowlog-log-slower-than", 0)
@@ -180,12 +186,11 @@ def asked(raw: redis.Redis) -> Iterator[Callable[[], list[list[str]]]]:
     raw.slowlog_reset()
 
 
-def test_no_command_reads_more_of_the_registry_than_a_chunk(asked: Any) -> None:
-    """Whoever reads all of it reads it in parts, and misses none."""
+def test_registry_is_read_completely_in_bounded_chunks(server_commands: Any) -> None:
     assert NAMES + POLICIES + 1 == len(set(Recent().every()))
     assert KEYS == len(set(Recent("api").every()))
     registries = {names_key(settings.PREFIX), policy_key(settings.PREFIX, "api")}
-    reads = [words for words in asked() if words[0][0] == "Z" and words[1] in registries]
+    reads = [words for words in server_commands() if words[0][0] == "Z" and words[1] in registries]
     walks = [words for words in reads if words[0] == "ZREVRANGE"]
     parts = [int(stop) - int(start) + 1 for _, _, start, stop, *_ in walks]
     assert CHUNK == max(parts)
@@ -195,7 +200,7 @@ def test_no_command_reads_more_of_the_registry_than_a_chunk(asked: Any) -> None:
     assert not [one for one in others if "SCAN" in one]
 
 
-def test_a_flood_of_keys_hides_no_name(raw: redis.Redis) -> None:
+def test_status_lists_all_names_in_spite_of_many_keys(raw: redis.Redis) -> None:
     text = locks("status", "--sort", "name", "--top", "60")
     assert f"60 of {NAMES + POLICIES + 1} are shown" in text
     eventually(lambda: statistics_of(["api"])[0].in_use == HELD)
@@ -206,7 +211,7 @@ def test_a_flood_of_keys_hides_no_name(raw: redis.Redis) -> None:
     assert [{"name": "api", "keys": KEYS, "read": 100}] == found["policies"]
 
 
-def test_numbers_are_in_their_order(admin: Client) -> None:
+def test_names_with_numbers_are_in_natural_order(admin: Client) -> None:
     assert ["job 2", "job 10", "Job 10b"] == sorted(["Job 10b", "job 10", "job 2"], key=natural)
     text = admin.get(LIST + "live/?o=name").content.decode()
     assert text.index("invoice:2<") < text.index("invoice:10<")
@@ -214,31 +219,31 @@ def test_numbers_are_in_their_order(admin: Client) -> None:
     assert text.index("api@2<") < text.index("api@10<")
 
 
-# What the processes say of all keys together
+# Statistics of all keys together
 
 
-def test_the_sums_tell_who_hogs_and_who_was_refused_among_all_keys(admin: Client) -> None:
+def test_statistics_find_the_busiest_and_most_rejected_of_all_keys(admin: Client) -> None:
     for order in ("use", "rejected"):
         lines = locks("status", "api", "--sort", order, "--top", "3").splitlines()
         assert f"{KEYS:d} keys, {HELD} in use, 0 waiting, limit 3 each" in lines[0]
         rows = [line for line in lines if line.startswith("api@")]
-        assert rows[0].startswith(f"api@{HOG} ")
-        assert any(f"rejected {REFUSED}" in line for line in lines)
+        assert rows[0].startswith(f"api@{BUSIEST} ")
+        assert any(f"rejected {REJECTED}" in line for line in lines)
         assert any("Sums are 10 s old at most." in line for line in lines)
         first = admin.get(f"{LIST}api/live/?o={order}").content.decode()
         keys = re.findall(r'id="row-(api@[^"]+|api_40[^"]+)"', first)
-        assert HOG in keys[0]
+        assert BUSIEST in keys[0]
     page = admin.get(LIST + "api/change/").content.decode()
     assert f"{HELD} in use, 0 waiting in all keys" in page and "sync-area" in page
     assert "≥" not in next(line for line in locks("status").splitlines() if "api " in line)
 
 
-def test_counters_of_a_policy_are_the_sums_of_its_keys() -> None:
+def test_metrics_of_a_policy_add_up_its_keys() -> None:
     metrics = pytest.importorskip("django_redis_sync.metrics")
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
     metrics.register(registry=registry, names=["api"])
     text = generate_latest(registry).decode()
-    assert f'redis_sync_events_total{{event="rejected",name="api"}} {REFUSED}.0' in text
+    assert f'redis_sync_events_total{{event="rejected",name="api"}} {REJECTED}.0' in text
     assert f'redis_sync_in_use{{name="api"}} {HELD}.0' in text

@@ -1,4 +1,4 @@
-"""What operators see of shares: the heaviest first, however many there are, and never raw."""
+"""Shares as operators see them: the heaviest first, bounded in number, and escaped."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ pytestmark = [
 ]
 
 
-def of(share: Any, limit: int = 3, name: str = "exports") -> Semaphore:
+def semaphore_of(share: Any, limit: int = 3, name: str = "exports") -> Semaphore:
     return Semaphore(name, 9, share=share, share_limit=limit, blocking_timeout=60)
 
 
 @contextmanager
 def held(*shares: Any, waiting: Sequence[Any] = ()) -> Iterator[None]:
-    """A permit of each of these shares, and waiters of shares that are full then."""
-    threads = [threading.Thread(target=_pass, args=(share,)) for share in waiting]
+    """Hold a permit of each share. `waiting`: shares that have a waiter, with a limit of 1."""
+    threads = [threading.Thread(target=_acquire_once, args=(share,)) for share in waiting]
     with ExitStack() as stack:
         for share in shares:
-            stack.enter_context(of(share))
+            stack.enter_context(semaphore_of(share))
         for number, thread in enumerate(threads, 1):
             thread.start()
             eventually(lambda number=number: status_of("exports").waiting == number)
@@ -51,26 +51,26 @@ def held(*shares: Any, waiting: Sequence[Any] = ()) -> Iterator[None]:
         thread.join()
 
 
-def _pass(share: Any) -> None:
-    with of(share, 1):
+def _acquire_once(share: Any) -> None:
+    with semaphore_of(share, 1):
         pass
 
 
 def locks(*words: str) -> str:
-    said = StringIO()
-    call_command("locks", *words, stdout=said, no_color=True)
-    return said.getvalue()
+    out = StringIO()
+    call_command("locks", *words, stdout=out, no_color=True)
+    return out.getvalue()
 
 
 @pytest.fixture
 def page(client: Client) -> Callable[[], str]:
-    """The page of the name."""
+    """Return a function that fetches the admin page of the name."""
     client.force_login(User.objects.create_superuser("root"))
     url = reverse("admin:django_redis_sync_name_change", args=[Name.of("exports").id])
     return lambda: client.get(url).content.decode()
 
 
-def test_status_has_the_shares_by_use_and_waiting() -> None:
+def test_status_lists_the_heaviest_shares_first() -> None:
     with held("acme", "acme", "bolt", None, waiting=["bolt"] * 3):
         status = status_of("exports")
         assert (
@@ -89,7 +89,7 @@ def test_status_of_a_name_without_shares_has_none() -> None:
     assert ((), 0, 0) == (status.shares, status.share_count, status.shares_waiting)
 
 
-def test_status_is_bounded_and_counts_all_shares() -> None:
+def test_status_lists_at_most_20_shares_and_counts_all() -> None:
     with ExitStack() as stack:
         for number in range(300):
             stack.enter_context(Semaphore("exports", 999, share=f"tenant {number}"))
@@ -102,12 +102,12 @@ def test_status_is_bounded_and_counts_all_shares() -> None:
 
 def test_command_shows_shares_and_escapes_them() -> None:
     with held("acme", "acme", "\N{ZERO WIDTH SPACE}x", None, waiting=["acme"]):
-        said = locks("status", "exports")
+        text = locks("status", "exports")
         found = json.loads(locks("status", "exports", "--format", "json"))["names"][0]
-    table = said[said.index("SHARE") :]
-    assert re.match(r"SHARE +IN USE +WAITING\nacme +2/3 +1\n", table), said
+    table = text[text.index("SHARE") :]
+    assert re.match(r"SHARE +IN USE +WAITING\nacme +2/3 +1\n", table), text
     assert re.search(r"^\(none\) +1/3 +0$", table, re.MULTILINE)
-    assert "share acme" in said and "\N{ZERO WIDTH SPACE}" not in said
+    assert "share acme" in text and "\N{ZERO WIDTH SPACE}" not in text
     assert {"share": "acme", "in_use": 2, "waiting": 1, "limit": 3} == found["shares"][0]
     assert [3, 1] == [found["share_count"], found["shares_waiting"]]
     assert ["acme"] == [waiter["share"] for waiter in found["waiters"]]
@@ -124,33 +124,34 @@ def test_page_shows_shares_and_escapes_them(page: Callable[[], str]) -> None:
         assert "Shares:" not in page()
 
 
-def test_list_is_sorted_by_the_heaviest_share() -> None:
-    with held("a", "b", "c"), of("heavy", name="other"), of("heavy", name="other"):
+def test_listing_can_be_sorted_by_the_heaviest_share() -> None:
+    heavy = semaphore_of("heavy", name="other")
+    with held("a", "b", "c"), heavy, heavy:
         eventually(lambda: Selection("name").found == 2)
         for order, names in (("share", ["other", "exports"]), ("-share", ["exports", "other"])):
             assert names == [group.name for group in Selection(order).read(0, 9)[0]]
 
 
-def test_rejections_because_of_the_share_are_counted_apart() -> None:
+def test_rejections_by_the_share_limit_are_counted_separately() -> None:
     acme = Semaphore("exports", 9, share="acme", share_limit=3, blocking=False)
     with held("acme", "acme", "acme"):
         for _ in range(2):
             with pytest.raises(NotAcquired, match="its share") as caught, acme:
                 pass
             assert "share" == caught.value.reason
-        with held("bolt"):  # which is not rejected
+        with held("bolt"):  # granted: this share has free permits
             assert None is Semaphore("exports", 4, blocking=False).acquire()
     total = histories([("exports", None)])[0].total
     assert (3, 2) == (total.rejected, total.share_rejected)
 
 
-def test_rejections_because_of_the_share_suggest_no_limit() -> None:
+def test_rejections_by_the_share_limit_suggest_no_limit() -> None:
     busy = Counters(granted=90, released=90, held_seconds=90, rejected=50, peak=5)
     assert suggest([busy])[0] is not None
     assert (None, False) == suggest([replace(busy, share_rejected=50)])
 
 
-def test_metrics_have_the_number_of_shares_that_wait_and_no_series_of_a_share() -> None:
+def test_metrics_count_waiting_shares_without_a_series_per_share() -> None:
     pytest.importorskip("prometheus_client")
     from tests.test_metrics import scrape
 

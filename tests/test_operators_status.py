@@ -1,4 +1,4 @@
-"""What there is: the registry of names, their statuses and their history."""
+"""The registry of names, and their statuses."""
 
 import asyncio
 import math
@@ -20,6 +20,7 @@ from django_redis_sync.operators.facts import Status
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import astatus_of, readable, status_of, statuses
+from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import counted
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
@@ -33,7 +34,7 @@ LIMITS = {"exports": 3, "a:b": 4, "shop": None, "by-function": None, "unknown": 
 # The registry
 
 
-def test_a_name_is_listed_as_soon_as_it_is_used(raw: redis.Redis) -> None:
+def test_name_is_listed_within_seconds_of_its_first_use(raw: redis.Redis) -> None:
     start = time.monotonic()
     with Lock("a"):
         eventually(lambda: listed("a"))
@@ -41,25 +42,25 @@ def test_a_name_is_listed_as_soon_as_it_is_used(raw: redis.Redis) -> None:
     assert listed("a")  # still, a while after
 
 
-def test_the_most_recent_name_comes_first(raw: redis.Redis) -> None:
+def test_names_in_use_lists_the_most_recent_name_first(raw: redis.Redis) -> None:
     raw.zadd(REGISTRY, {"old": 1000, "newer": 3000, "new": 2000})
     assert names_in_use() == [("newer", None), ("new", None), ("old", None)]
 
 
-def test_a_child_is_told_from_a_plain_name_with_an_at_sign(raw: redis.Redis) -> None:
+def test_names_in_use_distinguishes_a_key_from_a_name_with_an_at_sign(raw: redis.Redis) -> None:
     with Lock("a@b"), Semaphore("a", 1, key="b"), Lock("{x}%:y"):
         wanted = {("a@b", None), ("a", "b"), ("{x}%:y", None)}
         eventually(lambda: wanted <= set(names_in_use()))
 
 
-def test_a_name_is_literal_unless_it_is_a_pattern(raw: redis.Redis) -> None:
+def test_names_in_use_reads_special_characters_of_a_pattern_as_a_glob(raw: redis.Redis) -> None:
     raw.zadd(REGISTRY, {"x[1]": 1, "x1": 2, "exports%4042": 3, "exports@42": 4})
     assert names_in_use(pattern="x[1]") == [("x1", None)]
     assert names_in_use(pattern="x[[]1]") == [("x[1]", None)]
     assert names_in_use(pattern="exports@*") == [("exports", "42"), ("exports@42", None)]
 
 
-def test_many_uses_within_a_minute_are_written_once(raw: redis.Redis) -> None:
+def test_name_is_registered_once_a_minute(raw: redis.Redis) -> None:
     with Lock("seen"):
         eventually(lambda: listed("seen"))
     with counted(raw) as commands:
@@ -67,12 +68,12 @@ def test_many_uses_within_a_minute_are_written_once(raw: redis.Redis) -> None:
             with Lock("seen"):
                 pass
         time.sleep(2 * names.NOTED_AFTER)
-    # In scripts there are two to each cycle: the lease, and nothing else.
+    # A cycle needs at most one ZADD, for its lease; none is for the registry.
     assert commands["zadd"] <= 200
     assert commands["zrevrange"] == commands["keys"] == commands["scan"] == 0
 
 
-def test_a_name_is_written_again_after_its_minute(
+def test_held_name_is_registered_again_after_a_minute(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "NOTED_EVERY", 0.2)
@@ -82,7 +83,7 @@ def test_a_name_is_written_again_after_its_minute(
         eventually(lambda: raw.zscore(REGISTRY, "held for long"))
 
 
-def test_names_of_yesterday_and_too_many_are_dropped(
+def test_registry_drops_names_that_are_old_or_too_many(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "MOST_NOTED", 3)
@@ -96,7 +97,7 @@ def test_names_of_yesterday_and_too_many_are_dropped(
     eventually(lambda: 0 < raw.pttl(REGISTRY) <= 2 * 86_400_000)
 
 
-def test_an_outage_delays_the_list_and_nothing_else(
+def test_name_is_registered_after_an_outage(
     new_server: Callable[..., RedisServer], settings: Any
 ) -> None:
     server = new_server()
@@ -104,22 +105,16 @@ def test_an_outage_delays_the_list_and_nothing_else(
     settings.CACHES = {**settings.CACHES, "private": cache}
     server.kill()
     found = renewal.renewer("private").housekeeper
-    found.note(keeper_keys("later"))
+    found.note(keys_of(settings.PREFIX, "later"))
     time.sleep(0.1)
     server.restart()
     eventually(lambda: names_in_use(using="private") == [("later", None)])
 
 
-def keeper_keys(name: str) -> Any:
-    from django_redis_sync.protocol.keys import keys_of
-
-    return keys_of(settings.PREFIX, name)
-
-
 # Statuses
 
 
-def test_an_idle_name_keeps_the_limit_of_the_settings(settings: Any) -> None:
+def test_status_of_an_idle_name_contains_the_limit_of_the_settings(settings: Any) -> None:
     settings.REDIS_SYNC = {
         **settings.REDIS_SYNC,
         "SEMAPHORES": {"exports": {"limit": 3}, "by-function": {"blocking_timeout": 1}},
@@ -136,20 +131,20 @@ def test_an_idle_name_keeps_the_limit_of_the_settings(settings: Any) -> None:
         assert 9 == status_of("exports").limit
 
 
-def test_async_code_is_told_what_sync_code_is(settings: Any) -> None:
+def test_astatus_of_equals_status_of(settings: Any) -> None:
     named = {"exports": {"limit": 3}}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
 
-    def told(status: Status) -> Status:
+    def undated(status: Status) -> Status:
         return replace(status, at=datetime.min)
 
     with Semaphore("held", 2, timeout=math.inf):
         for name, key in (("exports", None), ("exports", "7"), ("held", None)):
-            told_async = asyncio.run(astatus_of(name, key))
-            assert told(status_of(name, key)) == told(told_async)
+            found = asyncio.run(astatus_of(name, key))
+            assert undated(status_of(name, key)) == undated(found)
 
 
-def test_redis_down_is_unavailable_and_shows_no_password(settings: Any) -> None:
+def test_unavailable_does_not_contain_the_password(settings: Any) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://me:secret@127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "dead": cache}
     for ask in (
@@ -172,8 +167,8 @@ def test_redis_down_is_unavailable_and_shows_no_password(settings: Any) -> None:
     ],
     ids=["status_of", "astatus_of", "statuses", "readable"],
 )
-def test_whose_value_cannot_be_read_is_said(ask: Callable[..., Any], raw: redis.Redis) -> None:
-    for key in keeper_keys("spoiled").declared:
-        raw.set(key, "theirs")
+def test_foreign_value_error_names_the_key(ask: Callable[..., Any], raw: redis.Redis) -> None:
+    for key in keys_of(settings.PREFIX, "spoiled").declared:
+        raw.set(key, "foreign")
     with pytest.raises(ForeignValue, match=r"another program's value.*\{spoiled\}"):
         ask("spoiled")

@@ -1,4 +1,4 @@
-"""What operators are told is true for all names, or says of how many it is."""
+"""Reports to operators are true for all names, or say how many names they cover."""
 
 import math
 import re
@@ -40,13 +40,13 @@ def locks(*words: str) -> str:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index of holders is written every fraction of a second."""
+    """Write the index of holders every 0.2 s."""
     monkeypatch.setattr(names, "HOLDERS_INTERVAL", 0.2)
 
 
 @pytest.fixture
 def crowd(raw: redis.Redis) -> Iterator[None]:
-    """More recent names than a list compares."""
+    """Register more recent names than a list compares."""
     now = raw.time()[0] * 1000
     raw.zadd(names_key(PREFIX), {f"recent:{n}": now + 60_000 + n for n in range(150)})
     yield
@@ -54,7 +54,7 @@ def crowd(raw: redis.Redis) -> Iterator[None]:
 
 @pytest.fixture
 def old(raw: redis.Redis, quick: None) -> Iterator[Any]:
-    """A permanent lease that the registry has dropped, as it does after a day."""
+    """A permanent lease that is in the index of holders."""
     lease = Lock("old", timeout=math.inf).acquire()
     assert lease is not None
     eventually(lambda: ("old", None) in held_since())
@@ -62,8 +62,8 @@ def old(raw: redis.Redis, quick: None) -> Iterator[Any]:
     lease.release()
 
 
-def is_dropped(raw: redis.Redis, name: str) -> None:
-    """Drop a name from the registry, and date its holder back by a day."""
+def drop(raw: redis.Redis, name: str) -> None:
+    """Remove a name from the registry, and move its entry in the index back by a day."""
     raw.zrem(names_key(PREFIX), name)
     raw.zadd(holders_key(PREFIX), {name: raw.time()[0] * 1000 - DAY - 1000})
 
@@ -71,31 +71,31 @@ def is_dropped(raw: redis.Redis, name: str) -> None:
 # The index of holders
 
 
-def test_a_name_is_listed_for_as_long_as_it_is_held(raw: redis.Redis, old: Any) -> None:
-    renewer("default").housekeeper.forget()  # its process is gone
+def test_held_name_is_listed_after_the_registry_dropped_it(raw: redis.Redis, old: Any) -> None:
+    renewer("default").housekeeper.forget()  # as if its process had ended
 
     def is_listed_when_dropped() -> bool:
-        is_dropped(raw, "old")
+        drop(raw, "old")
         return re.search("^old ", locks("status"), re.MULTILINE) is not None
 
-    eventually(is_listed_when_dropped)  # a last turn of that process may date the holder anew
+    eventually(is_listed_when_dropped)  # the housekeeper may update the entry a last time
     assert "old: 1 of 1 in use" in locks("status", "old")
 
 
-def test_a_key_is_listed_for_as_long_as_it_is_held(raw: redis.Redis, quick: None) -> None:
+def test_held_key_is_listed_after_the_registry_dropped_it(raw: redis.Redis, quick: None) -> None:
     with Semaphore("api", 2, key="7", timeout=math.inf):
         eventually(lambda: ("api", "7") in held_since())
         renewer("default").housekeeper.forget()
 
         def is_listed_when_dropped() -> bool:
-            is_dropped(raw, "api@7")
+            drop(raw, "api@7")
             raw.delete(policy_key(PREFIX, "api"), names_key(PREFIX))
             return re.search("^api +1 ", locks("status"), re.MULTILINE) is not None
 
         eventually(is_listed_when_dropped)
 
 
-def test_the_oldest_holder_is_first_among_very_many_names(
+def test_oldest_holder_is_listed_first_among_many_names(
     raw: redis.Redis, old: Any, crowd: None
 ) -> None:
     text = locks("status", "--sort", "oldest", "--top", "3")
@@ -104,17 +104,17 @@ def test_the_oldest_holder_is_first_among_very_many_names(
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_no_longer_held_leaves_the_index(raw: redis.Redis) -> None:
+def test_released_name_is_removed_from_the_index(raw: redis.Redis) -> None:
     with Lock("x"):
         eventually(lambda: ("x", None) in held_since())
-    with Lock("other"):  # a process that goes on
+    with Lock("other"):  # so that the housekeeper goes on
         eventually(lambda: ("x", None) not in held_since())
         raw.zadd(holders_key(PREFIX), {"killed": 1})
         eventually(lambda: ("killed", None) not in held_since())
     eventually(lambda: not raw.exists(holders_key(PREFIX)))
 
 
-def test_acquiring_and_releasing_send_nothing_for_the_index(quick: None) -> None:
+def test_acquire_and_release_send_no_command_for_the_index(quick: None) -> None:
     with Lock("x"):
         pass
     with sent() as commands, Lock("x"):
@@ -123,7 +123,7 @@ def test_acquiring_and_releasing_send_nothing_for_the_index(quick: None) -> None
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_oldest_of_several_holders_counts() -> None:
+def test_index_contains_the_oldest_of_several_holders() -> None:
     with Semaphore("s", 3) as first:
         time.sleep(0.1)
         with Semaphore("s", 3):
@@ -138,19 +138,19 @@ def findings() -> dict[str, doctor.Finding]:
     return {finding.id: finding for finding in doctor.examine()}
 
 
-def test_the_doctor_finds_a_permanent_holder_beyond_the_recent_names(old: Any, crowd: None) -> None:
+def test_doctor_finds_a_permanent_holder_of_an_old_name(old: Any, crowd: None) -> None:
     found = findings()["permanent"]
     assert ("warning", True) == (found.level, "Of old." in found.detail)
 
 
-def test_the_doctor_says_ok_only_of_what_it_looked_at_in_full(crowd: None) -> None:
+def test_doctor_reports_part_when_it_examined_only_some_names(crowd: None) -> None:
     found = findings()
     assert "part" == found["limits"].level
     assert "30 of 150 names were looked at" in found["limits"].detail
     assert ("ok", "ok") == (found["permanent"].level, found["marks"].level)
 
 
-def test_doctor_looks_at_a_policy_in_full_by_its_keys() -> None:
+def test_doctor_examines_a_policy_through_its_keys() -> None:
     with Semaphore("api", 2, key="7"), Semaphore("plain", 2):
         eventually(lambda: listed("api@7", "plain"))
         assert "ok" == findings()["limits"].level
@@ -159,7 +159,7 @@ def test_doctor_looks_at_a_policy_in_full_by_its_keys() -> None:
 def test_doctor_exits_with_an_error_for_errors_only(
     crowd: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "TOO_SLOW", 60.0)  # however busy this machine is
+    monkeypatch.setattr(servers, "TOO_SLOW", 60.0)  # however slow the machine is
     assert "1 in part" in locks("doctor")  # and warnings: this server has no persistence
     monkeypatch.setattr(servers, "TOO_SLOW", 0.0)
     with pytest.raises(SystemExit) as ended:
@@ -169,7 +169,7 @@ def test_doctor_exits_with_an_error_for_errors_only(
 
 @pytest.fixture
 def private(new_server: Callable[..., RedisServer], settings: Any) -> Callable[..., redis.Redis]:
-    """A server with a configuration, as the cache alias `private`."""
+    """Return a function that starts a server as the cache alias `private`."""
 
     def begin(login: str = "", scheme: str = "redis", **config: Any) -> redis.Redis:
         words = {name.replace("_", "-"): value for name, value in config.items()}
@@ -182,7 +182,7 @@ def private(new_server: Callable[..., RedisServer], settings: Any) -> Callable[.
     return begin
 
 
-def test_the_doctor_prints_the_rules_for_a_user_without_scripts(private: Any) -> None:
+def test_doctor_prints_the_acl_rules_for_a_user_without_scripts(private: Any) -> None:
     with private(login="app:word@") as client:
         client.execute_command(
             *("ACL", "SETUSER", "app", "on", ">word", "~*", "&*", "+@all", "-eval", "-evalsha")
@@ -193,24 +193,24 @@ def test_the_doctor_prints_the_rules_for_a_user_without_scripts(private: Any) ->
     assert not any("password" in finding.remedy for finding in found.values())
 
 
-def test_a_wrong_password_is_named_as_the_reason(private: Any) -> None:
+def test_status_names_a_wrong_password_as_the_cause(private: Any) -> None:
     private(login="app:wrong@").close()
     with pytest.raises(CommandError) as caught:
         locks("status", "--using", "private")
     assert "denies access" in str(caught.value) and "running" not in str(caught.value)
 
 
-def test_tls_against_a_plain_port_is_asked_about(private: Any) -> None:
+def test_status_hints_at_tls_on_a_plain_port(private: Any) -> None:
     private(scheme="rediss").close()
     with pytest.raises(CommandError, match="Without TLS, LOCATION in CACHES starts with redis://"):
         locks("status", "--using", "private")
 
 
-# A policy, and ids
+# Keys of a policy, and ids
 
 
-def test_a_policy_shows_the_same_oldest_and_busiest_keys_at_each_load(quick: None) -> None:
-    """Other keys come in between, more recent than these."""
+def test_policy_always_shows_its_oldest_and_busiest_keys(quick: None) -> None:
+    """Other keys are used in between, so that they are more recent."""
     busy = Semaphore("api", 2, key="busy")
     with Semaphore("api", 2, key="oldest"), busy, busy:
         eventually(lambda: ("api", "oldest") in held_since())
@@ -226,7 +226,7 @@ def test_a_policy_shows_the_same_oldest_and_busiest_keys_at_each_load(quick: Non
     assert all({"oldest", "busy"} <= keys for keys in shown)
 
 
-def test_an_ambiguous_id_clears_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_rejects_an_ambiguous_id(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = iter(["aaaaaaaa1" + "0" * 23, "aaaaaaaa2" + "0" * 23])
     monkeypatch.setattr("django_redis_sync.locks.options._token", lambda: next(tokens))
     leases = [Semaphore("s", 2, raise_on_release_error=False).acquire() for _ in range(2)]

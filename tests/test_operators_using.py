@@ -1,4 +1,4 @@
-"""Operators of a second cache alias beside the first: what is done there stays there."""
+"""Operators with `using`: queries and actions concern only the given cache alias."""
 
 from __future__ import annotations
 
@@ -42,40 +42,40 @@ from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
 
-def there(name: str, key: str | None = None) -> Status:
+def on_other(name: str, key: str | None = None) -> Status:
     return status_of(name, key, **OTHER)
 
 
-def untouched(raw: redis.Redis, settings: Any) -> bool:
-    """Whether nothing of an operator's is under the first alias."""
-    return not raw.exists(
-        *(f"{settings.PREFIX}:sync:{what}" for what in ("marks", "acts", "names"))
-    )
+def default_has_no_operator_keys(raw: redis.Redis, settings: Any) -> bool:
+    # In these tests, the prefix is that of the cache, with ":sync".
+    keys = (f"{settings.PREFIX}:sync:{part}" for part in ("marks", "acts", "names"))
+    return not raw.exists(*keys)
 
 
-def test_each_act_takes_effect_and_is_recorded_there_alone(
+def test_actions_take_effect_and_are_recorded_only_on_their_alias(
     second: None, raw: redis.Redis, settings: Any
 ) -> None:
     lease = Semaphore("exports", 3, **OTHER).acquire()
     assert lease
     actions.pause("exports", **OTHER, by="ann", reason="why")
-    assert there("exports").paused and not status_of("exports").paused
+    assert on_other("exports").paused and not status_of("exports").paused
     assert [("exports", None)] == marked(**OTHER) and [] == marked()
     actions.resume("exports", **OTHER)
-    assert not there("exports").paused
+    assert not on_other("exports").paused
     actions.resize("exports", None, 7, **OTHER)
-    assert (7, None) == (there("exports").override, status_of("exports").override)
+    assert (7, None) == (on_other("exports").override, status_of("exports").override)
     actions.reset("exports", **OTHER)
-    assert there("exports").override is None
-    assert [True] == [one.done for one in actions.clear(there("exports"), [lease.token], **OTHER)]
-    assert 0 == there("exports").in_use
+    assert on_other("exports").override is None
+    (cleared,) = actions.clear(on_other("exports"), [lease.token], **OTHER)
+    assert cleared.done
+    assert 0 == on_other("exports").in_use
     acts = actions.acts("exports", **OTHER)
     assert ["clear", "reset", "resize", "resume", "pause"] == [act.what for act in acts]
     assert ("ann", "why") == (acts[-1].by, acts[-1].reason)
-    assert [] == actions.acts() and untouched(raw, settings)
+    assert [] == actions.acts() and default_has_no_operator_keys(raw, settings)
 
 
-def test_a_lock_of_another_kind_there_is_not_resized(second: None) -> None:
+def test_resize_is_rejected_only_on_the_alias_with_a_read_write_lock(second: None) -> None:
     with ReadWriteLock("rows", **OTHER).read:
         with pytest.raises(WrongKind):
             actions.resize("rows", None, 7, **OTHER)
@@ -83,7 +83,7 @@ def test_a_lock_of_another_kind_there_is_not_resized(second: None) -> None:
     actions.reset("rows")
 
 
-def test_all_that_is_read_is_read_there(
+def test_every_query_reads_only_its_alias(
     second: None, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     monkeypatch.setattr(statistics, "EVERY", 0.05)
@@ -119,7 +119,9 @@ def command(*words: str, **options: Any) -> str:
     return out.getvalue()
 
 
-def test_the_command_acts_and_reads_there(second: None, raw: redis.Redis, settings: Any) -> None:
+def test_command_acts_and_reads_only_on_its_alias(
+    second: None, raw: redis.Redis, settings: Any
+) -> None:
     lease = Lock("nightly", **OTHER).acquire()
     assert lease
     eventually(lambda: listed("nightly", **OTHER))
@@ -127,27 +129,27 @@ def test_the_command_acts_and_reads_there(second: None, raw: redis.Redis, settin
     assert lease.token[:8] in command("status", "nightly", **OTHER)
     assert "nightly" not in command("status")
     command("pause", "nightly", "--reason", "a deploy", **OTHER)
-    assert there("nightly").paused
+    assert on_other("nightly").paused
     command("resume", "nightly", **OTHER)
     command("resize", "nightly", "4", **OTHER)
-    assert 4 == there("nightly").override
+    assert 4 == on_other("nightly").override
     command("resize", "nightly", "--reset", **OTHER)
     assert "a deploy" in command("log", "nightly", **OTHER)
     assert "Cleared 1." in command("clear", "nightly", "--no-input", "--reason", "stuck", **OTHER)
     assert ("clear", "stuck") == ((act := actions.acts(**OTHER)[0]).what, act.reason)
     with pytest.raises(CommandError, match="Nothing is known of nightly"):
         command("status", "nightly")
-    assert untouched(raw, settings)
+    assert default_has_no_operator_keys(raw, settings)
 
 
 @pytest.fixture
-def alone(second: None, settings: Any) -> None:
-    """Of the two aliases only the second one has a server that answers."""
+def default_down(second: None, settings: Any) -> None:
+    """Make the server of the default alias unreachable."""
     dead = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "default": dead}
 
 
-def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: Any) -> None:
+def test_queries_work_when_the_default_alias_is_down(default_down: None, settings: Any) -> None:
     named = {"of-the-settings": {"limit": 1}}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": named}
     assert [*named] == Recent(**OTHER)[:] and {} == counted(["exports"], **OTHER)
@@ -155,7 +157,7 @@ def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: 
     with keys[0], keys[1], Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "exports@8", "nightly", **OTHER))
         actions.pause("exports", "7", **OTHER)
-        for order in ("name", "recent", "waiting", "refused", "-oldest", "-name"):
+        for order in ("name", "recent", "waiting", "rejected", "-oldest", "-name"):
             for more in ({}, {"query": "e"}, {"policy": "exports"}):
                 found, unread = Selection(order, **more, **OTHER).read(0, 9)
                 assert found and not unread
@@ -169,13 +171,13 @@ def test_nothing_that_is_read_there_asks_the_first_alias(alone: None, settings: 
         ):
             assert command(*words, **OTHER)
         with pytest.raises(CommandError, match="exports"):
-            command("status", "export", **OTHER)  # says what is near
+            command("status", "export", **OTHER)  # suggests similar names
         with pytest.raises(CommandError, match="As a glob it takes --pattern"):
             command("clear", "night*", **OTHER)
         command("doctor", **OTHER)
 
 
-def test_nothing_that_is_done_there_asks_the_first_alias(alone: None) -> None:
+def test_actions_work_when_the_default_alias_is_down(default_down: None) -> None:
     lease = Semaphore("exports", 3, key="7", **OTHER).acquire()
     assert lease
     eventually(lambda: listed("exports@7", **OTHER))
@@ -189,33 +191,33 @@ def test_nothing_that_is_done_there_asks_the_first_alias(alone: None) -> None:
 
 
 @contextlib.contextmanager
-def each_cut() -> Iterator[list[Any]]:
-    """Every ask of this thread finds its connection cut, as who restarts a server or closes what is
-    idle does; the next one gets through. An item for each ask; True: it was cut."""
-    asks: list[Any] = []
+def cut_connections() -> Iterator[list[Any]]:
+    """Cut every other connection that this thread checks out, as a restart of the server does.
+    Yield a list with an item per checkout, True if its connection was cut."""
+    checkouts: list[Any] = []
     me, enter = threading.get_ident(), CheckedOut.__enter__
 
     def entered(self: CheckedOut) -> CheckedOut:
         enter(self)
         if threading.get_ident() == me:
-            asks.append(not (asks and asks[-1]))
-            if asks[-1]:
-                self.connection.connect()  # unless it is
+            checkouts.append(not (checkouts and checkouts[-1]))
+            if checkouts[-1]:
+                self.connection.connect()  # if it is not connected
                 self.connection._sock.shutdown(socket.SHUT_RDWR)
         return self
 
     with mock.patch.object(CheckedOut, "__enter__", entered):
-        yield asks
+        yield checkouts
 
 
-def test_who_reads_or_acts_over_a_connection_that_was_disconnected_asks_anew(second: None) -> None:
+def test_queries_and_actions_retry_over_a_new_connection(second: None) -> None:
     child = {"key": "7", **OTHER}
-    actions.pause("known", **OTHER)  # the server knows the scripts
+    actions.pause("known", **OTHER)  # so that the server has the scripts
     actions.resume("known", **OTHER)
     statuses([("known", None)], **OTHER)
     with Semaphore("exports", 3, **child), Lock("nightly", **OTHER):
         eventually(lambda: listed("exports@7", "nightly", **OTHER))
-        for look in (
+        for call in (
             lambda: len(names_in_use(**OTHER)) >= 2 <= count_names(**OTHER),
             lambda: is_known("nightly", **OTHER) and not marked(**OTHER),
             lambda: keys_like(["7"], **OTHER) == [("exports", "7")],
@@ -230,17 +232,17 @@ def test_who_reads_or_acts_over_a_connection_that_was_disconnected_asks_anew(sec
             lambda: "nightly" in command("status", **OTHER),
             lambda: "nightly" in command("status", "nightly", **OTHER),
             lambda: actions.pause("nightly", reason="a deploy", **OTHER),
-            lambda: there("nightly").paused and actions.acts(**OTHER)[0].reason == "a deploy",
+            lambda: on_other("nightly").paused and actions.acts(**OTHER)[0].reason == "a deploy",
             lambda: actions.resume("nightly", **OTHER) == ["nightly"],
             lambda: actions.resize("exports", limit=4, **child),
-            lambda: there("exports", "7").override == 4,
+            lambda: on_other("exports", "7").override == 4,
         ):
-            with each_cut() as asks:
-                assert look()
-            assert any(asks)
+            with cut_connections() as checkouts:
+                assert call()
+            assert any(checkouts)
 
 
-def test_metrics_are_those_of_there(alone: None, settings: Any) -> None:
+def test_metrics_describe_their_alias(default_down: None, settings: Any) -> None:
     pytest.importorskip("prometheus_client")
     from tests.test_metrics import scrape
 
@@ -259,21 +261,21 @@ def test_metrics_are_those_of_there(alone: None, settings: Any) -> None:
 # The registry
 
 
-def test_a_registry_of_several_chunks_is_read_whole(
+def test_registry_is_read_completely_in_chunks(
     raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "CHUNK", 2)
-    for many in range(1, 6):
-        raw.zadd(f"{settings.PREFIX}:names", {f"n{many}": many})
-        newest = [f"n{n}" for n in range(many, 0, -1)]
+    for count in range(1, 6):
+        raw.zadd(f"{settings.PREFIX}:names", {f"n{count}": count})
+        newest = [f"n{n}" for n in range(count, 0, -1)]
         assert newest == [name for name, _ in names_in_use()]
         recent = names.Recent()
-        assert (newest, newest[0], newest[-1]) == ([*recent], recent[0], recent[many - 1])
+        assert (newest, newest[0], newest[-1]) == ([*recent], recent[0], recent[count - 1])
         assert newest[1:3] == recent[1:3]
 
 
-def test_a_part_of_the_names_is_as_long_as_was_asked(raw: redis.Redis, settings: Any) -> None:
-    """Those that only the settings or a mark keep known come first, each once."""
+def test_recent_returns_slices_of_the_requested_length(raw: redis.Redis, settings: Any) -> None:
+    """Names known only from the settings or an override come first."""
     ranks = {f"n{n}": n for n in range(4)}
     raw.zadd(f"{settings.PREFIX}:names", ranks)
     raw.zadd(policy_key(settings.PREFIX, "api"), ranks)
@@ -295,7 +297,7 @@ def test_a_part_of_the_names_is_as_long_as_was_asked(raw: redis.Redis, settings:
 
 
 @pytest.mark.parametrize("chunk", [2, 4])
-def test_a_name_that_was_used_while_the_registry_was_read_is_found(
+def test_name_used_while_the_registry_is_read_is_found(
     chunk: int, raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(names, "CHUNK", chunk)
@@ -312,7 +314,7 @@ def test_a_name_that_was_used_while_the_registry_was_read_is_found(
     assert {f"n{n}" for n in range(1, 6)} == {name for name, _ in names_in_use()}
 
 
-def test_what_can_be_no_name_hides_no_others(raw: redis.Redis, settings: Any) -> None:
+def test_invalid_names_in_the_registry_are_skipped(raw: redis.Redis, settings: Any) -> None:
     raw.zadd(f"{settings.PREFIX}:names", {"a": 1, "": 2, "b\x07": 3, "c" * 9999: 4, "d": 5})
     assert ["d", "a"] == [name for name, _ in names_in_use()] == [*names.newest(9)]
     assert ["d", "a"] == [group.name for group in Selection("recent").read(0, 9)[0]]
@@ -321,7 +323,7 @@ def test_what_can_be_no_name_hides_no_others(raw: redis.Redis, settings: Any) ->
     assert ["a", "a@l", "a@k"] == [display(*pair) for pair in names.family("a")]
 
 
-def test_a_key_that_was_taken_out_of_its_policys_mark_is_known() -> None:
+def test_key_exempted_from_the_pause_of_its_policy_is_known() -> None:
     actions.pause("api")
     actions.resume("api", "7")
     assert [True, False] == [is_known("api", key) for key in ("7", "8")]

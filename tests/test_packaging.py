@@ -1,4 +1,4 @@
-"""What is said of the package in several files is the same in each."""
+"""Facts about the package that several files state: the files agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def configuration() -> configparser.ConfigParser:
     return found
 
 
-def test_the_version_is_the_newest_of_the_changelog() -> None:
+def test_version_is_the_newest_in_the_changelog() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.findall(r"^## \[(\d[^\]]*)\]", changelog, re.MULTILINE)
     version = configuration()["metadata"]["version"]
@@ -34,15 +34,15 @@ def test_the_version_is_the_newest_of_the_changelog() -> None:
     ("name", "classifier"),
     [("PYTHONS", "Programming Language :: Python"), ("DJANGOS", "Framework :: Django")],
 )
-def test_the_matrix_has_every_version_that_is_classified(name: str, classifier: str) -> None:
+def test_nox_matrix_has_the_versions_of_the_classifiers(name: str, classifier: str) -> None:
     matrix = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     (versions,) = re.findall(rf"^{name} = (.*)$", matrix, re.MULTILINE)
     classified = configuration()["metadata"]["classifiers"]
-    said = re.findall(rf"^{classifier} :: (\d+\.\d+)$", classified, re.MULTILINE)
-    assert said == list(ast.literal_eval(versions))
+    found = re.findall(rf"^{classifier} :: (\d+\.\d+)$", classified, re.MULTILINE)
+    assert found == list(ast.literal_eval(versions))
 
 
-def test_the_workflow_runs_what_is_here_at_both_ends_of_the_matrix() -> None:
+def test_workflow_runs_existing_commands_at_both_ends_of_the_matrix() -> None:
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     commands = re.findall(r"^ +- run: (.*)$", workflow, re.MULTILINE)
@@ -54,20 +54,22 @@ def test_the_workflow_runs_what_is_here_at_both_ends_of_the_matrix() -> None:
     assert {ast.literal_eval(classified)[0], ast.literal_eval(classified)[-1]} <= set(pythons)
 
 
-def test_what_make_test_leaves_out_is_run_by_ci() -> None:
+def test_ci_runs_every_file_with_deep_tests() -> None:
     tests = ROOT / "tests"
-    deep = {path.relative_to(tests).parts[0] for path in tests.rglob("test_*.py") if marks(path)}
+    deep = {
+        path.relative_to(tests).parts[0]
+        for path in tests.rglob("test_*.py")
+        if has_deep_tests(path)
+    }
     assert {"browser", "test_model.py"} <= deep
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    elsewhere = {  # what they are a part of is run as it is
-        "soak": "make soak",
-    }
-    runs = {name: elsewhere.get(name, f"tests/{name}") for name in {*deep, *DEEP}}
+    other_commands = {"soak": "make soak"}
+    runs = {name: other_commands.get(name, f"tests/{name}") for name in {*deep, *DEEP}}
     assert set() == {name for name, words in runs.items() if words not in commands}
 
 
-def marks(path: Path) -> bool:
-    """Whether tests of this file are for `make deep`."""
+def has_deep_tests(path: Path) -> bool:
+    """Return True if the file has_deep_tests tests for `make deep`."""
     text, mark = path.read_text(encoding="utf-8"), "pytest.mark.deep"
     return mark in text and any(
         isinstance(node, ast.Attribute) and ast.unparse(node) == mark
@@ -75,13 +77,12 @@ def marks(path: Path) -> bool:
     )
 
 
-def test_the_settings_page_says_what_the_defaults_say() -> None:
+def test_settings_page_is_up_to_date() -> None:
     page = settings_page.PAGE.read_text(encoding="utf-8")
-    assert settings_page.page() == page, "python -m devtools.settings_page writes it anew"
+    assert settings_page.page() == page, "to update it, run: python -m devtools.settings_page"
 
 
-def test_the_hooks_run_what_is_in_the_environment() -> None:
-    """Nothing is fetched for a commit, and each hook's module is there after make lint."""
+def test_pre_commit_hooks_use_only_tools_of_the_environment() -> None:
     hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     assert re.findall(r"repo: (.*)", hooks) == ["local"]
     assert set(re.findall(r"language: (.*)", hooks)) == {"system"}

@@ -19,6 +19,6 @@ def named_promises(path: Path) -> set[int]:
     }
 
 
-def test_each_promise_is_named_by_a_test_and_each_named_promise_exists() -> None:
+def test_promises_of_the_docs_equal_the_promises_that_tests_name() -> None:
     named = set().union(*(named_promises(path) for path in TESTS.rglob("test_*.py")))
     assert PROMISES.keys() == named

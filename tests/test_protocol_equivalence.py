@@ -1,8 +1,8 @@
 """The equivalence of the two states: expanding a name changes nothing.
 
-The same verbs, with the same arguments at the same time, on a name that may be packed and on one
-that may not: every reply, every message and all that is counted must be the same. On the model's
-Redis, where time moves as it is told (`test_model` compares it with a real one).
+The same scripts run, with the same arguments at the same time, on a name that may be in the compact
+state and on a name that may not. Every reply, message, and counter must be equal. The tests use the
+model's Redis, whose clock they set (`test_model` compares it with a real one).
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from tests.support.workload import DEFAULTS, argv_of
 
 pytestmark = pytest.mark.promise(31)
 
-KEYS = keys_of("law", "n")
+KEYS = keys_of("equal", "n")
 START = 1_700_000_000_000_000
 TOKENS = "abcdef"
 
 
-class _Clocked(Store):
-    """Of which no script asks the time twice: its lease would be of another moment than its ask."""
+class _ClockCounter(Store):
+    """Counts how often a script reads the clock: two readings could differ."""
 
-    asked = 0
+    clock_reads = 0
 
     def _time(self) -> list[str]:
-        self.asked += 1
+        self.clock_reads += 1
         return super()._time()
 
 
 class Side:
-    """A server with the name; `compact`: whether it may be packed."""
+    """A server with the name. `compact`: True if the name may be in the compact state."""
 
     def __init__(self, verbs: Scripts, compact: bool) -> None:
         self.verbs, self.compact, self.frozen = verbs, compact, ()
-        self.packed = 0  # how often it was
+        self.compact_steps = 0  # scripts after which the name was in the compact state
 
     def run(self, micros: int, full: bool, verb: str, said: Mapping[str, Any]) -> Any:
-        store = _Clocked(self.frozen, micros, full)
+        store = _ClockCounter(self.frozen, micros, full)
         said = {**said, "compact": int(self.compact)}
         argv = argv_of(verb, said)
         try:
             reply = self.verbs.run(store, verb, KEYS.declared, argv)
         except ScriptError as error:
             reply = "OOM" if "OOM" in str(error) else f"ERROR {error}"
-        assert store.asked <= 1, f"{verb} {said} packed, {store.asked} times the clock"
+        assert store.clock_reads <= 1, f"compact, {store.clock_reads} clock reads: {verb} {said}"
         self.frozen = store.freeze()
-        self.packed += any(key == KEYS.leases and kind == "h" for key, kind, *_ in self.frozen)
+        self.compact_steps += (KEYS.leases, "h") in [row[:2] for row in self.frozen]
         return reply, store.published
 
     def pop(self, micros: int, token: str) -> Any:
@@ -61,20 +61,20 @@ class Side:
         self.frozen = store.freeze()
         return reply
 
-    def goes(self, micros: int) -> bool:
+    def expires(self, micros: int) -> bool:
         return any(expiry == micros // 1000 for *_, expiry in self.frozen)
 
     def counted(self, micros: int, full: bool) -> Any:
-        """What is counted, wakes, and when the last key of the name goes."""
-        kept = [row for row in Store(self.frozen, micros).freeze() if row[0] != KEYS.declared[1]]
-        beside = [row for row in kept if row[0] == KEYS.stats or row[0].startswith(KEYS.wake)]
-        own = [row[3] or 10**18 for row in kept if row not in beside]
-        # With the memory full, what can be counted hangs on what was written before.
+        """Return the counters and wake lists, and when the last key of the name expires."""
+        rows = [row for row in Store(self.frozen, micros).freeze() if row[0] != KEYS.declared[1]]
+        beside = [row for row in rows if row[0] == KEYS.stats or row[0].startswith(KEYS.wake)]
+        own = [row[3] or 10**18 for row in rows if row not in beside]
+        # If the memory is full, which counters can be written depends on earlier writes.
         return [row for row in beside if not full or row[0] != KEYS.stats], max(own, default=0)
 
 
 class Pair:
-    """Both, driven by chance; `trail`: what was done."""
+    """Both sides, which get the same random calls. `trail`: the calls and replies."""
 
     def __init__(
         self, chance: random.Random, lua: Mapping[str, str] = {}, full: bool = False
@@ -82,59 +82,53 @@ class Pair:
         verbs = compiled(tuple(lua.items()))
         self.sides = [Side(verbs, True), Side(verbs, False)]
         self.chance, self.micros, self.may_fill, self.full = chance, START, full, False
-        self.last = TOKENS[0]  # that was granted
+        self.last = TOKENS[0]  # the token that was granted last
         self.fences = dict.fromkeys(TOKENS, "0")
         self.kind, self.keep = chance.choice("ppw"), chance.choice([0, 5, 5])
         self.limit = chance.choice([1, 1, 1, 2, 3])
-        self.quick = chance.random() < 0.3  # leases end by themselves only seldom
-        self.rare = chance.random() < 0.5  # only what a lone holder does, mostly
+        self.long = chance.random() < 0.3  # leases seldom expire
+        self.lone = chance.random() < 0.5  # mostly the calls of a single holder
         self.trail: list[Any] = []
         self.words: set[str] = set()
 
     def both(self, verb: str, **said: Any) -> Any:
         common = {"keep": self.keep, "mark": "-", "token": "", "place": "", **said}
-        ours, theirs = (s.run(self.micros, self.full, verb, common) for s in self.sides)
-        self.trail.append((self.micros - START, verb, self.full, said, ours[0]))
-        assert theirs == ours, self.run_callbacks(f"{verb} {said}: {ours} packed, {theirs} open")
-        word = ours[0] if isinstance(ours[0], str) else ours[0][0]
+        compact, expanded = (s.run(self.micros, self.full, verb, common) for s in self.sides)
+        self.trail.append((self.micros - START, verb, self.full, said, compact[0]))
+        difference = f"{verb} {said}: {compact} compact, {expanded} expanded"
+        assert expanded == compact, self.failure_text(difference)
+        word = compact[0] if isinstance(compact[0], str) else compact[0][0]
         if verb != "inspect":
             self.words.add(word)
-        assert not word.startswith("ERROR"), self.run_callbacks(word)
-        return ours[0]
+        assert not word.startswith("ERROR"), self.failure_text(word)
+        return compact[0]
 
-    def run_callbacks(self, what: str) -> str:
-        return "\n".join([what, *map(str, self.trail[-12:])])
+    def failure_text(self, problem: str) -> str:
+        return "\n".join([problem, *map(str, self.trail[-12:])])
 
     def step(self) -> None:
         chance = self.chance
-        # A full memory denies what a clock that went back makes necessary: either answer is no.
+        # The replies may differ if the memory is full after the clock went back.
         wide = [3_000_000, 20_000_000] + [-5_000_000] * (not self.may_fill)
-        self.micros += chance.choice(
-            [0, 1, 700, 1000, 400_000, 1_500_000] + wide * (not self.quick)
-        )
+        self.micros += chance.choice([0, 1, 700, 1000, 400_000, 1_500_000] + wide * (not self.long))
         if chance.random() < 0.01:
             self.micros += chance.choice([7 * 60_000_000, 3600_000_000])
-        # In the very millisecond in which the keys go, they may be there or not.
-        self.micros += 1000 * any(side.goes(self.micros) for side in self.sides)
+        # In the millisecond in which keys expire, they may exist or not.
+        self.micros += 1000 * any(side.expires(self.micros) for side in self.sides)
         if self.may_fill and chance.random() < 0.2:
             self.full = not self.full
         often = ["acquire"] * 5 + ["release"] * 4 + ["renew"] * 3
-        getattr(
-            self,
-            chance.choice(
-                often
-                if self.rare and chance.random() < 0.9
-                else [*often, "clear", "operate", "pop"]
-            ),
-        )()
+        if not (self.lone and chance.random() < 0.9):
+            often += ["clear", "operate", "pop"]
+        getattr(self, chance.choice(often))()
         self.both("inspect", max_rows=chance.choice([0, 1, 5]))
-        ours, theirs = (side.counted(self.micros, self.may_fill) for side in self.sides)
-        assert theirs == ours, self.run_callbacks(f"{ours} packed, {theirs} open")
+        compact, expanded = (side.counted(self.micros, self.may_fill) for side in self.sides)
+        assert expanded == compact, self.failure_text(f"{compact} compact, {expanded} expanded")
 
     def token(self) -> str:
         if self.chance.random() < 0.3:
             return self.last
-        return self.chance.choice("ab" if self.rare else TOKENS)
+        return self.chance.choice("ab" if self.lone else TOKENS)
 
     def mark(self) -> str:
         return self.chance.choice(["-"] * 12 + ["0 2", "1790000000000 0", "0 1"])
@@ -142,7 +136,7 @@ class Pair:
     def acquire(self) -> None:
         chance, token = self.chance, self.token()
         permits = chance.choice([1, 1, 1, 2, 4] if self.kind == "p" else [0, 1])
-        if self.rare:
+        if self.lone:
             how = chance.choice(["try", "try", "try", "wait", "again", "shadow"])
         else:
             how = chance.choice(["try", "wait", "wait", "again", "shadow"])
@@ -150,9 +144,9 @@ class Pair:
             "acquire",
             token=token,
             lease=chance.choice(
-                [1, 900, 8000, 8000, 60_000, "inf"] if not self.rare else [900, 8000]
+                [1, 900, 8000, 8000, 60_000, "inf"] if not self.lone else [900, 8000]
             ),
-            permits=min(permits, 1) if self.rare else permits,
+            permits=min(permits, 1) if self.lone else permits,
             limit=self.limit if chance.random() < 0.9 else 3,
             kind=self.kind if chance.random() < 0.95 else "pw"["wp".index(self.kind)],
             how=how,
@@ -188,7 +182,7 @@ class Pair:
             token=token,
             fence=self.fence(token),
             how=chance.choice(["set", "set", "confirm", "adopt", "adopt"]),
-            ms=chance.choice([1000, 9000, 30_000] + ["inf"] * (not self.rare)),
+            ms=chance.choice([1000, 9000, 30_000] + ["inf"] * (not self.lone)),
             nth=chance.choice([0, 1, 2, 5]),
             known=chance.choice([0, 1]),
         )
@@ -202,44 +196,48 @@ class Pair:
 
     def pop(self) -> None:
         token = self.token()
-        ours, theirs = (side.pop(self.micros, token) for side in self.sides)
-        assert theirs == ours
+        compact, expanded = (side.pop(self.micros, token) for side in self.sides)
+        assert expanded == compact
 
 
 def walk(seeds: range, steps: int, **more: Any) -> tuple[set[str], float]:
-    """The words that were answered, and how often the name was packed of all steps."""
+    """Return the words of the replies, and the part of the steps with the name compact."""
     words: set[str] = set()
-    packed = 0
+    compact_steps = 0
     for seed in seeds:
         pair = Pair(random.Random(seed), **more)
         for _ in range(steps):
             pair.step()
         words |= pair.words
-        packed += pair.sides[0].packed
-        assert not pair.sides[1].packed
-    return words, packed / (len(seeds) * steps)
+        compact_steps += pair.sides[0].compact_steps
+        assert not pair.sides[1].compact_steps
+    return words, compact_steps / (len(seeds) * steps)
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["", "memory full at times"])
+@pytest.mark.parametrize("full", [False, True], ids=["memory free", "memory full at times"])
 @pytest.mark.parametrize("part", range(4))
-def test_spilling_changes_nothing(part: int, full: bool) -> None:
-    words, packed = walk(range(part * 25, part * 25 + 25), 120, full=full)
+def test_expanding_changes_no_reply_and_no_count(part: int, full: bool) -> None:
+    words, compact_steps = walk(range(part * 25, part * 25 + 25), 120, full=full)
     assert words >= {"ok", "wait", "no", "gone", "lost", "large", "kind", "dead"} | (
         {"OOM"} if full else set()
     )
-    assert packed > 0.15
+    assert compact_steps > 0.15
 
 
 DEFECTS = {
-    "a spill loses the fence": {"'#fence', string.format('%.0f', fence), '#expiry'": "'#expiry'"},
-    "a spill loses the record": {"if terms then redis.call('HSET', INFO, holder, record) end": ""},
-    "a spill loses the kind and the limit": {", '#seen', seen)": ")"},
-    "a spill counts one permit": {
+    "expanding loses the fence": {"'#fence', string.format('%.0f', fence), '#expiry'": "'#expiry'"},
+    "expanding loses the record": {
+        "if terms then redis.call('HSET', INFO, holder, record) end": ""
+    },
+    "expanding loses the kind and the limit": {", '#seen', seen)": ")"},
+    "expanding counts one permit": {
         "weight(tonumber(string.match(terms, '^%d+'))) - 1 or 0": "0 or 0"
     },
-    "a spill ends the lease": {"string.format('%.0f', ends), holder)": "'1', holder)"},
-    "a spill makes keys that do not expire": {"  redis.call('PEXPIREAT', INFO, until_then)\n": ""},
-    "a spilling newcomer passes a full memory": {
+    "expanding ends the lease": {"string.format('%.0f', ends), holder)": "'1', holder)"},
+    "expanding creates keys that do not expire": {
+        "  redis.call('PEXPIREAT', INFO, until_then)\n": ""
+    },
+    "a newcomer expands the name while the memory is full": {
         "if out or (not live and holder ~= '') then redis.call('DEL', NEVER) end": (
             "redis.call('DEL', NEVER)"
         )
@@ -254,44 +252,48 @@ DEFECTS = {
             "if redis.call('HSET', LEASES, '#', packed) == 9 then"
         )
     },
-    "a name is packed while a tombstone lies there": {"redis.call('ZCARD', WAITERS) == 0 and": ""},
-    "a name is packed while somebody waits": {
+    "a name is compacted while it has a tombstone": {"redis.call('ZCARD', WAITERS) == 0 and": ""},
+    "a name is compacted while it has waiters": {
         "waiting == 0 and compact ~= '0'": "compact ~= '0'",
         "redis.call('ZCARD', WAITERS) == 0 and": "",
     },
-    "a name is packed while somebody holds": {
+    "a name is compacted while it has holders": {
         "if free and alone and name.card == 0 and": "if free and alone and"
     },
-    "a name is packed with its operator's limit": {"return not name.override and": "return"},
-    "a name is packed with a note of callers that disagree": {
+    "a name is compacted while an operator's limit applies": {
+        "return not name.override and": "return"
+    },
+    "a name is compacted while a conflicting limit is stored": {
         "and not redis.call('HGET', INFO, '#clash')": ""
     },
-    "a packed name forgets how long its keys were to last": {
+    "a compact name loses the expiry of its keys": {
         "token, lease, permits, terms, name.fence, name.expiry": (
             "token, lease, permits, terms, name.fence, 0"
         )
     },
-    "a packed name forgets its last fence": {
+    "a compact name loses its last fence": {
         "token, lease, permits, terms, name.fence,": "token, lease, permits, terms, 0,"
     },
     "grants are not counted": {
         "if redis.pcall('HINCRBY', stats, minute .. ':g', '1') == 1": "if false"
     },
-    "what expired is not counted": {
+    "an expired lease is not counted": {
         "if expired ~= '' then redis.pcall('HINCRBY', stats, minute .. ':c', '1') end": ""
     },
     "releases are not counted": {
         "if redis.pcall('HINCRBY', stats, minute .. ':r', by) == n": "if false"
     },
-    "a minute is one too late": {
+    "the minute is one too late": {
         "minute, stats = string.format('%d', (now - now % 60000) / 60000)": (
             "minute, stats = string.format('%d', (now - now % 60000) / 60000 + 1)"
         )
     },
-    "the peak is not kept": {"if top ~= peak then": "if false then"},
-    "another fence releases": {"held and last == tonumber(fence)": "held"},
-    "what is over is released": {"holder == token and us < ends * 1000": "holder == token"},
-    "another fence renews": {
+    "the peak is not stored": {"if top ~= peak then": "if false then"},
+    "a release with another fence succeeds": {"held and last == tonumber(fence)": "held"},
+    "the release of an expired lease succeeds": {
+        "holder == token and us < ends * 1000": "holder == token"
+    },
+    "a renewal with another fence succeeds": {
         "or over <= name.now or last ~= tonumber(fence) then": "or over <= name.now then"
     },
     "an older renewal moves the end": {"or tonumber(nth) < latest then": "then"},
@@ -301,33 +303,35 @@ DEFECTS = {
             "end"
         )
     },
-    "a kept permit is forgotten": {
+    "min_hold retains no permit": {
         "(not tombstone or tombstone == '0' and hold == '0')": "(not tombstone or tombstone == '0')"
     },
-    "a token is not buried": {
+    "no tombstone is written": {
         "(not tombstone or tombstone == '0' and hold == '0')": "(not hold or hold == '0')"
     },
-    "a lost reply is answered with another lease": {"if holder == token then": "if false then"},
-    "another kind is let in": {
+    "a repeated acquire grants another lease": {"if holder == token then": "if false then"},
+    "a request of another kind is granted": {
         " or live and string.sub(seen, 1, 1) ~= string.sub(wants, 1, 1)": ""
     },
     "a policy's pause is not applied": {
         "  name.card, name.extra = live and 1": "  mark = nil\n  name.card, name.extra = live and 1"
     },
-    "a pass for ever is packed": {
+    "a permanent lease is compact": {
         "compact ~= '0' and lease ~= 'inf' and (": "compact ~= '0' and (",
         "local ends = now + lease\n": "local ends = now + tonumber(lease)\n",
     },
-    "a name is packed against its policy's mark": {
+    "a name is compact despite the override of its policy": {
         "lease ~= 'inf' and (not mark or mark == '-')": "lease ~= 'inf'"
     },
-    "a waiter's heartbeat is a new ask": {"and how ~= 'again' and string.sub": "and string.sub"},
-    "many permits are taken for one": {" and string.sub(terms, 1, 2) == '1 '": ""},
+    "a heartbeat is treated as a new request": {
+        "and how ~= 'again' and string.sub": "and string.sub"
+    },
+    "several permits count as one": {" and string.sub(terms, 1, 2) == '1 '": ""},
     "a writer weighs as much as a reader": {
         "live and (permits == 0 and EXCLUSIVE or permits) - 1 or 0": "0",
     },
     "the clock is read twice": {"  if not us then\n": "  if true then\n"},
-    "the shown end is another": {
+    "inspect returns another end of the lease": {
         "row = live and most > 0 and {holder, whole(name, ends)": (
             "row = live and most > 0 and {holder, whole(name, ends + 1)"
         )
@@ -335,27 +339,27 @@ DEFECTS = {
 }
 
 
-#: The walks that meet rare ones: begun with, since those before them find nothing.
+#: The seed of the first walk that finds a rare defect, to begin with.
 FOUND_BY = {
     "a full memory denies a renewal": 11,
-    "another fence renews": 21,
-    "another kind is let in": 55,
-    "a name is packed against its policy's mark": 23,
-    "a pass for ever is packed": 24,
+    "a renewal with another fence succeeds": 21,
+    "a request of another kind is granted": 55,
+    "a name is compact despite the override of its policy": 23,
+    "a permanent lease is compact": 24,
     "a writer weighs as much as a reader": 155,
-    "many permits are taken for one": 32,
+    "several permits count as one": 32,
 }
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_the_law_finds_it_when(name: str) -> None:
-    with pytest.raises(AssertionError, match=r"packed,|ERROR"):
+def test_equivalence_check_finds_the_defect(name: str) -> None:
+    with pytest.raises(AssertionError, match=r"compact,|ERROR"):
         first = FOUND_BY.get(name, 0)
         for seed in (*range(first, 200), *range(first)):
             walk(range(seed, seed + 1), 120, lua=DEFECTS[name], full=bool(seed % 2))
 
 
-# An error on the way: scripts do not roll back
+# Errors in the middle of a script: Redis does not roll back
 
 
 class _Stopping(Store):
@@ -371,10 +375,11 @@ class _Stopping(Store):
         return super().call(*args)
 
 
-class _Alone(Side):
-    """Stops scripts after some writes; `wrote`: what it let pass."""
+class _Interruptible(Side):
+    """A server whose scripts can be stopped after some writes."""
 
     def stopped(self, writes: int, verb: str, said: Mapping[str, Any]) -> bool:
+        """Return False if the script ends with fewer writes."""
         store = _Stopping(self.frozen, self.micros)
         store.left = writes
         argv = argv_of(verb, {**DEFAULTS, **said, "compact": 1})
@@ -391,16 +396,16 @@ class _Alone(Side):
         return self.run(self.micros, False, verb, {**DEFAULTS, **said})[0]
 
 
-def alone(state: str) -> tuple[_Alone, str]:
-    side = _Alone(compiled(()), True)
+def one_holder(state: str) -> tuple[_Interruptible, str]:
+    side = _Interruptible(compiled(()), True)
     _, fence, _ = side.ask("acquire", token="a", how="try", lease=9000, permits=2, limit=3)
-    if state == "given back":
+    if state == "released":
         side.ask("release", token="a", fence=fence, how="release")
-    assert side.packed
+    assert side.compact_steps
     return side, fence
 
 
-SPILLING: list[tuple[str, dict[str, Any]]] = [
+EXPANDING: list[tuple[str, dict[str, Any]]] = [
     ("acquire", {"token": "b", "how": "try", "limit": 3, "lease": "inf"}),
     ("acquire", {"token": "b", "how": "wait", "limit": 3, "permits": 3, "lease": "inf"}),
     ("renew", {"token": "a", "how": "set", "ms": "inf", "nth": 1}),
@@ -410,28 +415,28 @@ SPILLING: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def laid(side: Side) -> Mapping[str, str]:
-    """INFO, when the name lies open."""
+def expanded_info(side: Side) -> Mapping[str, str]:
+    """Return the fields of INFO; none if the name is compact."""
     return dict(next((items for key, _, items, _ in side.frozen if key == KEYS.info), ()))
 
 
-@pytest.mark.parametrize("state", ["held", "given back"])
-@pytest.mark.parametrize(("verb", "said"), SPILLING)
-def test_a_spill_that_stops_on_the_way_loses_nothing(state: str, verb: str, said: Any) -> None:
-    """And whoever comes next ends it."""
+@pytest.mark.parametrize("state", ["held", "released"])
+@pytest.mark.parametrize(("verb", "said"), EXPANDING)
+def test_interrupted_expansion_loses_nothing(state: str, verb: str, said: Any) -> None:
+    """The next script completes the expansion."""
     if verb == "renew" and state != "held":
-        return  # which is lost, and spills nothing
+        return  # the lease is lost, so the script expands nothing
     halves = 0
     for writes in range(1, 20):
-        side, fence = alone(state)
+        side, fence = one_holder(state)
         shown = side.ask("inspect")
         assert side.stopped(writes, verb, {"fence": fence, **said} if verb == "renew" else said)
-        if laid(side) and "#lone" not in laid(side):
-            break  # it is done, and the verb's own writes begin
-        halves += bool(laid(side))
+        if expanded_info(side) and "#lone" not in expanded_info(side):
+            break  # the expansion is complete; the other writes of the script follow
+        halves += bool(expanded_info(side))
         assert shown == side.ask("inspect")
         assert ["ok"] == side.ask("operate", how="poke")
-        assert laid(side) and "#lone" not in laid(side)
+        assert expanded_info(side) and "#lone" not in expanded_info(side)
         assert shown == side.ask("inspect")
         assert all(expiry for *_, expiry in side.frozen)
         again = side.ask("renew", token="a", fence=fence, how="confirm")
@@ -440,13 +445,13 @@ def test_a_spill_that_stops_on_the_way_loses_nothing(state: str, verb: str, said
 
 
 @pytest.mark.parametrize("writes", range(1, 4))
-def test_a_name_that_is_packed_only_half_belongs_to_its_new_holder(writes: int) -> None:
-    side, fence = alone("held")
+def test_interrupted_compaction_keeps_the_new_holder(writes: int) -> None:
+    side, fence = one_holder("held")
     side.ask("operate", how="poke")
     side.ask("release", token="a", fence=fence, how="release")
     taking = {"token": "b", "how": "try", "limit": 1, "lease": 9000}
     assert side.stopped(writes, "acquire", taking)
-    assert (writes < 3) == bool(laid(side))
+    assert (writes < 3) == bool(expanded_info(side))
     assert "full" == side.ask("acquire", token="c", how="try", limit=1)[1]
     word, given, left = side.ask("acquire", token="b", how="try", limit=1)
     assert ("ok", "9000") == (word, left)
@@ -455,8 +460,8 @@ def test_a_name_that_is_packed_only_half_belongs_to_its_new_holder(writes: int) 
     assert all(expiry for *_, expiry in side.frozen)
 
 
-def test_a_name_with_one_holder_stays_packed_whatever_it_does() -> None:
-    side, fence = alone("held")
+def test_name_with_one_holder_stays_compact() -> None:
+    side, fence = one_holder("held")
     for verb, said in (
         ("acquire", {"token": "a", "how": "again"}),
         ("acquire", {"token": "b", "how": "try", "limit": 3, "permits": 2}),
@@ -473,10 +478,10 @@ def test_a_name_with_one_holder_stays_packed_whatever_it_does() -> None:
         ("acquire", {"token": "b", "how": "try", "limit": 3, "permits": 2}),
     ):
         side.ask(verb, **said)
-        assert not laid(side), (verb, said)
+        assert not expanded_info(side), (verb, said)
 
 
-# The very millisecond in which something ends
+# The millisecond in which a lease or a wait ends
 
 AT_ITS_END: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("acquire", {"token": "b", "how": "try"}, ["no", "full", "0"], ["ok"]),
@@ -491,33 +496,33 @@ AT_ITS_END: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("compact", [True, False], ids=["packed", "open"])
+@pytest.mark.parametrize("compact", [True, False], ids=["compact", "expanded"])
 @pytest.mark.parametrize(("verb", "said", "before", "then"), AT_ITS_END)
-def test_a_lease_is_over_when_its_end_is_there(
+def test_lease_expires_in_the_millisecond_of_its_end(
     verb: str, said: dict[str, Any], before: list[Any], then: list[Any], compact: bool
 ) -> None:
     for ms, expected in ((8999, before), (9000, then)):
-        side = _Alone(compiled(()), compact)
+        side = _Interruptible(compiled(()), compact)
         _, fence, _ = side.ask("acquire", token="a", how="try", lease=9000)
         side.micros += ms * 1000
         reply = side.ask(verb, **{"token": "a", "fence": fence, **said})
-        told = reply[7:8] if verb == "inspect" else [word for word in reply if word != fence]
-        assert expected == told[: len(expected)]
+        found = reply[7:8] if verb == "inspect" else [word for word in reply if word != fence]
+        assert expected == found[: len(expected)]
 
 
-@pytest.mark.parametrize(("ms", "kept"), [(1999, 1), (2000, 0)])
-@pytest.mark.parametrize("compact", [True, False], ids=["packed", "open"])
-def test_min_hold_is_over_when_its_end_is_there(compact: bool, ms: int, kept: int) -> None:
-    side = _Alone(compiled(()), compact)
+@pytest.mark.parametrize(("ms", "retained"), [(1999, 1), (2000, 0)])
+@pytest.mark.parametrize("compact", [True, False], ids=["compact", "expanded"])
+def test_min_hold_ends_in_the_millisecond_of_its_end(compact: bool, ms: int, retained: int) -> None:
+    side = _Interruptible(compiled(()), compact)
     _, fence, _ = side.ask("acquire", token="a", how="try", lease=9000)
     side.micros += ms * 1000
     assert ["ok"] == side.ask("release", token="a", fence=fence, how="release", hold=2000)
-    assert kept == side.ask("inspect")[7]
+    assert retained == side.ask("inspect")[7]
 
 
 @pytest.mark.parametrize(("early", "wins"), [(1, "b"), (0, "c")])
-def test_a_waiter_is_dead_when_its_deadline_is_there(early: int, wins: str) -> None:
-    side = _Alone(compiled(()), True)
+def test_waiter_is_dead_in_the_millisecond_of_its_deadline(early: int, wins: str) -> None:
+    side = _Interruptible(compiled(()), True)
     _, fence, _ = side.ask("acquire", token="a", how="try", lease=60_000)
     told = int(side.ask("acquire", token="b", how="wait")[2])
     side.micros += 1000
@@ -528,17 +533,17 @@ def test_a_waiter_is_dead_when_its_deadline_is_there(early: int, wins: str) -> N
 
 
 @pytest.mark.parametrize(("early", "word"), [(1, "ok"), (0, "no")])
-def test_nobody_passes_a_head_that_has_waited_for_a_heartbeat(early: int, word: str) -> None:
-    side = _Alone(compiled(()), True)
+def test_head_that_waited_for_a_heartbeat_is_not_overtaken(early: int, word: str) -> None:
+    side = _Interruptible(compiled(()), True)
     side.ask("acquire", token="a", how="try", lease=60_000, limit=2)
     side.ask("acquire", token="b", how="wait", permits=2, limit=2)
     side.micros += (scripts.CONSTANTS["HEARTBEAT"] - early) * 1000
     assert word == side.ask("acquire", token="c", how="try", limit=2, fair=0)[0]
 
 
-@pytest.mark.parametrize("watched", ["a lease", "a winner that does not wake"])
-def test_who_is_first_asks_again_when_it_can_be_served_and_not_before(watched: str) -> None:
-    side = _Alone(compiled(()), True)
+@pytest.mark.parametrize("watched", ["a lease", "a new holder that does not wake up"])
+def test_head_asks_again_when_a_permit_becomes_free(watched: str) -> None:
+    side = _Interruptible(compiled(()), True)
     lease = 2500 if watched == "a lease" else 60_000
     _, fence, _ = side.ask("acquire", token="a", how="try", lease=lease)
     if watched != "a lease":
@@ -557,8 +562,8 @@ def test_who_is_first_asks_again_when_it_can_be_served_and_not_before(watched: s
 
 
 @pytest.mark.parametrize("early", [0, 1000], ids=["at once", "once more"])
-def test_who_is_behind_an_event_loop_asks_again_when_that_counts_as_dead(early: int) -> None:
-    side = _Alone(compiled(()), True)
+def test_waiter_asks_again_when_the_event_loop_ahead_is_dead(early: int) -> None:
+    side = _Interruptible(compiled(()), True)
     side.ask("acquire", token="a", how="try", lease=60_000)
     for n in range(256):
         side.ask("acquire", token=f"b{n}", how="wait", channel="loop")

@@ -1,6 +1,6 @@
-"""Histories of random clients, judged by the checker: the scripts break no rule.
+"""Histories of random clients: the checker finds no violation by the scripts.
 
-`tests/test_history.py` shows that the checker finds what is wrong.
+`tests/test_history.py` proves that the checker finds violations.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ SEEN = (
 )
 
 
-def test_random_clients_find_nothing_wrong_with_the_scripts(raw: redis.Redis) -> None:
+def test_scripts_break_no_rule_with_random_clients(raw: redis.Redis) -> None:
     random = workload(raw)
     rare: set[str] = set(SEEN)
-    for _ in range(4):  # what was never seen was never checked
+    for _ in range(4):  # until each event was seen often enough to be checked
         random.run(10_000 if len(rare) == len(SEEN) else 2500)
         summary = random.journal.check().summary()
         rare = {what for what in SEEN if summary[what] <= 10}
@@ -31,8 +31,7 @@ def test_random_clients_find_nothing_wrong_with_the_scripts(raw: redis.Redis) ->
     assert summary["believed"] > 1000
 
 
-def test_nothing_is_left_in_the_end(raw: redis.Redis) -> None:
-    """Rule 7: every key expires some time after the last lease or waiter."""
+def test_all_keys_expire_after_the_last_lease_and_waiter(raw: redis.Redis) -> None:
     random = workload(raw, constants={**FAST, "TOMBSTONE_TTL": 300})
     random.run(1500)
     random.settle()

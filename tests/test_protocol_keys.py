@@ -20,7 +20,7 @@ from django_redis_sync.protocol.keys import (
 )
 from tests.support.packed import all_keys
 
-# What quoting and parsing could stumble over, more often than chance would have it.
+# Texts that could break quoting and parsing; random texts seldom contain them.
 AWKWARD = st.sampled_from([*"{}@%:*[]? 457BD/é", "%7B", "%40", "%25", "@@", "}:{", "wake:"])
 
 
@@ -58,29 +58,29 @@ def test_two_prefixes_share_no_key(pair: list[str], child: tuple[str, str | None
 
 
 @given(children, prefixes, st.text("0123456789abcdef", min_size=1, max_size=32))
-def test_the_keys_of_a_name_are_in_one_slot(
+def test_keys_of_a_name_are_in_one_slot(
     child: tuple[str, str | None], prefix: str, token: str
 ) -> None:
     keys = keys_of(prefix, *child)
 
     found = all_keys(keys, token)
-    # The slot is that of the name alone, whatever the prefix holds.
+    # The slot depends only on the name, not on the prefix.
     assert {key_slot(keys.quoted.encode())} == {key_slot(key.encode()) for key in found}
     assert len(found) == len(set(found))
 
 
 @given(children)
-def test_what_stands_in_a_key_can_be_split_again(child: tuple[str, str | None]) -> None:
+def test_split_returns_the_name_and_key_of_quoted_text(child: tuple[str, str | None]) -> None:
     assert child == split(keys_of("sync", *child).quoted)
 
 
 @given(names)
-def test_quoting_can_be_undone(name: str) -> None:
+def test_unquote_reverses_quote(name: str) -> None:
     assert name == unquote(quote(name))
     assert not set("{}@") & set(quote(name))
 
 
-def test_keys_read_as_documented() -> None:
+def test_keys_have_the_documented_format() -> None:
     keys = keys_of("sync", "exports")
 
     assert ("exports", "exports") == (keys.display, keys.quoted)
@@ -91,7 +91,7 @@ def test_keys_read_as_documented() -> None:
     assert "sync:{exports}:wake:abc" == keys.wake + "abc"
 
 
-def test_an_at_sign_in_a_plain_name_makes_no_child() -> None:
+def test_name_with_an_at_sign_differs_from_a_key_of_a_policy() -> None:
     child, plain = keys_of("sync", "a", "b"), keys_of("sync", "a@b")
 
     assert ("a@b", "a%40b") == (child.quoted, plain.quoted)
@@ -111,9 +111,9 @@ def test_composed_and_decomposed_forms_are_different_names() -> None:
     assert keys_of("sync", NFC).leases != keys_of("sync", NFD).leases
 
 
-# Bad names
+# Invalid names
 
-REFUSED = {
+REJECTED = {
     "empty": "",
     "NUL": "a\0b",
     "newline": "a\nb",
@@ -125,32 +125,32 @@ REFUSED = {
     "a lone surrogate": "a\ud800",
     "a line separator": "a\u2028b",
     "a paragraph separator": "a\u2029b",
-    "text turned round": "a\u202egpj.exe",
+    "a reversed text direction": "a\u202egpj.exe",
     "201 bytes": "a" * 201,
     "201 bytes in UTF-8": "é" * 100 + "a",
 }
-TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+DIRECTION_MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-def test_every_mark_that_turns_text_round_is_refused() -> None:
-    for char in TURNING:
+def test_marks_that_change_the_text_direction_are_rejected() -> None:
+    for char in DIRECTION_MARKS:
         with pytest.raises(ValueError, match=f"U\\+{ord(char):04X}"):
             check_text("a name", f"a{char}b")
 
 
-@pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)
-def test_a_bad_name_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", REJECTED.values(), ids=REJECTED)
+def test_invalid_name_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="a name must not") as caught:
         keys_of("sync", name)
     assert ValueError is caught.type
-    # What it says can be shown on a terminal.
+    # The message is safe to print on a terminal.
     assert str(caught.value).isprintable()
     with pytest.raises(ValueError, match="a key must not"):
         keys_of("sync", "name", name)
 
 
 @pytest.mark.parametrize("name", [None, b"bytes", 1, 1.5, True, ["a"], 1j], ids=repr)
-def test_a_name_that_is_no_str_is_refused(name: object) -> None:
+def test_name_that_is_not_a_str_is_rejected(name: object) -> None:
     with pytest.raises(TypeError):
         keys_of("sync", name)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a name must be a str"):
@@ -161,14 +161,14 @@ ACCEPTED = ["a b", "{", "}", "a:b", "naïve", "锁", "🔒", "x[1]", "*", "%", "
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_an_odd_name_is_good(name: str) -> None:
+def test_name_with_special_characters_is_accepted(name: str) -> None:
     keys = keys_of("sync", name)
 
     assert name == keys.display
     assert (name, None) == split(keys.quoted)
 
 
-def test_a_script_works_on_all_keys_of_a_name_whichever_it_declares() -> None:
+def test_touched_returns_all_keys_of_a_name() -> None:
     keys = keys_of("p", "x")
     every = (keys.leases, keys.queue, keys.parked, keys.waiters, keys.info, keys.wake, keys.stats)
     assert every == touched(keys.declared)

@@ -1,4 +1,4 @@
-"""A wrong name in a Lua script is an error of `make lint`, wherever it stands."""
+"""`make lint` finds wrong names in Lua scripts, and scripts are composed of functions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ VERB = scripts.LUA / "verb.lua"
 
 
 def names(text: str) -> list[re.Match[str]]:
-    """Every name in the code of a file: not in comments, nor in strings."""
+    """Return every name in the code of a file, outside of comments and strings."""
     code = re.sub(r"--.*|'[^']*'", lambda found: " " * len(found[0]), text)
     return [found for found in re.finditer(r"[A-Za-z_]\w*", code) if found[0] not in WORDS]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_names_in_a_file_are_known(path: Path) -> None:
+def test_lint_accepts_every_lua_file(path: Path) -> None:
     assert [] == lua_lint.mistakes(path, path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_name_with_one_wrong_letter_is_found(path: Path) -> None:
+def test_lint_finds_a_name_with_one_wrong_letter(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     found = names(text)
     for name in random.Random(0).sample(found, min(6, len(found))):
@@ -67,27 +67,27 @@ def test_a_name_with_one_wrong_letter_is_found(path: Path) -> None:
     }.items(),
     ids=lambda text: text if "\n" not in text else "",
 )
-def test_a_mistake_is_named(code: str, mistake: str) -> None:
+def test_lint_describes_the_mistake(code: str, mistake: str) -> None:
     assert any(mistake.lower() in found.lower() for found in lua_lint.mistakes(VERB, code))
 
 
-def test_a_function_takes_nothing_but_its_arguments() -> None:
+def test_lint_finds_a_function_that_uses_a_variable_of_the_script() -> None:
     path = scripts.LUA / "functions" / "weight.lua"
     captures = "local function weight(permits)\n  return permits + token\nend\n"
 
     assert ["nothing here is called token"] == lua_lint.mistakes(path, captures)
 
 
-def test_a_function_that_no_verb_calls_is_found() -> None:
+def test_lint_finds_a_function_that_no_script_calls() -> None:
     path = scripts.LUA / "functions" / "nobody_calls_me.lua"
 
     assert ["nothing calls it"] == lua_lint.mistakes(path, "local function nobody_calls_me() end\n")
 
 
-# How a verb is put together
+# How a script is composed
 
 
-def test_a_run_makes_no_function_before_it_comes_to_where_it_is_called() -> None:
+def test_function_is_created_where_it_is_first_called() -> None:
     text = "local a = whole(1, 2)\nif a then\n  count(1, 2, 3)\nend\nput(a, 1, 2)\n"
     composed = scripts.with_functions(text)
     order = re.findall(r"^(?:local function (\w+)|(if|put))", composed, re.MULTILINE)
@@ -97,14 +97,14 @@ def test_a_run_makes_no_function_before_it_comes_to_where_it_is_called() -> None
     ]
 
 
-def test_what_an_elseif_calls_is_made_before_the_if() -> None:
+def test_function_called_in_an_elseif_is_created_before_the_if() -> None:
     composed = scripts.with_functions("if a then\n  a()\nelseif weight(1) then\n  a()\nend\n")
 
     assert composed.startswith("local function weight(")
     assert 1 == composed.count("local function weight(")
 
 
-def test_what_every_turn_of_a_loop_calls_is_made_before_the_loop() -> None:
+def test_function_called_in_every_turn_of_a_loop_is_created_before_it() -> None:
     composed = scripts.with_functions(
         "for i = 1, 2 do\n  weight(i)\n  if i then\n    whole(i)\n  end\nend\n"
     )
@@ -113,7 +113,7 @@ def test_what_every_turn_of_a_loop_calls_is_made_before_the_loop() -> None:
     assert ["weight", "for", "if", "whole"] == [a or b for a, b in order]
 
 
-def test_make_line_makes_functions_once_for_the_rest_of_its_block() -> None:
+def test_make_comment_creates_a_function_for_the_rest_of_the_block() -> None:
     composed = scripts.with_functions(
         "-- make weight\nif a then\n  weight(1)\nelse\n  weight(2)\nend\n"
     )
@@ -121,11 +121,11 @@ def test_make_line_makes_functions_once_for_the_rest_of_its_block() -> None:
     assert 1 == composed.count("local function weight(")
 
 
-def test_calls_in_further_lines_of_a_statement_are_made_before_it() -> None:
+def test_function_called_inside_a_long_statement_is_created_before_it() -> None:
     composed = scripts.with_functions("return {1,\n  weight(1),\n  weight(2)}\n")
     assert composed.endswith("end\nreturn {1,\n  weight(1),\n  weight(2)}\n")
 
 
-def test_a_field_that_is_not_found_of_a_name_is_an_error() -> None:
+def test_unknown_field_of_a_name_raises_key_error() -> None:
     with pytest.raises(KeyError, match="crad"):
         scripts.with_numbers("acquire", "name.crad", {})

@@ -1,4 +1,4 @@
-"""A key of a name is gone, as an evicting server takes them one by one: the verbs go on."""
+"""Scripts go on after a server with an eviction policy has removed one key of a name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 
 from tests.test_protocol_scripts import Name
 
-VERBS: dict[str, Callable[[Name, str], object]] = {
+CALLS: dict[str, Callable[[Name, str], object]] = {
     "ask": lambda x, fence: x.ask("d"),
     "try": lambda x, fence: x.ask("e", "try"),
     "ask again": lambda x, fence: x.ask("b", "again"),
@@ -30,22 +30,22 @@ def x(raw: redis.Redis) -> Name:
 
 
 @pytest.mark.parametrize("part", ["leases", "queue", "waiters", "info"])
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_goes_on(x: Name, part: str, verb: str) -> None:
+@pytest.mark.parametrize("call", CALLS)
+def test_name_works_again_after_one_of_its_keys_was_evicted(x: Name, part: str, call: str) -> None:
     fence = x.hold("a")
     x.wait("b", "c")
     x.raw.delete(getattr(x.keys, part))
-    VERBS[verb](x, fence)
+    CALLS[call](x, fence)
     for token in "abcde":
         x.undo(token)
     tokens = (f"new{n}" for n in itertools.count())
-    if part == "info":  # of whom a lease is, nobody knows: it ends by its time
+    if part == "info":  # without its record, a lease can only expire; skip the wait
         x.raw.delete(x.keys.leases)
     assert "ok" == x.ask(next(tokens))[0]
 
 
 @pytest.mark.parametrize("ask", ["wait", "try"])
-def test_what_heavy_leases_took_is_free_when_they_are_gone(x: Name, ask: str) -> None:
+def test_permits_of_evicted_leases_are_free(x: Name, ask: str) -> None:
     x.hold("a", limit=3, permits=3)
     x.open()
     x.raw.delete(x.keys.leases)
@@ -53,17 +53,17 @@ def test_what_heavy_leases_took_is_free_when_they_are_gone(x: Name, ask: str) ->
     assert "ok" != x.ask("c", "try", limit=3)[0]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_waiter_without_a_record_holds_up_nobody(x: Name, verb: str) -> None:
+@pytest.mark.parametrize("call", CALLS)
+def test_waiter_without_a_record_does_not_block_the_queue(x: Name, call: str) -> None:
     fence = x.hold("a")
     x.wait("b", "c")
     x.raw.hdel(x.keys.info, "b")
-    VERBS[verb](x, fence)
+    CALLS[call](x, fence)
     x.release("a", fence)
     assert "b" not in x.queue() and "b" not in x.holders()
 
 
-def test_a_winner_without_a_record_that_never_woke_loses_its_lease(x: Name) -> None:
+def test_new_holder_without_a_record_loses_its_unclaimed_lease(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", "c")
     x.release("a", fence)

@@ -1,4 +1,4 @@
-"""A server whose memory is full, without eviction: what is held stays, newcomers are refused."""
+"""A server with full memory that evicts nothing: only requests of newcomers fail."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import redis
 from devtools.servers import RedisServer, find_server
 from tests.test_protocol_scripts import Name
 
-pytestmark = pytest.mark.skipif(
-    find_server() is None, reason="its memory is limited: no one else's"
-)
+pytestmark = pytest.mark.skipif(find_server() is None, reason="limits the memory of its own server")
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +32,10 @@ def x(server: RedisServer) -> Iterator[Name]:
 def fill(x: Name) -> None:
     x.raw.config_set("maxmemory", 1)
     with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
-        x.raw.set("more", "than there is")
+        x.raw.set("too", "much")
 
 
-def test_a_newcomer_is_refused_and_leaves_nothing(x: Name) -> None:
+def test_acquire_of_a_new_name_fails_and_stores_nothing(x: Name) -> None:
     fill(x)
     for how in ("try", "wait", "shadow"):
         with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
@@ -45,7 +43,7 @@ def test_a_newcomer_is_refused_and_leaves_nothing(x: Name) -> None:
     assert [] == x.raw.keys("*")
 
 
-def test_a_newcomer_does_not_wait_and_the_queue_stays_as_it_is(x: Name) -> None:
+def test_acquire_fails_and_leaves_the_queue_unchanged(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -54,17 +52,17 @@ def test_a_newcomer_does_not_wait_and_the_queue_stays_as_it_is(x: Name) -> None:
     assert (["a"], ["b"], []) == (x.holders(), x.queue(), x.traces("c"))
 
 
-def test_one_that_would_not_wait_is_told_that_it_is_full(x: Name) -> None:
+def test_acquire_without_waiting_is_rejected_when_the_limit_is_reached(x: Name) -> None:
     x.hold("a", limit=1)
     fill(x)
     assert ["no", "full"] == x.ask("b", "try", limit=1)[:2]
-    # Another limit than the last caller's: that is noted for the operator.
+    # The limit differs from the last caller's, so it is stored for operators.
     assert ["no", "full"] == x.ask("b", "try", permits=2, limit=2)[:2]
     assert b"p 2" == x.field("#seen")
 
 
-@pytest.mark.parametrize("ms", [60_000, math.inf], ids=["set", "for ever"])
-def test_a_lease_is_renewed(x: Name, ms: Any) -> None:
+@pytest.mark.parametrize("ms", [60_000, math.inf], ids=["1 minute", "permanent"])
+def test_renewal_extends_the_lease_and_its_keys(x: Name, ms: Any) -> None:
     fence = x.hold("a", lease=1000)
     fill(x)
     assert "ok" == x.run("renew", "a", fence=fence, how="set", ms=ms, nth=1)[0]
@@ -72,7 +70,7 @@ def test_a_lease_is_renewed(x: Name, ms: Any) -> None:
     assert all(ttl > 50_000 or ttl == -1 for ttl in x.ttls().values())
 
 
-def test_a_lease_is_confirmed_adopted_and_shared(x: Name) -> None:
+def test_lease_can_be_confirmed_adopted_and_shared(x: Name) -> None:
     fence = x.hold("a", permits=0, kind="w", limit=9)
     fill(x)
     assert "ok" == x.run("renew", "a", fence=fence, how="confirm")[0]
@@ -81,7 +79,7 @@ def test_a_lease_is_confirmed_adopted_and_shared(x: Name) -> None:
     assert b"0" == x.field("#extra")
 
 
-def test_a_release_is_counted_and_hands_over_and_wakes(x: Name) -> None:
+def test_release_is_counted_and_hands_off_and_notifies(x: Name) -> None:
     fence = x.hold("a", keep=5)
     x.wait("b", keep=5)
     fill(x)
@@ -91,15 +89,15 @@ def test_a_release_is_counted_and_hands_over_and_wakes(x: Name) -> None:
     assert {"r", "w"} <= counted
 
 
-def test_a_release_keeps_the_permits_of_min_hold(x: Name) -> None:
+def test_release_retains_the_permits_for_min_hold(x: Name) -> None:
     fence = x.hold("a")
     fill(x)
     assert "ok" == x.release("a", fence, hold=60_000)
     assert ["ka"] == x.holders()
 
 
-@pytest.mark.parametrize("token", ["a", "b", "c"], ids=["a holder", "a waiter", "one not there"])
-def test_an_undo_buries(x: Name, token: str) -> None:
+@pytest.mark.parametrize("token", ["a", "b", "c"], ids=["holder", "waiter", "unknown"])
+def test_undo_writes_a_tombstone(x: Name, token: str) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -108,7 +106,7 @@ def test_an_undo_buries(x: Name, token: str) -> None:
     assert ["dead"] == x.ask(token)
 
 
-def test_a_waiter_gives_up(x: Name) -> None:
+def test_waiter_can_give_up(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -116,7 +114,7 @@ def test_a_waiter_gives_up(x: Name) -> None:
     assert [] == x.traces("b")
 
 
-def test_a_waiter_keeps_its_place_and_gets_what_becomes_free(x: Name) -> None:
+def test_waiter_keeps_its_place_and_gets_a_permit_that_becomes_free(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c")
     x.raw.zadd(x.keys.waiters, {"c": x.now() + 500}, xx=True)
@@ -129,7 +127,7 @@ def test_a_waiter_keeps_its_place_and_gets_what_becomes_free(x: Name) -> None:
     assert "ok" == x.ask("b", "again")[0]
 
 
-def test_a_waiter_whose_permits_are_free_gets_them_when_it_asks_again(x: Name) -> None:
+def test_waiter_gets_free_permits_when_it_asks_again(x: Name) -> None:
     x.operate("pause")
     x.wait("b")
     x.raw.hdel(x.keys.info, "#paused")
@@ -138,7 +136,7 @@ def test_a_waiter_whose_permits_are_free_gets_them_when_it_asks_again(x: Name) -
     assert ["b"] == x.holders()
 
 
-def test_a_winner_claims(x: Name) -> None:
+def test_new_holder_can_claim_its_lease(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b")
     x.release("a", fence)
@@ -148,7 +146,7 @@ def test_a_winner_claims(x: Name) -> None:
 
 
 @pytest.mark.parametrize("how", ["pause", "resume", "resize", "reset"])
-def test_an_operator_has_a_word(x: Name, how: str) -> None:
+def test_operators_can_pause_and_resize(x: Name, how: str) -> None:
     x.hold("a")
     fill(x)
     x.operate(how, 7 if how == "resize" else "")
@@ -156,7 +154,7 @@ def test_an_operator_has_a_word(x: Name, how: str) -> None:
     assert (how == "pause") == (x.field("#paused") is not None)
 
 
-def test_an_operator_clears(x: Name) -> None:
+def test_operators_can_clear_a_lease(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -164,13 +162,13 @@ def test_an_operator_clears(x: Name) -> None:
     assert ["b"] == x.holders()
 
 
-def test_everything_is_shown(x: Name) -> None:
+def test_inspect_returns_the_holders(x: Name) -> None:
     x.hold("a")
     fill(x)
     assert 1 == x.run("inspect")[7]
 
 
-def test_no_name_outlives_its_last_lease(x: Name) -> None:
+def test_keys_expire_after_the_last_lease(x: Name) -> None:
     fence = x.hold("a", lease=4000)
     fill(x)
     x.run("renew", "a", fence=fence, how="set", ms=5000, nth=1)

@@ -1,4 +1,4 @@
-"""Plans driven by hand: no server, no sleeping, and every time is a number in the test."""
+"""Plans, run step by step: without a server or sleeping, and with times that the tests choose."""
 
 from __future__ import annotations
 
@@ -34,74 +34,77 @@ FENCE = "1700000000000000"
 S1 = 1_700_000_000_000  # server ms
 
 
-class Hand:
-    """Carries a plan out: `step` is what it wants next, `result` what it returned."""
+class PlanRun:
+    """Runs a plan. `step`: the last step that the plan yielded; `result`: its return value."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.step, self.result = plan, None, None
         self.ended = False
-        _hands.append(self)
+        _runs.append(self)
         self._go(lambda: plan.send(None))  # type: ignore[arg-type]
 
-    def _go(self, move: Any) -> Hand:
+    def _go(self, move: Any) -> PlanRun:
         try:
             self.step = move()
         except StopIteration as stop:
             self.step, self.result, self.ended = None, stop.value, True
         return self
 
-    def answer(self, *reply: Any, sent: float, after: float = 0.0) -> Hand:
-        """The verb's answer, received `after` seconds after it was sent."""
+    def answer(self, *reply: Any, sent: float, after: float = 0.0) -> PlanRun:
+        """Send the reply of a script, received `after` seconds after the request was sent."""
         return self._go(lambda: self.plan.send(Answer(list(reply), sent, sent + after)))
 
-    def element(self, element: str | None, at: float) -> Hand:
-        return self._go(lambda: self.plan.send(Answer(element, at, at)))
+    def message(self, text: str | None, at: float) -> PlanRun:
+        return self._go(lambda: self.plan.send(Answer(text, at, at)))
 
-    def slept(self, at: float) -> Hand:
+    def slept(self, at: float) -> PlanRun:
         assert isinstance(self.step, Sleep)
         return self._go(lambda: self.plan.send(Answer(None, at, at)))
 
-    def fail(self, why: Any, at: float) -> Hand:
+    def fail(self, why: Any, at: float) -> PlanRun:
         return self._go(lambda: self.plan.throw(Failure(OSError(why), at, why)))
 
-    def throw(self, error: BaseException) -> Hand:
+    def throw(self, error: BaseException) -> PlanRun:
         return self._go(lambda: self.plan.throw(error))
 
     @property
-    def said(self) -> dict[str, Any]:
-        """The arguments of the verb that it wants to run, by name."""
+    def args(self) -> dict[str, Any]:
+        """The arguments of the script that the plan runs next, by name."""
         assert isinstance(self.step, Run), self.step
-        return named(self.step)
+        return arguments_of(self.step)
+
+    def pick(self, *names: str) -> tuple[Any, ...]:
+        return tuple(self.args[name] for name in names)
 
 
-def named(step: Run) -> dict[str, Any]:
-    said = scripts.said(step.verb, step.argv)
-    return {"verb": step.verb, **{n: int(v) if n in _WHOLE else v for n, v in said.items()}}
+def arguments_of(step: Run) -> dict[str, Any]:
+    args = scripts.said(step.verb, step.argv)
+    return {"verb": step.verb, **{n: int(v) if n in _WHOLE else v for n, v in args.items()}}
 
 
 _WHOLE = ("permits", "limit")
 
 
-_hands: list[Hand] = []
+_runs: list[PlanRun] = []
 
 
 @pytest.fixture(autouse=True)
-def _no_plan_is_dropped() -> Iterator[None]:
-    """A driver carries every plan to its end, and so does a test: cancelled, then in its undo."""
+def _end_unfinished_plans() -> Iterator[None]:
+    """Interrupt each unfinished plan and then its undo, as a driver would."""
     yield
-    for hand in _hands:
+    for run in _runs:
         for _ in range(2):
-            if inspect.getgeneratorstate(hand.plan) == inspect.GEN_SUSPENDED:
+            if inspect.getgeneratorstate(run.plan) == inspect.GEN_SUSPENDED:
                 with contextlib.suppress(KeyboardInterrupt):
-                    hand.plan.throw(KeyboardInterrupt())
-    _hands.clear()
+                    run.plan.throw(KeyboardInterrupt())
+    _runs.clear()
 
 
-class Desk:
-    """Makes asks, hands out tokens t1, t2, ... and notes what was left for later."""
+class Client:
+    """Makes requests with the tokens t1, t2, … and collects the undos that plans defer."""
 
     def __init__(self) -> None:
-        self.left: list[Run] = []
+        self.deferred: list[Run] = []
         self._numbers: Iterator[int] = iter(range(1, 100))
 
     def ask(self, **changes: Any) -> AcquireRequest:
@@ -116,42 +119,42 @@ class Desk:
                 "budget": 3.0,
                 "attempt": 1.0,
                 "tokens": lambda: f"t{next(self._numbers)}",
-                "later": self.left.append,
+                "later": self.deferred.append,
                 **changes,
             }
         )
 
-    def acquire(self, start: float = 100.0, **changes: Any) -> Hand:
-        return Hand(plans.acquire(self.ask(**changes), start))
+    def acquire(self, start: float = 100.0, **changes: Any) -> PlanRun:
+        return PlanRun(plans.acquire(self.ask(**changes), start))
 
-    def waiting(self, sent: float = 100.0, told: int = 1000, **changes: Any) -> Hand:
-        """An acquisition that was told to wait, at server time S1."""
+    def waiting(self, sent: float = 100.0, told: int = 1000, **changes: Any) -> PlanRun:
+        """Start an acquire whose reply is "wait", at server time S1."""
         return self.acquire(sent, **changes).answer("wait", str(S1), told, 0, sent=sent)
 
-    def undone_later(self) -> list[tuple[Any, ...]]:
-        return [(s["token"], s["how"], s["tombstone"]) for s in map(named, self.left)]
+    def deferred_undos(self) -> list[tuple[Any, ...]]:
+        return [(s["token"], s["how"], s["tombstone"]) for s in map(arguments_of, self.deferred)]
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def client() -> Client:
+    return Client()
 
 
-# What is told without a plan
+# Functions that replace a plan where one step is enough
 
 
 @pytest.mark.parametrize("asked", [{}, {"wait": False}, {"shadow": True}, {"fair": False}], ids=str)
-def test_what_is_asked_first_is_the_first_step_of_the_plan(desk: Desk, asked: Any) -> None:
-    ask = desk.ask(**asked)
-    step = Hand(plans.acquire(ask, 100.0, "t0")).step
+def test_asking_returns_the_first_step_of_the_acquire_plan(client: Client, asked: Any) -> None:
+    ask = client.ask(**asked)
+    step = PlanRun(plans.acquire(ask, 100.0, "t0")).step
     assert step == plans.asking(ask, "t0") == plans.asking(plans.worded(ask), "t0")
 
 
-def test_a_marked_policys_words_are_found_anew_each_time(desk: Desk) -> None:
+def test_asking_uses_the_current_override_of_the_policy(client: Client) -> None:
     keys = keys_of("p", "x", "7")
-    ask = plans.worded(desk.ask(keys=keys))
+    ask = plans.worded(client.ask(keys=keys))
     keys.policy.mark = "5 0"  # type: ignore[union-attr]
-    assert plans.asking(ask, "t0") == Hand(plans.acquire(ask, 100.0, "t0")).step
+    assert plans.asking(ask, "t0") == PlanRun(plans.acquire(ask, 100.0, "t0")).step
     keys.policy.mark = "-"  # type: ignore[union-attr]
 
 
@@ -159,11 +162,11 @@ def test_a_marked_policys_words_are_found_anew_each_time(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "reply", [["ok", FENCE, "10000"], ["ok", FENCE, "3000"], ["ok", FENCE, "10000", "2", "full"]]
 )
-def test_a_grant_that_needs_no_plan_is_the_plans(desk: Desk, asked: Any, reply: Any) -> None:
-    ask = desk.ask(**asked)
-    hand = Hand(plans.acquire(ask, 100.0, "t0")).answer(*reply, sent=100.5, after=0.1)
+def test_granted_equals_the_result_of_the_plan(client: Client, asked: Any, reply: Any) -> None:
+    ask = client.ask(**asked)
+    run = PlanRun(plans.acquire(ask, 100.0, "t0")).answer(*reply, sent=100.5, after=0.1)
     known = plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0")
-    assert hand.ended and known == hand.result
+    assert run.ended and known == run.result
 
 
 @pytest.mark.parametrize(
@@ -177,54 +180,56 @@ def test_a_grant_that_needs_no_plan_is_the_plans(desk: Desk, asked: Any, reply: 
     ],
     ids=str,
 )
-def test_what_leaves_something_to_do_is_the_plans(desk: Desk, reply: Any, asked: Any) -> None:
-    ask = desk.ask(**asked)
+def test_granted_returns_none_when_the_plan_has_more_to_do(
+    client: Client, reply: Any, asked: Any
+) -> None:
+    ask = client.ask(**asked)
     assert plans.granted(Answer(reply, 100.5, 100.6), ask, 100.0, "t0") is None
 
 
 @pytest.mark.parametrize("reply", [["ok"], ["lost"]])
-def test_a_release_that_needs_no_plan_is_the_plans(reply: Any) -> None:
+def test_given_back_equals_the_result_of_the_plan(reply: Any) -> None:
     known = plans.given_back(Answer(reply, 105.0, 105.0))
     assert (known or False) is release(grant()).answer(*reply, sent=105).result
 
 
 def grant(**changes: Any) -> Grant:
-    """A grant of 10 s that began at 100."""
-    given = Desk().acquire().answer("ok", FENCE, "10000", sent=100).result
+    """Return a grant of 10 s that began at 100."""
+    given = Client().acquire().answer("ok", FENCE, "10000", sent=100).result
     return given._replace(**changes)
 
 
-def believes_until(time: float, given: Any) -> bool:
-    """Until then, or a little less: the server counts whole milliseconds."""
+def expires_locally_at(time: float, given: Any) -> bool:
+    """Return True if the grant expires at `time`, or up to 1.5 ms earlier."""
     return bool(time - 0.0015 <= given.until <= time)
 
 
 # Granted at once
 
 
-def test_a_grant_is_believed_from_before_the_send(desk: Desk) -> None:
-    hand = desk.acquire(99.0)
-    assert ("acquire", "t1", "10000", 1, 3, "p", "wait") == tuple(
-        hand.said[n] for n in ("verb", "token", "lease", "permits", "limit", "kind", "how")
+def test_local_expiry_of_a_grant_counts_from_the_send(client: Client) -> None:
+    run = client.acquire(99.0)
+    assert ("acquire", "t1", "10000", 1, 3, "p", "wait") == run.pick(
+        "verb", "token", "lease", "permits", "limit", "kind", "how"
     )
-    assert KEYS.declared == hand.step.keys
-    given = hand.answer("ok", FENCE, "10000", sent=100, after=4).result
+    assert KEYS.declared == run.step.keys
+    given = run.answer("ok", FENCE, "10000", sent=100, after=4).result
 
     assert ("t1", int(FENCE), False) == (given.token, given.fence, given.unanswered)
-    assert believes_until(110, given)
-    # It is the whole lease that was asked for: no renewal has to follow.
+    assert expires_locally_at(110, given)
+    # The whole requested lease was granted, so no renewal has to follow.
     assert given.until == given.ends
-    assert [] == desk.left
+    assert [] == client.deferred
 
 
-def test_belief_ends_no_later_than_a_lease_counted_in_whole_milliseconds(desk: Desk) -> None:
-    # The server reads S1 + 0.9 ms, and takes it for S1: its lease ends 0.9 ms sooner than asked.
-    given = desk.acquire(lease=1.0).answer("ok", FENCE, "1000", sent=100, after=0.0001).result
+def test_local_expiry_allows_for_a_server_clock_in_whole_ms(client: Client) -> None:
+    # The server rounds S1 + 0.9 ms down to S1, so its lease ends 0.9 ms early.
+    given = client.acquire(lease=1.0).answer("ok", FENCE, "1000", sent=100, after=0.0001).result
 
     assert given.until <= 100 + 1.0 - 0.0009
 
 
-def test_a_lease_is_asked_for_in_whole_milliseconds() -> None:
+def test_milliseconds_rounds_up_to_whole_ms() -> None:
     seconds = (10, 0.5, 0.0001, 0.0011, math.inf)
 
     assert ["10000", "500", "1", "2", "inf"] == list(map(plans.milliseconds, seconds))
@@ -233,85 +238,84 @@ def test_a_lease_is_asked_for_in_whole_milliseconds() -> None:
 # Lost replies
 
 
-def test_a_lost_reply_is_asked_for_again_with_the_same_token(desk: Desk) -> None:
-    """Rule 9."""
-    hand = desk.acquire()
-    first = hand.step
-    hand.fail("unanswered", 101)
-    assert first.argv == hand.step.argv
-    given = hand.answer("ok", FENCE, "8500", sent=101.5).result
+def test_acquire_is_repeated_with_the_same_token_when_its_reply_is_lost(client: Client) -> None:
+    run = client.acquire()
+    first = run.step
+    run.fail("unanswered", 101)
+    assert first.argv == run.step.argv
+    given = run.answer("ok", FENCE, "8500", sent=101.5).result
 
-    # The server said how much is left, and that counts from the send that was answered.
+    # The remaining time in the reply counts from the request that was answered.
     assert ("t1", True) == (given.token, given.unanswered)
-    assert believes_until(110, given)
+    assert expires_locally_at(110, given)
 
 
-def test_asking_again_takes_longer_each_time_and_ends_with_the_budget(desk: Desk) -> None:
-    hand, now, seen = desk.acquire(budget=3.0, attempt=1.0), 100.0, []
+def test_retries_back_off_and_end_with_the_budget(client: Client) -> None:
+    run, now, seen = client.acquire(budget=3.0, attempt=1.0), 100.0, []
     with pytest.raises(Failure) as caught:
         while True:
-            if isinstance(hand.step, Sleep):
-                seen.append(hand.step.seconds)
-                now += hand.step.seconds
-                hand.slept(now)
+            if isinstance(run.step, Sleep):
+                seen.append(run.step.seconds)
+                now += run.step.seconds
+                run.slept(now)
             else:
-                assert hand.step.timeout <= max(103 - now, plans.SHORTEST_WAIT) + 1e-6
-                now += 0.5 if now < 102 else hand.step.timeout
-                hand.fail("unanswered", now)
+                assert run.step.timeout <= max(103 - now, plans.SHORTEST_WAIT) + 1e-6
+                now += 0.5 if now < 102 else run.step.timeout
+                run.fail("unanswered", now)
 
     assert "unanswered" == caught.value.why
     assert now <= 103 + plans.SHORTEST_WAIT
     assert [0.05, 0.1, 0.2] == seen[:3]
-    # It may hold by now, and nobody would know.
-    assert [("t1", "undo", 1)] == desk.undone_later()
+    # The acquire may have been granted.
+    assert [("t1", "undo", 1)] == client.deferred_undos()
 
 
-def test_a_fresh_ask_tries_an_unreachable_server_twice_and_at_once(desk: Desk) -> None:
-    hand = desk.acquire()
-    hand.fail("unreachable", 100)
-    assert "acquire" == hand.said["verb"]
+def test_first_request_tries_an_unreachable_server_twice_without_delay(client: Client) -> None:
+    run = client.acquire()
+    run.fail("unreachable", 100)
+    assert "acquire" == run.args["verb"]
     with pytest.raises(Failure) as caught:
-        hand.fail("unreachable", 100)
+        run.fail("unreachable", 100)
 
     assert "unreachable" == caught.value.why
     # Nothing was sent, so there is nothing to undo.
-    assert [] == desk.left
+    assert [] == client.deferred
 
 
 @pytest.mark.parametrize("last", ["unreachable", "final"])
-def test_a_request_that_may_have_run_is_said_to_be_so_whatever_came_of_the_next_tries(
-    desk: Desk, last: str
+def test_failure_stays_unanswered_when_later_tries_fail_otherwise(
+    client: Client, last: str
 ) -> None:
-    hand = desk.acquire().fail("unanswered", 100)
+    run = client.acquire().fail("unanswered", 100)
     with pytest.raises(Failure) as caught:
         while True:
-            hand.fail(last, 100.1)
+            run.fail(last, 100.1)
 
     assert "unanswered" == caught.value.why
-    assert [("t1", "undo", 1)] == desk.undone_later()
+    assert [("t1", "undo", 1)] == client.deferred_undos()
 
 
-@pytest.mark.parametrize(("since", "said"), [(102.5, "busy"), (101.5, "unanswered")])
-def test_a_last_try_without_its_whole_time_hides_no_reason(
-    desk: Desk, since: float, said: str
+@pytest.mark.parametrize(("since", "cause"), [(102.5, "busy"), (101.5, "unanswered")])
+def test_cause_of_a_failure_is_not_from_a_shortened_last_try(
+    client: Client, since: float, cause: str
 ) -> None:
-    """Three seconds in all, and one for each try: what the last of those came to is said."""
-    hand = desk.acquire().fail("busy", since)
-    while hand.step.timeout == 1:
-        hand.fail("unanswered", since := since + 1)
-        if isinstance(hand.step, Sleep):
-            hand.slept(since)
+    """The budget is 3 s, and each try has 1 s. Only a try with its full time sets the cause."""
+    run = client.acquire().fail("busy", since)
+    while run.step.timeout == 1:
+        run.fail("unanswered", since := since + 1)
+        if isinstance(run.step, Sleep):
+            run.slept(since)
     with pytest.raises(Failure) as caught:
-        hand.fail("unanswered", 103)
-    assert (said, "unanswered") == (str(caught.value.cause), caught.value.why)
-    assert "undo" == named(desk.left[-1])["how"]
+        run.fail("unanswered", 103)
+    assert (cause, "unanswered") == (str(caught.value.cause), caught.value.why)
+    assert "undo" == arguments_of(client.deferred[-1])["how"]
 
 
-# Refused
+# Rejected
 
 
 @pytest.mark.parametrize(
-    ("reply", "refusal"),
+    ("reply", "rejection"),
     [
         (("no", "full", 4), Rejection("full", waiting=4)),
         (("no", "full", 0, "1500"), Rejection("full", waiting=0, mean_hold=1.5)),
@@ -323,219 +327,218 @@ def test_a_last_try_without_its_whole_time_hides_no_reason(
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
-def test_contention_is_an_answer(desk: Desk, reply: tuple[Any, ...], refusal: Rejection) -> None:
-    hand = desk.acquire(wait=False)
-    assert "try" == hand.said["how"]
+def test_rejecting_reply_becomes_a_rejection(
+    client: Client, reply: tuple[Any, ...], rejection: Rejection
+) -> None:
+    run = client.acquire(wait=False)
+    assert "try" == run.args["how"]
 
-    assert refusal == hand.answer(*reply, sent=100).result
-    assert [] == desk.left
-
-
-def test_what_one_script_could_not_tidy_is_asked_for_again_at_once(desk: Desk) -> None:
-    hand = desk.acquire(wait=False, budget=3.0).answer("more", sent=100).answer("more", sent=100.1)
-    assert ("acquire", "t1", "try") == tuple(hand.said[n] for n in ("verb", "token", "how"))
-
-    assert hand.answer("ok", FENCE, "10000", sent=100.2).result
+    assert rejection == run.answer(*reply, sent=100).result
+    assert [] == client.deferred
 
 
-def test_asking_for_more_tidying_ends_with_the_budget(desk: Desk) -> None:
-    hand = desk.acquire(wait=False, budget=3.0).answer("more", sent=103)
+def test_acquire_is_repeated_at_once_after_the_reply_more(client: Client) -> None:
+    run = client.acquire(wait=False, budget=3.0).answer("more", sent=100).answer("more", sent=100.1)
+    assert ("acquire", "t1", "try") == run.pick("verb", "token", "how")
 
-    assert Rejection("full") == hand.result
-    assert [] == desk.left
-
-
-def test_a_refusal_after_a_lost_reply_buries(desk: Desk) -> None:
-    """Rule 6: the first copy may still be on its way."""
-    hand = desk.acquire(wait=False).fail("unanswered", 101).answer("no", "full", 0, sent=101)
-    assert ("release", "t1", "undo", 1) == tuple(
-        hand.said[n] for n in ("verb", "token", "how", "tombstone")
-    )
-
-    assert "full" == hand.answer("gone", sent=101).result.reason
+    assert run.answer("ok", FENCE, "10000", sent=100.2).result
 
 
-def test_a_place_lost_after_a_lost_reply_is_buried_first(desk: Desk) -> None:
-    hand = desk.acquire().fail("unanswered", 101).answer("gone", sent=101)
-    assert ("t1", "undo", 1) == tuple(hand.said[n] for n in ("token", "how", "tombstone"))
-    hand.answer("gone", sent=101)
+def test_acquire_is_rejected_when_more_is_the_reply_until_the_budget_ends(client: Client) -> None:
+    run = client.acquire(wait=False, budget=3.0).answer("more", sent=103)
 
-    assert ("acquire", "t2") == (hand.said["verb"], hand.said["token"])
+    assert Rejection("full") == run.result
+    assert [] == client.deferred
+
+
+def test_rejection_after_a_lost_reply_writes_a_tombstone(client: Client) -> None:
+    # A copy of the unanswered request may arrive later.
+    run = client.acquire(wait=False).fail("unanswered", 101).answer("no", "full", 0, sent=101)
+    assert ("release", "t1", "undo", 1) == run.pick("verb", "token", "how", "tombstone")
+
+    assert "full" == run.answer("gone", sent=101).result.reason
+
+
+def test_lost_place_after_a_lost_reply_writes_a_tombstone_before_a_new_token(
+    client: Client,
+) -> None:
+    run = client.acquire().fail("unanswered", 101).answer("gone", sent=101)
+    assert ("t1", "undo", 1) == run.pick("token", "how", "tombstone")
+    run.answer("gone", sent=101)
+
+    assert ("acquire", "t2") == (run.args["verb"], run.args["token"])
 
 
 # Waiting
 
 
-def test_a_waiter_blocks_as_long_as_told_and_no_longer_than_it_wants(desk: Desk) -> None:
-    assert Wait(KEYS, "t1", 1.0) == desk.waiting(told=1000).step
-    assert 0.25 == pytest.approx(desk.waiting(told=1000, give_up_at=100.25).step.seconds)
-    # Rule 24: 0 would block for ever.
-    assert plans.SHORTEST_WAIT == desk.waiting(told=1, give_up_at=100.25).step.seconds
+def test_waiter_blocks_as_long_as_the_reply_and_its_own_deadline_allow(client: Client) -> None:
+    assert Wait(KEYS, "t1", 1.0) == client.waiting(told=1000).step
+    assert 0.25 == pytest.approx(client.waiting(told=1000, give_up_at=100.25).step.seconds)
+    # BLPOP with 0 would block forever.
+    assert plans.SHORTEST_WAIT == client.waiting(told=1, give_up_at=100.25).step.seconds
 
 
-def test_a_waiter_whose_words_were_found_before_asks_again_for_its_place(desk: Desk) -> None:
-    hand = Hand(plans.acquire(plans.worded(desk.ask()), 100.0))
-    assert "wait" == hand.said["how"]
-    hand.answer("wait", str(S1), 1000, 0, sent=100).element(None, 101)
-    assert "again" == hand.said["how"]
+def test_worded_request_asks_again_as_a_waiter(client: Client) -> None:
+    run = PlanRun(plans.acquire(plans.worded(client.ask()), 100.0))
+    assert "wait" == run.args["how"]
+    run.answer("wait", str(S1), 1000, 0, sent=100).message(None, 101)
+    assert "again" == run.args["how"]
 
 
-def test_a_hand_over_is_believed_from_its_server_time(desk: Desk) -> None:
-    """Rule 1: t1 + (grant - S1) + lease, where t1 and S1 are of the last "wait" answer."""
-    hand = desk.waiting(sent=100, lease=4.0)
-    given = hand.element(f"{FENCE} {S1 + 600} 4000", at=100.9).result
+def test_local_expiry_of_a_handoff_counts_from_its_server_time(client: Client) -> None:
+    """Expiry: t1 + (grant - S1) + lease. The last "wait" reply has S1, and was asked for at t1."""
+    run = client.waiting(sent=100, lease=4.0)
+    given = run.message(f"{FENCE} {S1 + 600} 4000", at=100.9).result
 
-    # Granted at 100.6 and heard of at 100.9.
+    # The grant was at 100.6; its message arrived at 100.9.
     assert (int(FENCE), "t1") == (given.fence, given.token)
-    assert believes_until(104.6, given)
+    assert expires_locally_at(104.6, given)
     assert pytest.approx(100.6, abs=0.0015) == given.began
 
 
-def test_how_long_it_waited_is_said_of_a_grant_after_a_wait_and_of_no_other(desk: Desk) -> None:
-    assert 0.0 == desk.acquire(100).answer("ok", FENCE, "10000", sent=107).result.waited
-    handed = desk.waiting(sent=100).element(f"{FENCE} {S1 + 2500} 4000", at=103).result
+def test_grant_contains_the_waited_seconds_only_after_a_wait(client: Client) -> None:
+    assert 0.0 == client.acquire(100).answer("ok", FENCE, "10000", sent=107).result.waited
+    handed = client.waiting(sent=100).message(f"{FENCE} {S1 + 2500} 4000", at=103).result
     assert 2.5 == pytest.approx(handed.waited)
-    asked = desk.waiting(sent=100).element(None, 101).answer("ok", FENCE, "10000", sent=104)
+    asked = client.waiting(sent=100).message(None, 101).answer("ok", FENCE, "10000", sent=104)
     assert 4.0 == pytest.approx(asked.result.waited)
 
 
-def test_those_who_keep_count_are_told_of_a_wait_and_of_its_end(desk: Desk) -> None:
-    told: list[tuple[str, bool]] = []
-    hand = desk.waiting(waits=lambda *said: told.append(said))
-    assert [("t1", True)] == told
-    hand.element(None, 101).answer("wait", str(S1), 1000, 0, sent=101)
-    assert [("t1", True)] == told
-    hand.element(None, 102).answer("ok", FENCE, "10000", sent=102)
-    assert [("t1", True), ("t1", False)] == told
+def test_waits_is_called_at_the_start_and_the_end_of_a_wait(client: Client) -> None:
+    calls: list[tuple[str, bool]] = []
+    run = client.waiting(waits=lambda *args: calls.append(args))
+    assert [("t1", True)] == calls
+    run.message(None, 101).answer("wait", str(S1), 1000, 0, sent=101)
+    assert [("t1", True)] == calls
+    run.message(None, 102).answer("ok", FENCE, "10000", sent=102)
+    assert [("t1", True), ("t1", False)] == calls
 
 
-def test_the_last_wait_answer_is_what_maps_server_time(desk: Desk) -> None:
-    hand = desk.waiting(sent=100, lease=4.0).element(None, 101)
-    hand.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)
-    given = hand.element(f"{FENCE} {S1 + 1500} 4000", at=101.8).result
+def test_server_time_is_mapped_by_the_last_wait_reply(client: Client) -> None:
+    run = client.waiting(sent=100, lease=4.0).message(None, 101)
+    run.answer("wait", str(S1 + 1200), 1000, 0, sent=101, after=0.3)
+    given = run.message(f"{FENCE} {S1 + 1500} 4000", at=101.8).result
 
-    assert believes_until(105.3, given)
-
-
-def test_a_hand_over_is_believed_from_its_arrival_at_the_latest(desk: Desk) -> None:
-    """The server's clock may have gone forward in between."""
-    given = desk.waiting(sent=100, lease=4.0).element(f"{FENCE} {S1 + 60_000} 4000", 100.5).result
-
-    assert believes_until(104.5, given)
+    assert expires_locally_at(105.3, given)
 
 
-def test_a_late_pop_is_not_believed(desk: Desk) -> None:
-    """Rule 1: the waiter stalled, and its lease was over when it woke."""
-    hand = desk.waiting(sent=100, lease=4.0).element(f"{FENCE} {S1 + 600} 4000", at=104.7)
+def test_local_expiry_of_a_handoff_counts_at_latest_from_its_arrival(client: Client) -> None:
+    # The server's clock jumped forward after the "wait" reply.
+    given = client.waiting(sent=100, lease=4.0).message(f"{FENCE} {S1 + 60_000} 4000", 100.5).result
 
-    assert ("acquire", "t1", "again") == tuple(hand.said[n] for n in ("verb", "token", "how"))
-
-
-def test_a_message_is_believed_until_the_claim_deadline(desk: Desk) -> None:
-    """Rule 3: nothing was popped, so the server takes back what is not confirmed."""
-    hand = desk.waiting(lease=60.0, channel="c")
-    given = hand.element(f"{FENCE} {S1 + 100} {FIRST * 1000:.0f}", at=100.5).result
-
-    assert believes_until(100.1 + CLAIM, given)
-    short = desk.waiting(lease=0.5, channel="c").element(f"{FENCE} {S1 + 100} 500", at=100.2)
-    assert believes_until(100.6, short.result)
+    assert expires_locally_at(104.5, given)
 
 
-def test_a_late_message_is_not_believed(desk: Desk) -> None:
-    """Rule 2."""
-    hand = desk.waiting(lease=60.0, channel="c")
-    hand.element(f"{FENCE} {S1} {FIRST * 1000:.0f}", at=100 + CLAIM)
+def test_waiter_asks_again_when_it_pops_an_expired_handoff(client: Client) -> None:
+    run = client.waiting(sent=100, lease=4.0).message(f"{FENCE} {S1 + 600} 4000", at=104.7)
 
-    assert "again" == hand.said["how"]
+    assert ("acquire", "t1", "again") == run.pick("verb", "token", "how")
 
 
-def test_a_pop_that_failed_is_asked_about(desk: Desk) -> None:
-    """The element may have been popped and lost on its way: the lease is there all the same."""
-    hand = desk.waiting().fail("unanswered", 100.2)
-    hand.slept(100.25)
-    assert ("t1", "again") == (hand.said["token"], hand.said["how"])
-    given = hand.answer("ok", FENCE, "9000", sent=100.3).result
+def test_local_expiry_of_a_published_handoff_is_the_claim_deadline(client: Client) -> None:
+    # A published message is not popped, so the server removes the lease unless it is confirmed.
+    run = client.waiting(lease=60.0, channel="c")
+    given = run.message(f"{FENCE} {S1 + 100} {FIRST * 1000:.0f}", at=100.5).result
 
-    assert believes_until(109.3, given)
+    assert expires_locally_at(100.1 + CLAIM, given)
+    short = client.waiting(lease=0.5, channel="c").message(f"{FENCE} {S1 + 100} 500", at=100.2)
+    assert expires_locally_at(100.6, short.result)
 
 
-def test_a_waiter_rides_out_an_outage_with_its_token(desk: Desk) -> None:
-    hand, now = desk.waiting().element(None, 101), 101.0
+def test_waiter_asks_again_when_a_message_arrives_after_the_claim_deadline(client: Client) -> None:
+    run = client.waiting(lease=60.0, channel="c")
+    run.message(f"{FENCE} {S1} {FIRST * 1000:.0f}", at=100 + CLAIM)
+
+    assert "again" == run.args["how"]
+
+
+def test_waiter_asks_again_when_the_pop_failed(client: Client) -> None:
+    # The message may have been popped and lost on its way. Then the lease exists.
+    run = client.waiting().fail("unanswered", 100.2)
+    run.slept(100.25)
+    assert ("t1", "again") == (run.args["token"], run.args["how"])
+    given = run.answer("ok", FENCE, "9000", sent=100.3).result
+
+    assert expires_locally_at(109.3, given)
+
+
+def test_waiter_keeps_its_token_during_an_outage(client: Client) -> None:
+    run, now = client.waiting().message(None, 101), 101.0
     while now < 101 + 30 - 2:
         now += 0.1
-        if isinstance(hand.step, Sleep):
-            assert hand.step.seconds <= 1
-            now += hand.step.seconds
-            hand.slept(now)
+        if isinstance(run.step, Sleep):
+            assert run.step.seconds <= 1
+            now += run.step.seconds
+            run.slept(now)
         else:
-            assert ("t1", "again") == (hand.said["token"], hand.said["how"])
-            hand.fail("unreachable", now)
-    if isinstance(hand.step, Sleep):
-        hand.slept(now)
-    given = hand.answer("ok", FENCE, "10000", sent=now).result
+            assert ("t1", "again") == (run.args["token"], run.args["how"])
+            run.fail("unreachable", now)
+    if isinstance(run.step, Sleep):
+        run.slept(now)
+    given = run.answer("ok", FENCE, "10000", sent=now).result
 
     assert "t1" == given.token
-    assert [] == desk.left
+    assert [] == client.deferred
 
 
-def test_an_outage_that_lasts_is_a_failure_and_is_undone_later(desk: Desk) -> None:
-    hand, now = desk.waiting().element(None, 101), 101.0
+def test_wait_fails_in_a_long_outage_and_its_undo_is_deferred(client: Client) -> None:
+    run, now = client.waiting().message(None, 101), 101.0
     with pytest.raises(Failure):
         while True:
             now += 0.1
-            if isinstance(hand.step, Sleep):
-                now += hand.step.seconds
-                hand.slept(now)
+            if isinstance(run.step, Sleep):
+                now += run.step.seconds
+                run.slept(now)
             else:
-                hand.fail("unreachable", now)
+                run.fail("unreachable", now)
 
     assert 101 + 30 - 2 < now <= 101 + 30 + 1
-    assert [("t1", "undo", 1)] == desk.undone_later()
+    assert [("t1", "undo", 1)] == client.deferred_undos()
 
 
 # Giving up
 
 
-def test_permits_that_came_at_the_last_moment_are_kept(desk: Desk) -> None:
-    hand = desk.waiting(give_up_at=101).element(None, 101)
-    given = hand.answer("ok", FENCE, "4000", sent=101).result
+def test_giveup_keeps_permits_that_were_granted_meanwhile(client: Client) -> None:
+    run = client.waiting(give_up_at=101).message(None, 101)
+    given = run.answer("ok", FENCE, "4000", sent=101).result
 
     assert ("t1", int(FENCE)) == (given.token, given.fence)
-    assert believes_until(105, given)
+    assert expires_locally_at(105, given)
 
 
-def test_giving_up_after_a_lost_reply_buries(desk: Desk) -> None:
-    """Rule 6."""
-    hand = desk.acquire(give_up_at=101, attempt=5.0).fail("unanswered", 100.5)
-    hand.answer("wait", str(S1), 1000, 0, sent=100.5).element(None, 101)
-    assert ("giveup", 1) == (hand.said["how"], hand.said["tombstone"])
-    assert plans.UNDO_BUDGET == hand.step.timeout  # its time to wait is over already
-    hand.answer("gone", sent=101)
-    if not hand.ended:
-        # It may tombstone once more: that does no harm.
-        assert ("undo", 1) == (hand.said["how"], hand.said["tombstone"])
-        hand.answer("gone", sent=101)
+def test_giveup_after_a_lost_reply_writes_a_tombstone(client: Client) -> None:
+    run = client.acquire(give_up_at=101, attempt=5.0).fail("unanswered", 100.5)
+    run.answer("wait", str(S1), 1000, 0, sent=100.5).message(None, 101)
+    assert ("giveup", 1) == (run.args["how"], run.args["tombstone"])
+    assert plans.UNDO_BUDGET == run.step.timeout  # the time to wait has passed
+    run.answer("gone", sent=101)
+    if not run.ended:
+        # A second tombstone does no harm.
+        assert ("undo", 1) == (run.args["how"], run.args["tombstone"])
+        run.answer("gone", sent=101)
 
-    assert Rejection("timeout") == hand.result
-
-
-def test_giving_up_is_asked_again_when_its_reply_is_lost(desk: Desk) -> None:
-    hand = desk.waiting(give_up_at=101).element(None, 101).fail("unanswered", 101.5)
-    assert "giveup" == hand.said["how"]
-    given = hand.answer("ok", FENCE, "3000", sent=101.5).result
-
-    assert believes_until(104.5, given)
+    assert Rejection("timeout") == run.result
 
 
-def test_giving_up_that_gets_no_answer_is_undone_later(desk: Desk) -> None:
-    hand, now = desk.waiting(give_up_at=101).element(None, 101), 101.0
+def test_giveup_is_repeated_when_its_reply_is_lost(client: Client) -> None:
+    run = client.waiting(give_up_at=101).message(None, 101).fail("unanswered", 101.5)
+    assert "giveup" == run.args["how"]
+    given = run.answer("ok", FENCE, "3000", sent=101.5).result
+
+    assert expires_locally_at(104.5, given)
+
+
+def test_unanswered_giveup_fails_and_its_undo_is_deferred(client: Client) -> None:
+    run, now = client.waiting(give_up_at=101).message(None, 101), 101.0
     with pytest.raises(Failure):
         while True:
             now += 0.2
-            hand.slept(now) if isinstance(hand.step, Sleep) else hand.fail("unanswered", now)
+            run.slept(now) if isinstance(run.step, Sleep) else run.fail("unanswered", now)
 
     assert now <= 101 + 2 * plans.UNDO_BUDGET + 0.5
-    assert [("t1", "undo", 1)] == desk.undone_later()
+    assert [("t1", "undo", 1)] == client.deferred_undos()
 
 
 # Cancelled
@@ -545,167 +548,163 @@ INTERRUPTIONS = [asyncio.CancelledError, KeyboardInterrupt, SystemExit]
 
 @pytest.mark.parametrize("error", INTERRUPTIONS)
 @pytest.mark.parametrize("waits", [False, True], ids=["asking", "waiting"])
-def test_a_cancelled_acquisition_is_undone_and_buried(
-    desk: Desk, error: type[BaseException], waits: bool
+def test_interrupted_acquire_is_undone_with_a_tombstone(
+    client: Client, error: type[BaseException], waits: bool
 ) -> None:
-    """Rule 6: its acquire may land after the undo."""
-    hand = desk.waiting() if waits else desk.acquire()
-    hand.throw(error("stop"))
-    assert ("release", "t1", "undo", 1) == tuple(
-        hand.said[n] for n in ("verb", "token", "how", "tombstone")
-    )
-    assert hand.step.timeout <= plans.UNDO_BUDGET
+    # The acquire may arrive after the undo.
+    run = client.waiting() if waits else client.acquire()
+    run.throw(error("stop"))
+    assert ("release", "t1", "undo", 1) == run.pick("verb", "token", "how", "tombstone")
+    assert run.step.timeout <= plans.UNDO_BUDGET
     with pytest.raises(error, match="stop"):
-        hand.answer("ok", sent=101)
+        run.answer("ok", sent=101)
 
-    assert [] == desk.left
+    assert [] == client.deferred
 
 
-def test_a_cancellation_goes_on_when_the_undo_cannot_be_done(desk: Desk) -> None:
-    hand = desk.acquire().throw(asyncio.CancelledError())
+def test_cancellation_is_raised_when_the_undo_fails(client: Client) -> None:
+    run = client.acquire().throw(asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
-        hand.fail("unreachable", 101)
+        run.fail("unreachable", 101)
 
-    assert [("t1", "undo", 1)] == desk.undone_later()
-    assert KEYS.declared == desk.left[0].keys
+    assert [("t1", "undo", 1)] == client.deferred_undos()
+    assert KEYS.declared == client.deferred[0].keys
 
 
-def test_an_undo_that_is_interrupted_is_left_for_later(desk: Desk) -> None:
-    hand = desk.acquire().throw(asyncio.CancelledError())
+def test_interrupted_undo_is_deferred(client: Client) -> None:
+    run = client.acquire().throw(asyncio.CancelledError())
     with pytest.raises(KeyboardInterrupt):
-        hand.throw(KeyboardInterrupt())
+        run.throw(KeyboardInterrupt())
 
-    assert [("t1", "undo", 1)] == desk.undone_later()
+    assert [("t1", "undo", 1)] == client.deferred_undos()
 
 
-def test_a_plan_that_nobody_carries_on_leaves_its_undo_for_later(desk: Desk) -> None:
-    """A loop that is closed closes its coroutines, and with them the plans that they drive."""
-    desk.waiting().plan.close()
+def test_closed_plan_defers_its_undo(client: Client) -> None:
+    # When an event loop is closed, its coroutines and their plans are closed.
+    client.waiting().plan.close()
 
-    assert [("t1", "undo", 1)] == desk.undone_later()
+    assert [("t1", "undo", 1)] == client.deferred_undos()
 
 
 # Permanent leases
 
 
-@pytest.mark.parametrize("handed", [False, True], ids=["at once", "handed over"])
-def test_a_permanent_lease_is_confirmed_before_it_is_believed(desk: Desk, handed: bool) -> None:
-    """Rule 14."""
+@pytest.mark.parametrize("handed_off", [False, True], ids=["at once", "handed off"])
+def test_permanent_lease_is_renewed_before_acquire_returns(
+    client: Client, handed_off: bool
+) -> None:
     first = f"{FIRST * 1000:.0f}"
-    if handed:
-        hand = desk.waiting(lease=math.inf).element(f"{FENCE} {S1} {first}", 100.1)
+    if handed_off:
+        run = client.waiting(lease=math.inf).message(f"{FENCE} {S1} {first}", 100.1)
     else:
-        hand = desk.acquire(lease=math.inf)
-        assert "inf" == hand.said["lease"]
-        hand.answer("ok", FENCE, first, sent=100)
-    assert ("renew", "t1", int(FENCE), "set", "inf") == tuple(
-        hand.said[n] for n in ("verb", "token", "fence", "how", "ms")
+        run = client.acquire(lease=math.inf)
+        assert "inf" == run.args["lease"]
+        run.answer("ok", FENCE, first, sent=100)
+    assert ("renew", "t1", int(FENCE), "set", "inf") == run.pick(
+        "verb", "token", "fence", "how", "ms"
     )
-    given = hand.answer("ok", "inf", sent=101).result
+    given = run.answer("ok", "inf", sent=101).result
 
     assert (math.inf, math.inf, "") == (given.until, given.ends, given.refused)
 
 
-def test_a_permanent_lease_that_was_lost_is_asked_for_anew(desk: Desk) -> None:
-    hand = desk.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
-    hand.answer("lost", sent=101)
+def test_acquire_starts_over_when_a_permanent_lease_was_lost(client: Client) -> None:
+    run = client.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
+    run.answer("lost", sent=101)
 
-    assert ("acquire", "t2") == (hand.said["verb"], hand.said["token"])
-
-
-def test_the_confirmation_of_a_permanent_lease_is_asked_for_again_while_the_first_lasts(
-    desk: Desk,
-) -> None:
-    hand = desk.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
-    hand.fail("unanswered", 101.0)
-    assert math.inf == hand.answer("ok", "inf", sent=101).result.until
+    assert ("acquire", "t2") == (run.args["verb"], run.args["token"])
 
 
-def test_a_permanent_lease_that_cannot_be_confirmed_is_undone_later(desk: Desk) -> None:
-    hand = desk.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
+def test_renewal_to_a_permanent_lease_is_repeated_when_its_reply_is_lost(client: Client) -> None:
+    run = client.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
+    run.fail("unanswered", 101.0)
+    assert math.inf == run.answer("ok", "inf", sent=101).result.until
+
+
+def test_undo_is_deferred_when_the_renewal_to_a_permanent_lease_fails(client: Client) -> None:
+    run = client.acquire(lease=math.inf).answer("ok", FENCE, "5000", sent=100)
     with pytest.raises(Failure):
-        hand.fail("unreachable", 100.1).fail("unreachable", 100.1)
+        run.fail("unreachable", 100.1).fail("unreachable", 100.1)
 
-    # It was granted: others need not wait until the first lease runs out.
-    assert [("t1", "undo", 1)] == desk.undone_later()
+    # The limited lease was granted. With an undo, other callers don't wait until it expires.
+    assert [("t1", "undo", 1)] == client.deferred_undos()
 
 
 # Release and renewal
 
 
 @pytest.mark.parametrize(("word", "expected"), [("ok", True), ("lost", False)])
-def test_a_share_names_token_and_fence(word: str, expected: bool) -> None:
-    hand = Hand(plans.share(KEYS, grant(), 1.0, 105.0))
+def test_share_sends_token_and_fence(word: str, expected: bool) -> None:
+    run = PlanRun(plans.share(KEYS, grant(), 1.0, 105.0))
     asked = {"verb": "release", "token": "t1", "fence": int(FENCE), "how": "share", "tombstone": 0}
-    assert asked.items() <= hand.said.items()
+    assert asked.items() <= run.args.items()
 
-    assert expected is hand.answer(word, sent=105).result
-
-
-def renewal(lease: float = 10.0) -> Hand:
-    return Hand(plans.renew(KEYS, grant(), lease, 7, 3.0, 1.0, 105.0))
+    assert expected is run.answer(word, sent=105).result
 
 
-def release(given: Grant, hold: float = 0, start: float = 105.0) -> Hand:
-    return Hand(plans.release(KEYS, given, hold, 3.0, 1.0, start))
+def renewal(lease: float = 10.0) -> PlanRun:
+    return PlanRun(plans.renew(KEYS, grant(), lease, 7, 3.0, 1.0, 105.0))
 
 
-def test_a_release_keeps_the_permits_for_min_hold() -> None:
-    assert 30_000 == release(grant(), hold=30).said["hold"]
+def release(given: Grant, hold: float = 0, start: float = 105.0) -> PlanRun:
+    return PlanRun(plans.release(KEYS, given, hold, 3.0, 1.0, start))
 
 
-def test_a_release_after_an_unanswered_acquire_buries() -> None:
-    """Rule 6."""
-    assert 1 == release(grant(unanswered=True)).said["tombstone"]
+def test_release_sends_min_hold_in_ms() -> None:
+    assert 30_000 == release(grant(), hold=30).args["hold"]
 
 
-def test_a_lost_lease_with_an_unanswered_acquire_is_undone_and_buried() -> None:
-    """A late copy of the acquire may hold under another fence."""
-    hand = release(grant(unanswered=True)).answer("lost", sent=105)
-    assert ("undo", 1) == (hand.said["how"], hand.said["tombstone"])
-
-    assert False is hand.answer("ok", sent=105).result
+def test_release_after_an_unanswered_acquire_writes_a_tombstone() -> None:
+    assert 1 == release(grant(unanswered=True)).args["tombstone"]
 
 
-def test_a_release_whose_reply_was_lost_is_asked_again() -> None:
-    hand = release(grant())
-    first = hand.step.argv
-    hand.fail("unanswered", 106)
-    assert first == hand.step.argv
+def test_release_of_a_lost_lease_undoes_its_unanswered_acquire() -> None:
+    # A late copy of the acquire may have been granted with another fence.
+    run = release(grant(unanswered=True)).answer("lost", sent=105)
+    assert ("undo", 1) == (run.args["how"], run.args["tombstone"])
 
-    # The first copy had worked: "lost" is what the second one finds.
-    assert True is hand.answer("lost", sent=106).result
+    assert False is run.answer("ok", sent=105).result
 
 
-def test_a_release_asked_again_after_the_lease_ended_proves_nothing() -> None:
-    hand = release(grant(until=104.0)).fail("unanswered", 106)
+def test_release_is_repeated_when_its_reply_is_lost() -> None:
+    run = release(grant())
+    first = run.step.argv
+    run.fail("unanswered", 106)
+    assert first == run.step.argv
 
-    assert False is hand.answer("lost", sent=106).result
+    # The first request released the lease, so the second one finds it lost.
+    assert True is run.answer("lost", sent=106).result
 
 
-def test_a_renewal_is_believed_from_before_its_send() -> None:
-    hand = renewal()
+def test_repeated_release_returns_false_when_the_lease_had_expired() -> None:
+    run = release(grant(until=104.0)).fail("unanswered", 106)
+
+    assert False is run.answer("lost", sent=106).result
+
+
+def test_local_expiry_of_a_renewal_counts_from_the_send() -> None:
+    run = renewal()
     expected = {"verb": "renew", "token": "t1", "fence": int(FENCE), "how": "set", "ms": "10000"}
     expected["nth"] = 7
-    assert expected.items() <= hand.said.items()
-    until = hand.answer("ok", "10000", sent=105, after=2).result
+    assert expected.items() <= run.args.items()
+    until = run.answer("ok", "10000", sent=105, after=2).result
 
     assert 114.998 <= until <= 115
 
 
-def test_belief_in_a_renewal_under_way_ends_with_what_it_gives_at_the_least() -> None:
-    belief = LocalExpiry(130.0)
-    belief.asked(1, 10.0, 100.0)
-    assert pytest.approx(110.0 - plans.TICK, abs=1e-9) == belief.until
-    belief.asked(2, 60.0, 100.0)
-    belief.answered(2, 159.0)
-    assert 159.0 == belief.until
+def test_local_expiry_is_the_soonest_end_during_an_unanswered_renewal() -> None:
+    expiry = LocalExpiry(130.0)
+    expiry.asked(1, 10.0, 100.0)
+    assert pytest.approx(110.0 - plans.TICK, abs=1e-9) == expiry.until
+    expiry.asked(2, 60.0, 100.0)
+    expiry.answered(2, 159.0)
+    assert 159.0 == expiry.until
 
 
 @pytest.mark.parametrize(
     ("plan", "ends"),
     [
-        (lambda: plans.acquire(Desk().ask(), 100.0), 103.0),
+        (lambda: plans.acquire(Client().ask(), 100.0), 103.0),
         (lambda: plans.release(KEYS, grant(), 0, 3.0, 1.0, 100.0), 103.0),
         (lambda: plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 100.0), 103.0),
         (lambda: plans.share(KEYS, grant(), 4.0, 100.0), 108.0),
@@ -714,33 +713,31 @@ def test_belief_in_a_renewal_under_way_ends_with_what_it_gives_at_the_least() ->
     ],
     ids=["acquire", "release", "renew", "share", "confirm", "run_once"],
 )
-def test_a_busy_server_is_asked_until_the_time_is_over_and_not_beyond(
-    plan: Any, ends: float
-) -> None:
-    hand, at = Hand(plan()), 100.0
-    while not hand.ended and at < ends - 1.5:
+def test_busy_server_is_retried_only_until_the_budget_ends(plan: Any, ends: float) -> None:
+    run, at = PlanRun(plan()), 100.0
+    while not run.ended and at < ends - 1.5:
         at += 0.5
-        hand.fail("busy", at)
-        if isinstance(hand.step, Sleep):
-            at += hand.step.seconds
-            hand.slept(at)
-        assert isinstance(hand.step, Run) and at + hand.step.timeout <= ends
+        run.fail("busy", at)
+        if isinstance(run.step, Sleep):
+            at += run.step.seconds
+            run.slept(at)
+        assert isinstance(run.step, Run) and at + run.step.timeout <= ends
     with pytest.raises(Failure):
-        hand.fail("busy", ends - 0.001)
+        run.fail("busy", ends - 0.001)
 
 
-def test_whoever_gives_up_asks_twice_within_the_time_for_undoing() -> None:
-    hand = Hand(plans._give_up(Desk().ask(), "t9", 100.0, plans.SendState(), 100.0))
-    hand.fail("unanswered", 100.0 + plans.UNDO_BUDGET)
-    assert isinstance(hand.step, Run) and hand.step.timeout <= plans.UNDO_BUDGET
+def test_giveup_is_tried_twice_within_its_budget() -> None:
+    run = PlanRun(plans._give_up(Client().ask(), "t9", 100.0, plans.SendState(), 100.0))
+    run.fail("unanswered", 100.0 + plans.UNDO_BUDGET)
+    assert isinstance(run.step, Run) and run.step.timeout <= plans.UNDO_BUDGET
     with pytest.raises(Failure):
-        hand.fail("unanswered", 100.0 + 2 * plans.UNDO_BUDGET)
+        run.fail("unanswered", 100.0 + 2 * plans.UNDO_BUDGET)
 
 
 # The layer
 
 
-def test_the_protocol_imports_neither_redis_nor_django() -> None:
+def test_protocol_imports_only_pure_modules() -> None:
     allowed = {"__future__", "collections", "dataclasses", "functools", "hashlib"}
     allowed |= {"itertools", "math", "pathlib", "re", "threading", "types"}
     allowed |= {"typing", "unicodedata", "weakref"}
@@ -755,29 +752,29 @@ def test_the_protocol_imports_neither_redis_nor_django() -> None:
             assert found <= allowed, (path.name, found - allowed)
 
 
-# A reply that gets another field, from scripts of a later version
+# Replies of a later version, which have another field
 
 
 @pytest.mark.parametrize(
     ("replies", "plan"),
     [
-        ([["ok", FENCE, "10000", "1", "full", "new"]], lambda desk: desk.acquire(shadow=True)),
-        ([["no", "full", 0, "1500", "2", "new"]], lambda desk: desk.acquire(wait=False)),
-        ([["large", "2", "new"]], lambda desk: desk.acquire()),
-        ([["ok", "new"]], lambda desk: Hand(plans.release(KEYS, grant(), 0, 3.0, 1.0, 105.0))),
-        ([["ok", "9000", "new"]], lambda desk: Hand(plans.confirm(KEYS, grant(), 1.0, 105.0))),
+        ([["ok", FENCE, "10000", "1", "full", "new"]], lambda client: client.acquire(shadow=True)),
+        ([["no", "full", 0, "1500", "2", "new"]], lambda client: client.acquire(wait=False)),
+        ([["large", "2", "new"]], lambda client: client.acquire()),
+        ([["ok", "new"]], lambda client: PlanRun(plans.release(KEYS, grant(), 0, 3.0, 1.0, 105.0))),
+        ([["ok", "9000", "new"]], lambda client: PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))),
     ],
     ids=["granted", "rejected", "too large", "released", "confirmed"],
 )
 def test_reply_with_another_field_is_read_as_before(
-    desk: Desk, replies: list[list[Any]], plan: Any
+    client: Client, replies: list[list[Any]], plan: Any
 ) -> None:
     def result(replies: list[list[Any]]) -> Any:
-        hand = plan(desk)
+        run = plan(client)
         for reply in replies:
-            hand.answer(*reply, sent=105.0)
-        assert hand.result is not None
-        return hand.result
+            run.answer(*reply, sent=105.0)
+        assert run.result is not None
+        return run.result
 
     known = [reply[:-1] for reply in replies]
     given, expected = result(replies), result(known)
@@ -786,6 +783,6 @@ def test_reply_with_another_field_is_read_as_before(
     assert expected == given
 
 
-def test_wake_up_message_with_another_field_is_read_as_before(desk: Desk) -> None:
-    hand = desk.waiting(lease=10.0).element(f"{FENCE} {S1} 5000 new", 100.1)
-    assert int(FENCE) == hand.result.fence
+def test_wake_up_message_with_another_field_is_read_as_before(client: Client) -> None:
+    run = client.waiting(lease=10.0).message(f"{FENCE} {S1} 5000 new", 100.1)
+    assert int(FENCE) == run.result.fence

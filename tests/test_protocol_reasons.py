@@ -1,4 +1,4 @@
-"""The reasons of a refusal: each stands in one table, and no word is unheard of."""
+"""The reasons of rejections: one table, and a fallback for unknown words."""
 
 import ast
 from pathlib import Path
@@ -13,18 +13,18 @@ from django_redis_sync.protocol import reasons
 from django_redis_sync.protocol.plans import Rejection
 
 PACKAGE = Path(reasons.__file__).parent.parent
-#: Where a reason may be named in quotes: its table, and the scripts that answer it.
+#: The only Python file that may quote a reason.
 TABLE = PACKAGE / "protocol/reasons.py"
 
 
-def test_a_reason_that_no_table_has_is_a_refusal_all_the_same(monkeypatch) -> None:
+def test_reason_without_a_row_is_raised_as_not_acquired(monkeypatch) -> None:
     monkeypatch.setattr(Semaphore, "_take", lambda *_: Rejection("asleep {now}"))
     with pytest.raises(NotAcquired, match=r"asleep \{now\}") as raised, Semaphore("x", 1):
         pass
     assert "asleep {now}" == raised.value.reason
 
 
-def test_a_new_reason_needs_its_row_alone(monkeypatch) -> None:
+def test_new_reason_needs_only_a_row(monkeypatch) -> None:
     row = reasons.Reason("tired", "its server is {detail}", crowded=True)
     monkeypatch.setitem(reasons.REASONS, "tired", row)
     monkeypatch.setattr(admission.Take, "do", lambda _: Rejection("tired", "at rest"))
@@ -36,13 +36,13 @@ def test_a_new_reason_needs_its_row_alone(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("word", reasons.REASONS)
-def test_every_reason_has_a_sentence(word: str) -> None:
-    said = str(Rejection(word, detail="3"))
-    assert said and "{" not in said
+def test_reason_has_a_sentence(word: str) -> None:
+    sentence = str(Rejection(word, detail="3"))
+    assert sentence and "{" not in sentence
     assert word == Rejection(word).why.word
 
 
-def test_no_other_module_has_a_list_of_reasons() -> None:
+def test_reasons_are_quoted_only_in_their_table() -> None:
     words = {reasons.FULL, reasons.CLEARED, reasons.OUTAGE}
     naming = {
         path.relative_to(PACKAGE).as_posix()
@@ -53,5 +53,5 @@ def test_no_other_module_has_a_list_of_reasons() -> None:
         for part in ast.iter_child_nodes(node)
         if isinstance(part, ast.Constant) and part.value in words
     }
-    # Words of their own: a bar that is as long as can be, and a log line of an act.
+    # These two use the words with another meaning: a full bar, and a logged action.
     assert {"console/charts.py", "operators/actions.py"} == naming

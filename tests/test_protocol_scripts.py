@@ -1,4 +1,4 @@
-"""Every verb on a real server. The rules are those of the protocol's list, by number.
+"""Every script, on a real server.
 
 Time passes by moving scores, not by sleeping: `expire` and `silence` set them to the past.
 """
@@ -26,59 +26,59 @@ pytestmark = pytest.mark.promise(9, 12)
 C = scripts.CONSTANTS
 
 
-def _number(word: str, at: int, said: Any) -> Any:
-    """What an answer counts: when to ask again and the rank, or how many wait."""
-    return int(said) if at in {"wait": (1, 2), "no": (1,)}.get(word, ()) else said
+def _as_number(word: str, at: int, value: Any) -> Any:
+    """Return `value` as int where a reply with this word has a time in ms, a rank, or a count."""
+    return int(value) if at in {"wait": (1, 2), "no": (1,)}.get(word, ()) else value
 
 
 class Name:
-    """One name on the server, and the verbs on it."""
+    """One name on the server, and the scripts that act on it."""
 
     def __init__(self, raw: redis.Redis, name: str = "x") -> None:
         self.raw, self.keys = raw, keys_of(settings.PREFIX, name)
 
-    def run(self, verb: str, token: str = "", **said: Any) -> list[Any]:
-        one = call(verb, self.keys, token, **said)
+    def run(self, verb: str, token: str = "", **arguments: Any) -> list[Any]:
+        one = call(verb, self.keys, token, **arguments)
         try:
             reply = words(self.raw.evalsha(scripts.script(verb).sha, *one.asked))
         except redis.exceptions.NoScriptError:
             reply = words(one.run_on(self.raw))
-        said = [word.decode() if isinstance(word, bytes) else word for word in reply]
-        return [*said[:1], *(_number(said[0], at, word) for at, word in enumerate(said[1:]))]
+        word, *rest = [part.decode() if isinstance(part, bytes) else part for part in reply]
+        return [word, *(_as_number(word, at, part) for at, part in enumerate(rest))]
 
-    def ask(self, token: str, how: str = "wait", **said: Any) -> list[Any]:
-        return self.run("acquire", token, how=how, **said)
+    def ask(self, token: str, how: str = "wait", **arguments: Any) -> list[Any]:
+        return self.run("acquire", token, how=how, **arguments)
 
-    def hold(self, token: str, **said: Any) -> str:
-        """A grant at once; returns its fence."""
-        word, fence, *_ = self.ask(token, **said)
+    def hold(self, token: str, **arguments: Any) -> str:
+        """Acquire at once; return the fence."""
+        word, fence, *_ = self.ask(token, **arguments)
         assert "ok" == word
         return fence
 
-    def wait(self, *tokens: str, **said: Any) -> None:
+    def wait(self, *tokens: str, **arguments: Any) -> None:
         for token in tokens:
-            assert "wait" == self.ask(token, **said)[0]
+            assert "wait" == self.ask(token, **arguments)[0]
 
-    def take_part(self, *tokens: str, **said: Any) -> None:
-        """Each asks, and is told the same; so many that they had better do it together."""
+    def acquire_together(self, *tokens: str, **arguments: Any) -> None:
+        """Acquire with many tokens in one pipeline. All must get the same reply."""
         script = scripts.script("acquire")
         self.raw.script_load(script.source)
         with self.raw.pipeline(transaction=False) as all_of_them:
             for token in tokens:
-                one = call("acquire", self.keys, token, **said)
+                one = call("acquire", self.keys, token, **arguments)
                 all_of_them.evalsha(script.sha, *one.asked)
             assert 1 == len({words(reply)[0] for reply in all_of_them.execute()})
 
     def wait_long(self, *tokens: str) -> None:
-        """As wait; none of so many is silent before the last is there."""
+        """Queue many tokens, with deadlines so late that none passes meanwhile."""
         for start in range(0, len(tokens), 100):
             some = tokens[start : start + 100]
-            self.take_part(*some, how="wait")
+            self.acquire_together(*some, how="wait")
             late = dict.fromkeys(some, self.now() + 600_000)
             assert len(some) == self.raw.zadd(self.keys.waiters, late, xx=True, ch=True)
 
-    def release(self, token: str, fence: str, **said: Any) -> str:
-        return self.run("release", token, fence=fence, how="release", **said)[0]
+    def release(self, token: str, fence: str, **arguments: Any) -> str:
+        return self.run("release", token, fence=fence, how="release", **arguments)[0]
 
     def undo(self, token: str, tombstone: int = 1) -> str:
         return self.run("release", token, how="undo", tombstone=tombstone)[0]
@@ -86,7 +86,7 @@ class Name:
     def operate(self, how: str, value: Any = "") -> None:
         assert ["ok"] == self.run("operate", how=how, value=value)
 
-    # What is there
+    # The stored state
 
     def now(self) -> int:
         seconds, us = self.raw.time()
@@ -94,11 +94,11 @@ class Name:
 
     @property
     def packed(self) -> Packed | None:
-        """The short state, when it is in that."""
+        """The compact state, or None if the name is expanded."""
         return packed_of(self.raw, self.keys.leases)
 
     def open(self) -> None:
-        """Nothing but that it is in the short state no more."""
+        """Expand the name and change nothing else."""
         if self.packed:
             self.operate("poke")
         assert not self.packed
@@ -112,18 +112,18 @@ class Name:
         return [t.decode() for t in self.raw.zrange(self.keys.queue, 0, -1)]
 
     def left(self, token: str) -> float:
-        """Milliseconds until its lease ends."""
+        """Return the milliseconds until the lease of `token` ends."""
         return self.end(token) - self.now()
 
     def end(self, token: str) -> float:
-        """When its lease ends, in ms."""
+        """Return when the lease of `token` ends, in server ms."""
         if self.packed:
             assert token == self.packed.holder
             return self.packed.ends
         return self.raw.zscore(self.keys.leases, token)
 
     def move(self, token: str, ms: float) -> None:
-        """Its lease ends so much later."""
+        """Let the lease of `token` end `ms` later."""
         if not self.packed:
             self.raw.zincrby(self.keys.leases, ms, token)
             return
@@ -144,7 +144,7 @@ class Name:
         return self.raw.hget(self.keys.info, name)
 
     def traces(self, token: str) -> list[str]:
-        """Where something of a token is left."""
+        """Return the kinds of keys that contain data of `token`."""
         found = [k for k in ("leases", "queue", "waiters") if self._scored(k, token)]
         found += ["info"] if self.field(token) is not None else []
         return found + (["wake"] if self.wake(token) else [])
@@ -155,22 +155,22 @@ class Name:
         return self.raw.zscore(getattr(self.keys, part), token) is not None
 
     def ttls(self) -> dict[str, int]:
-        """ms that each key lives; -1: for ever, no entry: no such key."""
+        """Return the time to live of each existing key in ms; -1 if it does not expire."""
         parts = ("leases", "queue", "waiters", "info")
         ttls = {part: self.raw.pttl(getattr(self.keys, part)) for part in parts}
         return {part: ttl for part, ttl in ttls.items() if ttl != -2}
 
-    # What happens to it
+    # The passing of time
 
     def expire(self, *tokens: str) -> None:
-        """Their leases have ended, and nobody noticed yet."""
+        """Let the leases of `tokens` end in the past. No script has removed them yet."""
         if len(tokens) == 1:
             return self.move(*tokens, self.now() - 1 - self.end(*tokens))
         over = dict.fromkeys(tokens, self.now() - 1)
         assert len(over) == self.raw.zadd(self.keys.leases, over, xx=True, ch=True)
 
     def silence(self, *tokens: str) -> None:
-        """Their deadlines as waiters or winners have passed."""
+        """Move the deadlines of `tokens`, waiters or new holders, to the past."""
         over = dict.fromkeys(tokens, self.now() - 1)
         assert len(over) == self.raw.zadd(self.keys.waiters, over, xx=True, ch=True)
 
@@ -183,7 +183,7 @@ def x(raw: redis.Redis) -> Name:
 # Granting
 
 
-def test_a_free_permit_is_granted_at_once(x: Name) -> None:
+def test_acquire_grants_a_free_permit_at_once(x: Name) -> None:
     word, fence, lease = x.ask("a", lease=10_000)
 
     assert ("ok", "10000") == (word, lease)
@@ -192,14 +192,14 @@ def test_a_free_permit_is_granted_at_once(x: Name) -> None:
     assert fence.encode() == x.field("#fence")
 
 
-def test_the_limit_counts_permits(x: Name) -> None:
+def test_limit_counts_permits_not_leases(x: Name) -> None:
     assert ["ok", "wait"] == [x.ask(t, limit=4, permits=n)[0] for t, n in (("a", 3), ("b", 2))]
     x.raw.delete(x.keys.queue)
     assert "ok" == x.ask("c", "try", limit=4, permits=1)[0]
     assert "no" == x.ask("d", "try", limit=4, permits=1)[0]
 
 
-def test_callers_that_disagree_on_the_limit_are_noted(x: Name) -> None:
+def test_acquire_stores_the_limit_of_a_conflicting_caller(x: Name) -> None:
     x.hold("a", limit=3)
     x.hold("b", limit=5)
     assert b"p 5" == x.field("#seen")
@@ -207,7 +207,7 @@ def test_callers_that_disagree_on_the_limit_are_noted(x: Name) -> None:
     assert x.run("inspect")[5] == (x.field("#clash") or b"").decode()
 
 
-def test_a_release_hands_on_what_is_over_too(x: Name) -> None:
+def test_release_also_hands_off_permits_of_expired_leases(x: Name) -> None:
     x.hold("a", limit=2)
     fence = x.hold("b", limit=2)
     x.wait("c", "d", limit=2)
@@ -216,14 +216,14 @@ def test_a_release_hands_on_what_is_over_too(x: Name) -> None:
     assert (["c", "d"], []) == (sorted(x.holders()), x.queue())
 
 
-def test_a_shadow_is_told_why_it_would_have_been_refused(x: Name) -> None:
+def test_shadow_reply_contains_the_reason_of_the_rejection(x: Name) -> None:
     assert 3 == len(x.ask("a", "shadow"))
     assert ["2", "full"] == x.ask("b", "shadow")[3:]
     x.operate("pause")
     assert ["3", "paused"] == x.ask("c", "shadow")[3:]
 
 
-def test_a_shadow_is_granted_whatever_is_out(x: Name) -> None:
+def test_shadow_mode_grants_when_all_permits_are_in_use(x: Name) -> None:
     x.hold("a")
     assert "ok" == x.ask("b", "shadow")[0]
     assert ["a", "b"] == x.holders()
@@ -235,31 +235,21 @@ def test_fences_grow_when_the_keys_were_lost(x: Name) -> None:
     assert first < int(x.hold("b"))
 
 
-# Rule 9: idempotence
+# Repeated requests
 
 
-def test_a_holder_is_answered_with_its_fence_and_what_remains(x: Name) -> None:
-    """Rule 9."""
+def test_repeated_acquire_returns_the_fence_and_the_remaining_time(x: Name) -> None:
     fence = x.hold("a", lease=10_000)
     x.move("a", -4000)
+    end = x.end("a")
     word, again, lease = x.ask("a", lease=10_000)
 
     assert ("ok", fence) == (word, again)
     assert 5000 < int(lease) <= 6000
-    assert ["a"] == x.holders()
+    assert (["a"], end) == (x.holders(), x.end("a"))
 
 
-def test_asking_again_does_not_lengthen_a_lease(x: Name) -> None:
-    """Rule 9."""
-    x.hold("a", lease=10_000)
-    x.move("a", -4000)
-    end = x.end("a")
-    x.ask("a", lease=10_000)
-    assert end == x.end("a")
-
-
-def test_a_waiter_that_asks_again_keeps_its_place(x: Name) -> None:
-    """Rule 9."""
+def test_waiter_keeps_its_place_when_it_asks_again(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c")
     assert ["wait", 0] == [x.ask("b")[i] for i in (0, 3)]
@@ -267,15 +257,13 @@ def test_a_waiter_that_asks_again_keeps_its_place(x: Name) -> None:
     assert ["b", "c"] == x.queue()
 
 
-def test_an_expired_lease_is_not_granted_again_to_its_token(x: Name) -> None:
-    """Rule 12."""
+def test_token_of_an_expired_lease_is_not_granted_again(x: Name) -> None:
     x.hold("a")
     x.expire("a")
     assert ["gone"] == x.ask("a")
 
 
-def test_own_lease_and_heartbeat_come_before_the_sweep(x: Name) -> None:
-    """Rule 16: a waiter that is late itself, and first, is granted and not thrown out."""
+def test_late_waiter_at_the_head_is_granted_not_removed(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     x.silence("b")
@@ -285,15 +273,14 @@ def test_own_lease_and_heartbeat_come_before_the_sweep(x: Name) -> None:
     assert ["leases", "info"] == x.traces("b")
 
 
-def test_a_late_waiter_that_has_to_go_on_waiting_keeps_its_place(x: Name) -> None:
-    """Rule 16."""
+def test_late_waiter_keeps_its_place_when_it_asks_again(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c")
     x.silence("b")
     assert ["wait", 0] == [x.ask("b", "again")[i] for i in (0, 3)]
 
 
-def test_a_waiter_that_is_not_queued_any_more_is_told(x: Name) -> None:
+def test_heartbeat_of_an_unqueued_token_returns_gone(x: Name) -> None:
     assert ["gone"] == x.ask("a", "again")
     assert {} == x.ttls()
 
@@ -302,37 +289,33 @@ def test_a_waiter_that_is_not_queued_any_more_is_told(x: Name) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["fence", "token"])
-def test_only_the_owner_releases(x: Name, wrong: str) -> None:
-    """Rule 5."""
+def test_release_requires_the_token_and_the_fence(x: Name, wrong: str) -> None:
     fence = x.hold("a")
     token, other = ("a", str(int(fence) - 1)) if wrong == "fence" else ("b", fence)
     assert "lost" == x.release(token, other)
     assert ["a"] == x.holders()
 
 
-def test_releasing_an_expired_lease_says_lost(x: Name) -> None:
-    """Rule 11: it was not swept yet, and is lost all the same."""
+def test_release_of_an_expired_lease_returns_lost(x: Name) -> None:
     fence = x.hold("a")
-    x.expire("a")
+    x.expire("a")  # no script has removed it yet
     assert "lost" == x.release("a", fence)
 
 
-def test_an_undo_takes_whatever_the_token_has(x: Name) -> None:
+def test_undo_removes_the_lease_or_queue_entry_of_a_token(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c")
     assert ["gone", "ok", "gone"] == [x.undo(t, tombstone=0) for t in "bad"]
-    # The lease was handed on.
     assert (["c"], []) == (x.holders(), x.queue())
     assert ([], []) == (x.traces("a"), x.traces("b"))
 
 
-@pytest.mark.parametrize("state", ["nothing", "waiting", "held", "handed over"])
-def test_a_buried_token_is_never_granted(x: Name, state: str) -> None:
-    """Rule 6: the late copy of an acquire finds its tombstone."""
-    if state in ("waiting", "handed over"):
+@pytest.mark.parametrize("state", ["nothing", "waiting", "held", "handed off"])
+def test_token_with_a_tombstone_is_never_granted(x: Name, state: str) -> None:
+    if state in ("waiting", "handed off"):
         fence = x.hold("before")
         x.wait("a")
-        if state == "handed over":
+        if state == "handed off":
             x.release("before", fence)
     elif state == "held":
         x.hold("a")
@@ -345,21 +328,20 @@ def test_a_buried_token_is_never_granted(x: Name, state: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["giveup", "undo", "release"])
-def test_a_grave_stays_whatever_comes_late(x: Name, how: str) -> None:
+def test_tombstone_stays_after_a_late_release(x: Name, how: str) -> None:
     fence = x.hold("a")
     x.undo("a")
     x.run("release", "a", fence=fence, how=how, tombstone=0)
     assert ["dead"] == x.ask("a")
 
 
-def test_a_release_can_bury(x: Name) -> None:
-    """Rule 6: an ordinary release, after an acquire that got no answer."""
+def test_release_writes_a_tombstone_on_request(x: Name) -> None:
     fence = x.hold("a")
     assert "ok" == x.release("a", fence, tombstone=1)
     assert ["dead"] == x.ask("a")
 
 
-def test_a_grave_is_levelled_in_the_end(x: Name) -> None:
+def test_tombstone_is_removed_after_its_deadline(x: Name) -> None:
     x.undo("a")
     x.silence("a")
     x.hold("b")
@@ -367,19 +349,19 @@ def test_a_grave_is_levelled_in_the_end(x: Name) -> None:
     assert [] == x.traces("a")
 
 
-def test_giving_up_keeps_what_was_granted_meanwhile(x: Name) -> None:
+def test_giveup_keeps_a_lease_that_was_granted_meanwhile(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", lease=2000)
     x.release("a", fence)
-    word, given, lease = x.run("release", "b", how="giveup")
+    word, grant_of, lease = x.run("release", "b", how="giveup")
 
-    assert ("ok", x.field("#fence")) == (word, given.encode())
+    assert ("ok", x.field("#fence")) == (word, grant_of.encode())
     assert 1000 < int(lease) <= 2000
-    # And it is claimed: no deadline and no element are left.
+    # The lease is claimed: the deadline and the wake-up message are gone.
     assert ["leases", "info"] == x.traces("b")
 
 
-def test_giving_up_does_not_keep_an_expired_grant(x: Name) -> None:
+def test_giveup_does_not_keep_an_expired_lease(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b")
     x.release("a", fence)
@@ -388,31 +370,24 @@ def test_giving_up_does_not_keep_an_expired_grant(x: Name) -> None:
     assert [] == x.traces("b")
 
 
-def test_min_hold_keeps_the_permits_and_nobody_owns_them(x: Name) -> None:
+def test_min_hold_retains_the_permits_without_an_owner(x: Name) -> None:
     fence = x.hold("a", lease=60_000)
     assert "ok" == x.release("a", fence, hold=5000)
 
-    (kept,) = x.holders()
-    assert 4000 < x.left(kept) <= 5000
+    (retained,) = x.holders()
+    assert 4000 < x.left(retained) <= 5000
     assert ["no", "full", 0] == x.ask("b", "try")[:3]
     assert [] == x.traces("a")
     assert "lost" == x.release("a", fence)
     assert ["lost"] == x.run("renew", "a", fence=fence, how="set", ms=60_000)
-    # It can outlast the lease, too.
+    # The hold can last longer than the lease.
     other = Name(x.raw, "y")
     fence = other.hold("a", lease=1000)
     assert "ok" == other.release("a", fence, hold=5000)
     assert 4000 < other.left(*other.holders()) <= 5000
 
 
-def test_min_hold_that_is_over_changes_nothing(x: Name) -> None:
-    fence = x.hold("a")
-    assert "ok" == x.release("a", str(fence), hold=0)
-    assert [] == x.holders()
-
-
-def test_a_token_that_was_kept_stays_buried(x: Name) -> None:
-    """Rule 6: min_hold does not make a late copy of its acquire good again."""
+def test_tombstone_stays_when_min_hold_retains_the_permits(x: Name) -> None:
     fence = x.hold("a")
     assert "ok" == x.release("a", fence, hold=5000, tombstone=1)
     assert ["dead"] == x.ask("a")
@@ -421,7 +396,7 @@ def test_a_token_that_was_kept_stays_buried(x: Name) -> None:
     assert ["dead"] == x.ask("a")
 
 
-def test_an_operator_clears_kept_permits(x: Name) -> None:
+def test_clear_removes_permits_that_min_hold_retains(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b")
     x.release("a", fence, hold=60_000)
@@ -432,7 +407,7 @@ def test_an_operator_clears_kept_permits(x: Name) -> None:
 # Renewing
 
 
-def test_a_renewal_can_be_for_ever_and_back(x: Name) -> None:
+def test_renewal_makes_a_lease_permanent_and_temporary_again(x: Name) -> None:
     fence = x.hold("a")
     assert ["ok", "inf"] == x.run("renew", "a", fence=fence, how="set", ms="inf")
     assert math.inf == x.left("a")
@@ -441,29 +416,28 @@ def test_a_renewal_can_be_for_ever_and_back(x: Name) -> None:
     assert all(1000 < ttl <= 1000 + 2 * C["GRACE"] for ttl in x.ttls().values())
 
 
-@pytest.mark.parametrize("known", [4, 5], ids=["", "of a renewal that was lost"])
-@pytest.mark.parametrize("short", [True, False], ids=["packed", "open"])
-def test_one_of_two_adopts(x: Name, short: bool, known: int) -> None:
+@pytest.mark.parametrize("known", [4, 5], ids=["last renewal arrived", "last renewal lost"])
+@pytest.mark.parametrize("compact", [True, False], ids=["compact", "expanded"])
+def test_only_the_first_of_two_processes_adopts_a_lease(x: Name, compact: bool, known: int) -> None:
     fence = x.hold("a", lease=10_000)
-    if not short:
+    if not compact:
         x.open()
     x.run("renew", "a", fence=fence, how="set", ms=20_000, nth=4)
     first = {"fence": fence, "how": "adopt", "ms": 30_000, "nth": 1000, "known": known}
     assert ["ok", "30000"] == x.run("renew", "a", **first)
-    assert ["ok", "30000"] == x.run("renew", "a", **first)  # asked again: the answer was lost
+    assert ["ok", "30000"] == x.run("renew", "a", **first)  # repeated: the reply was lost
     assert ["adopted"] == x.run("renew", "a", **{**first, "nth": 2000, "ms": 90_000})
     assert x.left("a") <= 30_000
-    # Its former owner has nothing more to say.
+    # A renewal of the former owner changes nothing.
     x.run("renew", "a", fence=fence, how="set", ms=90_000, nth=5)
     assert x.left("a") <= 30_000
-    # It can be handed on.
+    # The new owner can detach the lease, too.
     x.run("renew", "a", fence=fence, how="set", ms=30_000, nth=1001)
     again = {"fence": fence, "how": "adopt", "ms": 500, "nth": 5000, "known": 1001}
     assert ["ok", "500"] == x.run("renew", "a", **again)
 
 
-def test_a_confirmation_does_not_move_the_end(x: Name) -> None:
-    """Rule 4."""
+def test_confirm_does_not_move_the_end_of_the_lease(x: Name) -> None:
     fence = x.hold("a", lease=10_000)
     end = x.end("a")
     word, lease = x.run("renew", "a", fence=fence, how="confirm")
@@ -475,8 +449,9 @@ def test_a_confirmation_does_not_move_the_end(x: Name) -> None:
 
 @pytest.mark.parametrize("how", ["set", "confirm"])
 @pytest.mark.parametrize("state", ["another fence", "expired", "nothing", "waiting"])
-def test_a_lease_that_is_not_its_own_is_not_renewed(x: Name, how: str, state: str) -> None:
-    """Rules 4 and 5."""
+def test_renewal_needs_an_unexpired_lease_with_the_same_fence(
+    x: Name, how: str, state: str
+) -> None:
     fence = "0"
     if state in ("another fence", "expired"):
         fence = x.hold("a", lease=10_000)
@@ -493,21 +468,21 @@ def test_a_lease_that_is_not_its_own_is_not_renewed(x: Name, how: str, state: st
     assert before == x.end("a")
 
 
-def test_a_late_copy_of_an_older_renewal_moves_nothing(x: Name) -> None:
+def test_late_copy_of_an_older_renewal_changes_nothing(x: Name) -> None:
     fence = x.hold("a", lease=10_000)
     assert "60000" == x.run("renew", "a", fence=fence, how="set", ms=60_000, nth=2)[1]
     word, left = x.run("renew", "a", fence=fence, how="set", ms=1000, nth=1)
     assert "ok" == word
     assert 59_000 < int(left) <= 60_000
     assert 59_000 < x.left("a") <= 60_000
-    # The same one twice: its reply was lost.
+    # The latest renewal is repeated: its reply was lost.
     assert "500" == x.run("renew", "a", fence=fence, how="set", ms=500, nth=2)[1]
 
 
-# Handing over
+# Handoffs
 
 
-def test_a_waiter_that_finds_more_free_than_it_needs_hands_on(x: Name) -> None:
+def test_granted_waiter_hands_off_further_free_permits(x: Name) -> None:
     x.hold("a", limit=2)
     x.hold("b", limit=2)
     x.wait("c", "d", limit=2)
@@ -516,22 +491,21 @@ def test_a_waiter_that_finds_more_free_than_it_needs_hands_on(x: Name) -> None:
     assert (["c", "d"], []) == (sorted(x.holders()), x.queue())
 
 
-def test_a_release_hands_over_to_the_head(x: Name) -> None:
+def test_release_hands_off_to_the_first_waiter(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", "c", lease=2000)
     x.release("a", fence)
 
     assert (["b"], ["c"]) == (x.holders(), x.queue())
-    (element,) = x.wake("b")
-    given, granted, lease = element.split()
-    assert (x.field("#fence"), b"2000") == (given, lease)
+    (message,) = x.wake("b")
+    fence_of_b, granted, lease = message.split()
+    assert (x.field("#fence"), b"2000") == (fence_of_b, lease)
     assert abs(int(granted) - x.now()) < 1000
     assert x.end("b") == int(granted) + int(lease)
     assert [] == x.wake("c")
 
 
-def test_a_hand_over_grants_first_at_the_most(x: Name) -> None:
-    """Rule 14."""
+def test_handoff_limits_the_lease_to_first(x: Name) -> None:
     for token, lease in (("long", 60_000), ("ever", "inf")):
         name = Name(x.raw, token)
         fence = name.hold("a")
@@ -541,15 +515,13 @@ def test_a_hand_over_grants_first_at_the_most(x: Name) -> None:
         assert str(C["FIRST"]).encode() == name.wake("b")[0].split()[2]
 
 
-def test_nobody_gets_for_ever_at_once(x: Name) -> None:
-    """Rule 14: a permanent lease needs a renewal that is awaited."""
-    word, _, lease = x.ask("a", lease="inf")
+def test_acquire_limits_a_permanent_lease_to_first(x: Name) -> None:
+    word, _, lease = x.ask("a", lease="inf")  # only the holder's first renewal makes it permanent
     assert ("ok", str(C["FIRST"])) == (word, lease)
     assert x.left("a") <= C["FIRST"]
 
 
-def test_a_winner_gets_its_own_lease_and_permits(x: Name) -> None:
-    """Rule 8: not the releaser's."""
+def test_handoff_uses_the_lease_and_permits_of_the_waiter(x: Name) -> None:
     fence = x.hold("a", lease=60_000, limit=5, permits=5)
     x.wait("b", lease=700, limit=5, permits=2)
     x.wait("c", lease=900, limit=5, permits=3)
@@ -561,17 +533,16 @@ def test_a_winner_gets_its_own_lease_and_permits(x: Name) -> None:
     assert ["no", "full", 0] == x.ask("d", "try", limit=5)[:3]
 
 
-def test_a_winners_own_limit_decides(x: Name) -> None:
-    """Rule 8."""
+def test_handoff_uses_the_limit_of_the_waiter(x: Name) -> None:
     fence = x.hold("a", limit=9)
     x.hold("other", limit=9)
     x.wait("b", limit=1)
     x.release("a", fence)
-    # One permit is out, and b wants no more than one.
+    # One permit is in use, and the limit of b is 1.
     assert (["other"], ["b"]) == (x.holders(), x.queue())
 
 
-def test_a_message_is_published_when_there_is_a_channel(x: Name) -> None:
+def test_handoff_publishes_to_the_channel_of_the_waiter(x: Name) -> None:
     channel = f"{settings.PREFIX}:channel"
     with x.raw.pubsub(ignore_subscribe_messages=True) as listener:
         listener.subscribe(channel)
@@ -588,12 +559,12 @@ def test_a_message_is_published_when_there_is_a_channel(x: Name) -> None:
 
 
 @pytest.mark.parametrize("frees", ["release", "clear", "operate"])
-def test_the_limit_of_a_name_itself_comes_before_its_policys(x: Name, frees: str) -> None:
-    said = {"limit": 9, "mark": "0 1"}
+def test_limit_of_a_key_wins_over_the_limit_of_its_policy(x: Name, frees: str) -> None:
+    arguments = {"limit": 9, "mark": "0 1"}
     x.operate("resize", 2)
-    fence = x.hold("a", **said)
-    x.hold("b", **said)
-    x.wait("c", **said)
+    fence = x.hold("a", **arguments)
+    x.hold("b", **arguments)
+    x.wait("c", **arguments)
     if frees == "operate":
         x.move("a", x.now() - 1 - x.end("a"))
     asked = {"release": {"fence": fence, "how": "release"}, "operate": {"how": "poke"}}
@@ -602,8 +573,7 @@ def test_the_limit_of_a_name_itself_comes_before_its_policys(x: Name, frees: str
 
 
 @pytest.mark.parametrize("frees", ["release", "undo", "clear", "resume", "again"])
-def test_whoever_frees_permits_heeds_the_pause_of_the_policy(x: Name, frees: str) -> None:
-    """Of which each carries the mark along: at the name itself, nothing of it is stored."""
+def test_scripts_that_free_permits_apply_the_pause_of_the_policy(x: Name, frees: str) -> None:
     fence = x.hold("a")
     x.wait("b", "c")
     if frees in ("resume", "again"):
@@ -615,15 +585,16 @@ def test_whoever_frees_permits_heeds_the_pause_of_the_policy(x: Name, frees: str
         "resume": ("operate", "", {"how": "resume"}),
         "again": ("acquire", "b", {"how": "again"}),
     }
-    verb, token, said = asked[frees]
-    x.run(verb, token, mark=f"{x.now()} 0", **said)
+    verb, token, arguments = asked[frees]
+    x.run(
+        verb, token, mark=f"{x.now()} 0", **arguments
+    )  # the name stores no override of its policy
     assert ([], ["b", "c"]) == (x.holders(), x.queue())
     x.run("operate", how="poke", mark="0 0")
     assert (["b"], ["c"]) == (x.holders(), x.queue())
 
 
-def test_the_claim_deadline_is_no_later_than_the_lease(x: Name) -> None:
-    """Rule 2."""
+def test_claim_deadline_is_never_after_the_end_of_the_lease(x: Name) -> None:
     for token, lease in (("short", 500), ("long", 60_000)):
         name = Name(x.raw, token)
         fence = name.hold("a")
@@ -633,17 +604,16 @@ def test_the_claim_deadline_is_no_later_than_the_lease(x: Name) -> None:
         assert most - 400 < name.deadline("b") <= most
 
 
-def test_the_wake_list_outlives_the_lease(x: Name) -> None:
-    """Rule 13: else a dead winner would look like one that claimed."""
+def test_wake_list_outlives_the_lease(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", lease=60_000)
     x.release("a", fence)
+    # A missing wake list means that the new holder popped its message, so it must not expire.
     ttl = x.raw.pttl(x.keys.wake + "b")
     assert x.left("b") < ttl <= C["FIRST"] + C["GRACE"]
 
 
-def test_a_winner_that_never_woke_loses_its_lease(x: Name) -> None:
-    """Rule 13."""
+def test_new_holder_loses_its_lease_when_it_does_not_wake_up(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", "c")
     x.release("a", fence)
@@ -670,8 +640,9 @@ def give_up(x: Name, fence: str) -> None:
 
 
 @pytest.mark.parametrize("claim", [pop, confirm, ask_again, give_up], ids=lambda f: f.__name__)
-def test_a_claimed_lease_stays(x: Name, claim: Callable[[Name, str], None]) -> None:
-    """Rules 4 and 5 of the ideas: the pop is the claim; so is whatever its owner asks."""
+def test_claimed_lease_stays_after_the_claim_deadline(
+    x: Name, claim: Callable[[Name, str], None]
+) -> None:
     fence = x.hold("a")
     x.wait("b", "c", lease=4000)
     x.release("a", fence)
@@ -684,8 +655,7 @@ def test_a_claimed_lease_stays(x: Name, claim: Callable[[Name, str], None]) -> N
     assert ["leases", "info"] == x.traces("b")
 
 
-def test_every_removal_takes_all_of_a_token(x: Name) -> None:
-    """Rule 2: a stale element must not be believed."""
+def test_removal_deletes_all_data_of_a_token(x: Name) -> None:
     removals = {
         "undo": lambda name: name.undo("b", tombstone=0),
         "expiry": lambda name: (name.expire("b"), name.ask("c", "again")),
@@ -703,8 +673,7 @@ def test_every_removal_takes_all_of_a_token(x: Name) -> None:
         assert ["c"] == name.holders(), how
 
 
-def test_dead_heads_are_dropped_in_bulk(x: Name) -> None:
-    """Rule 15: a live waiter behind fifty dead ones is granted by the very release."""
+def test_release_removes_fifty_dead_heads_at_once(x: Name) -> None:
     fence = x.hold("a")
     dead = [f"dead{n}" for n in range(50)]
     x.wait(*dead, "live")
@@ -713,8 +682,7 @@ def test_dead_heads_are_dropped_in_bulk(x: Name) -> None:
     assert (["live"], []) == (x.holders(), x.queue())
 
 
-def test_one_script_does_a_bounded_amount_of_work(x: Name) -> None:
-    """Rule 15: and the rest is done by the next."""
+def test_script_removes_a_bounded_number_of_dead_waiters(x: Name) -> None:
     fence = x.hold("a", lease=600_000)
     dead = [f"dead{n}" for n in range(3 * C["CHUNK"])]
     x.wait_long(*dead, "live")
@@ -726,11 +694,10 @@ def test_one_script_does_a_bounded_amount_of_work(x: Name) -> None:
     assert (["ok"], ["live"]) == (answer[:1], x.holders())
 
 
-# Who leaves hands over
+# Removals of the head
 
 
-def test_a_waiter_leaving_the_head_hands_over(x: Name) -> None:
-    """Rule 18: the next one may fit where the head did not."""
+def test_removal_of_the_head_hands_off_to_the_next_waiter(x: Name) -> None:
     for how in ("giveup", "undo", "clear"):
         name = Name(x.raw, how)
         name.hold("a", limit=2)
@@ -744,8 +711,7 @@ def test_a_waiter_leaving_the_head_hands_over(x: Name) -> None:
         assert ["a", "next"] == name.holders(), how
 
 
-def test_resume_and_resize_hand_over(x: Name) -> None:
-    """Rule 18."""
+def test_resume_and_reset_hand_off_free_permits(x: Name) -> None:
     x.operate("pause")
     x.wait("a", "b", limit=2)
     x.operate("resize", 1)
@@ -756,8 +722,7 @@ def test_resume_and_resize_hand_over(x: Name) -> None:
     assert (["a", "b"], []) == (x.holders(), x.queue())
 
 
-def test_a_clear_buries(x: Name) -> None:
-    """Rule 17: a cleared waiter does not come back with its next heartbeat, nor a holder."""
+def test_clear_writes_a_tombstone(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", "c")
     assert [["ok"], ["ok"]] == [x.run("clear", t) for t in "ba"]
@@ -767,7 +732,7 @@ def test_a_clear_buries(x: Name) -> None:
     assert (["c"], []) == (x.holders(), x.queue())
 
 
-def test_a_clear_of_what_ended_by_itself_harms_nobody(x: Name) -> None:
+def test_clear_of_an_ended_token_changes_nothing(x: Name) -> None:
     x.hold("a")
     assert ["gone"] == x.run("clear", "b")
     x.undo("c")
@@ -775,8 +740,7 @@ def test_a_clear_of_what_ended_by_itself_harms_nobody(x: Name) -> None:
     assert ["a"] == x.holders()
 
 
-def test_a_head_that_can_never_fit_is_removed(x: Name) -> None:
-    """Rule 19: the limit was lowered below its permits."""
+def test_head_is_removed_when_a_new_limit_is_below_its_permits(x: Name) -> None:
     x.hold("a", limit=3)
     x.wait("big", limit=3, permits=3)
     x.wait("b", limit=3, permits=1)
@@ -787,8 +751,7 @@ def test_a_head_that_can_never_fit_is_removed(x: Name) -> None:
     assert ["large", "2"] == x.ask("again", limit=3, permits=3)
 
 
-def test_a_waiter_that_can_never_fit_is_told_by_its_own_heartbeat(x: Name) -> None:
-    """Rule 19: it came to the head when the one before it died."""
+def test_heartbeat_returns_gone_when_the_limit_is_below_the_permits(x: Name) -> None:
     x.hold("a", limit=3, permits=3)
     x.wait("b", limit=3)
     x.wait("big", limit=3, permits=3)
@@ -798,17 +761,17 @@ def test_a_waiter_that_can_never_fit_is_told_by_its_own_heartbeat(x: Name) -> No
     assert [] == x.traces("big")
 
 
-def test_a_waiter_whose_place_was_evicted_is_told(x: Name) -> None:
+def test_heartbeat_returns_gone_when_the_queue_was_evicted(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     x.raw.delete(x.keys.queue)
     assert ["gone"] == x.ask("b", "again")
 
 
-# Pause and override
+# Pauses and limits of operators
 
 
-def test_a_pause_itself_lets_nobody_in(x: Name) -> None:
+def test_pause_grants_nothing(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     x.expire("a")
@@ -816,7 +779,7 @@ def test_a_pause_itself_lets_nobody_in(x: Name) -> None:
     assert ([], ["b"]) == (x.holders(), x.queue())
 
 
-def test_a_refusal_says_the_limit_in_force(x: Name) -> None:
+def test_rejection_contains_the_limit_in_force(x: Name) -> None:
     x.hold("a", limit=3)
     x.operate("resize", 1)
     assert ["no", "full", 0, "", "1"] == x.ask("b", "try", limit=3)
@@ -824,7 +787,7 @@ def test_a_refusal_says_the_limit_in_force(x: Name) -> None:
     assert ["no", "full", 0, "", "1"] == x.ask("b", "try", limit=1)
 
 
-def test_an_operators_limit_overrides_the_callers(x: Name) -> None:
+def test_operators_limit_overrides_the_limit_of_the_caller(x: Name) -> None:
     x.operate("resize", 1)
     assert ["ok", "no"] == [x.ask(t, "try", limit=9)[0] for t in "ab"]
     x.operate("resize", 2)
@@ -834,8 +797,7 @@ def test_an_operators_limit_overrides_the_callers(x: Name) -> None:
 
 
 @pytest.mark.parametrize(("on", "off"), [("pause", "resume"), ("resize", "reset")])
-def test_marks_do_not_expire_and_expire_when_taken_back(x: Name, on: str, off: str) -> None:
-    """Rule 20."""
+def test_keys_expire_only_after_their_override_is_removed(x: Name, on: str, off: str) -> None:
     fence = x.hold("a")
     x.operate(on, 1)
     x.wait("b")
@@ -845,8 +807,7 @@ def test_marks_do_not_expire_and_expire_when_taken_back(x: Name, on: str, off: s
     assert -1 not in x.ttls().values()
 
 
-def test_a_mark_on_an_unused_name_lasts(x: Name) -> None:
-    """Rule 20."""
+def test_override_of_an_unused_name_does_not_expire(x: Name) -> None:
     x.operate("pause")
     assert {"info": -1} == x.ttls()
     x.operate("resize", 3)
@@ -861,8 +822,9 @@ def test_a_mark_on_an_unused_name_lasts(x: Name) -> None:
 
 
 @pytest.mark.parametrize(("how", "value"), [("pause", ""), ("resize", 2)])
-def test_a_mark_outlasts_a_permanent_lease(x: Name, how: str, value: Any) -> None:
-    """Rule 20."""
+def test_override_stays_after_the_release_of_a_permanent_lease(
+    x: Name, how: str, value: Any
+) -> None:
     fence = x.hold("a", limit=2)
     x.run("renew", "a", fence=fence, how="set", ms="inf")
     x.operate(how, value)
@@ -870,11 +832,10 @@ def test_a_mark_outlasts_a_permanent_lease(x: Name, how: str, value: Any) -> Non
     assert {-1} == set(x.ttls().values())
 
 
-# Rule 7: the expiry of the keys
+# The expiry of the keys
 
 
-def test_every_key_outlives_the_latest_lease(x: Name) -> None:
-    """Rule 7: a short lease after a long one must not shorten it."""
+def test_keys_outlive_the_latest_lease(x: Name) -> None:
     x.hold("long", lease=60_000, limit=9)
     fence = x.hold("short", lease=5000, limit=9)
     assert all(ttl > 60_000 for ttl in x.ttls().values())
@@ -884,21 +845,19 @@ def test_every_key_outlives_the_latest_lease(x: Name) -> None:
     assert {"leases", "info"} == set(x.ttls())
 
 
-def test_every_key_outlives_the_latest_waiter(x: Name) -> None:
-    """Rule 7."""
+def test_keys_outlive_the_latest_waiter(x: Name) -> None:
     x.hold("a", lease=2000)
     x.wait("b")
     assert {"leases", "queue", "waiters", "info"} == set(x.ttls())
     assert all(x.deadline("b") < ttl for ttl in x.ttls().values())
 
 
-@pytest.mark.parametrize("makes", ["leases", "queue", "waiters", "sign of life", "grave"])
-def test_a_key_that_is_made_late_expires_with_the_others(x: Name, makes: str) -> None:
-    """Rule 7: whatever made it, and though nothing in it lasts as long."""
+@pytest.mark.parametrize("makes", ["leases", "queue", "waiters", "heartbeat", "tombstone"])
+def test_key_created_late_expires_with_the_others(x: Name, makes: str) -> None:
     fence = x.hold("a", lease=3_600_000, limit=2)
     other = x.hold("b", lease=1000, limit=2)
     if makes == "leases":
-        x.wait("c", limit=2)  # so that it lies open
+        x.wait("c", limit=2)  # expands the name
         x.release("b", other)
         x.release("a", fence)
     elif makes == "queue":
@@ -907,7 +866,7 @@ def test_a_key_that_is_made_late_expires_with_the_others(x: Name, makes: str) ->
         x.wait("d", limit=2)
     elif makes == "waiters":
         x.wait("c", limit=2, channel="loop")
-    elif makes == "sign of life":
+    elif makes == "heartbeat":
         x.wait("c", limit=2, channel="loop")
         x.raw.delete(x.keys.waiters)
         x.expire("b")
@@ -919,8 +878,7 @@ def test_a_key_that_is_made_late_expires_with_the_others(x: Name, makes: str) ->
     assert all(1000 < ttl <= 3_600_000 + 2 * C["GRACE"] for ttl in ttls.values())
 
 
-def test_every_key_outlives_the_latest_of_two_leases_that_one_release_made(x: Name) -> None:
-    """Rule 7: what min_hold keeps, and what a waiter is handed."""
+def test_keys_outlive_both_leases_that_one_release_creates(x: Name) -> None:
     fence = x.hold("a", lease=1000, limit=2)
     x.hold("b", lease=1000, limit=2)
     x.wait("c", lease=1000, limit=2)
@@ -930,8 +888,7 @@ def test_every_key_outlives_the_latest_of_two_leases_that_one_release_made(x: Na
     assert all(ttl > 60_000 for ttl in x.ttls().values())
 
 
-def test_permanent_leases_keep_the_keys_and_nothing_else_does(x: Name) -> None:
-    """Rule 7."""
+def test_keys_expire_only_without_permanent_leases(x: Name) -> None:
     first = x.hold("a", limit=2)
     second = x.hold("b", limit=2)
     for token, fence in (("a", first), ("b", second)):
@@ -944,19 +901,17 @@ def test_permanent_leases_keep_the_keys_and_nothing_else_does(x: Name) -> None:
     assert -1 not in x.ttls().values()
 
 
-def test_nothing_is_left_when_everything_has_ended(x: Name) -> None:
-    """Rule 7."""
+def test_released_name_has_one_key_that_expires(x: Name) -> None:
     fence = x.hold("a", lease=2000)
     x.release("a", fence)
-    assert {"leases"} == set(x.ttls())
+    assert ([], {"leases"}) == (x.holders(), set(x.ttls()))
     assert all(0 < ttl <= 2000 + 2 * C["GRACE"] for ttl in x.ttls().values())
 
 
-# Rule 10: numbers
+# Numbers
 
 
-def test_numbers_are_written_whole(x: Name) -> None:
-    """Rule 10: near 2^53, and far from it."""
+def test_numbers_near_2_to_the_53_are_stored_exactly(x: Name) -> None:
     x.hold("a", limit=9)
     x.open()
     x.raw.hset(x.keys.info, "#fence", 2**53 - 10)
@@ -972,8 +927,7 @@ def test_numbers_are_written_whole(x: Name) -> None:
     assert not [v for v in (*everything, *everything.values()) if b"e+" in v or b"." in v]
 
 
-def test_a_ticket_is_whole_and_exact(x: Name) -> None:
-    """Rules 10 and 21: equal or earlier microseconds do not change the order."""
+def test_ticket_follows_the_last_one_when_that_is_in_the_future(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     ahead = (x.now() + 60_000) * 1000
@@ -983,14 +937,15 @@ def test_a_ticket_is_whole_and_exact(x: Name) -> None:
     assert expected == x.raw.zrange(x.keys.queue, 0, -1, withscores=True)
 
 
-# Rule 21: the clock goes back
+# The clock goes back
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["held", "kept by min_hold"])
-def test_leases_far_ahead_are_clamped_when_the_clock_went_back(x: Name, kept: bool) -> None:
-    """Rule 21: nobody holds longer than it asked for."""
+@pytest.mark.parametrize("retained", [False, True], ids=["held", "retained by min_hold"])
+def test_lease_far_in_the_future_is_shortened_when_the_clock_went_back(
+    x: Name, retained: bool
+) -> None:
     fence = x.hold("a", lease=4000)
-    if kept:
+    if retained:
         x.release("a", fence, hold=4000)
     hour, (token,) = 3_600_000, x.holders()
     x.move(token, hour)
@@ -1000,8 +955,7 @@ def test_leases_far_ahead_are_clamped_when_the_clock_went_back(x: Name, kept: bo
     assert x.left(token) <= 4000
 
 
-def test_what_is_not_far_ahead_stays_when_the_clock_went_back(x: Name) -> None:
-    """Rule 21."""
+def test_plausible_times_stay_when_the_clock_went_back(x: Name) -> None:
     x.hold("a", lease=60_000, limit=2)
     x.hold("b", lease=60_000, limit=2)
     x.wait("c", limit=2)
@@ -1013,23 +967,21 @@ def test_what_is_not_far_ahead_stays_when_the_clock_went_back(x: Name) -> None:
     assert before == (x.end("a"), x.raw.zscore(x.keys.waiters, "c"))
 
 
-def test_waiters_far_ahead_are_clamped_when_the_clock_went_back(x: Name) -> None:
-    """Rule 21."""
+def test_waiter_deadline_is_shortened_when_the_clock_went_back(x: Name) -> None:
     hour = 3_600_000
     x.hold("a")
     x.wait("b")
-    x.undo("buried")
+    x.undo("undone")
     x.raw.zincrby(x.keys.waiters, hour, "b")
-    x.raw.zincrby(x.keys.waiters, hour, "buried")
+    x.raw.zincrby(x.keys.waiters, hour, "undone")
     x.open()
     x.raw.hset(x.keys.info, "#fence", (x.now() + hour) * 1000)
     x.wait("c")
     assert x.deadline("b") <= C["ASLEEP"]
-    assert C["TOMBSTONE_TTL"] - 1000 < x.deadline("buried") <= C["TOMBSTONE_TTL"]
+    assert C["TOMBSTONE_TTL"] - 1000 < x.deadline("undone") <= C["TOMBSTONE_TTL"]
 
 
-def test_kept_permits_come_back_in_time_when_the_clock_went_back(x: Name) -> None:
-    """Rule 21."""
+def test_min_hold_ends_in_time_when_the_clock_went_back(x: Name) -> None:
     x.hold("a", limit=2)
     x.open()
     x.raw.hset(x.keys.info, "#fence", (x.now() + 3_600_000) * 1000)
@@ -1039,7 +991,6 @@ def test_kept_permits_come_back_in_time_when_the_clock_went_back(x: Name) -> Non
 
 
 def test_permanent_leases_stay_when_the_clock_went_back(x: Name) -> None:
-    """Rule 21."""
     fence = x.hold("a")
     x.run("renew", "a", fence=fence, how="set", ms="inf")
     x.open()
@@ -1048,30 +999,27 @@ def test_permanent_leases_stay_when_the_clock_went_back(x: Name) -> None:
     assert math.inf == x.left("a")
 
 
-# Rule 22: unfair
+# Unfair requests
 
 
-def test_an_unfair_newcomer_passes_a_head_that_cannot_be_served(x: Name) -> None:
-    """Rule 22: while the head is younger than a heartbeat."""
+def test_unfair_newcomer_overtakes_a_head_that_does_not_fit(x: Name) -> None:
     x.hold("a", limit=2)
-    x.wait("head", limit=2, permits=2)
+    x.wait("head", limit=2, permits=2)  # younger than a heartbeat
     assert "no" == x.ask("fair", "try", limit=2)[0]
     assert "ok" == x.ask("unfair", "try", limit=2, fair=0)[0]
 
 
-def test_an_unfair_newcomer_does_not_pass_an_old_head(x: Name) -> None:
-    """Rule 22."""
+def test_unfair_newcomer_does_not_overtake_an_old_head(x: Name) -> None:
     x.hold("a", limit=2)
     x.wait("head", limit=2, permits=2)
     x.raw.zincrby(x.keys.queue, -(C["HEARTBEAT"] + 1) * 1000, "head")
     assert "no" == x.ask("unfair", "try", limit=2, fair=0)[0]
 
 
-# Rule 23: when to ask again
+# When waiters ask again
 
 
-def test_only_as_many_waiters_as_holders_watch_a_lease_end(x: Name) -> None:
-    """Rule 23: each its own; the others come with their heartbeat."""
+def test_one_waiter_watches_the_end_of_each_lease(x: Name) -> None:
     x.hold("a", limit=2, lease=700)
     x.hold("b", limit=2, lease=950)
     told = [x.ask(f"w{n}", limit=2)[2] for n in range(4)]
@@ -1081,8 +1029,7 @@ def test_only_as_many_waiters_as_holders_watch_a_lease_end(x: Name) -> None:
     assert [C["HEARTBEAT"], C["HEARTBEAT"]] == told[2:]
 
 
-def test_waiters_deep_in_the_queue_ask_less_often(x: Name) -> None:
-    """Rule 23."""
+def test_waiters_far_back_in_the_queue_ask_less_often(x: Name) -> None:
     x.hold("a", lease=60_000)
     told = [x.ask(f"w{n}")[2] for n in range(C["NEAR"] + 3)]
 
@@ -1090,21 +1037,21 @@ def test_waiters_deep_in_the_queue_ask_less_often(x: Name) -> None:
     assert [C["HEARTBEAT"] + 10, C["HEARTBEAT"] + 20] == told[-2:]
 
 
-def test_a_waiter_may_be_late_by_some_patience(x: Name) -> None:
+def test_waiter_counts_as_dead_after_its_next_request_and_patience(x: Name) -> None:
     x.hold("a", lease=60_000)
     told = x.ask("b")[2]
     assert told < x.deadline("b") <= told + C["PATIENCE"]
 
 
-def test_no_more_wait_than_are_let(x: Name) -> None:
+def test_acquire_is_rejected_when_max_waiters_are_queued(x: Name) -> None:
     x.hold("a")
     assert ["wait", "wait", "no"] == [x.ask(t, max_waiters=2)[0] for t in "bcd"]
     assert ["no", "full", 2] == x.ask("e", max_waiters=0)[:3]
 
 
-@pytest.mark.parametrize("silent", ["b", "loop"], ids=["", "with its event loop"])
+@pytest.mark.parametrize("silent", ["b", "loop"], ids=["waiter", "event loop"])
 @pytest.mark.parametrize("paused", [False, True], ids=["held", "paused"])
-def test_the_dead_take_no_place_of_those_who_may_wait(x: Name, paused: bool, silent: str) -> None:
+def test_dead_waiters_do_not_count_toward_max_waiters(x: Name, paused: bool, silent: str) -> None:
     if paused:
         x.operate("pause")
     else:
@@ -1115,15 +1062,10 @@ def test_the_dead_take_no_place_of_those_who_may_wait(x: Name, paused: bool, sil
     assert ["c"] == x.queue()
 
 
-# Rule 25: counting
+# Statistics
 
 
-def stat(x: Name, what: str) -> int:
-    fields = x.raw.hgetall(x.keys.stats)
-    return sum(int(v) for k, v in fields.items() if k.endswith(b":" + what.encode()))
-
-
-def test_nothing_is_counted_when_there_is_to_be_no_history(x: Name) -> None:
+def test_statistics_are_not_stored_when_history_is_off(x: Name) -> None:
     x.hold("a")
     x.ask("b", "try")
     assert 0 == x.raw.exists(x.keys.stats)
@@ -1134,10 +1076,10 @@ def test_statistics_expire(x: Name) -> None:
     assert 59 * 60_000 < x.raw.pttl(x.keys.stats) <= 62 * 60_000
 
 
-# Looking
+# Inspecting
 
 
-def test_inspecting_shows_holders_and_waiters_and_changes_nothing(x: Name) -> None:
+def test_inspect_returns_holders_and_waiters_and_changes_nothing(x: Name) -> None:
     fence = x.hold("a", limit=3, permits=2, label="me & you")
     x.hold("gone", limit=3)
     x.expire("gone")
@@ -1146,7 +1088,7 @@ def test_inspecting_shows_holders_and_waiters_and_changes_nothing(x: Name) -> No
     reply = x.run("inspect", max_rows=10)
     now, last, limit, paused, seen, _, used, holding, waiting, holders, waiters = reply
 
-    # b was granted nothing: two are held, and the expired one was not swept when it asked.
+    # b holds nothing: 2 of 3 permits are in use. No script has removed the expired lease.
     assert abs(int(now) - x.now()) < 1000
     assert int(last) > int(fence)
     assert ("", "", "p 3", "2", 1, 1) == (limit, paused, seen, used, holding, waiting)
@@ -1156,7 +1098,7 @@ def test_inspecting_shows_holders_and_waiters_and_changes_nothing(x: Name) -> No
     assert before == {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}*")}
 
 
-def test_inspecting_shows_no_more_rows_than_asked_for(x: Name) -> None:
+def test_inspect_returns_at_most_max_rows_of_each_kind(x: Name) -> None:
     for n, token in enumerate("abc"):
         x.hold(token, limit=3, lease=5000 + n)
     x.wait("d", "e", "f", limit=3)
@@ -1167,7 +1109,7 @@ def test_inspecting_shows_no_more_rows_than_asked_for(x: Name) -> None:
     assert (6, 8) == (len(holders), len(waiters))
 
 
-def test_inspecting_shows_what_an_operator_set(x: Name) -> None:
+def test_inspect_returns_the_overrides_of_an_operator(x: Name) -> None:
     x.operate("pause")
     x.operate("resize", 7)
     _, _, limit, paused, *_ = x.run("inspect")
@@ -1175,23 +1117,23 @@ def test_inspecting_shows_what_an_operator_set(x: Name) -> None:
     assert abs(int(paused) - x.now()) < 1000
 
 
-def test_inspecting_a_name_that_is_not_there_makes_none(x: Name) -> None:
+def test_inspect_of_an_unused_name_creates_no_keys(x: Name) -> None:
     assert [0, 0, [], []] == x.run("inspect")[-4:]
     assert {} == x.ttls()
 
 
-def test_a_foreign_value_is_neither_used_nor_deleted(x: Name) -> None:
+def test_foreign_value_is_neither_used_nor_deleted(x: Name) -> None:
     x.raw.set(x.keys.leases, "foreign")
     for verb in ("acquire", "release", "renew", "clear", "operate", "inspect"):
         how = {"acquire": "try", "release": "undo", "renew": "set", "operate": "pause"}
-        said = {"how": how[verb]} if verb in how else {}
+        arguments = {"how": how[verb]} if verb in how else {}
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            x.run(verb, "a", **said)
+            x.run(verb, "a", **arguments)
     assert b"foreign" == x.raw.get(x.keys.leases)
 
 
 @pytest.mark.parametrize("part", ["queue", "waiters"])
-def test_a_foreign_value_does_not_expire(x: Name, part: str) -> None:
+def test_foreign_value_does_not_expire(x: Name, part: str) -> None:
     fence = x.hold("a", lease=1000)
     x.open()
     x.raw.set(getattr(x.keys, part), "foreign")
@@ -1199,28 +1141,28 @@ def test_a_foreign_value_does_not_expire(x: Name, part: str) -> None:
     assert -1 == x.raw.pttl(getattr(x.keys, part))
 
 
-# The heads of the scripts
+# The head comments of the scripts
 
 
-def words_of(verb: str) -> set[str]:
-    """The answers that the head of a verb promises."""
+def replies_of(verb: str) -> set[str]:
+    """Return the reply words that the head comment of a script lists."""
     returns = re.search(r"^-- Returns (.*)$", scripts.read(verb), re.M)
     assert returns is not None, verb
     return {re.split(r"[\s\[(]", part.strip())[0] for part in returns[1].split("|")}
 
 
 @pytest.mark.parametrize("verb", sorted({*scripts.VERBS, "tally"} - {"inspect"}))
-def test_a_head_names_every_answer_of_its_verb(verb: str) -> None:
+def test_head_comment_lists_every_reply_of_its_script(verb: str) -> None:
     code = scripts.with_functions(scripts.read(verb))
-    said = r"^ *(?:if .* then )?(?:return|reply =|return .* (?:and|or)) "
-    found = set(re.findall(rf"{said}(?:[^'\n]* and )?'(\w+)[ ']", code, re.M))
-    found |= set(re.findall(rf"{said}.* or '(\w+)'(?: end)?$", code, re.M))
+    returned = r"^ *(?:if .* then )?(?:return|reply =|return .* (?:and|or)) "
+    found = set(re.findall(rf"{returned}(?:[^'\n]* and )?'(\w+)[ ']", code, re.M))
+    found |= set(re.findall(rf"{returned}.* or '(\w+)'(?: end)?$", code, re.M))
 
-    assert words_of(verb) == found - {"inf"}
+    assert replies_of(verb) == found - {"inf"}
 
 
 @pytest.mark.parametrize("verb", [*scripts.VERBS, "tally"])
-def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
+def test_head_comment_lists_every_argument_of_its_script(verb: str) -> None:
     text = scripts.read(verb)
     first = scripts.with_functions(text).splitlines()[0]
     taken = first.removeprefix("local ").removesuffix(" = unpack(ARGV)").split(", ")
@@ -1229,20 +1171,22 @@ def test_a_head_names_every_argument_that_its_verb_reads(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", scripts.VERBS)
-def test_a_head_names_every_key_of_its_verb(verb: str) -> None:
+def test_scripts_of_a_name_declare_two_keys(verb: str) -> None:
     assert ("leases", "never") == scripts.script(verb).keys
     assert ("p:{n}:leases", "p:{n}:never") == keys_of("p", "n").declared
 
 
-def test_what_is_on_no_name_has_keys_of_its_own() -> None:
+def test_scripts_without_a_name_declare_their_own_keys() -> None:
     assert ("marks",) == scripts.script("marks").keys == (marks_key("p").partition(":")[2],)
     parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
     assert ["shares", "sketch", "sums"] == parts
-    assert ("shares", "sketch", "stats") == scripts.script("tally").keys  # sums are read as stats
+    assert ("shares", "sketch", "stats") == scripts.script(
+        "tally"
+    ).keys  # sums have the format of stats
 
 
 def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
-    """The arguments that a plan sends, by the names that the head of each verb gives them."""
+    """Return the arguments of each script that a plan runs, named as in the head comments."""
     steps, step = [], plan.send(None)  # type: ignore[arg-type]
     for reply in [*answers, None]:
         if isinstance(step, plans.Run):
@@ -1260,17 +1204,17 @@ def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
     return steps
 
 
-def a_marked_child() -> Keys:
-    """A key of a policy of which an operator said something."""
+def keys_with_override() -> Keys:
+    """Return the keys of a policy's key, with an operator's override of the policy."""
     keys = keys_of("p", "n", "child", keep=77)
     assert keys.policy is not None
     keys.policy.mark = "88 6"
     return keys
 
 
-def an_ask(**changes: Any) -> plans.AcquireRequest:
-    said = {
-        "keys": a_marked_child(),
+def acquire_request(**changes: Any) -> plans.AcquireRequest:
+    arguments = {
+        "keys": keys_with_override(),
         "lease": math.inf,
         "permits": 5,
         "limit": 9,
@@ -1286,25 +1230,25 @@ def an_ask(**changes: Any) -> plans.AcquireRequest:
         "channel": "chan",
         "label": "lab",
     }
-    return plans.AcquireRequest(**{**said, **changes})
+    return plans.AcquireRequest(**{**arguments, **changes})
 
 
-def test_plans_send_what_the_heads_say() -> None:
-    """Each value can be told from the others: one in a wrong place is seen."""
-    keys = a_marked_child()
+def test_plans_send_arguments_in_the_order_of_the_head_comment() -> None:
+    """No two values are equal, so that a value in a wrong place fails the test."""
+    keys = keys_with_override()
     asking = {"permits": 5, "limit": 9, "kind": "w", "max_waiters": 55, "fair": 0}
     asking |= {"verb": "acquire", "token": "T", "channel": "chan", "label": "lab", "keep": 77}
     asking |= {"mark": "88 6", "compact": 1, "wants": "w 9", "terms": "5 9 chan lab"}
     asking |= {"permits": "5", "limit": "9", "share": "", "share_limit": 0}
     renewing = {"verb": "renew", "token": "T", "fence": 123, "how": "set", "keep": 77}
-    plan = plans.acquire(an_ask(), 100.0)
+    plan = plans.acquire(acquire_request(), 100.0)
     steps = sent(plan, ["ok", "123", "5000"], ["ok", "inf"])
     assert [
         {**asking, "lease": "inf", "how": "wait"},
         {**renewing, "ms": "inf", "nth": 0, "known": 0},
     ] == steps
 
-    plan = plans.acquire(an_ask(lease=2.5, give_up_at=100.0), 100.0)
+    plan = plans.acquire(acquire_request(lease=2.5, give_up_at=100.0), 100.0)
     leaving = {"verb": "release", "token": "T", "fence": "0", "hold": 0, "keep": 77}
     leaving |= {"mark": "88 6", "place": ""}
     assert [
@@ -1312,15 +1256,15 @@ def test_plans_send_what_the_heads_say() -> None:
         {**leaving, "how": "giveup", "tombstone": 0},
     ] == sent(plan, ["wait", "1000", 1000, 0], ["gone"])
 
-    plan = plans.acquire(an_ask(wait=False), 100.0)
+    plan = plans.acquire(acquire_request(wait=False), 100.0)
     assert ["try"] == [step["how"] for step in sent(plan, ["no", "full", 0])]
 
-    (grant,) = [given(an_ask(lease=2.5), ["ok", "123", "2500"])]
+    (grant,) = [grant_of(acquire_request(lease=2.5), ["ok", "123", "2500"])]
     (step,) = sent(plans.release(keys, grant, 1.5, 3.0, 1.0, 100.0))
     assert {**leaving, "fence": 123, "how": "release", "tombstone": 0, "hold": 1500} == step
     (step,) = sent(plans.release(keys, grant._replace(place="P"), 0.0, 3.0, 1.0, 100.0))
     assert {**leaving, "fence": 123, "how": "release", "tombstone": 0, "place": "P"} == step
-    (step,) = sent(visit(an_ask(lease=2.5), Job("P", 3, 17, "who"), 100.0))
+    (step,) = sent(visit(acquire_request(lease=2.5), Job("P", 3, 17, "who"), 100.0))
     asked = {**asking, "verb": "visit", "lease": "2500", "place": "P", "nth": 3, "ticket": 17}
     asked |= {"job": "who", "terms": "5 9 chan lab"}
     assert step == {key: asked[key] for key in asked.keys() - {"how", "fair", "compact"}}
@@ -1332,7 +1276,7 @@ def test_plans_send_what_the_heads_say() -> None:
     assert {**leaving, "fence": 123, "how": "share", "tombstone": 0} == step
 
 
-def given(ask: plans.AcquireRequest, reply: list[Any]) -> plans.Grant:
+def grant_of(ask: plans.AcquireRequest, reply: list[Any]) -> plans.Grant:
     plan = plans.acquire(ask, 100.0)
     plan.send(None)  # type: ignore[arg-type]
     with pytest.raises(StopIteration) as stop:
@@ -1341,28 +1285,26 @@ def given(ask: plans.AcquireRequest, reply: list[Any]) -> plans.Grant:
     return grant
 
 
-def test_constants_keep_their_order() -> None:
-    """What the scripts rely on, whatever the numbers are."""
+def test_constants_keep_the_order_that_scripts_rely_on() -> None:
     assert C["HEARTBEAT"] + C["PATIENCE"] <= C["ASLEEP"]
     assert C["CLAIM"] <= C["FIRST"]
     assert C["EXCLUSIVE"] > scripts.MOST_PERMITS
     assert C["EXCLUSIVE"] * 2 < 2**53
 
 
-def test_a_head_of_the_future_is_not_passed_either(x: Name) -> None:
-    """Rules 21 and 22: the clock went back under a waiting queue."""
+def test_unfair_newcomer_does_not_overtake_a_head_from_the_future(x: Name) -> None:
     x.hold("a", limit=1)
     x.wait("large", permits=2, limit=2)
+    # The clock has gone back since the waiter came.
     x.raw.zadd(x.keys.queue, {"large": (x.now() + 60_000) * 1000})
 
     assert "no" == x.ask("unfair", "try", limit=2, fair=0)[0]
 
 
-def test_thousands_of_leases_that_are_over_are_removed_script_by_script(x: Name) -> None:
-    """What is left over is no reason to refuse: it says so, and is asked again at once."""
+def test_thousands_of_expired_leases_are_removed_by_several_scripts(x: Name) -> None:
     many = C["BOUND"] * C["ROUNDS"] + 500
     tokens = [f"t{n}" for n in range(many)]
-    x.take_part(*tokens, how="try", kind="w", limit=10_000, lease=3_600_000)
+    x.acquire_together(*tokens, how="try", kind="w", limit=10_000, lease=3_600_000)
     assert len(tokens) == len(x.holders())
     x.expire(*tokens)
 
@@ -1373,7 +1315,7 @@ def test_thousands_of_leases_that_are_over_are_removed_script_by_script(x: Name)
     assert ["writer"] == x.holders()
 
 
-def test_a_waiter_behind_more_than_one_script_removes_asks_again_at_once(x: Name) -> None:
+def test_waiter_asks_again_at_once_while_dead_waiters_are_left(x: Name) -> None:
     x.hold("a", lease=600_000)
     dead = [f"dead{n}" for n in range(3 * C["CHUNK"])]
     x.wait_long(*dead, "live")
@@ -1385,10 +1327,10 @@ def test_a_waiter_behind_more_than_one_script_removes_asks_again_at_once(x: Name
     assert 1 < told <= C["HEARTBEAT"]
 
 
-# Signs of life
+# Heartbeats of event loops
 
 
-def test_the_waiters_of_an_event_loop_are_passed_over_together(x: Name) -> None:
+def test_waiters_of_a_dead_event_loop_are_removed_together(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c", "d", channel="loop")
     x.wait("e")
@@ -1397,7 +1339,7 @@ def test_the_waiters_of_an_event_loop_are_passed_over_together(x: Name) -> None:
     assert (["e"], [], []) == (x.queue(), x.traces("b"), x.traces("loop"))
 
 
-def test_one_that_asks_is_a_sign_of_life_of_all_of_its_event_loop(x: Name) -> None:
+def test_heartbeat_of_one_waiter_counts_for_its_whole_event_loop(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", "c", "d", channel="loop")
     x.raw.zadd(x.keys.waiters, {"loop": x.now() - 1})
@@ -1407,7 +1349,7 @@ def test_one_that_asks_is_a_sign_of_life_of_all_of_its_event_loop(x: Name) -> No
     assert ["b"] == x.holders()
 
 
-def test_a_newcomer_is_a_sign_of_life_of_its_event_loop_too(x: Name) -> None:
+def test_acquire_of_a_newcomer_counts_for_its_whole_event_loop(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c", channel="loop")
     x.raw.zadd(x.keys.waiters, {"loop": x.now() - 1})
@@ -1415,7 +1357,7 @@ def test_a_newcomer_is_a_sign_of_life_of_its_event_loop_too(x: Name) -> None:
     assert ["b", "c", "d"] == x.queue()
 
 
-def test_a_waiter_that_is_silent_is_dead_though_its_event_loop_is_not(x: Name) -> None:
+def test_silent_waiter_is_removed_while_its_event_loop_is_alive(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", "c", channel="loop")
     x.silence("b")
@@ -1423,17 +1365,17 @@ def test_a_waiter_that_is_silent_is_dead_though_its_event_loop_is_not(x: Name) -
     assert (["c"], []) == (x.holders(), x.queue())
 
 
-def test_the_next_event_loop_looks_when_the_one_ahead_counts_as_dead(x: Name) -> None:
+def test_waiter_asks_again_when_the_event_loop_ahead_counts_as_dead(x: Name) -> None:
     x.hold("a", lease=600_000)
     x.wait(*(f"b{n}" for n in range(300)), channel="loop")
     x.wait("live")
     x.wait("b300", channel="loop")
     assert 1 < x.ask("live", "again")[2] <= C["ALIVE"] + 100
-    # One of the same event loop need not: with the head it would be dead itself.
+    # A waiter of the same event loop waits longer: if the head is dead, so is the waiter.
     assert C["ASLEEP"] - C["PATIENCE"] == x.ask("b300", "again", channel="loop")[2]
 
 
-def test_the_first_in_line_looks_when_a_winner_should_have_woken(x: Name) -> None:
+def test_head_asks_again_at_the_claim_deadline_of_the_new_holder(x: Name) -> None:
     fence = x.hold("a", lease=600_000)
     x.wait("winner", "b", lease=600_000)
     x.release("a", fence)
@@ -1441,7 +1383,7 @@ def test_the_first_in_line_looks_when_a_winner_should_have_woken(x: Name) -> Non
     assert 0 < x.ask("b", "again")[2] <= 301
 
 
-def test_signs_of_life_do_not_outlive_their_name(x: Name) -> None:
+def test_event_loop_heartbeats_expire_with_their_name(x: Name) -> None:
     x.hold("a", lease=2000)
     x.wait("b", channel="loop")
     assert 0 < x.ttls()["waiters"] <= C["ASLEEP"] + 2 * C["GRACE"]
@@ -1470,8 +1412,8 @@ def test_scripts_reject_an_unknown_format_before_they_write(x: Name, state: str)
     x.raw.hset(x.keys.leases, "#", later)
     before = {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}:{{x}}:*")}
     for token in "ab":
-        for verb, said in CALLS:
-            fenced = {"fence": fence, **said} if verb in ("release", "renew") else said
+        for verb, arguments in CALLS:
+            fenced = {"fence": fence, **arguments} if verb in ("release", "renew") else arguments
             with pytest.raises(redis.ResponseError, match="format of another version: 2"):
                 x.run(verb, "" if verb in ("operate", "inspect") else token, **fenced)
     after = {key: x.raw.dump(key) for key in x.raw.keys(f"{settings.PREFIX}:{{x}}:*")}
@@ -1493,4 +1435,4 @@ def test_fences_grow_around_a_flush_within_one_transaction(x: Name) -> None:
         both.flushall()
         both.eval(source, *asks[1].asked)
         first, _, second = both.execute()
-    assert int(words(first)[1]) < int(words(second)[1]), "a fence was given out twice"
+    assert int(words(first)[1]) < int(words(second)[1]), "the same fence was granted twice"

@@ -1,7 +1,7 @@
-"""Shares in the scripts: both limits, turns between shares, order within one, no idle permit.
+"""Shares in the scripts: both limits, turns between shares, order in a share, no idle permit.
 
-Random work on the model's Redis (`test_model` compares it with a real one). What each step may do
-is derived from what was asked for, not from what the scripts store of shares.
+Random calls on the model's Redis (`test_model` compares it with a real one). The expected outcome
+of each step follows from the requests, not from what the scripts store about shares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ C = scripts.CONSTANTS
 
 
 class Name:
-    """A name with shares. `asked`: by token what its caller asked for, and when (a number)."""
+    """A name with shares. `asked`: the request of each token, with the request's number."""
 
     def __init__(self, limit: int, lua: Mapping[str, str] = {}) -> None:
         self.verbs, self.frozen, self.micros = compiled(tuple(lua.items())), (), START
@@ -46,7 +46,7 @@ class Name:
         return reply
 
     def ask(self, share: str, bound: int, permits: int = 1, **said: Any) -> tuple[str, Any]:
-        """A new caller: its token, and the reply."""
+        """Send the request of a new caller. Return its token and the reply."""
         self.number += 1
         token = f"t{self.number}"
         self.asked[token] = {
@@ -66,7 +66,7 @@ class Name:
         fence = self.info().get(token, "- 0").split(" ")[1]
         return self.run("release", token=token, fence=fence, how=how, **said)
 
-    # What there is
+    # The stored state
 
     def key(self, key: str) -> dict[str, Any]:
         return dict(next((items for name, _, items, _ in self.frozen if name == key), ()))
@@ -81,30 +81,28 @@ class Name:
         return [member.split(" ")[-1] for member in sorted(self.key(KEYS.parked))]
 
     def waiting(self) -> list[str]:
-        """The tokens that wait, in order of arrival."""
+        """Return the tokens of the waiters, in order of arrival."""
         found = [t for t, text in self.info().items() if text.startswith("w ")]
         return sorted(found, key=lambda t: self.asked[t]["number"])
 
     def holding(self) -> dict[str, int]:
-        """The permits of each lease, by token; a kept one has its token behind a k."""
-        kept = ((t, self.asked.get(t) or self.asked[t[1:]]) for t in self.key(KEYS.leases))
-        return {t: one["permits"] for t, one in kept}
+        """Return the permits of each lease by token, which has the prefix k during `min_hold`."""
+        held = ((t, self.asked.get(t) or self.asked[t[1:]]) for t in self.key(KEYS.leases))
+        return {t: request["permits"] for t, request in held}
 
     def use(self) -> Counter[str]:
-        of = {t: self.asked.get(t) or self.asked[t[1:]] for t in self.holding()}
-        return Counter(
-            {
-                s: sum(o["permits"] for o in of.values() if o["share"] == s)
-                for s in {o["share"] for o in of.values()}
-            }
-        )
+        """Return the permits in use by share."""
+        used = Counter[str]()
+        for token, permits in self.holding().items():
+            used[(self.asked.get(token) or self.asked[token[1:]])["share"]] += permits
+        return used
 
     def dead(self, token: str) -> bool:
         return self.key(KEYS.waiters).get(token, 0) <= self.micros // 1000
 
 
-class Storm:
-    """Random work on a name, and what must be true after each step."""
+class RandomRun:
+    """Random calls on one name, each followed by `check`."""
 
     def __init__(self, chance: random.Random, lua: Mapping[str, str] = {}) -> None:
         self.chance = chance
@@ -113,8 +111,10 @@ class Storm:
         self.shares["a%20b"] = 0  # without a limit
         self.shares[""] = 2
         self.sized = chance.random() < 0.3
-        self.entered: dict[str, int] = {}  # shares in the queue, since which step
-        self.got: dict[str, int] = {}  # by share, its newest turn
+        self.entered: dict[
+            str, int
+        ] = {}  # by queued share: the last turn before it entered the queue
+        self.got: dict[str, int] = {}  # by share: its latest turn
         self.steps = self.turn = 0
         self.words: set[str] = set()
 
@@ -128,9 +128,9 @@ class Storm:
         what = chance.choices(work.split(), weights)[0]
         token, word = getattr(self, what)()
         self.words.add(word)
-        self.judge(what, token, word, *before)
+        self.check(what, token, word, *before)
 
-    # What happens
+    # The calls
 
     def ask(self, **said: Any) -> tuple[str, str]:
         chance, name = self.chance, self.name
@@ -154,17 +154,17 @@ class Storm:
         return token, self.name.release(token, hold=hold)[0]
 
     def expire(self) -> tuple[str, str]:
-        """The first lease ends, while waiters go on asking."""
+        """Let the first lease expire while all waiters send heartbeats."""
         ends = sorted(self.name.key(KEYS.leases).values())
         if not ends or ends[0] == float("inf"):
             return "", ""
-        self.beat()
+        self.heartbeat()
         self.name.micros = max(self.name.micros, int(ends[0]) * 1000)
-        self.beat()
+        self.heartbeat()
         self.name.run("operate", how="poke")
         return "", "poke"
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         for token in self.name.waiting():
             self.name.again(token)
 
@@ -183,7 +183,7 @@ class Storm:
         return token, self.name.again(token)[0]
 
     def die(self) -> tuple[str, str]:
-        """Some waiters ask no more, and the others find that out."""
+        """Let up to 3 waiters die. The others send heartbeats until the dead ones are removed."""
         tokens = self.name.waiting()
         dead = set(self.chance.sample(tokens, min(len(tokens), 3)))
         for _ in range(7):
@@ -220,9 +220,9 @@ class Storm:
         self.name.micros -= 3000
         return "", "back"
 
-    # What must be true
+    # The checks
 
-    def judge(
+    def check(
         self,
         what: str,
         asked: str,
@@ -239,9 +239,9 @@ class Storm:
         assert sorted(queue + parked) == sorted(waiting), f"{queue} {parked} {waiting}"
         ring = [of[t]["share"] for t in queue]
         assert len(set(ring)) == len(ring), "two waiters of one share are in the queue"
-        if what in ("die", "expire"):  # many scripts, and turns between them
+        if what in ("die", "expire"):  # many scripts, with turns in between
             self.entered.clear()
-        # Grants, in their order.
+        # Grants, in order.
         used = 0 if what in ("release", "clear", "expire", "die") else sum(held_before.values())
         fresh = [t for t in name.holding() if t not in held_before and t[0] != "k"]
         fresh.sort(key=lambda t: int(info[t].split(" ")[1]))
@@ -251,9 +251,9 @@ class Storm:
             assert not name.paused or shadow, "granted while paused"
             if t == asked and t not in waiting_before:
                 if not shadow:
-                    assert not set(queue_before) & set(queue), "a newcomer passed the queue"
+                    assert not set(queue_before) & set(queue), "a newcomer overtook the queue"
                     own = [w for w in waiting_before if of[w]["share"] == share and w in waiting]
-                    assert not own, "a newcomer passed its share"
+                    assert not own, "a newcomer overtook its share"
                 continue
             earlier = [w for w in waiting if of[w]["share"] == share and w != t]
             assert all(of[w]["number"] > of[t]["number"] or name.dead(w) for w in earlier), "order"
@@ -270,20 +270,23 @@ class Storm:
             most = max(of[t]["bound"], 0)
             others = [o for o in fresh if of[o]["share"] == share and o != t]
             assert use[share] <= most or others or use[share] <= use_before[share], "share_limit"
-        # A share whose first fits is in the queue, and the head of the queue fits not.
+        # If the first waiter of a share fits below share_limit, it is in the queue. The head of the
+        # queue does not fit.
         for share in {of[t]["share"] for t in waiting}:
             first = next(t for t in waiting if of[t]["share"] == share)
             fits = use[share] + of[first]["permits"] <= of[first]["bound"]
             if fits:
-                assert share in ring, f"{share} could take a permit, and is not in the queue"
+                assert share in ring, f"{share} could take a permit but is not in the queue"
             if share in ring:
-                assert queue[ring.index(share)] == first, "not its first is in the queue"
+                assert queue[ring.index(share)] == first, (
+                    "another waiter than the first of its share is in the queue"
+                )
         if queue and not name.paused:
             head = of[queue[0]]
             free = sum(name.holding().values()) + head["permits"] <= name.limit
             fits = use[head["share"]] + head["permits"] <= head["bound"]
             assert what in ("rebound", "back", "") or not (free and fits), "a permit is idle"
-        # What is stored of shares.
+        # The stored fields of shares.
         stored = {k[1:]: v.split(" ") for k, v in info.items() if k.startswith("/")}
         busy = {s.replace("%", "%25").replace(" ", "%20") for s in {*use, *ring}}
         assert set(stored) == busy, f"{stored} {busy}"
@@ -301,7 +304,7 @@ class Storm:
             self.entered.setdefault(share, self.turn)
 
     def finish(self) -> None:
-        """All give up what they have, and nothing of a share is left."""
+        """Clear all waiters and holders, and check that no data of a share is left."""
         name = self.name
         if name.paused:
             self.pause()
@@ -312,10 +315,10 @@ class Storm:
         assert not left and not name.key(KEYS.parked) and not name.key(KEYS.queue)
 
 
-def storm(seeds: range, steps: int, lua: Mapping[str, str] = {}) -> set[str]:
+def random_runs(seeds: range, steps: int, lua: Mapping[str, str] = {}) -> set[str]:
     words = set[str]()
     for seed in seeds:
-        one = Storm(random.Random(seed), lua)
+        one = RandomRun(random.Random(seed), lua)
         try:
             for _ in range(steps):
                 one.step()
@@ -331,15 +334,15 @@ def storm(seeds: range, steps: int, lua: Mapping[str, str] = {}) -> set[str]:
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("part", range(4))
 def test_both_limits_hold_shares_take_turns_and_no_permit_is_idle(part: int) -> None:
-    words = storm(range(part * 15, part * 15 + 15), 200)
+    words = random_runs(range(part * 15, part * 15 + 15), 200)
     assert words >= {"ok", "wait", "no full", "no share", "resized", "paused"}
 
 
-#: The storms that meet rare ones.
-SEEDS = {"a newcomer passes the parked ones of its share": range(61, 62)}
+#: The seeds with which a rare defect is found.
+SEEDS = {"a newcomer overtakes the parked waiters of its share": range(61, 62)}
 
 DEFECTS = {
-    "the share's limit is not looked at on entry": {
+    "the limit of the share is not checked on entry": {
         "local fitting, last = share_fits(held, many, bound), nil": (
             "local fitting, last = true, nil"
         )
@@ -350,22 +353,22 @@ DEFECTS = {
             "first = call_up(name, share, held, '1')\n  end"
         )
     },
-    "a share that gives back calls nobody up": {
+    "a release calls up no waiter of its share": {
         "first = call_up(name, share, held, ticket)": "first = ''"
     },
-    "a newcomer passes the parked ones of its share": {
+    "a newcomer overtakes the parked waiters of its share": {
         "free and fitting and queued == 0 and not last": "free and fitting and queued == 0"
     },
-    "a newcomer passes the queue": {
+    "a newcomer overtakes the queue": {
         "free and fitting and queued == 0 and not last": "free and fitting and not last"
     },
-    "all of a share enter the queue": {
+    "all waiters of a share enter the queue": {
         "if fitting and first == '' and not last then": "if fitting then"
     },
-    "one with waiters of its share ahead enters the queue": {
+    "a waiter enters the queue before earlier waiters of its share": {
         "if fitting and first == '' and not last then": "if fitting and first == '' then"
     },
-    "something is kept of an idle share": {"if held == 0 and first == '' then": "if false then"},
+    "the data of an idle share stays": {"if held == 0 and first == '' then": "if false then"},
     "a released lease still counts for its share": {
         "held = math.max(0, held - weight(": "held = math.max(0, held - 0 * weight("
     },
@@ -373,10 +376,10 @@ DEFECTS = {
         "held = held + weight(permits)\n": "held = held + 1\n",
     },
     "the parked key does not expire": {"      set_expiry(name, PARKED, expiry)\n": ""},
-    "the wrong limit is named": {
+    "the reply names the wrong limit": {
         "return answer_no(name, 'share '": "return answer_no(name, 'full '"
     },
-    "a parked waiter that leaves is left behind": {
+    "a parked waiter that leaves is not removed": {
         "redis.call('ZREM', PARKED, parked_as(share, arrival or 0, t))": "local _ = arrival"
     },
 }
@@ -384,14 +387,14 @@ DEFECTS = {
 
 @pytest.mark.promise(1)
 @pytest.mark.parametrize("name", DEFECTS)
-def test_the_storm_finds_it_when(name: str) -> None:
+def test_random_runs_find_the_defect(name: str) -> None:
     with pytest.raises(AssertionError, match=r"seed|words"):
-        words = storm(SEEDS.get(name, range(40)), 200, DEFECTS[name])
+        words = random_runs(SEEDS.get(name, range(40)), 200, DEFECTS[name])
         assert "no share" in words, "words"
 
 
 @pytest.mark.promise(22)
-def test_shadow_mode_names_the_limit_that_would_have_refused() -> None:
+def test_shadow_mode_returns_the_limit_that_would_have_rejected() -> None:
     name = Name(2)
     assert ["ok"] == name.ask("a", 1, how="shadow")[1][:1]
     assert "share" == name.ask("a", 1, how="shadow")[1][-1]
@@ -404,17 +407,17 @@ def places(name: Name) -> tuple[list[str], list[str]]:
     return name.queue(), name.parked()
 
 
-def waiting_behind(name: Name) -> None:
-    """Share a has its limit, with t3 and t4 behind; b waits in the queue for the second permit."""
+def queue_and_park(name: Name) -> None:
+    """Fill share a, and park t3, t4, and t6. t5 of share b is in the queue."""
     for share in ("a", "b", "a", "a", "b", "b"):
         name.ask(share, 1 if share == "a" else 2)
 
 
 @pytest.mark.promise(4)
 @pytest.mark.parametrize("part", ["queue", "parked", "leases", "info"])
-def test_a_lost_key_is_made_up_for_by_those_that_ask_again(part: str) -> None:
+def test_waiters_that_ask_again_repair_a_lost_key(part: str) -> None:
     name = Name(2)
-    waiting_behind(name)
+    queue_and_park(name)
     assert (["t5"], ["t3", "t4", "t6"]) == places(name)
     lost = getattr(KEYS, part)
     name.frozen = tuple(row for row in name.frozen if row[0] != lost)
@@ -431,7 +434,7 @@ def test_a_lost_key_is_made_up_for_by_those_that_ask_again(part: str) -> None:
                 continue
             asking = {"share": share, "share_limit": bound, "limit": 2, "lease": 2000}
             word = name.run("acquire", token=token, how=how, **asking)[0]
-            if word == "gone":  # as a client does, it starts over
+            if word == "gone":  # start over, as a client does
                 del tokens[token]
                 name.number += 1
                 name.asked[f"t{name.number}"] = name.asked[f"t{of}"]
@@ -444,9 +447,9 @@ def test_a_lost_key_is_made_up_for_by_those_that_ask_again(part: str) -> None:
 
 
 @pytest.mark.promise(14)
-def test_with_the_memory_full_only_newcomers_are_denied() -> None:
+def test_only_newcomers_are_rejected_when_the_memory_is_full() -> None:
     name = Name(2)
-    waiting_behind(name)
+    queue_and_park(name)
     name.full = True
     assert ["OOM"] == name.ask("c", 1)[1] == name.ask("a", 1)[1]
     for token in ("t3", "t5"):
@@ -458,7 +461,7 @@ def test_with_the_memory_full_only_newcomers_are_denied() -> None:
 
 
 @pytest.mark.promise(14)
-def test_with_the_memory_full_a_heartbeat_repairs_a_share() -> None:
+def test_heartbeat_repairs_a_share_when_the_memory_is_full() -> None:
     name = Name(2)
     for share in "abb":
         name.ask(share, 2)
@@ -469,7 +472,7 @@ def test_with_the_memory_full_a_heartbeat_repairs_a_share() -> None:
 
 
 @pytest.mark.promise(1)
-def test_max_waiters_counts_the_queue_and_those_behind() -> None:
+def test_max_waiters_counts_queued_and_parked_waiters() -> None:
     name = Name(1)
     for share in "aabb":
         name.ask(share, 1)
@@ -478,7 +481,7 @@ def test_max_waiters_counts_the_queue_and_those_behind() -> None:
 
 
 @pytest.mark.promise(1)
-def test_a_plain_caller_waits_in_the_common_share() -> None:
+def test_request_without_a_share_waits_in_the_common_share() -> None:
     name = Name(2)
     name.ask("a", 1)
     name.ask("a", 1)
@@ -487,11 +490,11 @@ def test_a_plain_caller_waits_in_the_common_share() -> None:
     assert (["t4"], ["t5", "t2"]) == places(name)
 
 
-# The work of a script
+# The number of command_count of a script
 
 
 class _Counting(Store):
-    """Counts its commands."""
+    """Counts its command_count."""
 
     ran = 0
 
@@ -500,9 +503,9 @@ class _Counting(Store):
         return super().call(*args)
 
 
-def crowded(waiters: int, shares: int) -> Name:
-    """A name of which each share has its limit of one, and all others wait. It is built up as the
-    scripts would, since they take long for so many on the model's Redis."""
+def crowded_name(waiters: int, shares: int) -> Name:
+    """Return a name whose shares each hold their one permit and have parked waiters. The state is
+    written directly, because scripts are slow on the model's Redis."""
     name = Name(shares)
     for number in range(shares):
         name.ask(f"s{number}", 1)
@@ -522,8 +525,8 @@ def crowded(waiters: int, shares: int) -> Name:
     return name
 
 
-def commands(name: Name, verb: str, **said: Any) -> int:
-    """How many commands a script takes, without keeping what it did."""
+def command_count(name: Name, verb: str, **said: Any) -> int:
+    """Return how many command_count a script runs. Discard its changes."""
     store = _Counting(name.frozen, name.micros)
     name.verbs.run(store, verb, KEYS.declared, argv_of(verb, {**DEFAULTS, **said}))
     return store.ran
@@ -531,18 +534,16 @@ def commands(name: Name, verb: str, **said: Any) -> int:
 
 @pytest.mark.promise(31)
 @pytest.mark.parametrize(("waiters", "shares"), [(100, 10), (1000, 10), (10_000, 1000)])
-def test_the_work_of_a_script_does_not_grow_with_waiters_and_shares(
-    waiters: int, shares: int
-) -> None:
-    name = crowded(waiters, shares)
+def test_command_count_does_not_grow_with_waiters_and_shares(waiters: int, shares: int) -> None:
+    name = crowded_name(waiters, shares)
     asking = {"how": "wait", "lease": 60_000, "limit": shares, "share_limit": 1}
     fence = name.info()["t2"].split(" ")[1]
     work = [
-        commands(name, "acquire", token="new", share="new", **asking),
-        commands(name, "acquire", token="new", share="s1", **asking),
-        commands(name, "acquire", token="new", share="s1", **asking | {"how": "try"}),
-        commands(name, "acquire", token=f"w{waiters - 1}", **asking | {"how": "again"}),
-        commands(name, "release", token="t2", how="release", fence=fence),
+        command_count(name, "acquire", token="new", share="new", **asking),
+        command_count(name, "acquire", token="new", share="s1", **asking),
+        command_count(name, "acquire", token="new", share="s1", **asking | {"how": "try"}),
+        command_count(name, "acquire", token=f"w{waiters - 1}", **asking | {"how": "again"}),
+        command_count(name, "release", token="t2", how="release", fence=fence),
     ]
     assert all(n <= most for n, most in zip(work, (21, 19, 13, 14, 36), strict=True)), work
     name.release("t1", hold=0)

@@ -13,24 +13,23 @@ from django_redis_sync.protocol import scripts
 
 
 @pytest.fixture(autouse=True)
-def new() -> Iterator[None]:
-    """As in a process that has just begun, and when a test is over."""
-    _forget()
+def empty_caches() -> Iterator[None]:
+    _clear_caches()
     yield
-    _forget()
+    _clear_caches()
 
 
-def _forget() -> None:
+def _clear_caches() -> None:
     scripts.script.cache_clear()
     scripts._composed.cache_clear()
 
 
-def test_threads_that_come_at_once_compose_a_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_compose_a_script_once(monkeypatch: pytest.MonkeyPatch) -> None:
     composed, compose, gate = list[str](), scripts.compose, threading.Barrier(8)
 
     def counted(verb: str) -> str:
         composed.append(verb)
-        time.sleep(0.05)  # the others come meanwhile
+        time.sleep(0.05)  # until all threads have asked
         return compose(verb)
 
     def ask(_: int) -> scripts.Script:
@@ -44,7 +43,7 @@ def test_threads_that_come_at_once_compose_a_script_once(monkeypatch: pytest.Mon
     assert [scripts.script("renew")] * 8 == found
 
 
-def test_another_way_to_compose_is_taken_after_the_cache_was_cleared(
+def test_script_is_composed_again_after_its_cache_was_cleared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, compose = scripts.script("renew").source, scripts.compose
@@ -53,7 +52,7 @@ def test_another_way_to_compose_is_taken_after_the_cache_was_cleared(
     assert f"-- other\n{before}" == scripts.script("renew").source
 
 
-def test_a_fork_that_found_another_thread_composing_composes_all_the_same(
+def test_script_is_composed_when_the_lock_was_held_during_a_fork(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scripts, "_PATIENCE", 0.01)

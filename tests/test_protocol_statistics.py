@@ -1,4 +1,4 @@
-"""What the verbs count: by the minute, folded into totals when it is old; means and peaks."""
+"""Statistics that scripts count by the minute: totals of old minutes, means, and peaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_redis_sync.protocol.keys import Keys, keys_of
 from tests.test_protocol_scripts import Name
 
 PAIR = scripts.CONSTANTS["PAIR"]
-#: Minutes of history of the names in here.
+#: Minutes of history in these tests.
 KEEP = 5
 
 
@@ -38,13 +38,13 @@ def history(minutes: int = KEEP) -> History:
     return histories([("x", None)], minutes=minutes)[0]
 
 
-def take(**said: Any) -> None:
-    with Semaphore("x", 9, **said):
+def acquire_once() -> None:
+    with Semaphore("x", 9):
         pass
 
 
-def plant(raw: redis.Redis, keys: Keys, what: str, value: int, *ago: int) -> int:
-    """Has counted that, so many minutes ago; returns the minute now."""
+def count_before(raw: redis.Redis, keys: Keys, what: str, value: int, *ago: int) -> int:
+    """Store the counter `what` for the minutes `ago`. Return the current minute."""
     now = minute_of(raw)
     fields = {f"{now - one}:{what}": value for one in ago}
     raw.hset(keys.stats, mapping={**fields, "tidied": now - 3})
@@ -56,14 +56,14 @@ def minutes_left(raw: redis.Redis, keys: Keys, what: str) -> list[int]:
     return sorted(int(minute) for minute, *rest in fields if [what] == rest and minute != "total")
 
 
-# Folding
+# Totals of old minutes
 
 
-def test_a_minute_is_kept_for_as_long_as_history_is_and_folded_then(
+def test_minute_is_added_to_the_totals_when_it_is_older_than_the_history(
     raw: redis.Redis, keys: Keys
 ) -> None:
-    now = plant(raw, keys, "n", 7, KEEP + 1, KEEP, KEEP - 1)
-    take()
+    now = count_before(raw, keys, "n", 7, KEEP + 1, KEEP, KEEP - 1)
+    acquire_once()
     if minute_of(raw) == now:
         assert [now - KEEP, now - KEEP + 1] == minutes_left(raw, keys, "n")[:2]
         assert b"7" == raw.hget(keys.stats, "total:n")
@@ -71,45 +71,43 @@ def test_a_minute_is_kept_for_as_long_as_history_is_and_folded_then(
     assert 21 == history().ever.rejected
 
 
-def test_the_milliseconds_of_a_folded_minute_stay_beside_its_count(
-    raw: redis.Redis, keys: Keys
-) -> None:
-    plant(raw, keys, "r", 2 * PAIR + 3500, KEEP + 1)
-    plant(raw, keys, "w", 3 * PAIR + 500, KEEP + 2)
-    plant(raw, keys, "p", 8, KEEP + 1)
-    take()
+def test_totals_keep_the_milliseconds_of_an_old_minute(raw: redis.Redis, keys: Keys) -> None:
+    count_before(raw, keys, "r", 2 * PAIR + 3500, KEEP + 1)
+    count_before(raw, keys, "w", 3 * PAIR + 500, KEEP + 2)
+    count_before(raw, keys, "p", 8, KEEP + 1)
+    acquire_once()
     assert [b"2", b"3500"] == raw.hmget(keys.stats, "total:r", "total:r:ms")
     assert [b"3", b"500"] == raw.hmget(keys.stats, "total:w", "total:w:ms")
     ever = history().ever
     assert (3, 0.5) == (ever.waited, ever.wait_seconds)
     assert 3 == ever.released and 3.5 <= ever.held_seconds < 60
-    assert raw.hget(keys.stats, "total:p") is None  # the highest of two is no sum
+    assert raw.hget(keys.stats, "total:p") is None  # peaks are not added up
 
 
 @pytest.mark.parametrize("what", "gwrntcslbvdxp")
-def test_a_name_in_constant_use_keeps_no_minute_beyond_its_history(
+def test_old_minute_of_each_counter_is_added_to_the_totals(
     raw: redis.Redis, keys: Keys, what: str
 ) -> None:
-    minute = plant(raw, keys, what, PAIR * (what in "wr") + 7, KEEP + 1)
-    raw.hset(keys.stats, "tidied", minute - 1)
-    take()
-    if minute_of(raw) == minute:
-        assert minute - KEEP - 1 not in minutes_left(raw, keys, what)
+    minute = count_before(raw, keys, what, PAIR + 5 if what in "wr" else 1, KEEP + 1)
+    raw.hset(keys.stats, "tidied", minute - 1)  # as of a name in constant use
+    acquire_once()
+    assert minute - KEEP - 1 not in minutes_left(raw, keys, what)
+    assert (None if what == "p" else b"1") == raw.hget(keys.stats, f"total:{what}")
 
 
-def test_what_is_counted_outlives_the_history(raw: redis.Redis, keys: Keys) -> None:
-    plant(raw, keys, "g", 1, 0)
-    take()
+def test_statistics_key_outlives_the_history(raw: redis.Redis, keys: Keys) -> None:
+    count_before(raw, keys, "g", 1, 0)
+    acquire_once()
     assert KEEP * 60_000 < raw.pttl(keys.stats) <= (KEEP + 2) * 60_000
 
 
-def test_whom_a_pause_refuses_is_counted_though_nobody_has_the_name(x: Name) -> None:
+def test_rejection_by_a_pause_is_counted_when_the_name_is_unused(x: Name) -> None:
     x.operate("pause")
     assert ["no", "paused"] == x.ask("a", "try", keep=KEEP)[:2]
     assert 1 == len(minutes_left(x.raw, x.keys, "n"))
 
 
-def test_a_winner_that_never_woke_is_reclaimed_once(x: Name) -> None:
+def test_unclaimed_handoff_is_counted_as_reclaimed_once(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b", "c")
     x.release("a", fence)
@@ -125,14 +123,14 @@ def test_grant_in_shadow_mode_is_counted_once(x: Name) -> None:
     assert {b"s": b"1"} == {f[-1:]: n for f, n in fields.items() if f[-1:] in b"sgn"}
 
 
-def test_who_may_not_wait_with_others_is_counted(x: Name) -> None:
+def test_rejection_by_max_waiters_is_counted(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c")
     assert ["no", "full", 2] == x.ask("d", max_waiters=2, keep=KEEP)[:3]
     assert 1 == len(minutes_left(x.raw, x.keys, "n"))
 
 
-def test_who_gave_up_waiting_is_counted_as_that(x: Name) -> None:
+def test_giveup_is_counted_as_a_timeout_not_as_a_release(x: Name) -> None:
     x.hold("a", keep=KEEP)
     x.wait("b", keep=KEEP)
     assert ["no", "timeout", 0, "", "1"] == x.run("release", "b", how="giveup", keep=KEEP)
@@ -140,7 +138,7 @@ def test_who_gave_up_waiting_is_counted_as_that(x: Name) -> None:
     assert {b":t": b"1"} == {f[-2:]: n for f, n in fields.items() if f[-2:] in (b":t", b":r")}
 
 
-def test_who_takes_an_ask_back_is_not_counted_as_that(x: Name) -> None:
+def test_undo_is_counted_neither_as_a_timeout_nor_as_a_release(x: Name) -> None:
     x.hold("a", keep=KEEP)
     x.wait("b", keep=KEEP)
     for token in ("b", "not there"):
@@ -148,14 +146,16 @@ def test_who_takes_an_ask_back_is_not_counted_as_that(x: Name) -> None:
     assert [0, 0] == [len(minutes_left(x.raw, x.keys, what)) for what in "tr"]
 
 
-def test_after_weeks_of_rest_only_a_few_minutes_are_looked_at(raw: redis.Redis, keys: Keys) -> None:
+def test_first_script_after_weeks_reads_fewer_than_2000_minutes(
+    raw: redis.Redis, keys: Keys
+) -> None:
     raw.hset(keys.stats, "tidied", minute_of(raw) - 30_000)
     before = raw.info("commandstats").get("cmdstat_hget", {"calls": 0})["calls"]
-    take()
+    acquire_once()
     assert raw.info("commandstats")["cmdstat_hget"]["calls"] - before < 2000
 
 
-def test_how_long_a_winner_waited_is_counted_with_it(x: Name) -> None:
+def test_waited_milliseconds_of_a_handoff_are_counted(x: Name) -> None:
     fence = x.hold("a", keep=KEEP)
     x.wait("b", keep=KEEP)
     x.raw.zincrby(x.keys.queue, -3_000_000, "b")
@@ -177,7 +177,7 @@ def test_how_long_a_winner_waited_is_counted_with_it(x: Name) -> None:
         (0, 0, ""),
     ],
 )
-def test_a_refusal_tells_how_long_permits_were_held_in_this_minute_and_the_last(
+def test_rejection_contains_the_mean_hold_of_the_last_two_minutes(
     x: Name, this: int, last: int, mean: str
 ) -> None:
     x.hold("a")
@@ -186,16 +186,16 @@ def test_a_refusal_tells_how_long_permits_were_held_in_this_minute_and_the_last(
         x.raw.delete(x.keys.stats)
         held = {f"{now}:r": this, f"{now - 1}:r": last, f"{now - 2}:r": 9}
         x.raw.hset(x.keys.stats, mapping={field: sum_ for field, sum_ in held.items() if sum_})
-        said = x.ask("b", "try")
+        reply = x.ask("b", "try")
         if minute_of(x.raw) == now:
             break
-    assert ["no", "full", 0, mean, "1"] == said
+    assert ["no", "full", 0, mean, "1"] == reply
 
 
 # Peaks
 
 
-def test_the_peak_of_a_writer_is_one(keys: Keys) -> None:
+def test_writer_counts_as_one_permit_in_the_peak(keys: Keys) -> None:
     with ReadWriteLock("x").write:
         assert 1 == history().total.peak
     lock = ReadWriteLock("x")
@@ -206,19 +206,19 @@ def test_the_peak_of_a_writer_is_one(keys: Keys) -> None:
     second.release()
 
 
-def test_a_peak_is_that_of_all_permits_and_never_sinks(keys: Keys) -> None:
+def test_peak_adds_up_all_permits_and_never_falls(keys: Keys) -> None:
     semaphore = Semaphore("x", 9)
     some = [semaphore.acquire(permits=n) for n in (4, 3)]
     assert 7 == history().total.peak
     for lease in some:
         assert lease
         lease.release()
-    take()
-    take()
+    acquire_once()
+    acquire_once()
     assert 7 == history().total.peak
 
 
-def test_a_peak_of_one_holder_is_that_of_its_permits(keys: Keys) -> None:
+def test_peak_of_one_holder_equals_its_permits(keys: Keys) -> None:
     semaphore = Semaphore("x", 9)
     for permits, peak in ((1, 1), (2, 2), (3, 3), (2, 3), (1, 3)):
         lease = semaphore.acquire(permits=permits)
@@ -227,17 +227,17 @@ def test_a_peak_of_one_holder_is_that_of_its_permits(keys: Keys) -> None:
         assert peak == history().total.peak
 
 
-def test_a_peak_outlives_the_other_keys_of_an_idle_name(raw: redis.Redis, keys: Keys) -> None:
+def test_peak_outlives_the_other_keys_of_an_idle_name(raw: redis.Redis, keys: Keys) -> None:
     semaphore = Semaphore("x", 9)
     lease = semaphore.acquire(permits=7)
     assert lease
     lease.release()
     raw.delete(keys.leases, keys.info)  # as when they expired
-    take()
+    acquire_once()
     assert 7 == history().total.peak
 
 
-def test_permits_that_min_hold_keeps_are_not_reclaimed(x: Name) -> None:
+def test_permits_retained_by_min_hold_are_not_counted_as_reclaimed(x: Name) -> None:
     fence = x.hold("a", keep=KEEP)
     assert "ok" == x.release("a", fence, hold=60_000, keep=KEEP)
     x.expire("ka")
@@ -246,14 +246,3 @@ def test_permits_that_min_hold_keeps_are_not_reclaimed(x: Name) -> None:
     x.expire("b")
     x.hold("c", keep=KEEP)
     assert 1 == len(minutes_left(x.raw, x.keys, "c"))
-
-
-@pytest.mark.parametrize("what", [*"gwrntcsl"])
-def test_every_counter_is_added_to_the_totals_when_it_is_old(
-    raw: redis.Redis, keys: Keys, what: str
-) -> None:
-    count = PAIR + 5 if what in "wr" else 1
-    plant(raw, keys, what, count, KEEP + 1)
-    take()
-    old = f"{minute_of(raw) - KEEP - 1}:{what}"
-    assert (b"1", None) == (raw.hget(keys.stats, f"total:{what}"), raw.hget(keys.stats, old))

@@ -1,4 +1,4 @@
-"""Tokens: what makes a lease one's own is shown shortened, also where Django shows all it has."""
+"""Tokens are secrets: error pages and mails of Django show them shortened."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from django_redis_sync.protocol.plans import Grant
 
 
 def failing(lock: Lock, alias: str) -> list[BaseException]:
-    """Errors that leave this library while there is a token, as a view would pass them on."""
+    """Return errors of the library, raised while a local variable holds a token."""
     errors: list[BaseException] = []
 
     def view(function: Any) -> None:
@@ -40,7 +40,7 @@ def failing(lock: Lock, alias: str) -> list[BaseException]:
 
 
 @pytest.mark.parametrize("level", [False, True], ids=["mail", "page"])
-def test_a_page_about_an_error_shows_no_token_whole(
+def test_error_page_contains_only_shortened_tokens(
     raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, level: bool
 ) -> None:
     settings.DEBUG = level

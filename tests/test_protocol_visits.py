@@ -1,4 +1,4 @@
-"""The script `visit`: jobs that are away keep their places."""
+"""The script `visit`: a job keeps its place in the queue while it is away."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ C = CONSTANTS
 
 
 class Visited(Name):
-    """A name that jobs visit. A job's place is its letter."""
+    """A name that jobs visit. The place of a job is a letter."""
 
-    def visit(self, place: str, nth: int = 0, token: str = "", **said: Any) -> list[Any]:
+    def visit(self, place: str, nth: int = 0, token: str = "", **arguments: Any) -> list[Any]:
         self.turn = getattr(self, "turn", 0) + 1
         token = token or f"{place}-{self.turn}"
-        said = {"lease": 5000, "job": f"job {place}", "keep": 5, **said}
-        return self.run("visit", token, place=place, nth=nth, **said)
+        arguments = {"lease": 5000, "job": f"job {place}", "keep": 5, **arguments}
+        return self.run("visit", token, place=place, nth=nth, **arguments)
 
     def away(self, *places: str) -> None:
-        """Each comes, and is told to come back."""
+        """Let each job visit once, with the reply "later"."""
         for place in places:
             assert "later" == self.visit(place)[0]
 
@@ -36,8 +36,8 @@ class Visited(Name):
     def key(self, part: str) -> str:
         return self.keys.leases.removesuffix("leases") + part
 
-    def past(self, place: str, ms: int) -> None:
-        """The job was due so long ago."""
+    def overdue(self, place: str, ms: int) -> None:
+        """Let the job be due `ms` ago."""
         self.raw.zadd(self.key("due"), {place: self.now() - ms})
 
     def counted(self, what: str) -> int:
@@ -50,14 +50,14 @@ def x(raw: redis.Redis) -> Visited:
     return Visited(raw)
 
 
-def test_a_job_gets_a_lease_of_its_own_token(x: Visited) -> None:
+def test_visit_grants_a_lease_to_the_token_of_the_job(x: Visited) -> None:
     word, fence, lease = x.visit("a", token="t")
     assert ("ok", "5000", ["t"]) == (word, lease, x.holders())
     assert "ok" == x.release("t", fence, place="a")
     assert [] == x.holders()
 
 
-def test_a_place_is_kept_while_the_job_is_away(x: Visited) -> None:
+def test_job_keeps_its_place_while_it_is_away(x: Visited) -> None:
     fence = x.hold("h")
     x.away("a", "b", "c")
     x.release("h", fence)
@@ -69,7 +69,7 @@ def test_a_place_is_kept_while_the_job_is_away(x: Visited) -> None:
     assert C["SOONEST"] <= int(ms) <= C["LATEST"]
 
 
-def test_an_answer_that_was_lost_is_given_again(x: Visited) -> None:
+def test_repeated_visit_returns_the_same_reply(x: Visited) -> None:
     x.hold("h")
     first = x.visit("a", token="t")
     again = x.visit("a", token="t")
@@ -82,7 +82,7 @@ def test_an_answer_that_was_lost_is_given_again(x: Visited) -> None:
     assert 2 == len(x.holders())
 
 
-def test_a_late_copy_of_a_visit_gets_nothing(x: Visited) -> None:
+def test_late_copy_of_an_undone_visit_is_not_granted(x: Visited) -> None:
     fence = x.hold("h")
     x.visit("a", token="t")
     x.undo("t")
@@ -91,7 +91,7 @@ def test_a_late_copy_of_a_visit_gets_nothing(x: Visited) -> None:
     assert [] == x.holders()
 
 
-def test_a_copy_of_a_job_that_runs_is_put_off_and_dropped_at_its_end(x: Visited) -> None:
+def test_copy_of_a_running_job_is_postponed_then_dropped(x: Visited) -> None:
     fence = x.visit("a", token="t")[1]
     word, ms, nth, _, rank = x.visit("a")
     assert ("later", "0", "-1") == (word, nth, rank)
@@ -101,27 +101,27 @@ def test_a_copy_of_a_job_that_runs_is_put_off_and_dropped_at_its_end(x: Visited)
     assert ["drop", "copy"] == x.visit("a", 1)
 
 
-def test_a_job_without_copies_leaves_nothing(x: Visited) -> None:
+def test_released_job_without_copies_leaves_no_data(x: Visited) -> None:
     fence = x.visit("a", token="t")[1]
     x.release("t", fence, place="a")
     assert 0 == x.raw.exists(x.key("due"), x.key("places"))
     assert not x.raw.hexists(x.keys.info, "a")
 
 
-def test_the_next_copy_is_the_job_when_its_lease_expired(x: Visited) -> None:
+def test_copy_of_a_job_is_granted_when_the_lease_of_the_job_expired(x: Visited) -> None:
     x.visit("a", token="t", lease=1)
     time.sleep(0.01)
     assert "ok" == x.visit("a", token="u")[0]
     assert ["u"] == x.holders()
-    # The first run ends now. The record of the job is about the second run, and stays.
+    # The first run ends now. The record describes the second run, so it stays.
     x.release("t", "1", place="a")
     assert "later" == x.visit("a")[0]
 
 
-def test_an_older_sending_is_dropped_only_if_a_later_one_was_seen(x: Visited) -> None:
+def test_older_delivery_is_dropped_only_after_a_later_one_arrived(x: Visited) -> None:
     fence = x.hold("h")
     x.visit("a")
-    word, _, nth, _, rank = x.visit("a")  # 1 is on its way
+    word, _, nth, _, rank = x.visit("a")  # delivery 1 has not arrived yet
     assert ("later", "0", "-1") == (word, nth, rank)
     assert "later" == x.visit("a", 1)[0]
     assert ["drop", "copy"] == x.visit("a")
@@ -129,15 +129,15 @@ def test_an_older_sending_is_dropped_only_if_a_later_one_was_seen(x: Visited) ->
     assert "ok" == x.visit("a", 2)[0]
 
 
-def test_an_older_sending_is_the_job_when_the_later_one_does_not_come(x: Visited) -> None:
+def test_older_delivery_is_accepted_when_the_later_one_is_overdue(x: Visited) -> None:
     x.hold("h")
     x.visit("a")
-    x.past("a", C["TURN"] + 1)
+    x.overdue("a", C["TURN"] + 1)
     word, _, nth, _, rank = x.visit("a")
     assert ("later", "1", "0") == (word, nth, rank)
 
 
-def test_live_waiters_come_before_jobs(x: Visited) -> None:
+def test_waiters_are_served_before_jobs_that_are_away(x: Visited) -> None:
     fence = x.hold("h")
     x.away("a")
     x.wait("w")
@@ -146,7 +146,7 @@ def test_live_waiters_come_before_jobs(x: Visited) -> None:
     assert "later" == x.visit("a", 1)[0]
 
 
-def test_a_job_does_not_pass_a_waiter_that_needs_more_than_is_free(x: Visited) -> None:
+def test_job_does_not_overtake_a_waiter_for_several_permits(x: Visited) -> None:
     x.hold("h", limit=2)
     x.wait("w", limit=2, permits=2)
     assert "later" == x.visit("a", limit=2)[0]
@@ -154,13 +154,13 @@ def test_a_job_does_not_pass_a_waiter_that_needs_more_than_is_free(x: Visited) -
 
 
 def starve(x: Visited, place: str) -> int:
-    """The job comes in vain so often that a permit is kept for it. Return its next sending."""
+    """Let a job visit in vain until a permit is reserved for it. Return its next `nth`."""
     for nth in range(C["STARVED"]):
         assert "later" == x.visit(place, nth)[0]
     return C["STARVED"]
 
 
-def test_a_permit_is_kept_for_a_job_that_came_in_vain_too_often(x: Visited) -> None:
+def test_permit_is_reserved_for_a_job_after_too_many_vain_visits(x: Visited) -> None:
     fence = x.hold("h")
     nth = starve(x, "a")
     x.release("h", fence)
@@ -171,7 +171,7 @@ def test_a_permit_is_kept_for_a_job_that_came_in_vain_too_often(x: Visited) -> N
     assert "ok" == x.visit("a", nth)[0]
 
 
-def test_an_absent_job_holds_up_others_for_two_seconds_at_most(x: Visited) -> None:
+def test_job_that_does_not_come_back_delays_others_for_one_turn(x: Visited) -> None:
     fence = x.hold("h")
     starve(x, "a")
     x.away("b", "c")
@@ -184,30 +184,30 @@ def test_an_absent_job_holds_up_others_for_two_seconds_at_most(x: Visited) -> No
         word, _, told, *_ = [*x.ask("w", how="again"), "", ""]
     assert "ok" == word
     assert 1 < time.monotonic() - began < 4
-    # It did not come: nothing is kept for others either, for a while.
+    # After an absent job, no permit is reserved for other jobs for a while.
     x.away("d")
     starve(x, "e")
     assert "ok" == x.ask("v", how="try", limit=2)[0]
 
 
-def test_jobs_that_do_not_come_back_lose_their_places(x: Visited) -> None:
+def test_overdue_job_loses_its_place(x: Visited) -> None:
     x.hold("h", lease=60_000)
     x.away(*"abc")
-    x.past("a", C["PLACE_LIFE"] + 1)
+    x.overdue("a", C["PLACE_LIFE"] + 1)
     x.visit("b", 1)
     assert ["b", "c"] == x.places()
     assert not x.raw.hexists(x.keys.info, "a")
     assert 1 == x.counted("x")
 
 
-def test_a_job_that_runs_for_long_keeps_its_note(x: Visited) -> None:
+def test_job_that_runs_longer_than_place_life_is_still_known(x: Visited) -> None:
     x.visit("a", token="t", lease=600_000, limit=2)
-    x.past("a", C["PLACE_LIFE"] + 1)
+    x.overdue("a", C["PLACE_LIFE"] + 1)
     x.visit("b", limit=2)
     assert ("later", "-1") == (x.visit("a", limit=2)[0], x.visit("a", limit=2)[4])
 
 
-def test_places_survive_a_flush_in_their_order(x: Visited) -> None:
+def test_places_keep_their_order_after_a_flush(x: Visited) -> None:
     x.hold("h")
     tickets = {place: x.visit(place)[3] for place in "abc"}
     x.raw.flushdb()
@@ -218,14 +218,14 @@ def test_places_survive_a_flush_in_their_order(x: Visited) -> None:
     assert [*"abcd"] == x.places()
 
 
-def test_a_ticket_of_the_future_is_one_of_now(x: Visited) -> None:
+def test_ticket_from_the_future_is_replaced_by_the_current_time(x: Visited) -> None:
     x.hold("h")
     x.visit("a", ticket=9 * 10**15)
     x.away("b")
     assert ["a", "b"] == x.places()
 
 
-def test_beyond_max_waiters_a_job_gets_no_place(x: Visited) -> None:
+def test_job_is_rejected_when_max_waiters_are_waiting(x: Visited) -> None:
     x.hold("h")
     x.away("a")
     assert ["no", "full"] == x.visit("b", max_waiters=1)[:2]
@@ -233,7 +233,7 @@ def test_beyond_max_waiters_a_job_gets_no_place(x: Visited) -> None:
     assert "later" == x.visit("a", 1, max_waiters=1)[0]
 
 
-def test_jobs_wait_while_the_name_is_paused(x: Visited) -> None:
+def test_jobs_are_postponed_while_the_name_is_paused(x: Visited) -> None:
     x.operate("pause")
     for nth in range(5):
         assert "later" == x.visit("a", nth)[0]
@@ -241,13 +241,13 @@ def test_jobs_wait_while_the_name_is_paused(x: Visited) -> None:
     assert "ok" == x.visit("a", 5)[0]
 
 
-def test_a_limit_that_is_lowered_holds_for_jobs(x: Visited) -> None:
+def test_job_is_postponed_when_an_operator_lowered_the_limit(x: Visited) -> None:
     x.visit("a", limit=3)
     x.operate("resize", 1)
     assert "later" == x.visit("b", limit=3)[0]
 
 
-def test_names_with_places_are_never_packed(x: Visited) -> None:
+def test_name_with_places_is_never_compact(x: Visited) -> None:
     fence = x.visit("a", token="t")[1]
     x.away("b")
     x.release("t", fence, place="a")
@@ -260,7 +260,7 @@ def test_names_with_places_are_never_packed(x: Visited) -> None:
     assert x.packed
 
 
-def test_keys_of_places_expire_after_the_places(x: Visited) -> None:
+def test_keys_of_places_outlive_the_places(x: Visited) -> None:
     x.hold("h")
     x.away("a")
     ttls = {x.raw.pttl(x.key(part)) for part in ("places", "due", "info")}
@@ -268,7 +268,7 @@ def test_keys_of_places_expire_after_the_places(x: Visited) -> None:
     assert max(ttls) <= C["PLACE_LIFE"] + C["LATEST"] + 2 * C["GRACE"]
 
 
-def test_keys_of_places_outlive_an_operators_mark_that_is_gone(x: Visited) -> None:
+def test_keys_of_places_expire_again_after_an_override_was_removed(x: Visited) -> None:
     x.operate("pause")
     x.away("a")
     assert -1 == x.raw.pttl(x.key("places"))
@@ -276,7 +276,7 @@ def test_keys_of_places_outlive_an_operators_mark_that_is_gone(x: Visited) -> No
     assert C["PLACE_LIFE"] < x.raw.pttl(x.key("places")) < 2 * C["PLACE_LIFE"]
 
 
-def test_only_the_first_places_may_take_a_permit(x: Visited) -> None:
+def test_permit_is_granted_only_to_the_first_places(x: Visited) -> None:
     fence = x.hold("h", limit=1)
     names = [f"p{n:02}" for n in range(12)]
     x.away(*names)
@@ -286,7 +286,7 @@ def test_only_the_first_places_may_take_a_permit(x: Visited) -> None:
     assert "ok" == x.visit(names[near - 1], 1)[0]
 
 
-def test_sendings_and_dropped_copies_are_counted(x: Visited) -> None:
+def test_visits_and_dropped_copies_are_counted(x: Visited) -> None:
     fence = x.visit("a", token="t")[1]
     x.visit("a")
     x.release("t", fence, place="a")
@@ -294,7 +294,7 @@ def test_sendings_and_dropped_copies_are_counted(x: Visited) -> None:
     assert (3, 1) == (x.counted("v"), x.counted("d"))
 
 
-def test_a_copy_that_was_seen_before_the_job_ran_is_dropped_at_its_end(x: Visited) -> None:
+def test_copy_seen_before_the_job_ran_is_dropped_after_the_job(x: Visited) -> None:
     fence = x.hold("h")
     x.visit("a")
     x.visit("a")
@@ -315,14 +315,14 @@ def test_max_waiters_counts_the_waiters_of_all_shares(x: Visited) -> None:
     assert "ok" == x.visit("b", max_waiters=1, **{**both, "share": "b"})[0]
 
 
-def test_a_share_of_jobs_keeps_its_limit(x: Visited) -> None:
+def test_jobs_of_a_share_do_not_exceed_its_limit(x: Visited) -> None:
     both = {"limit": 4, "share_limit": 2}
     granted = [x.visit(f"a{n}", share="a", **both)[0] for n in range(3)]
     assert ["ok", "ok", "later"] == granted
     assert "ok" == x.visit("b", share="b", **both)[0]
 
 
-def test_the_first_job_of_a_share_is_not_behind_those_of_another(x: Visited) -> None:
+def test_job_of_a_free_share_does_not_wait_for_jobs_of_a_full_share(x: Visited) -> None:
     both = {"limit": 2, "share_limit": 1}
     assert "ok" == x.visit("a", share="a", **both)[0]
     for n in range(40):
@@ -330,13 +330,13 @@ def test_the_first_job_of_a_share_is_not_behind_those_of_another(x: Visited) -> 
     assert "ok" == x.visit("b", share="b", **both)[0]
 
 
-def test_ranks_count_the_turns_of_shares(x: Visited) -> None:
+def test_rank_of_a_job_counts_the_turns_of_shares(x: Visited) -> None:
     x.hold("h")
     ranks = [x.visit(place, share=place[0])[4] for place in ("a1", "a2", "b1", "b2", "b3")]
     assert ["0", "1", "0", "2", "4"] == ranks
 
 
-def test_a_job_of_a_share_leaves_nothing(x: Visited) -> None:
+def test_released_job_of_a_share_leaves_no_data(x: Visited) -> None:
     fence = x.hold("h")
     x.visit("a", share="s", share_limit=1)
     x.release("h", fence)
@@ -348,7 +348,7 @@ def test_a_job_of_a_share_leaves_nothing(x: Visited) -> None:
 # Operators
 
 
-def test_an_operator_sees_jobs_that_are_away(x: Visited) -> None:
+def test_inspect_lists_jobs_that_are_away_as_waiters(x: Visited) -> None:
     x.hold("h")
     x.wait("w")
     ticket = x.visit("a")[3]
@@ -360,7 +360,7 @@ def test_an_operator_sees_jobs_that_are_away(x: Visited) -> None:
     assert (3, [b"w", b"a"]) == (waiting, rows[::4])
 
 
-def test_a_job_that_an_operator_dropped_does_not_run(x: Visited) -> None:
+def test_cleared_job_is_dropped_at_its_next_delivery(x: Visited) -> None:
     x.hold("h")
     x.away("a", "b")
     assert ["ok"] == x.run("clear", "a")

@@ -49,6 +49,10 @@ class RunOptions:
     using: str | None
 
 
+def _numbers() -> list[int]:
+    return [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+
+
 def run(options: RunOptions, command: Sequence[str], stderr: Any) -> int:
     """Run the command and return its exit code. Raise Unavailable if Redis can't be reached before
     the command was started."""
@@ -106,8 +110,7 @@ class _Job:
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
         """Pass signals on to the command, or exit if it has not started yet."""
-        numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
-        before = {number: signal.signal(number, self._received) for number in numbers}
+        before = {number: signal.signal(number, self._received) for number in _numbers()}
         # Ctrl-Z does nothing, because a suspended process could not renew the lease.
         before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, lambda *_: None)
         try:
@@ -152,12 +155,17 @@ class _Job:
         known = {"REDIS_SYNC_NAME": lease.name, "REDIS_SYNC_FENCE": str(lease.fence)}
         self._starting = True
         lifeline, self._lifeline = os.pipe()
-        self._child = subprocess.Popen(
-            [sys.executable, "-IS", _WATCHDOG, str(lifeline), *self._command],
-            env={**os.environ, **known},
-            start_new_session=True,
-            pass_fds=[lifeline],
-        )
+        # The watchdog inherits the mask. It unblocks the signals when it can handle them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _numbers())
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-IS", _WATCHDOG, str(lifeline), *self._command],
+                env={**os.environ, **known},
+                start_new_session=True,
+                pass_fds=[lifeline],
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(lifeline)
         self._starting = False
         with contextlib.suppress(RuntimeError):  # no room for a thread: it is asked at each look

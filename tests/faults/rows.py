@@ -188,7 +188,7 @@ FAULTS: dict[int, Row] = {
         "can't be: all keys of a name share a slot",
         "names and prefixes with braces, made at random",
         (
-            *at("test_protocol_keys", "test_the_keys_of_a_name_are_in_one_slot"),
+            *at("test_protocol_keys", "test_keys_of_a_name_are_in_one_slot"),
             *at("test_protocol_keys", "test_braces_in_a_prefix_do_not_move_the_slot"),
         ),
     ),
@@ -230,7 +230,7 @@ FAULTS: dict[int, Row] = {
             *at(HERE, "test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict"),
             *at(
                 "test_operators_doctor",
-                "test_doctor_judges_a_server_by_what_it_says",
+                "test_doctor_rates_the_facts_of_a_server",
             ),
         ),
         "no system check says so: checks never open a connection",
@@ -260,7 +260,7 @@ FAULTS: dict[int, Row] = {
                 "test_a_refused_command_is_named",
                 "test_a_refused_command_in_a_script_is_named",
             ),
-            *at("test_operators_doctor", "test_a_command_that_is_not_allowed_is_named"),
+            *at("test_operators_doctor", "test_doctor_lists_a_denied_command"),
         ),
     ),
     26: Row(
@@ -464,12 +464,12 @@ FAULTS: dict[int, Row] = {
             *at(HERE, "test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over"),
             *at(
                 "test_protocol_memory",
-                "test_a_lease_is_renewed",
-                "test_a_lease_is_confirmed_adopted_and_shared",
-                "test_a_release_is_counted_and_hands_over_and_wakes",
-                "test_an_undo_buries",
-                "test_a_waiter_keeps_its_place_and_gets_what_becomes_free",
-                "test_a_newcomer_is_refused_and_leaves_nothing",
+                "test_renewal_extends_the_lease_and_its_keys",
+                "test_lease_can_be_confirmed_adopted_and_shared",
+                "test_release_is_counted_and_hands_off_and_notifies",
+                "test_undo_writes_a_tombstone",
+                "test_waiter_keeps_its_place_and_gets_a_permit_that_becomes_free",
+                "test_acquire_of_a_new_name_fails_and_stores_nothing",
             ),
         ),
     ),
@@ -666,7 +666,7 @@ INPUT: dict[str, Row] = {
         "such names, and any at random",
         (
             *at(MISUSE, "test_names_of_all_sorts_work_and_do_not_meet"),
-            *at(KEYS, "test_two_names_share_no_key", "test_the_keys_of_a_name_are_in_one_slot"),
+            *at(KEYS, "test_two_names_share_no_key", "test_keys_of_a_name_are_in_one_slot"),
             *at(POLICY, "test_invalid_primary_key_is_digested"),
         ),
     ),
@@ -714,10 +714,10 @@ INPUT: dict[str, Row] = {
         "both",
         (
             *at(PERMITS, "test_the_callers_limit_rules_and_nobody_is_thrown_out"),
-            *at(SCRIPTS, "test_callers_that_disagree_on_the_limit_are_noted"),
+            *at(SCRIPTS, "test_acquire_stores_the_limit_of_a_conflicting_caller"),
             *at(
                 "test_operators_actions",
-                "test_resize_rules_above_the_callers_and_throws_nobody_out",
+                "test_resize_overrides_the_limit_of_callers_and_keeps_the_holders",
             ),
         ),
     ),
@@ -727,7 +727,7 @@ INPUT: dict[str, Row] = {
         "values of each kind under each key; garbage in our own",
         (
             *at(OLD, "test_another_programs_value_is_named_and_left_alone"),
-            *at(SCRIPTS, "test_a_foreign_value_is_neither_used_nor_deleted"),
+            *at(SCRIPTS, "test_foreign_value_is_neither_used_nor_deleted"),
             *at(GARBAGE, "test_keys_of_another_kind_are_named_and_left_alone"),
             *at(GARBAGE, "test_inspection_of_garbage", "test_a_registry_of_garbage"),
         ),
@@ -780,7 +780,7 @@ INPUT: dict[str, Row] = {
             *at(ACT, "test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place"),
             *at(
                 "test_operators_actions",
-                "test_clear_acts_on_the_holder_shown_and_not_on_a_newcomer",
+                "test_clear_removes_only_the_shown_holder_not_a_newcomer",
             ),
         ),
     ),
@@ -791,8 +791,8 @@ INPUT: dict[str, Row] = {
         (
             *at(SCRIPTS, "test_statistics_expire"),
             *at(VIEWS, "test_process_writes_statistics_for_a_bounded_number_of_keys"),
-            *at(SCRIPTS, "test_nothing_is_left_when_everything_has_ended"),
-            *at("test_operators_status", "test_names_of_yesterday_and_too_many_are_dropped"),
+            *at(SCRIPTS, "test_released_name_has_one_key_that_expires"),
+            *at("test_operators_status", "test_registry_drops_names_that_are_old_or_too_many"),
         ),
     ),
     "X-Forwarded-For": Row(
@@ -828,7 +828,7 @@ INPUT: dict[str, Row] = {
         "a wrong one, and a server that is down",
         (
             *at(OLD, "test_a_wrong_password_is_no_secret_told"),
-            *at("test_operators_status", "test_redis_down_is_unavailable_and_shows_no_password"),
+            *at("test_operators_status", "test_unavailable_does_not_contain_the_password"),
         ),
     ),
     "metadata": Row(
