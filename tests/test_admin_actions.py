@@ -15,6 +15,7 @@ from django.test import Client, override_settings
 
 from devtools.servers import free_port
 from django_redis_sync import Lease, LeaseLost, Semaphore
+from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of
@@ -295,8 +296,6 @@ def test_history_of_a_name_without_actions_is_empty(manager: Client, lease: Leas
 def test_failed_action_is_reported_and_logged(
     manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_redis_sync.exceptions import Unavailable
-
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("no answer in time", maybe_executed=True)
 

@@ -15,6 +15,7 @@ import redis
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
@@ -22,7 +23,6 @@ from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path, resolve, reverse
 from django.utils import translation
 
-from devtools.servers import free_port
 from django_redis_sync import LeaseLost, Lock, ReadWriteLock, Semaphore
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import pages
@@ -276,8 +276,6 @@ def test_html_in_names_and_labels_is_escaped(viewer: Client, held: Callable[...,
 
 
 def quoted(name: str, key: str | None = None) -> str:
-    from django.contrib.admin.utils import quote
-
     return quote(Name.of(name, key).id)
 
 
@@ -446,15 +444,6 @@ def test_custom_admin_site_keeps_its_own_addresses(held: Callable[..., None]) ->
 # Redis is down, or the settings are wrong
 
 
-def broken(viewer: Client, **changed: object) -> str:
-    """Return the text of the list under these settings. Check that all pages answer 503."""
-    with override_settings(**changed):
-        for where in ("", "live/", "exports/change/", "exports/live/", "?o=use"):
-            response = viewer.get(LIST + where)
-            assert response.status_code == 503
-        return viewer.get(LIST).content.decode()
-
-
 def cache(location: str, **options: object) -> dict[str, object]:
     return {
         "default": {
@@ -481,10 +470,12 @@ def cache(location: str, **options: object) -> dict[str, object]:
 def test_wrong_settings_are_explained_without_the_password(
     viewer: Client, changed: dict[str, object]
 ) -> None:
-    text = broken(viewer, **changed)
-
-    assert "Correct REDIS_SYNC or CACHES" in text
-    assert "hunter2" not in text
+    with override_settings(**changed):
+        for where in ("", "live/", "exports/change/", "exports/live/", "?o=use"):
+            response = viewer.get(LIST + where)
+            text = response.content.decode()
+            assert 503 == response.status_code
+            assert "Correct REDIS_SYNC or CACHES" in text and "hunter2" not in text
 
 
 @pytest.mark.promise(28)
@@ -578,7 +569,7 @@ def test_data_has_what_the_pages_show(viewer: Client, held: Callable[..., None])
 
 
 def test_data_explains_that_redis_is_down(viewer: Client) -> None:
-    with override_settings(CACHES=cache(f"redis://:hunter2@127.0.0.1:{free_port()}/0")):
+    with unreachable_redis():
         response = viewer.get(LIST + "data/")
     assert 503 == response.status_code
     assert {"error", "remedy"} == set(response.json()) and b"hunter2" not in response.content

@@ -7,6 +7,7 @@ docs/migrating.md lists.
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired
 
-from .behaviour.both import both
+from .behaviour.both import Sync, both, until
 from .behaviour.watching import View
 
 pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
@@ -152,10 +153,6 @@ async def test_block_raises_or_logs_on_exit_when_its_lease_expired(
 def test_thread_local_lock_is_not_released_by_another_thread(
     kind: str, thread_local: bool, redis_url
 ) -> None:
-    import threading
-
-    from .behaviour.both import Sync
-
     lock = LockFactory(Sync(), kind, redis_url)("name", timeout=10, thread_local=thread_local)
     lock.acquire()
     results: list[Any] = []
@@ -302,8 +299,6 @@ async def test_one_lock_object_can_hold_several_leases(io) -> None:
 
 @both
 async def test_lock_is_granted_in_the_order_of_the_requests(io, raw) -> None:
-    from .behaviour.both import until
-
     order: list[int] = []
 
     async def caller(number: int) -> None:
