@@ -598,7 +598,7 @@ FAULTS: dict[int, Row] = {
                 "test_atomic_with_atomic_requests_raises_and_names_the_remedy",
                 "test_safe_ways_sell_exactly_the_tickets",
             ),
-            *at("test_checks", "test_check_names_each_mistake_and_no_other"),
+            *at("test_checks", "test_check_reports_each_mistake_and_no_other"),
         ),
     ),
     55: Row(
@@ -644,7 +644,7 @@ INPUT: dict[str, Row] = {
         (
             *at(MISUSE, "test_a_name_that_cannot_be_shown_or_stored"),
             *at(PARSING, "test_a_name_is_usable_or_refused"),
-            *at("test_command_status", "test_control_characters_are_shown_and_not_sent"),
+            *at("test_command_status", "test_control_characters_are_shown_as_escapes"),
             *at(THREATS, "test_nobody_writes_lines_into_the_log"),
         ),
     ),
@@ -767,9 +767,9 @@ INPUT: dict[str, Row] = {
         "each",
         at(
             ACT,
-            "test_a_name_is_literal_unless_it_is_said_to_be_a_pattern",
-            "test_clear_shows_whom_and_asks_first",
-            "test_dry_run_only_shows",
+            "test_clear_treats_a_name_as_a_glob_only_with_pattern",
+            "test_clear_shows_the_holders_and_asks_for_confirmation",
+            "test_clear_releases_no_holder_in_a_dry_run",
         ),
     ),
     "clear races a new holder": Row(
@@ -777,7 +777,7 @@ INPUT: dict[str, Row] = {
         "acts on the one that was shown",
         "the holder changes in between",
         (
-            *at(ACT, "test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place"),
+            *at(ACT, "test_clear_releases_only_holders_that_were_shown"),
             *at(
                 "test_operators_actions",
                 "test_clear_removes_only_the_shown_holder_not_a_newcomer",
@@ -813,7 +813,7 @@ INPUT: dict[str, Row] = {
         (
             *at(POLICY, "test_primary_key_is_not_digested"),
             *at(POLICY, "test_digest_uses_the_old_secret_key_while_it_is_a_fallback"),
-            *at("test_command_status", "test_a_policy_shows_all_its_keys_and_one_by_key"),
+            *at("test_command_status", "test_page_of_a_policy_shows_all_keys_or_the_key_given"),
         ),
     ),
     "refusals": Row(
