@@ -443,16 +443,16 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 "test_engine_keeper",
-                "test_in_a_process_without_room_for_threads_the_next_use_starts_the_keeper",
-                "test_a_lease_unrenewed_for_want_of_threads_is_believed_in_no_longer_than_it_is",
-                "test_a_holder_that_checks_its_lease_has_the_keeper_started",
-                "test_without_a_thread_of_its_own_a_renewal_is_sent_by_the_one_that_watches",
+                "test_next_use_starts_the_renewer_when_memory_for_threads_was_short",
+                "test_lease_expires_locally_in_time_when_no_thread_can_renew_it",
+                "test_check_starts_the_renewer_when_its_thread_could_not_start",
+                "test_watching_thread_sends_renewals_when_the_node_queue_gets_no_thread",
             ),
             *at(
                 ENGINE,
-                "test_a_thread_that_could_not_start_is_started_by_the_next_work",
-                "test_receivers_that_got_no_thread_run_when_one_can_be_started",
-                "test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts_it",
+                "test_worker_retries_a_failed_thread_start_with_the_next_work",
+                "test_callbacks_that_got_no_thread_run_when_one_can_be_started",
+                "test_quorum_loop_without_a_thread_is_a_failure_and_the_next_step_starts_one",
             ),
         ),
     ),
@@ -527,7 +527,9 @@ FAULTS: dict[int, Row] = {
                 "test_a_receiver_that_ends_its_thread_ends_nothing_else",
                 "test_a_signals_receiver_that_ends_its_thread_ends_nothing_else",
             ),
-            *at(ENGINE, "test_calls_sent_together_run_in_their_order_whatever_becomes_of_each"),
+            *at(
+                ENGINE, "test_callbacks_submitted_together_run_in_order_when_one_raises_system_exit"
+            ),
         ),
     ),
     50: Row(
@@ -537,12 +539,12 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 ENGINE,
-                "test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for",
-                "test_a_executor_interrupted_at_any_bytecode_still_delivers",
-                "test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other",
-                "test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other",
-                "test_a_storm_of_signals_leaves_nobody_hanging",
-                "test_a_destructor_may_send_what_its_own_thread_is_just_sending",
+                "test_caller_interrupted_at_any_bytecode_does_not_block_the_worker",
+                "test_caller_interrupted_at_any_bytecode_does_not_block_the_executor",
+                "test_interrupted_step_on_the_quorum_loop_does_not_block_others",
+                "test_waiter_interrupted_at_any_line_does_not_block_others",
+                "test_storm_of_signals_blocks_no_thread",
+                "test_destructor_may_submit_inside_a_submit_of_its_own_thread",
             ),
             *at(
                 "test_locks_interrupted",
@@ -584,7 +586,7 @@ FAULTS: dict[int, Row] = {
                 "test_requests_of_a_busy_worker_are_no_outage",
                 "test_busy_processes_never_exceed_the_limit_together",
             ),
-            *at("test_engine_batching", "test_patience_ends_when_its_time_is_over"),
+            *at("test_engine_batching", "test_loop_timeout_raises_after_its_time"),
         ),
     ),
     54: Row(
@@ -625,8 +627,8 @@ FAULTS: dict[int, Row] = {
         "10,000 leases of 30 s and 2,000 of 3 s on a clock of the test's own",
         at(
             "test_engine_keeper",
-            "test_the_work_of_a_minute_grows_with_renewals_and_not_with_leases_times_looks",
-            "test_a_round_trip_has_no_more_than_a_batch_of_renewals",
+            "test_work_of_the_renewer_grows_with_the_number_of_renewals",
+            "test_renewals_are_sent_in_batches",
         ),
         "CPU time is no test's to judge: benchmarks/RESULTS.md has it, by make bench",
     ),
