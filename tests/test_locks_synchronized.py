@@ -33,7 +33,7 @@ class Color(enum.Enum):
     RED = "#f00"
 
 
-def function_of(io: Any, body: Any, **options: Any) -> Any:
+def function_of(io: Any, body: Any) -> Any:
     """Return `body` as a sync or as an async function, depending on `io`."""
 
     def plain(*args: Any, **kwargs: Any) -> Any:
