@@ -78,7 +78,7 @@ def test_overlap_is_found_with_its_length(claims: Claims) -> None:
     (found,) = check(history(*visit("a", 0, 0.1, 1), *visit("b", 0.2, 0.5, 2)), claims)
     assert TWO_INSIDE == found.kind
     assert found.seconds == pytest.approx(0.5, abs=0.15)
-    assert "a was never told" in found.text
+    assert "a got no report of a loss" in found.text
 
 
 def test_limit_of_two_is_exceeded_by_the_third() -> None:

@@ -250,10 +250,10 @@ FAULTS: dict[int, Row] = {
         "ACL SETUSER without it, outside and inside a script; each of the others",
         (
             *at(
-                "test_requests_turned_away",
-                "test_rejected_client_is_logged_with_its_cause_and_on_outage_decides",
+                "test_requests_rejected_client",
+                "test_rejected_client_is_logged_with_its_cause_and_on_outage_applies",
                 "test_rejected_client_is_logged_again_until_the_settings_are_corrected",
-                "test_doctor_names_the_cause_if_redis_rejects_us",
+                "test_doctor_names_the_cause_when_redis_rejects_the_client",
             ),
             *at(
                 OLD,
@@ -403,10 +403,10 @@ FAULTS: dict[int, Row] = {
         "exactly one release, none early",
         "sockets aborted under gunicorn and uvicorn; a middleware that raises",
         (
-            *at(SITES, "test_a_stream_holds_its_permit_until_the_last_byte_left"),
-            *at(SITES, "test_a_client_that_left_after_the_first_byte_frees_its_permit"),
+            *at(SITES, "test_stream_holds_its_permit_until_its_last_byte_is_sent"),
+            *at(SITES, "test_permit_is_released_when_the_client_of_a_stream_disconnects"),
             *at(VIEWS, "test_permit_is_released_when_another_middleware_drops_the_response"),
-            *at("test_requests_response", "test_response_that_is_collected_is_renewed_no_more"),
+            *at("test_requests_response", "test_lease_of_a_garbage_collected_response_expires"),
         ),
     ),
     41: Row(
@@ -464,12 +464,12 @@ FAULTS: dict[int, Row] = {
             *at(HERE, "test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over"),
             *at(
                 "test_protocol_memory",
-                "test_renewal_extends_the_lease_and_its_keys",
-                "test_lease_can_be_confirmed_adopted_and_shared",
-                "test_release_is_counted_and_hands_off_and_notifies",
-                "test_undo_writes_a_tombstone",
-                "test_waiter_keeps_its_place_and_gets_a_permit_that_becomes_free",
-                "test_acquire_of_a_new_name_fails_and_stores_nothing",
+                "test_full_memory_allows_a_renewal",
+                "test_full_memory_allows_confirm_adopt_and_share",
+                "test_full_memory_allows_a_release_with_its_count_and_handoff",
+                "test_full_memory_allows_an_undo_with_a_tombstone",
+                "test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted",
+                "test_full_memory_denies_a_new_name_and_stores_nothing",
             ),
         ),
     ),
@@ -614,7 +614,8 @@ FAULTS: dict[int, Row] = {
                 "test_unreadable_overrides_stay_in_force_and_are_logged_once",
             ),
             *at(
-                "test_statistics", "test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory"
+                "test_statistics",
+                "test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory",
             ),
         ),
     ),
@@ -657,7 +658,7 @@ INPUT: dict[str, Row] = {
         "client that reads a byte now and then",
         "its stream ends with its permit, before the next one gets in; one line in the log",
         "a socket with a small buffer, under gunicorn and uvicorn",
-        at(SITES, "test_a_stream_that_is_read_slowly_ends_with_its_lease"),
+        at(SITES, "test_slowly_read_stream_ends_with_its_lease"),
     ),
     "name with any other character": Row(
         "name with braces, colon, spaces, unicode; over-long",
@@ -666,7 +667,7 @@ INPUT: dict[str, Row] = {
         (
             *at(MISUSE, "test_names_of_all_sorts_work_and_do_not_meet"),
             *at(KEYS, "test_two_names_share_no_key", "test_keys_of_a_name_are_in_one_slot"),
-            *at(POLICY, "test_primary_key_that_fits_no_redis_key_is_digested"),
+            *at(POLICY, "test_invalid_primary_key_is_digested"),
         ),
     ),
     "NFC and NFD": Row(
@@ -799,8 +800,8 @@ INPUT: dict[str, Row] = {
         "REMOTE_ADDR unless proxies are trusted; IPv6 by /64",
         "forged headers, and any at random",
         (
-            *at(POLICY, "test_address_comes_only_from_trusted_proxies"),
-            *at(POLICY, "test_addresses_of_one_network_have_one_digested_key"),
+            *at(POLICY, "test_address_is_read_only_from_trusted_proxies"),
+            *at(POLICY, "test_addresses_of_one_network_have_the_same_digest"),
             *at(PARSING, "test_whatever_is_forwarded_becomes_one_key"),
             *at(PARSING, "test_what_lies_left_of_the_trusted_proxies_changes_nothing"),
         ),
@@ -810,8 +811,8 @@ INPUT: dict[str, Row] = {
         "addresses and free-form keys digested with the secret key, user pk plain",
         "each",
         (
-            *at(POLICY, "test_primary_key_is_the_key_as_it_is"),
-            *at(POLICY, "test_digest_depends_on_the_secret_key"),
+            *at(POLICY, "test_primary_key_is_not_digested"),
+            *at(POLICY, "test_digest_uses_the_old_secret_key_while_it_is_a_fallback"),
             *at("test_command_status", "test_a_policy_shows_all_its_keys_and_one_by_key"),
         ),
     ),
