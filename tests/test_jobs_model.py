@@ -83,13 +83,13 @@ class World:
 
     # Events
 
-    def steps(self, jobs: int) -> None:
+    def run_jobs(self, jobs: int) -> None:
         for job in range(jobs):
             self.queue.append(Message(self.micros + job * 1000, job, 0, 0))
         last = self.micros + 600 * SECOND
         while self.queue or self.running:
             self.check(self.micros < last, f"not done after ten minutes: {self.queue}")
-            if self.micros > START + 60 * SECOND:  # from here on, all jobs must end
+            if self.micros > START + 60 * SECOND:  # faults stop after a minute, so all jobs can end
                 self.faults = False
             self.step()
         lost = [job for job in range(jobs) if not self.ended[job]]
@@ -193,7 +193,7 @@ def walk(seeds: range, lua: Mapping[str, str] = {}, faults: bool = True) -> Iter
     for seed in seeds:
         chance = random.Random(seed)
         world = World(chance, lua, faults)
-        world.steps(chance.choice([3, 12, 30]))
+        world.run_jobs(chance.choice([3, 12, 30]))
         yield world
 
 

@@ -41,8 +41,8 @@ def jobs(raw: redis.Redis) -> Queue:
     return Queue()
 
 
-def export_task(jobs: Queue, **options: Any) -> Any:
-    @synchronized("exports", 1, on_full=jobs.queue, **options)
+def export_task(jobs: Queue) -> Any:
+    @synchronized("exports", 1, on_full=jobs.queue)
     def export() -> str:
         return "ran"
 

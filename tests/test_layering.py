@@ -30,7 +30,7 @@ LAYERS = [
     {"values", "defaults", "exceptions", "signals", "conf", "logs"},
     {"protocol"},
     {"engine"},
-    {"operators"},  # what people read and do
+    {"operators"},  # what operators read and do
     {"locks"},  # what Python code takes
     {"limits"},  # what requests meet
     {"middleware", "metrics", "memory"},

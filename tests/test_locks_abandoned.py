@@ -24,11 +24,11 @@ def leases_made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Le
     leases: list[weakref.ref[Lease]] = []
     begin = Lease.__init__
 
-    def noted(self: Lease, *args: Any, **options: Any) -> None:
+    def recorded(self: Lease, *args: Any, **options: Any) -> None:
         begin(self, *args, **options)
         leases.append(weakref.ref(self))
 
-    monkeypatch.setattr(Lease, "__init__", noted)
+    monkeypatch.setattr(Lease, "__init__", recorded)
     monkeypatch.setattr(callers, "COLLECT_INTERVAL", 0.1)
     gc.collect()
     gc.disable()

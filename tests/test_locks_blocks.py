@@ -296,7 +296,7 @@ def test_lease_is_collected_when_nothing_can_release_it(held: Any) -> None:
 
 
 @pytest.mark.parametrize("thread_local", [True, False])
-def test_leases_released_by_themselves_do_not_pile_up(thread_local: bool) -> None:
+def test_leases_released_by_their_own_method_do_not_pile_up(thread_local: bool) -> None:
     """For example, a dispatcher acquires the leases, and its workers release them."""
     semaphore = Semaphore("x", 10_000, thread_local=thread_local)
     oldest = semaphore.acquire()

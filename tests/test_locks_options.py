@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def request_of(semaphore: Semaphore, *arguments: Any) -> tuple[LeaseSettings, AcquireRequest]:
-    """Return what `acquire(blocking, blocking_timeout, permits)` would request."""
+    """Return the settings and the request of `acquire(blocking, blocking_timeout, permits)`."""
     return semaphore._terms_and_ask(*arguments, *(None, None, 1)[len(arguments) :])
 
 

@@ -155,7 +155,7 @@ async def test_acquire_all_with_a_read_side_makes_its_caller_a_reader(io) -> Non
 
 
 @both
-async def test_caller_with_an_expired_read_lease_can_acquire_the_write_side(io, view) -> None:
+async def test_caller_with_an_expired_read_lease_can_acquire_the_write_side(io) -> None:
     lock = ReadWriteLock("gone", timeout=0.1)
     await io.do(lock.read, "acquire")
     await io.sleep(0.2)

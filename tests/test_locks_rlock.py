@@ -288,7 +288,7 @@ def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
 
 
 @both
-async def test_full_lock_error_names_the_caller_as_the_holder(io, view) -> None:
+async def test_full_lock_error_names_the_caller_as_the_holder(io) -> None:
     caller = "task" if repr(io) == "async" else "thread"
     message = rf"\(this {caller} holds it: an RLock may be taken"
     async with io.entered(Lock("own")):
@@ -299,7 +299,7 @@ async def test_full_lock_error_names_the_caller_as_the_holder(io, view) -> None:
 
 
 @both
-async def test_full_lock_error_does_not_name_other_holders(io, view) -> None:
+async def test_full_lock_error_does_not_name_other_holders(io) -> None:
     lease = await io.result(io.start(io.do(Lock("others'"), "acquire")))
     two = Semaphore("two", 2, blocking=False)
     async with io.entered(Lock("another")), io.entered(two), io.entered(two):
@@ -312,7 +312,7 @@ async def test_full_lock_error_does_not_name_other_holders(io, view) -> None:
 
 
 @both
-async def test_endless_wait_for_a_lock_of_the_caller_is_logged(io, view, caplog) -> None:
+async def test_endless_wait_for_a_lock_of_the_caller_is_logged(io, caplog) -> None:
     caller = "task" if repr(io) == "async" else "thread"
     message = f"'own' waits for itself: this {caller} holds it: an RLock may be taken again"
     lease = await io.do(Lock("own"), "acquire")
@@ -329,7 +329,7 @@ async def test_endless_wait_for_a_lock_of_the_caller_is_logged(io, view, caplog)
 
 
 @both
-async def test_inner_block_keeps_the_lease_of_an_outer_acquire(io, view) -> None:
+async def test_inner_block_keeps_the_lease_of_an_outer_acquire(io) -> None:
     lock = RLock("around")
     await io.do(lock, "acquire")  # no reference to the lease is kept
 

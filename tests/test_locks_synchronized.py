@@ -33,7 +33,7 @@ class Color(enum.Enum):
     RED = "#f00"
 
 
-def function_of(io: Any, body: Any, **options: Any) -> Any:
+def function_of(io: Any, body: Any) -> Any:
     """Return `body` as a sync or as an async function, depending on `io`."""
 
     def plain(*args: Any, **kwargs: Any) -> Any:
@@ -215,7 +215,7 @@ async def test_value_of_an_unsupported_type_is_rejected(io, value: Any) -> None:
     assert {} == seen.by_name
 
 
-def some(pk: int) -> None: ...
+def function_of_pk(pk: int) -> None: ...
 
 
 WRONG = [
@@ -238,7 +238,7 @@ def test_synchronized_rejects_bad_arguments_when_it_decorates(
     name, options, error, message
 ) -> None:
     with pytest.raises(error, match=message):
-        synchronized(name, **options)(some)
+        synchronized(name, **options)(function_of_pk)
 
 
 @pytest.mark.parametrize("name", ["x:{}", "x:{0}"])
@@ -262,8 +262,8 @@ def test_synchronized_rejects_generators_and_classes() -> None:
         (asyncgen, "generator"),
         (Klass, "functions and methods"),
         (7, "functions and methods"),
-        (classmethod(some), "below @staticmethod and @classmethod"),
-        (staticmethod(some), "below @staticmethod and @classmethod"),
+        (classmethod(function_of_pk), "below @staticmethod and @classmethod"),
+        (staticmethod(function_of_pk), "below @staticmethod and @classmethod"),
     ):
         with pytest.raises(TypeError, match=message):
             synchronized("x")(wrong)
@@ -368,11 +368,14 @@ async def test_call_with_wrong_arguments_raises_the_error_of_the_function(io) ->
 
 def test_decorated_function_keeps_module_name_and_signature() -> None:
     """Django's task decorator requires a function that is defined in a module."""
-    decorated = synchronized("x:{pk}")(some)
+    decorated = synchronized("x:{pk}")(function_of_pk)
     assert inspect.isfunction(decorated)
-    assert (some.__module__, "some") == (decorated.__module__, decorated.__qualname__)
-    assert inspect.signature(some) == inspect.signature(decorated)
-    assert decorated.__wrapped__ is some
+    assert (function_of_pk.__module__, "function_of_pk") == (
+        decorated.__module__,
+        decorated.__qualname__,
+    )
+    assert inspect.signature(function_of_pk) == inspect.signature(decorated)
+    assert decorated.__wrapped__ is function_of_pk
 
 
 @synchronized("task:{pk}", on_full="skip")

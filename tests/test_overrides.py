@@ -157,9 +157,7 @@ def test_operator_action_admits_waiters_of_its_own_process_at_once(
         lease = Semaphore("api", 1, key="k", using=using).acquire()
         assert lease is not None
         waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire)
-        eventually(
-            lambda: housekeeping._clerks[using or "default"].waiting
-        )  # the waiter is registered
+        eventually(lambda: housekeeping._clerks[using or "default"].waiting)  # registered
         if action == "resize":
             actions.resize("api", None, 2, using)
         else:
@@ -177,7 +175,7 @@ def test_override_applies_in_other_processes_until_it_is_removed(
 ) -> None:
     with Child("keyed", "api", "k") as child:
         assert ["waits"] == child.line()  # behind its own lease
-        # This process sets the override, and has never acquired a key of the policy.
+        # This process sets the override; the child has to notice and apply it.
         if action == "resize":
             actions.resize("api", None, 2)
             assert ["in"] == child.line()
@@ -198,12 +196,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     done: list[str] = []
     reading = overrides.reading
 
-    def noted(registry: str) -> Run:
+    def recorded(registry: str) -> Run:
         done.append(registry)
         return reading(registry)
 
-    monkeypatch.setattr(overrides, "reading", noted)
-    monkeypatch.setattr(housekeeping, "reading", noted)
+    monkeypatch.setattr(overrides, "reading", recorded)
+    monkeypatch.setattr(housekeeping, "reading", recorded)
     return done
 
 
