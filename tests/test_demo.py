@@ -37,7 +37,7 @@ class Demo:
             "REDIS_URL": redis_url,
             "PYTHONIOENCODING": "utf-8",
         }
-        with self.output.open("wb") as output, default_sigint_handler():
+        with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "example_project.demo", *flags],
                 cwd=ROOT,
@@ -82,19 +82,6 @@ class Demo:
                     f"{old} {new}".strip() for old, new in zip(rows[-1], parts, strict=True)
                 ]
         return rows
-
-
-@contextmanager
-def default_sigint_handler() -> Iterator[None]:
-    """Let processes that start in this block react to SIGINT.
-
-    In a shell script's background job, they would inherit that SIGINT is ignored.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
