@@ -234,7 +234,7 @@ def test_cell_labels_match_the_column_headers(viewer: Client) -> None:
     assert seen >= 3
 
 
-def test_rejections_count_with_and_without_waiting(
+def test_rejections_and_timeouts_are_summed_in_the_list_but_not_on_the_page(
     viewer: Client, held: Callable[..., None]
 ) -> None:
     held("too-small", 1)

@@ -236,7 +236,7 @@ async def test_semaphore_reentrant_lock_and_pool_limit_different_things(io) -> N
 
 
 class Occupancy:
-    """Counts visitors inside, and the most inside at once."""
+    """The number of visitors inside, now and at most."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

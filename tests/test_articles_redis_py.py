@@ -47,7 +47,7 @@ class AsyncRedisPyLock:
 
 
 class LockFactory:
-    """Creates locks of redis-py or of this library, for sync or async code."""
+    """Factory of locks of redis-py or of this library, for sync or async code."""
 
     def __init__(self, io: Any, kind: str, url: str) -> None:
         self.io, self.kind = io, kind
@@ -94,7 +94,9 @@ async def test_lock_excludes_another_until_it_is_released(io, kind, redis_url) -
 
 
 @for_both_libraries
-async def test_acquire_of_a_taken_lock_fails_without_or_after_waiting(io, kind, redis_url) -> None:
+async def test_acquire_of_a_taken_lock_fails_at_once_or_after_its_timeout(
+    io, kind, redis_url
+) -> None:
     async with LockFactory(io, kind, redis_url) as make:
         await io.do(make("name", timeout=10), "acquire")
         for options in ({"blocking": False}, {"blocking_timeout": 0.05}):

@@ -120,7 +120,7 @@ def test_unmeasured_goal_is_noted(monkeypatch) -> None:
     assert (table.rows, table.notes) == ([], ["not measured: x"])
 
 
-def test_bytecodes_counts_those_of_scripts_separately(clean_redis: None) -> None:
+def test_bytecodes_are_counted_in_total_and_for_scripts(clean_redis: None) -> None:
     lock = Lock("bench")
     all_of_it, scripts = client.bytecodes(lambda: cycles.acquire_and_release(lock))
     assert 0 < scripts < all_of_it
