@@ -93,11 +93,11 @@ def named(name: str, key: str | None = None, template: str = "", keep: int = 360
 
 
 class GaugedBuffer(StatisticsBuffer):
-    """A buffer with the gauges in `now`."""
+    """A buffer that writes `gauges`."""
 
     def __init__(self) -> None:
-        self.now: list[Gauge] = []
-        super().__init__(lambda: self.now)
+        self.gauges: list[Gauge] = []
+        super().__init__(lambda: self.gauges)
 
     def add_event(self, kind: str, ms: int = 0, of: Any = None) -> None:
         of = of or named("exports", "7")
@@ -132,7 +132,7 @@ def test_statistics_count_events_and_their_durations_in_buckets(
 def test_gauge_is_written_when_it_changed_and_before_it_expires(
     buffer: GaugedBuffer, server: Any, now: list[float]
 ) -> None:
-    buffer.now = [Gauge(named("exports", "7"), 2, 0), Gauge(named("exports", "8"), 1, 3)]
+    buffer.gauges = [Gauge(named("exports", "7"), 2, 0), Gauge(named("exports", "8"), 1, 3)]
     buffer.tend(server, now[0])
     written = by_group(server)["exports"]
     assert [3, 3, [0, 0], {"7": [2, 0], "8": [1, 3]}] == json.loads(written["entry"])
@@ -144,7 +144,7 @@ def test_gauge_is_written_when_it_changed_and_before_it_expires(
     now[0] += statistics.AGAIN
     buffer.tend(server, now[0])
     assert {"%", "exports"} == {*by_group(server)}
-    buffer.now = []
+    buffer.gauges = []
     buffer.tend(server, now[0])
     assert {""} == {written["entry"] for written in by_group(server).values()}
     now[0] += statistics.AGAIN
@@ -157,7 +157,7 @@ def test_gauge_has_the_busiest_keys_and_a_bound_for_the_others(
 ) -> None:
     monkeypatch.setattr(statistics, "NAMED", 1)
     uses = {"a": (5, 0), "b": (4, 1), "c": (0, 9), "d": (3, 2)}
-    buffer.now = [Gauge(named("exports", key), *use) for key, use in uses.items()]
+    buffer.gauges = [Gauge(named("exports", key), *use) for key, use in uses.items()]
     buffer.tend(server, now[0])
     *sums, off, busiest = json.loads(by_group(server)["exports"]["entry"])
     assert ([12, 12], [4, 2], {"a": [5, 0], "c": [0, 9]}) == (sums, off, busiest)
@@ -207,7 +207,7 @@ def test_statistics_that_could_not_be_written_are_written_next_time(
 def test_hurry_writes_all_events_and_removes_the_gauge(
     buffer: GaugedBuffer, server: Any, now: list[float]
 ) -> None:
-    buffer.now = [Gauge(named("exports", "7"), 1, 0)]
+    buffer.gauges = [Gauge(named("exports", "7"), 1, 0)]
     buffer.tend(server, now[0])
     server.steps.clear()
     buffer.add_event("r", 5)

@@ -23,8 +23,10 @@ PROGRAM = """if True:
     for number, url in enumerate({urls}):
         settings.CACHES[f"q{{number}}"] = {{**settings.CACHES["default"], "LOCATION": url}}
     from django.core.management import call_command
-    from django_redis_sync import Lock, Semaphore
+    from django_redis_sync import Lock, Semaphore, conf
     from django_redis_sync.engine.renewal import renewer
+    from django_redis_sync.protocol.keys import keys_of
+    from django_redis_sync.protocol.plans import undoing
 
     def refuse(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -62,8 +64,8 @@ def test_command_logs_no_error_at_exit(raw: redis.Redis, command: str) -> None:
 
 
 def test_pending_cleanup_is_sent_at_exit(raw: redis.Redis) -> None:
-    at_exit = "renewer('default').later(lease._state.giving_back())"
-    assert "" == errors_of("lease = Lock('x').acquire()", at_exit)
+    undo = "undoing(keys_of(conf.current().prefix('default'), 'x'), lease.token)"
+    assert "" == errors_of("lease = Lock('x').acquire()", f"renewer('default').later({undo})")
     assert 0 == View(raw, "x").holding
 
 

@@ -121,6 +121,17 @@ def acquire(how: str = "try", token: str = "t", lease: str = "30000") -> Run:
     return Run("acquire", KEYS.declared, argv, 1.0)
 
 
+RENEW = plans.renewing(KEYS, GRANT, 30.0, 1, 1.0)
+RELEASE = plans.releasing(KEYS, GRANT, 0, 1.0)
+
+
+def set_reply(five: Five, verb: str, reply: Any, *aliases: str) -> None:
+    """Have these members reply to a verb with `reply`, or later if it is None."""
+    for alias in aliases:
+        before = five[alias].says
+        five[alias].says = lambda step, before=before: reply if step.verb == verb else before(step)
+
+
 def run(five: Five, *asked: Run) -> list[Any]:
     """Run steps one after the other. Return the reply or the Failure of each."""
 
@@ -258,7 +269,7 @@ def test_error_of_the_caller_on_one_server_is_the_reply(five: Five, mistake: lis
 
 @on_loop
 async def test_late_grant_is_renewed_and_released(five: Five) -> None:
-    five["e"].says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
+    set_reply(five, "acquire", None, "e")
     server = AsyncQuorumServer(Quorum(five))
     assert "ok" == (await server.run(acquire())).reply[0]
     five["e"].answer(["ok", "99", "30302"])
@@ -270,9 +281,7 @@ async def test_late_grant_is_renewed_and_released(five: Five) -> None:
 
 def test_late_rejection_or_failure_is_ignored(five: Five) -> None:
     """They have no fence, which a renewal needs."""
-    five["d"].says = five["e"].says = lambda step: (
-        None if step.verb == "acquire" else REPLIES[step.verb]
-    )
+    set_reply(five, "acquire", None, "d", "e")
     errors_of_loop: list[Any] = []
 
     async def main() -> None:
@@ -326,8 +335,7 @@ async def test_grant_to_a_caller_that_gave_up_during_the_vote_is_undone(
     five: Five, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voting, "PATIENCE", 30.0)
-    for member in five.values():
-        member.says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
+    set_reply(five, "acquire", None, *five)
     server = AsyncQuorumServer(Quorum(five))
     asked = asyncio.ensure_future(server.run(acquire()._replace(timeout=30.0)))
     await asyncio.sleep(0)
@@ -339,16 +347,6 @@ async def test_grant_to_a_caller_that_gave_up_during_the_vote_is_undone(
     for alias in "abc":
         assert [("t", "0", 7, "undo")] * 2 == [argv[:4] for argv in five[alias].received("release")]
     assert voting.held_of(Quorum(five), "t") is None
-
-
-RENEW = plans.renewing(KEYS, GRANT, 30.0, 1, 1.0)
-RELEASE = plans.releasing(KEYS, GRANT, 0, 1.0)
-
-
-def set_reply(five: Five, verb: str, reply: Any, *aliases: str) -> None:
-    for alias in aliases:
-        before = five[alias].says
-        five[alias].says = lambda step, before=before: reply if step.verb == verb else before(step)
 
 
 def test_renewal_uses_the_fence_of_each_server_and_the_expiry_of_the_majority(five: Five) -> None:
@@ -434,7 +432,7 @@ def test_release_is_retried_on_servers_that_missed_it(five: Five) -> None:
 def test_release_undoes_the_acquire_on_a_server_that_did_not_answer(
     five: Five,
 ) -> None:
-    five["e"].says = lambda step: None if step.verb == "acquire" else REPLIES[step.verb]
+    set_reply(five, "acquire", None, "e")
     assert ["ok"] == run(five, acquire(), RELEASE)[1]
     sent = [said("release", five[alias].received("release")[0]) for alias in "ae"]
     assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["tombstone"])) for one in sent]
@@ -484,8 +482,7 @@ def test_vote_ends_when_a_majority_is_impossible(
 ) -> None:
     monkeypatch.setattr(voting, "PATIENCE", 1e6)
     five.ok("30302")
-    grants = five["e"].says
-    five["e"].says = lambda step: None if step.verb == "acquire" else grants(step)
+    set_reply(five, "acquire", None, "e")
     assert "no" == run(five, acquire()._replace(timeout=1e6))[0][0]
 
 
