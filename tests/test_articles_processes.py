@@ -72,16 +72,16 @@ def test_optimistic_locking_a_paused_holder_cannot_write(
         Other("account", "paused", mode, 60, "b", "-", **environment) as second,
     ):
         assert ["ready"] == first.line() == second.line()
-        first.run_callbacks()
+        first.send_line()
         fence = int(first.line()[1])
         os.kill(first.process.pid, signal.SIGSTOP)
-        second.run_callbacks()
+        second.send_line()
         newer = int(second.line()[1])
         assert newer > fence
-        second.run_callbacks()
+        second.send_line()
         assert [["wrote", "1"], ["left", "well"]] == [second.line(), second.line()]
         os.kill(first.process.pid, signal.SIGCONT)
-        first.run_callbacks()
+        first.send_line()
         assert [["wrote", "0"], ["left", "LeaseLost"]] == [first.line(), first.line()]
     with contextlib.closing(sqlite3.connect(database)) as file:
         assert [(newer, "b")] == file.execute("SELECT fence, owner FROM account").fetchall()
@@ -100,14 +100,14 @@ def test_a_permit_taken_here_is_given_back_in_another_process(raw, mode: str) ->
             handle = lease.detach(timeout=60)
         assert 30 < view.ends_in <= 60
         assert sem.acquire() is None
-        worker.run_callbacks(handle)
+        worker.send_line(handle)
         assert ["adopted", str(lease.fence)] == worker.line()
         with pytest.raises(LeaseLost):
             lease.renew()
         assert sem.acquire() is None
-        worker.run_callbacks()
+        worker.send_line()
         assert ["released"] == worker.line()
-        worker.run_callbacks(handle)  # delivered twice, as queues do
+        worker.send_line(handle)  # delivered twice, as queues do
         assert ["refused", "LeaseLost"] == worker.line()
     assert sem.acquire()
 

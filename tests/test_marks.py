@@ -182,7 +182,7 @@ def test_a_mark_is_in_force_in_other_processes_and_taken_back_there(
             return
         actions.pause("api")
         time.sleep(overrides.STALE + 0.5)
-        child.run_callbacks("release")
+        child.send_line("release")
         assert ["released"] == child.line()
         time.sleep(0.5)
         assert status_of("api", "k").waiting == 1

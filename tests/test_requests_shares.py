@@ -165,7 +165,7 @@ def test_share_and_limit_both_hold_and_each_rejection_names_its_bound(
     assert [200] * 3 == [visit.end() for visit in (*flood[1:], other, again)]
 
 
-def test_waiting_in_vain_names_the_bound_that_was_in_the_way(
+def test_not_acquired_names_the_limit_that_the_waiter_waited_for(
     anywhere: Site, rejections: list[Any]
 ) -> None:
     anywhere.limit(limit=2, share=tenant_of, share_limit=1, blocking_timeout=0.3)

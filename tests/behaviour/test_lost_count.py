@@ -1,4 +1,4 @@
-"""`lost` counts leases that ended, or were taken away, while their holder lived; nothing else."""
+"""`lost` counts leases that expired or were cleared while their holder was alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .both import both, until
 from .test_cancellation import Stepped, as_it_completes, soon
 from .test_faults import Impatient, bench  # noqa: F401
 
-#: Seconds in which anything that is still to be counted or sent again would have been.
+#: Seconds in which a pending count or a repeated command would arrive.
 LATE = 0.3
 
 
