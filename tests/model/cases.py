@@ -1,4 +1,4 @@
-"""What is explored: each setting with the number of states that it is known to have, at least."""
+"""The settings that the model explores, each with the minimum number of its states."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import NamedTuple
 from .clients import FOREVER, Spec
 from .world import Setting
 
-#: A tick of half a millisecond: the scripts see whole ones, and belief must end before the lease.
+#: For ticks of half a millisecond: scripts count whole ones, and local expiry must be earlier.
 FINE = {"FIRST": 4, "CLAIM": 4, "HEARTBEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
 
 class Case(NamedTuple):
     setting: Setting
-    floor: int  # states: fewer mean that the exploration broke
+    floor: int  # minimum number of states; fewer mean that the exploration is broken
     micros: int = SECOND
-    short: tuple[int, int] | None = None  # where it takes long: horizon and floor of a shorter one
-    large: bool = False  # where a shorter one would take long, too
+    short: tuple[int, int] | None = None  # horizon and floor of a shorter version of a long case
+    large: bool = False  # True if a shorter version would take long too
 
     @property
     def shorter(self) -> Case:
-        """The same for fewer ticks, in a fraction of the time."""
+        """The same case with fewer ticks, which takes a fraction of the time."""
         assert self.short
         horizon, floor = self.short
         name = f"{self.setting.name}, shorter"
@@ -262,7 +262,7 @@ CASES = [
     ),
 ]
 
-#: For a person with minutes to spare: more faults, more turns, more time.
+#: The cases with more faults and more time, which take many minutes.
 DEEP = [
     case._replace(
         setting=Setting(

@@ -1,4 +1,4 @@
-"""Defects planted in the real text of the protocol, which the checker has to find."""
+"""Defects in the real scripts and plans, each of which the checker must find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .world import Setting
 
 @dataclass(frozen=True)
 class Defect:
-    """`lua`, `python`: text -> what stands there instead. `found`: what the checker says."""
+    """A defect. `lua`, `python`: text -> replacement. `found`: pattern of the checker's message."""
 
     name: str
     found: str

@@ -1,9 +1,8 @@
-"""The state of everything, and the steps that can be taken from it.
+"""The state of the server, the network, and the clients, and all possible next steps.
 
-Time is kept tight: the clock ticks only when nobody has anything to do *now*, so that lateness
-never comes for free. A message, a reply or a client that is late, lost or dead is a fault, and a
-run has a few of those; what a fault released (a delayed message, a paused client) moves whenever
-it likes.
+The clock ticks only if no client and no message can proceed now, so nothing is late without a
+fault. A message, a reply, or a client that is late, lost, or dead is a fault. A run has only a few
+faults. A delayed message arrives, and a paused client continues, at any later time.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ EPOCH = 1_700_000_000_000_000  # µs: as many digits as a real clock has
 
 @dataclass(frozen=True)
 class Setting:
-    """What is explored: who is there, for how many ticks, with which faults and operators.
+    """The clients, ticks, faults, and operator actions of an exploration.
 
-    `faults`: how many; `kinds`: of which kind. `operations`: (how, value) of `operate`, or
-    ("clear", ""); each at most once, in this order.
+    `horizon`: number of ticks. `faults`: number of faults of the given `kinds`. `operations`: (how,
+    value) of `operate`, or ("clear", ""), each at most once, in this order.
     """
 
     name: str
@@ -41,9 +40,11 @@ class Setting:
 
 
 class Client(NamedTuple):
-    """`doing`: ("sent", at, slow) | ("reply", at, reply) | ("wait", at, due) | ("sleep", at, due)
-    or None when it is idle, holds or has ended. `early`: messages that nobody waited for yet.
-    `kept`: what is in flight of its keeper, as `doing`."""
+    """The state of a client.
+
+    `doing`: ("sent", at, slow) | ("reply", at, reply) | ("wait", at, due) | ("sleep", at, due), or
+    None if the client is idle, holds, or has ended. `early`: messages that arrived before the
+    client waited for them. `kept`: the request of its renewal thread, in the form of `doing`."""
 
     node: int
     mode: str  # live, paused, dead
@@ -54,7 +55,9 @@ class Client(NamedTuple):
 
 
 class State(NamedTuple):
-    """`loose`: on the network without anybody waiting for it: ("run", client, verb, token, argv),
+    """The state of the world.
+
+    `loose`: messages on the network that no client waits for: ("run", client, verb, token, argv),
     ("pop", token, due), ("push", client, token, element, late)."""
 
     now: int
@@ -63,9 +66,9 @@ class State(NamedTuple):
     loose: tuple[tuple[Any, ...], ...]
     faults: int
     operated: int
-    top: int  # the highest fence ever given
+    top: int  # the largest fence so far
     cleared: frozenset[str]
-    full: bool = False  # the memory
+    full: bool = False  # True if the memory is full
 
 
 class Record(NamedTuple):
@@ -79,8 +82,9 @@ class Record(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """A server's state as the invariants see it. Times in ms, as the server keeps them. `parked`:
-    when each waiter behind the first of its share came."""
+    """The state of a server for the invariants, with times in ms of the server.
+
+    `parked`: the arrival of each waiter behind the first of its share."""
 
     leases: dict[str, float]
     queue: dict[str, float]
@@ -93,7 +97,7 @@ class Facts(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One run of a verb, for the invariants to look at."""
+    """One run of a script, for the invariants."""
 
     verb: str
     token: str
@@ -157,8 +161,8 @@ class World:
         for token, text in info.items():
             if not token.startswith(("#", "/")):
                 state, fence, _, permits, limit, channel, *more = text.split(" ")
-                state = state[:1]  # behind it stands the number of the newest renewal
-                number = int(fence) if fence.isdigit() else -1  # as none that was ever given
+                state = state[:1]  # the number of the newest renewal follows
+                number = int(fence) if fence.isdigit() else -1  # never a valid fence
                 bound, share = 0, None
                 if more and more[0].startswith("/"):
                     _, most, share = more[0].split("/")
@@ -181,7 +185,7 @@ class World:
         return self._number(Store(self._servers[server], self.micros(now)).freeze())
 
     def _execute(self, server: int, now: int, verb: str, token: str, argv: Any, full: bool) -> Any:
-        """The server after, the reply (a tuple), what was published."""
+        """Return the server afterwards, the reply as a tuple, and the published messages."""
         key = (server, now, verb, token, argv, full)
         found = self._runs.get(key)
         if found is None:
@@ -195,7 +199,7 @@ class World:
         return found
 
     def run(self, state: State, verb: str, token: str, argv: Any) -> tuple[State, Ran]:
-        """A verb runs on the server; whoever is blocked on what it pushed is served at once."""
+        """Run a script on the server, and serve the clients that block on its pushed elements."""
         before = state.server
         server, reply, published = self._execute(before, state.now, verb, token, argv, state.full)
         state = state._replace(server=server)
@@ -217,7 +221,7 @@ class World:
         return state, Ran(verb, token, argv, reply, before, server)
 
     def _serve(self, state: State, token: str) -> State:
-        """The BLPOP that waits longest for this token's element has it: a ghost before a client."""
+        """Give the element of a token to the oldest BLPOP: an abandoned one before a client's."""
         for item in state.loose:
             if item[0] == "pop" and item[1] == token:
                 state, _ = self._pop(state, token)
@@ -243,7 +247,7 @@ class World:
         return round((state.now + self.setting.clients[index].offset) * self.protocol.tick, 9)
 
     def believes(self, state: State, index: int) -> tuple[str, int, float, int] | None:
-        """The token, fence, end and permits of the lease that a client believes in now."""
+        """Return the token, fence, end, and permits of the lease that a client treats as held."""
         client = state.clients[index]
         believed = self.lives[index].nodes[client.node].believed
         if believed is None or client.mode == "dead":
@@ -251,7 +255,7 @@ class World:
         return believed if believed[2] > self.clock(state, index) + 1e-6 else None
 
     def _go_on(self, state: State, index: int, *given: Any) -> State:
-        """A client takes what it is given and does its next thing: its message is on its way."""
+        """Give an input to a client, and send the message of its next step."""
         client, lives = state.clients[index], self.lives[index]
         before = len(lives.nodes[client.node].debts)
         node = lives.send(client.node, given)
@@ -282,7 +286,7 @@ class World:
         return state
 
     def _answer(self, state: State, index: int) -> State:
-        """A client hears the reply that is on its way to it."""
+        """Deliver the reply that is on its way to a client."""
         _, sent, reply = state.clients[index].doing  # type: ignore[misc]
         now = self.clock(state, index)
         if type(reply) is tuple and reply[0] == "ERROR":
@@ -296,7 +300,7 @@ class World:
     # Steps
 
     def steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """Every (what happens, the state after it, the verb that ran)."""
+        """Yield each possible step: its label, the state after it, and the script that ran."""
         quiet = True
         for step in self.prompt_steps(state):
             quiet = False
@@ -310,7 +314,7 @@ class World:
             yield ("tick",), self.tick(state), None
 
     def prompt_steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What happens before the clock ticks, in any order."""
+        """Yield the steps that must happen before the clock ticks, in any order."""
         for index, client in enumerate(state.clients):
             doing = client.doing
             if doing is not None:
@@ -318,7 +322,7 @@ class World:
                 if kind == "sent" and not doing[2]:
                     yield self._executed(state, index)
                 elif kind == "wait" and doing[2] <= state.now:
-                    # The server (or, in async code, a timer) ends it, whatever the client does.
+                    # The server (or, in async code, a timer) ends the wait in any case.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
                     after = _put(state, index, client._replace(doing=done))
                     yield ("waited in vain", index), after, None
@@ -347,7 +351,7 @@ class World:
         return ("runs", index, step.verb, step.argv, ran.reply), after, ran
 
     def _kept(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What the keeper sent is run, or its answer heard."""
+        """Run the request of the renewal thread, or deliver its answer."""
         client = state.clients[index]
         step = self.lives[index].nodes[client.node].keeping
         word, at, *reply = client.kept  # type: ignore[misc]
@@ -382,7 +386,7 @@ class World:
         return ("is told", index, element), after, None
 
     def _choices(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What clients and operators do when they like."""
+        """Yield the steps that clients and operators may take at any time."""
         for index, client in enumerate(state.clients):
             if client.mode != "live":
                 continue
@@ -418,7 +422,7 @@ class World:
             yield ("an operator says", how, value), after, ran
 
     def _late_steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What was delayed comes when it likes."""
+        """Yield the steps that end a delay, at any time."""
         for item in state.loose:
             if item[0] == "run":
                 _, index, verb, token, argv = item
@@ -500,12 +504,12 @@ class World:
             yield ("hears nothing, its keeper's message is late", index), late, None
 
     def _ghost(self, state: State, index: int) -> tuple[Any, ...]:
-        """What the keeper sent, without anybody waiting for it."""
+        """Return the request of the renewal thread as a message that no client waits for."""
         step = self.lives[index].nodes[state.clients[index].node].keeping
         return "run", index, step.verb, step.argv[0], step.argv
 
     def _adrift(self, state: State, index: int) -> State:
-        """The server goes on with a BLPOP that its client gave up."""
+        """Keep the BLPOP of a client that no longer waits for it on the server."""
         client, spec = state.clients[index], self.setting.clients[index]
         if spec.asynchronous:
             return state
@@ -514,7 +518,7 @@ class World:
         return state._replace(loose=_with(state.loose, ghost))
 
     def _all_crashed(self, state: State, index: int) -> State:
-        """A client dies, and with it all of its event loop."""
+        """Kill a client, and all other clients of its event loop."""
         specs = self.setting.clients
         loop = channel_of(specs[index], index)
         for other, spec in enumerate(specs):
@@ -531,7 +535,7 @@ class World:
         if client.kept and client.kept[0] == "sent":
             state = state._replace(loose=_with(state.loose, self._ghost(state, index)))
         if doing and (doing[0] != "wait" or self.setting.clients[index].asynchronous):
-            doing = None  # but a BLPOP outlives its client
+            doing = None  # a BLPOP stays on the server after its client died
         return _put(state, index, Client(client.node, "dead", doing, (), ()))
 
     def tick(self, state: State) -> State:
@@ -545,7 +549,7 @@ def _hashable(reply: Any) -> Any:
 
 
 def _put(state: State, index: int, client: Client) -> State:
-    """As State._replace, in a third of its time."""
+    """Return the state with another client, in a third of the time of `State._replace`."""
     now, server, clients, *others = state
     clients = (*clients[:index], client, *clients[index + 1 :])
     return State(now, server, clients, *others)
