@@ -1,4 +1,4 @@
-"""One thread that meets nobody: what an acquire and a release cost."""
+"""The cost of an uncontended acquire and release in one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .contenders import OURS, REDIS_PY
 from .report import Row, Table, median, ratios
 
 FLOOR = "two minimal EVALSHA"
-REUSED, FRESH = f"{OURS}, a Lock", f"{OURS}, a Lock made anew"
+REUSED, FRESH = f"{OURS}, a Lock", f"{OURS}, a new Lock"
 
 
 def uncontended(url: str, quick: bool) -> Table:
@@ -54,7 +54,7 @@ def alternate(
 
 
 def _locks() -> dict[str, Callable[[], Any]]:
-    """Of redis-py's words: a Lock that is kept, and one that is made where it is used."""
+    """Return the cycles of this project's `Lock`: of a reused one, and of a new one."""
     from django_redis_sync import Lock
 
     lock = Lock("cycle-reused")
@@ -70,7 +70,7 @@ def acquire_and_release(lock: Any) -> None:
 
 
 def minimal() -> Callable[[], Any]:
-    """Two scripts that do nothing, with as many keys and arguments as a lock needs."""
+    """Return a cycle of two empty scripts with the keys and arguments of a minimal lock."""
     client = contenders.project_client()
     sha = client.script_load("return 1")
 

@@ -319,39 +319,22 @@ async def test_cleared_cache_calls_on_lost_and_fences_grow(io, bench, settings) 
     await io.do(lock, "release")
 
 
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [(["-evalsha", "-eval"], "(?i)evalsha.*ACL"), (["-hset"], "ACL")],
+    ids=["evalsha", "hset in a script"],
+)
 @both
-async def test_unavailable_names_the_denied_command(io, private, alias) -> None:
+async def test_unavailable_names_the_denied_command(
+    io, private, alias, denied: list[str], words: str
+) -> None:
+    user = {"enabled": True, "passwords": ["+secret"], "keys": "*", "channels": "*"}
     with redis.Redis.from_url(private.url) as client:
-        client.acl_setuser(
-            "app",
-            enabled=True,
-            passwords=["+secret"],
-            keys="*",
-            channels="*",
-            commands=["+@all", "-evalsha", "-eval"],
-        )
+        client.acl_setuser("app", **user, commands=["+@all", *denied])
     url = private.url.replace("redis://", "redis://app:secret@")
-    with pytest.raises(Unavailable, match=r"(?i)evalsha.*ACL") as caught:
+    with pytest.raises(Unavailable, match=words) as caught:
         await io.do(Lock("x", using=alias(url)), "acquire")
     assert "secret" not in str(caught.value)
-
-
-@both
-async def test_unavailable_names_acl_when_a_command_in_a_script_is_denied(
-    io, private, alias
-) -> None:
-    with redis.Redis.from_url(private.url) as client:
-        client.acl_setuser(
-            "app",
-            enabled=True,
-            passwords=["+secret"],
-            keys="*",
-            channels="*",
-            commands=["+@all", "-hset"],
-        )
-    url = private.url.replace("redis://", "redis://app:secret@")
-    with pytest.raises(Unavailable, match="ACL"):
-        await io.do(Lock("x", using=alias(url)), "acquire")
 
 
 @both

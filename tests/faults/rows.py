@@ -260,7 +260,6 @@ FAULTS: dict[int, Row] = {
             *at(
                 OLD,
                 "test_unavailable_names_the_denied_command",
-                "test_unavailable_names_acl_when_a_command_in_a_script_is_denied",
             ),
             *at("test_operators_doctor", "test_doctor_lists_a_denied_command"),
         ),

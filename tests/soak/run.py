@@ -1,8 +1,8 @@
 """The soak: random work and random faults on two private servers, checked while it runs.
 
-`kept` has an append-only file, so acknowledged writes survive a kill. Two processes must never treat
-an exclusive name as held at the same time. `forgetful` has no persistence. It is killed and flushed,
-so grants are lost there, but nothing else may go wrong.
+`kept` has an append-only file, so acknowledged writes survive a kill. Two callers must never treat
+an exclusive name as held at the same time. `forgetful` has no persistence. It is killed and
+flushed, so grants are lost there, but nothing else may go wrong.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ALIASES = ("kept", "forgetful")
 class Outcome:
     """The result of a soak.
 
-    `violations`: errors that the checker of the journal found. `overlaps`: exclusive leases that two
-    holders treated as held, by alias. `residue`: keys that exist after all leases have expired.
+    `violations`: errors that the checker of the journal found. `overlaps`: exclusive leases that
+    two holders treated as held, by alias. `residue`: keys that exist after all leases have expired.
     `gone`: grants that were lost with the data of a server."""
 
     seed: int
