@@ -6,6 +6,7 @@ limit, and leaves no orphaned permit. The tests use their own server through a p
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import math
@@ -253,8 +254,6 @@ def deafen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_waiters_of_a_killed_subscription_are_granted(bench) -> None:
-    import asyncio
-
     async def main() -> None:
         first = await bench.lock().aacquire()
         waiters = [asyncio.create_task(bench.lock().aacquire()) for _ in range(3)]
@@ -303,8 +302,6 @@ async def test_flushed_scripts_are_loaded_again(io, bench) -> None:
 
 @both
 async def test_cleared_cache_calls_on_lost_and_fences_grow(io, bench, settings) -> None:
-    from django.core.cache import caches
-
     lost: list[Any] = []
     lock = bench.lock(timeout=3, renew=True, on_lost=lost.append)
     lease = await io.do(lock, "acquire")

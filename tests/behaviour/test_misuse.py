@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
+import json
 import math
 import select
 import socket
@@ -12,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
+from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, Semaphore
 from django_redis_sync.defaults import Option, SemaphoreOptions, Share
 
 from .both import both
@@ -209,9 +211,6 @@ async def test_handle_that_is_not_a_string_raises_type_error(io, nothing_sent) -
 @both
 async def test_forged_handle_cannot_be_adopted(io, clean_redis) -> None:
     """A handle with a guessed token or a wrong fence raises LeaseLost."""
-    import base64
-    import json
-
     lease = await io.do(Lock("forged"), "acquire")
     genuine = json.loads(base64.urlsafe_b64decode(await io.do(lease, "detach")))
     for place, value in ((3, "0" * 32), (4, str(lease.fence + 1))):
@@ -237,8 +236,6 @@ async def test_invalid_extension_raises_value_error(io, clean_redis, seconds: fl
 
 @both
 async def test_release_without_a_lease_raises_not_acquired(io, nothing_sent) -> None:
-    from django_redis_sync import NotAcquired
-
     with pytest.raises(NotAcquired, match="holds nothing"):
         await io.do(Lock("x"), "release")
 

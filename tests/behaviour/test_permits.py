@@ -25,6 +25,7 @@ from django_redis_sync import (
     Semaphore,
 )
 from django_redis_sync.locks.handle import Adoption
+from django_redis_sync.signals import lease_lost
 
 from .both import both, eventually, side_by_side, until
 from .watching import sent
@@ -528,6 +529,8 @@ async def test_handle_can_be_adopted_only_once(io) -> None:
     with pytest.raises(LeaseLost):
         await io.do(Lease, "from_handle", handle)
     await io.do(second, "release")
+    with pytest.raises(LeaseLost):
+        await io.do(Lease, "from_handle", handle)
 
 
 @both
@@ -543,8 +546,6 @@ async def test_adopted_lease_is_released_at_the_end_of_a_with_block(io, view) ->
 
 @both
 async def test_cleared_lease_calls_on_lost_and_the_signal(io, view) -> None:
-    from django_redis_sync.signals import lease_lost
-
     called, signalled = threading.Event(), threading.Event()
 
     def receive(sender: Any, lease: Lease, reason: str, **_: Any) -> None:

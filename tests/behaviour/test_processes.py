@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
-from django_redis_sync import Lease, LeaseLost, Lock
+from django_redis_sync import Lock
 from django_redis_sync.operators.names import names_in_use
 
 from .both import both, until
@@ -61,9 +64,6 @@ def test_names_of_a_process_that_exits_at_once_are_listed(raw) -> None:
 
 
 def test_paused_process_does_not_hold_its_expired_lease(raw) -> None:
-    import os
-    import signal
-
     with Child("hold", "paused", 0.6, "hard") as holder:
         fence = int(holder.line()[1])
         os.kill(holder.process.pid, signal.SIGSTOP)
@@ -82,12 +82,3 @@ def test_permanent_lease_outlives_its_crashed_holder(raw) -> None:
     assert Lock("crashed").acquire(blocking_timeout=0.2) is None
     view.clear()
     assert Lock("crashed", blocking=False).acquire()
-
-
-@both
-async def test_handle_of_a_released_lease_cannot_be_adopted(io) -> None:
-    handle = await io.do(await io.do(Lock("spent"), "acquire"), "detach")
-    first = await io.do(Lease, "from_handle", handle)
-    await io.do(first, "release")
-    with pytest.raises(LeaseLost):
-        await io.do(Lease, "from_handle", handle)

@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from devtools.servers import RedisServer
+from django_redis_sync import Unavailable
 from tests.behaviour.conftest import alias, private, view  # noqa: F401 - fixtures
 from tests.behaviour.watching import View
 
@@ -57,8 +58,6 @@ def look(admin: redis.Redis) -> Callable[[str], View]:
 
 def retried(what: Callable[[], Any], seconds: float = 30) -> Any:
     """Call `what()` again while it raises Unavailable, and return its result."""
-    from django_redis_sync import Unavailable
-
     end = time.monotonic() + seconds
     while True:
         try:

@@ -745,8 +745,11 @@ INPUT: dict[str, Row] = {
         "forged handles; a search for tokens in logs, errors, pages, and repr",
         (
             *at(MISUSE, "test_forged_handle_cannot_be_adopted"),
-            *at("behaviour/test_processes", "test_handle_of_a_released_lease_cannot_be_adopted"),
-            *at(PERMITS, "test_lease_can_be_released_only_once"),
+            *at(
+                PERMITS,
+                "test_handle_can_be_adopted_only_once",
+                "test_lease_can_be_released_only_once",
+            ),
             *at(
                 THREATS,
                 "test_token_is_never_shown_in_full",

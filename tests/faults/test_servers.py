@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.cache import caches
 
 from devtools.servers import RedisServer, find_server
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable
@@ -468,8 +469,6 @@ def test_row_03_calls_end_within_their_time_limit_while_the_server_hangs(
 def test_row_24_cleared_cache_calls_on_lost_and_fences_grow(
     private: RedisServer, admin: redis.Redis, alias: Alias, figure: Figure
 ) -> None:
-    from django.core.cache import caches
-
     using, count = alias(private.url), 10
     notified: list[float] = []
     watch = Watch()

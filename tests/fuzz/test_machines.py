@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, ReadWriteLock, RLock, Semaphore
+from django_redis_sync.exceptions import UpgradeRefused
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from tests.support.journal import journalling
@@ -273,9 +274,7 @@ class ReadWriteMachine(JournaledMachine):
 
     @rule(who=st.integers(0, 2), side=st.sampled_from(["reader", "writer"]))
     def acquire_other_side(self, who: int, side: str) -> None:
-        """A holder of one side that acquires the other side gets UpgradeRefused at once."""
-        from django_redis_sync.exceptions import UpgradeRefused
-
+        """Check that a holder of one side can't acquire the other side."""
         if not self.roles[who] or self.roles[who] == side:
             return
         lock = self.locks[who]

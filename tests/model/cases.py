@@ -41,7 +41,7 @@ CASES = [
     Case(Setting("two clients, two cancellations", (_FIRST, _plain()), 6, 2, "cancel"), 3_500),
     Case(
         Setting(
-            "a retry of one who does not wait",
+            "a retry without waiting",
             (_plain(wait=False, turns=2), _plain(wait=False)),
             6,
             1,
@@ -76,7 +76,7 @@ CASES = [
     ),
     Case(
         Setting(
-            "a renewal and its keeper's, side by side",
+            "a renewal beside a background renewal",
             (_plain(begins=0, lease=3, renew=(4,), keep=(2,)), _plain(wait=False, begins=4)),
             4,
             1,
@@ -87,7 +87,7 @@ CASES = [
     ),
     Case(
         Setting(
-            "a shorter renewal and its keeper's, side by side",
+            "a shorter renewal beside a background renewal",
             (_plain(begins=0, renew=(1,), keep=(3, 2)),),
             4,
             1,
@@ -144,7 +144,12 @@ CASES = [
         large=True,
     ),
     Case(
-        Setting("held on after a release", (_plain(begins=0, hold=2), _plain()), 6, 1),
+        Setting(
+            "permits retained by min_hold after a release",
+            (_plain(begins=0, hold=2), _plain()),
+            6,
+            1,
+        ),
         15_000,
         short=(3, 7_800),
     ),

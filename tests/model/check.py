@@ -215,9 +215,9 @@ class Checker:
         named = ran.verb == "renew" or (ran.verb == "release" and ran.said["how"] in _NAMING)
         if named and ran.reply[0] == "ok":
             if old.leases.get(ran.token, 0) <= now or record is None:
-                raise _Broken(f"{ran.verb} said yes to {ran.token}, whose lease was over")
+                raise _Broken(f"{ran.verb} confirmed the expired lease of {ran.token}")
             if str(record.fence) != str(ran.argv[1]):
-                raise _Broken(f"{ran.verb} said yes to {ran.token} with the fence of another lease")
+                raise _Broken(f"{ran.verb} accepted {ran.token} with the fence of another lease")
 
     def _check_changes(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
         now = self.world.milliseconds(state.now)
@@ -234,14 +234,14 @@ class Checker:
             if record.state == "k":
                 continue  # retained by min_hold after its release
             if end <= now:
-                raise _Broken(f"{token} was granted a lease that is over")
+                raise _Broken(f"{token} was granted an expired lease")
             given.append((record.fence, token))
             if old.leases.get(token, 0) > now:
                 raise _Broken(f"{token} was granted again while it held")
             if token in state.cleared:
                 raise _Broken(f"{token} was cleared and came back")
             if token in self._closed(state):
-                raise _Broken(f"{token} had ended and was granted again: a ghost")
+                raise _Broken(f"{token} had ended and was granted again")
         head = first_in_queue(new)
         alive = head and ran.verb in _FREEING and is_alive(new, head, now)
         if head and alive and fits(new, head, used(new, -1)) and within(new, head, -1):
@@ -258,7 +258,7 @@ class Checker:
                 self._check_share(token, old, new, now)
             first = [t for t in new.queue if t in old.queue and new.queue[t] < ticket]
             if first and self._fair_queue:
-                raise _Broken(f"{token} was granted before {first[0]}, who had waited longer")
+                raise _Broken(f"{token} was granted before {first[0]}, which had waited longer")
 
     def _check_share(self, token: str, old: Facts, new: Facts, now: int) -> None:
         """Check the invariants of a grant's share."""
@@ -303,13 +303,13 @@ class Checker:
             spec = self.setting.clients[index]
             tenants[spec.tenant] = tenants.get(spec.tenant, 0) + weight(permits)
             if spec.bound and tenants[spec.tenant] > max(self._bounds[spec.tenant], permits):
-                raise _Broken("more clients of a share believe that they hold than may")
+                raise _Broken("too many clients of a share hold locally")
             if total > max(self._limit, weight(permits)):
-                raise _Broken("more clients believe that they hold than may")
+                raise _Broken("too many clients hold locally")
             if facts.leases.get(token, 0) <= self.world.milliseconds(state.now):
-                raise _Broken(f"{token} believes in a lease that is over")
+                raise _Broken(f"{token} treats an expired lease as held")
             if facts.records[token].fence != fence or facts.records[token].state == "k":
-                raise _Broken(f"{token} believes in another lease than it has")
+                raise _Broken(f"{token} treats another lease than its own as held")
 
     def _check_server(self, state: State) -> None:
         facts, now = self.world.facts(state.server), self.world.milliseconds(state.now)

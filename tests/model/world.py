@@ -35,9 +35,6 @@ class Setting:
     kinds: str = "crash pause lose delay deaf slow"
     operations: tuple[tuple[str, str], ...] = ()
 
-    def with_faults(self, faults: int) -> Setting:
-        return Setting(self.name, self.clients, self.horizon, faults, self.kinds, self.operations)
-
 
 class Client(NamedTuple):
     """The state of a client.
@@ -108,7 +105,7 @@ class Ran(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        """ARGV by name."""
+        """The arguments (ARGV) by name."""
         return said(self.verb, self.argv)
 
 
@@ -325,10 +322,10 @@ class World:
                     # The server (or, in async code, a timer) ends the wait in any case.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
                     after = _put(state, index, client._replace(doing=done))
-                    yield ("waited in vain", index), after, None
+                    yield ("waited until its timeout", index), after, None
                 elif client.mode == "live":
                     if kind == "reply":
-                        yield ("hears", index, doing[2]), self._answer(state, index), None
+                        yield ("gets a reply", index, doing[2]), self._answer(state, index), None
                     elif kind == "sleep" and doing[2] <= state.now:
                         slept = _put(state, index, client._replace(doing=("reply", doing[1], None)))
                         yield ("slept", index), self._answer(slept, index), None
@@ -359,12 +356,16 @@ class World:
             after, ran = self.run(state, step.verb, step.argv[0], step.argv)
             kept = ("reply", at, ran.reply)
             after = _put(after, index, after.clients[index]._replace(kept=kept))
-            yield ("runs its keeper's", index, step.verb, step.argv, ran.reply), after, ran
+            yield (
+                ("runs its background renewal", index, step.verb, step.argv, ran.reply),
+                after,
+                ran,
+            )
         elif client.mode == "live":
             now = self.clock(state, index)
             sent = round(now - (state.now - at) * self.protocol.tick, 9)
             after = self._keeper(state, index, None, "heard", reply[0], sent, now)
-            yield ("hears its keeper's", index, reply[0]), after, None
+            yield ("gets the reply of its background renewal", index, reply[0]), after, None
 
     def _keeper(self, state: State, index: int, kept: Any, *given: Any) -> State:
         client = state.clients[index]
@@ -383,7 +384,7 @@ class World:
             after = _put(after, index, client._replace(doing=done))
         else:
             after = _put(after, index, client._replace(early=(*client.early, (token, element))))
-        return ("is told", index, element), after, None
+        return ("gets a message", index, element), after, None
 
     def _choices(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
         """Yield the steps that clients and operators may take at any time."""
@@ -393,7 +394,7 @@ class World:
             if self.lives[index].nodes[client.node].keeps:
                 now = self.clock(state, index)
                 after = self._keeper(state, index, ("sent", state.now), "keep", now)
-                yield ("has a keeper that renews", index), after, None
+                yield ("renews in the background", index), after, None
             if client.doing is not None:
                 continue
             step, now = self.lives[index].nodes[client.node].step, self.clock(state, index)
@@ -434,7 +435,7 @@ class World:
         for index, client in enumerate(state.clients):
             if client.mode == "paused":
                 after = _put(state, index, client._replace(mode="live"))
-                yield ("goes on", index), after, None
+                yield ("continues", index), after, None
             if client.doing and client.doing[0] == "sent" and client.doing[2]:
                 yield self._executed(state, index)
 
@@ -461,7 +462,7 @@ class World:
                 adrift = state._replace(loose=_with(state.loose, ghost))
                 if "delay" in kinds:
                     yield (
-                        ("hears nothing, its message is late", index),
+                        ("gets no reply, its message is late", index),
                         self._fail(adrift, index),
                         None,
                     )
@@ -498,10 +499,10 @@ class World:
     def _keeper_faults(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
         client, missed = state.clients[index], self._keeper(state, index, None, "missed")
         if client.kept[0] == "reply" and "lose" in self.setting.kinds:  # type: ignore[index]
-            yield ("loses its keeper's reply", index), missed, None
+            yield ("loses the reply of its background renewal", index), missed, None
         elif client.kept[0] == "sent" and "delay" in self.setting.kinds:  # type: ignore[index]
             late = missed._replace(loose=_with(state.loose, self._ghost(state, index)))
-            yield ("hears nothing, its keeper's message is late", index), late, None
+            yield ("gets no reply, its background renewal is late", index), late, None
 
     def _ghost(self, state: State, index: int) -> tuple[Any, ...]:
         """Return the request of the renewal thread as a message that no client waits for."""

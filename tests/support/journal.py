@@ -196,7 +196,7 @@ class Entry(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        """ARGV by name."""
+        """The arguments (ARGV) by name."""
         return scripts.said(self.verb, self.argv)
 
 

@@ -28,6 +28,7 @@ from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import Async, both, eventually, until
+from tests.settings import PREFIX
 from tests.support.packed import packed_of
 from tests.support.workload import call
 
@@ -61,14 +62,8 @@ def name(shared: Cluster, alias: Any) -> str:
     return alias(shared, **PATIENT)
 
 
-def prefix() -> str:
-    from django.conf import settings
-
-    return settings.PREFIX
-
-
 def slot_of(name: str) -> int:
-    return key_slot(keys_of(prefix(), name).leases.encode())
+    return key_slot(keys_of(PREFIX, name).leases.encode())
 
 
 def spread(topology: Cluster, each: int = 1) -> list[list[str]]:
@@ -97,7 +92,7 @@ def test_names_spread_over_the_shards_and_each_stays_on_one(shared, name) -> Non
             counts.append(mine.dbsize())
     assert all(counts), counts
     # All keys of a name, including its statistics, are in the same slot.
-    keys = keys_of(prefix(), "spread-0")
+    keys = keys_of(PREFIX, "spread-0")
     for kind in ("leases", "queue", "waiters", "info", "stats"):
         assert key_slot(getattr(keys, kind).encode()) == slot_of("spread-0")
     for lease in leases:
@@ -194,7 +189,7 @@ def test_wake_up_reaches_a_waiter_that_listens_on_another_node(shared, name, mon
             first = await Lock(one, using=name).aacquire()
             waiting = asyncio.create_task(Lock(one, using=name).aacquire())
             with Everywhere(shared) as everywhere:
-                await until(Async(), lambda one=one: everywhere.zcard(keys_of(prefix(), one).queue))
+                await until(Async(), lambda one=one: everywhere.zcard(keys_of(PREFIX, one).queue))
             await first.arelease()
             second = await waiting
             await until(Async(), lambda: len(heard) > len(given))
@@ -267,7 +262,7 @@ async def test_waiter_is_granted_after_its_slot_has_moved(io, shared, name) -> N
     first = await io.do(Lock("moving", using=name), "acquire")
     waiting = io.start(io.do(Lock("moving", using=name), "acquire"))
     with Everywhere(shared) as everywhere:
-        await until(io, lambda: everywhere.zcard(keys_of(prefix(), "moving").queue) == 1)
+        await until(io, lambda: everywhere.zcard(keys_of(PREFIX, "moving").queue) == 1)
         here = shared.owner(slot_of("moving"))
         shared.migrate(slot_of("moving"), next(s for s in shared.primaries if s is not here))
     await io.do(first, "release")
@@ -299,7 +294,7 @@ HALF_MOVED = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 
 @pytest.mark.parametrize("moved", [False, True], ids=["not yet moved", "its key has moved"])
 def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, moved) -> None:
-    keys = keys_of(prefix(), f"spilt {moved}")
+    keys = keys_of(PREFIX, f"spilt {moved}")
     slot = slot_of(f"spilt {moved}")
     here = shared.owner(slot)
     there = next(server for server in shared.primaries if server is not here)
@@ -328,7 +323,7 @@ def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, moved) 
 
 
 def test_name_registry_is_found_after_its_slot_has_moved(shared, name) -> None:
-    slot = key_slot(names_key(prefix()).encode())
+    slot = key_slot(names_key(PREFIX).encode())
     here = shared.owner(slot)
     shared.migrate(slot, next(server for server in shared.primaries if server is not here))
     with Lock("listed", using=name):

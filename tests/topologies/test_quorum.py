@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import math
 import threading
 import time
@@ -16,7 +18,15 @@ from django.core.exceptions import ImproperlyConfigured
 
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
-from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, Unavailable
+from django_redis_sync import (
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    Unavailable,
+)
 from django_redis_sync.engine.quorum import voting
 from django_redis_sync.engine.quorum.voting import held_of
 from django_redis_sync.engine.server import Members
@@ -405,8 +415,6 @@ def test_option_that_is_unsafe_on_a_quorum_raises_improperly_configured(make, re
 
 
 def test_read_write_lock_on_a_quorum_raises_improperly_configured() -> None:
-    from django_redis_sync import ReadWriteLock
-
     with pytest.raises(ImproperlyConfigured, match="readers"):
         ReadWriteLock("x", using=["a", "b", "c"])
 
@@ -447,8 +455,6 @@ def test_requested_lease_covers_the_local_expiry_plus_drift(ms: int) -> None:
 
 
 def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
-    import ctypes
-
     first = five.lock("interrupted").acquire()
     ended: list[BaseException] = []
 
@@ -474,8 +480,6 @@ def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
 
 
 def test_cancelled_task_leaves_no_quorum_lease(five) -> None:
-    import asyncio
-
     async def main() -> None:
         for k in range(12):
             task = asyncio.create_task(five.lock("cancelled").aacquire())

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from devtools.topologies import Sentinels, client, wait_for
-from django_redis_sync import LeaseLost, Lock
+from django_redis_sync import LeaseLost, Lock, Unavailable
 from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import both, eventually, until
 from tests.faults.conftest import retried
+from tests.settings import PREFIX
 from tests.support.journal import journalling
 from tests.support.packed import leases_of
 
@@ -80,7 +81,7 @@ async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, alias) -
     name = alias(sentinels, **PATIENT)
     first = await io.do(Lock("place", using=name, timeout=LONG), "acquire")
     waiting = io.start(io.do(Lock("place", using=name), "acquire"))
-    keys = keys_of(_prefix(), "place")
+    keys = keys_of(PREFIX, "place")
     with client(sentinels.replicas[0]) as replica:
         await until(io, lambda: replica.zcard(keys.queue) == 1)
         (before,) = replica.zrange(keys.queue, 0, -1, withscores=True)
@@ -97,8 +98,6 @@ async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, alias) -
 
 async def _soon(io: Any, ask: Any) -> Any:
     """Await `ask()` again while the new primary is unknown, and return its result."""
-    from django_redis_sync import Unavailable
-
     end = time.monotonic() + 30
     while True:
         try:
@@ -116,7 +115,7 @@ def test_failover_loses_uncopied_grants_and_calls_on_lost(sentinels, alias, figu
     options = {"using": name, "timeout": 30, "renew": True, "on_lost": lost.append}
     safe = [Lock(f"copied-{n}", **options).acquire() for n in range(3)]
     with client(replica) as mine, client(old) as primary:
-        wait_for(lambda: leases_of(mine, keys_of(_prefix(), "copied-2").leases), "the copy")
+        wait_for(lambda: leases_of(mine, keys_of(PREFIX, "copied-2").leases), "the copy")
         mine.config_set("masteruser", "nobody")
         mine.config_set("masterauth", "wrong")
         primary.execute_command("CLIENT", "KILL", "TYPE", "replica")
@@ -148,7 +147,7 @@ async def test_client_leaves_a_demoted_primary_at_once(io, sentinels, alias) -> 
     first = await io.do(Lock("role", using=name, timeout=LONG), "acquire")
     waiting = io.start(io.do(Lock("role", using=name), "acquire"))
     with client(sentinels.primary) as old:
-        await until(io, lambda: old.zcard(keys_of(_prefix(), "role").queue) == 1)
+        await until(io, lambda: old.zcard(keys_of(PREFIX, "role").queue) == 1)
     with client(sentinels.sentinels[0]) as sentinel:
         # The sentinel answers NOGOODSLAVE until it has checked the replica again.
         failover = ("SENTINEL", "FAILOVER", sentinels.service)
@@ -162,7 +161,7 @@ async def test_client_leaves_a_demoted_primary_at_once(io, sentinels, alias) -> 
     second = await io.result(waiting)
     assert second.held and second.fence > first.fence
     with client(sentinels.current()) as new:
-        assert 1 == len(leases_of(new, keys_of(_prefix(), "role").leases))
+        assert 1 == len(leases_of(new, keys_of(PREFIX, "role").leases))
     await io.do(second, "release")
 
 
@@ -192,7 +191,7 @@ def test_client_ignores_an_old_primary_that_returns(sentinels, alias, figure) ->
 
 def _leases(server: Any, name: str) -> int:
     with client(server) as mine:
-        return len(leases_of(mine, keys_of(_prefix(), name).leases))
+        return len(leases_of(mine, keys_of(PREFIX, name).leases))
 
 
 def test_client_sends_no_command_to_a_replica(sentinels, alias) -> None:
@@ -204,12 +203,6 @@ def test_client_sends_no_command_to_a_replica(sentinels, alias) -> None:
     with client(sentinels.replicas[0]) as replica:
         stats = replica.info("commandstats")
     assert not {"cmdstat_evalsha", "cmdstat_blpop"} & set(stats)
-
-
-def _prefix() -> str:
-    from django.conf import settings
-
-    return settings.PREFIX
 
 
 def test_event_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels, alias) -> None:
