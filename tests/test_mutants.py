@@ -1,4 +1,4 @@
-"""Each mutant of `python -m tests.mutants` still has its place in the package, and its tests."""
+"""Each mutant of `python -m tests.mutants` still applies to the package, and its tests exist."""
 
 import pytest
 
@@ -12,7 +12,7 @@ EVERY = [mutant for mutants in AREAS.values() for mutant in mutants]
 
 
 @pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
-def test_mutant_has_its_place_and_its_tests(mutant: Mutant) -> None:
+def test_mutant_applies_to_the_package_and_names_existing_tests(mutant: Mutant) -> None:
     mutant.path()
     assert mutant.text != mutant.instead
     assert mutant.tests

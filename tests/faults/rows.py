@@ -252,10 +252,10 @@ FAULTS: dict[int, Row] = {
         "ACL SETUSER without a command, outside and inside a script; each of the others",
         (
             *at(
-                "test_requests_turned_away",
-                "test_rejected_client_is_logged_with_its_cause_and_on_outage_decides",
+                "test_requests_rejected_client",
+                "test_rejected_client_is_logged_with_its_cause_and_on_outage_applies",
                 "test_rejected_client_is_logged_again_until_the_settings_are_corrected",
-                "test_doctor_names_the_cause_if_redis_rejects_us",
+                "test_doctor_names_the_cause_when_redis_rejects_the_client",
             ),
             *at(
                 OLD,
@@ -352,7 +352,7 @@ FAULTS: dict[int, Row] = {
         (
             *at(PERMITS, "test_semaphore_object_can_be_shared_by_threads_or_tasks"),
             *at("behaviour/test_storms", "test_500_tasks_on_one_loop_never_exceed_the_limit"),
-            *at("test_locks_waiting", "test_greenlets_wait_as_threads_do"),
+            *at("test_locks_waiting", "test_greenlets_exclude_each_other_like_threads"),
         ),
     ),
     36: Row(
@@ -407,10 +407,10 @@ FAULTS: dict[int, Row] = {
         "exactly one release, not too early",
         "sockets aborted under gunicorn and uvicorn; a middleware that raises",
         (
-            *at(SITES, "test_a_stream_holds_its_permit_until_the_last_byte_left"),
-            *at(SITES, "test_a_client_that_left_after_the_first_byte_frees_its_permit"),
+            *at(SITES, "test_stream_holds_its_permit_until_its_last_byte_is_sent"),
+            *at(SITES, "test_permit_is_released_when_the_client_of_a_stream_disconnects"),
             *at(VIEWS, "test_permit_is_released_when_another_middleware_drops_the_response"),
-            *at("test_requests_response", "test_response_that_is_collected_is_renewed_no_more"),
+            *at("test_requests_response", "test_lease_of_a_garbage_collected_response_expires"),
         ),
     ),
     41: Row(
@@ -432,12 +432,12 @@ FAULTS: dict[int, Row] = {
         "generators that a pool continues, that the loop closes, and that interleave on one object",
         at(
             "test_locks_blocks",
-            "test_a_generator_that_another_thread_runs_on_gives_back",
-            "test_a_generator_that_another_thread_closes_gives_back",
-            "test_blocks_that_interleave_hold_one_permit_each",
-            "test_an_rlock_taken_in_many_places_is_given_back_with_the_last",
-            "test_an_async_generator_that_the_loop_closes_gives_back",
-            "test_an_async_block_may_end_in_another_task",
+            "test_block_in_a_generator_releases_when_another_thread_finishes_it",
+            "test_block_in_a_generator_releases_when_another_thread_closes_it",
+            "test_interleaved_blocks_release_one_permit_each",
+            "test_rlock_is_released_when_its_last_block_ends",
+            "test_block_in_an_async_generator_releases_when_the_loop_closes_it",
+            "test_async_block_releases_when_it_ends_in_another_task",
         ),
     ),
     43: Row(
@@ -447,16 +447,16 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 "test_engine_keeper",
-                "test_in_a_process_without_room_for_threads_the_next_use_starts_the_keeper",
-                "test_a_lease_unrenewed_for_want_of_threads_is_believed_in_no_longer_than_it_is",
-                "test_a_holder_that_checks_its_lease_has_the_keeper_started",
-                "test_without_a_thread_of_its_own_a_renewal_is_sent_by_the_one_that_watches",
+                "test_next_use_starts_the_renewer_when_memory_for_threads_was_short",
+                "test_lease_expires_locally_in_time_when_no_thread_can_renew_it",
+                "test_check_starts_the_renewer_when_its_thread_could_not_start",
+                "test_watching_thread_sends_renewals_when_the_node_queue_gets_no_thread",
             ),
             *at(
                 ENGINE,
-                "test_a_thread_that_could_not_start_is_started_by_the_next_work",
-                "test_receivers_that_got_no_thread_run_when_one_can_be_started",
-                "test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts_it",
+                "test_worker_retries_a_failed_thread_start_with_the_next_work",
+                "test_callbacks_that_got_no_thread_run_when_one_can_be_started",
+                "test_quorum_loop_without_a_thread_is_a_failure_and_the_next_step_starts_one",
             ),
         ),
     ),
@@ -468,12 +468,12 @@ FAULTS: dict[int, Row] = {
             *at(HERE, "test_row_44_full_memory_keeps_leases_and_allows_handoff"),
             *at(
                 "test_protocol_memory",
-                "test_renewal_extends_the_lease_and_its_keys",
-                "test_lease_can_be_confirmed_adopted_and_shared",
-                "test_release_is_counted_and_hands_off_and_notifies",
-                "test_undo_writes_a_tombstone",
-                "test_waiter_keeps_its_place_and_gets_a_permit_that_becomes_free",
-                "test_acquire_of_a_new_name_fails_and_stores_nothing",
+                "test_full_memory_allows_a_renewal",
+                "test_full_memory_allows_confirm_adopt_and_share",
+                "test_full_memory_allows_a_release_with_its_count_and_handoff",
+                "test_full_memory_allows_an_undo_with_a_tombstone",
+                "test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted",
+                "test_full_memory_denies_a_new_name_and_stores_nothing",
             ),
         ),
     ),
@@ -531,7 +531,9 @@ FAULTS: dict[int, Row] = {
                 "test_on_lost_that_raises_system_exit_stops_no_other_callback",
                 "test_signal_receiver_that_raises_system_exit_stops_no_other_callback",
             ),
-            *at(ENGINE, "test_calls_sent_together_run_in_their_order_whatever_becomes_of_each"),
+            *at(
+                ENGINE, "test_callbacks_submitted_together_run_in_order_when_one_raises_system_exit"
+            ),
         ),
     ),
     50: Row(
@@ -541,16 +543,16 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 ENGINE,
-                "test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for",
-                "test_a_executor_interrupted_at_any_bytecode_still_delivers",
-                "test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other",
-                "test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other",
-                "test_a_storm_of_signals_leaves_nobody_hanging",
-                "test_a_destructor_may_send_what_its_own_thread_is_just_sending",
+                "test_caller_interrupted_at_any_bytecode_does_not_block_the_worker",
+                "test_caller_interrupted_at_any_bytecode_does_not_block_the_executor",
+                "test_interrupted_step_on_the_quorum_loop_does_not_block_others",
+                "test_waiter_interrupted_at_any_line_does_not_block_others",
+                "test_storm_of_signals_blocks_no_thread",
+                "test_destructor_may_submit_inside_a_submit_of_its_own_thread",
             ),
             *at(
                 "test_locks_interrupted",
-                "test_an_interrupted_taking_leaves_nothing_that_is_renewed",
+                "test_interrupted_acquire_leaves_no_renewed_lease",
             ),
         ),
     ),
@@ -588,7 +590,7 @@ FAULTS: dict[int, Row] = {
                 "test_busy_worker_does_not_report_an_outage",
                 "test_busy_processes_never_exceed_the_limit",
             ),
-            *at("test_engine_batching", "test_patience_ends_when_its_time_is_over"),
+            *at("test_engine_batching", "test_loop_timeout_raises_after_its_time"),
         ),
     ),
     54: Row(
@@ -598,11 +600,11 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 "test_locks_postgres",
-                "test_a_plain_lock_gives_back_too_early_and_says_so_once",
-                "test_atomic_inside_of_the_requests_transaction_is_refused_with_the_cure",
-                "test_the_safe_ways_sell_what_there_is",
+                "test_plain_lock_oversells_and_logs_one_warning",
+                "test_atomic_with_atomic_requests_raises_and_names_the_remedy",
+                "test_safe_ways_sell_exactly_the_tickets",
             ),
-            *at("test_checks", "test_check_names_each_mistake_and_no_other"),
+            *at("test_checks", "test_check_reports_each_mistake_and_no_other"),
         ),
     ),
     55: Row(
@@ -611,14 +613,15 @@ FAULTS: dict[int, Row] = {
         "thousands of keys of a paused policy; overrides that can't be read; a second process",
         (
             *at(
-                "test_marks",
-                "test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind",
-                "test_a_mark_is_in_force_in_other_processes_and_taken_back_there",
-                "test_a_flood_of_fresh_keys_makes_no_renewal_late",
-                "test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once",
+                "test_overrides",
+                "test_paused_policy_rejects_new_keys_and_leaves_nothing_behind",
+                "test_override_applies_in_other_processes_until_it_is_removed",
+                "test_many_new_keys_of_a_paused_policy_delay_no_renewal",
+                "test_unreadable_overrides_stay_in_force_and_are_logged_once",
             ),
             *at(
-                "test_statistics", "test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory"
+                "test_statistics",
+                "test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory",
             ),
         ),
     ),
@@ -628,8 +631,8 @@ FAULTS: dict[int, Row] = {
         "10,000 leases of 30 s and 2,000 of 3 s on a simulated clock",
         at(
             "test_engine_keeper",
-            "test_the_work_of_a_minute_grows_with_renewals_and_not_with_leases_times_looks",
-            "test_a_round_trip_has_no_more_than_a_batch_of_renewals",
+            "test_work_of_the_renewer_grows_with_the_number_of_renewals",
+            "test_renewals_are_sent_in_batches",
         ),
         "no test measures CPU time: make bench writes it to benchmarks/RESULTS.md",
     ),
@@ -647,7 +650,7 @@ INPUT: dict[str, Row] = {
         (
             *at(MISUSE, "test_unusable_name_or_key_raises_an_error"),
             *at(PARSING, "test_name_and_key_are_usable_or_raise_an_error"),
-            *at("test_command_status", "test_control_characters_are_shown_and_not_sent"),
+            *at("test_command_status", "test_control_characters_are_shown_as_escapes"),
             *at(THREATS, "test_names_and_labels_cannot_inject_lines_into_the_log"),
         ),
     ),
@@ -655,13 +658,13 @@ INPUT: dict[str, Row] = {
         "path of a request, text of an error, with line breaks and ANSI codes",
         "one line per message, escaped",
         "each, rejected and admitted",
-        at("test_logs", "test_a_path_writes_no_line_into_the_log"),
+        at("test_logs", "test_path_of_a_rejected_request_adds_no_log_line"),
     ),
     "client that reads slowly": Row(
         "client that reads one byte at a time",
         "its stream ends with its permit, before the next request is admitted; one log line",
         "a socket with a small buffer, under gunicorn and uvicorn",
-        at(SITES, "test_a_stream_that_is_read_slowly_ends_with_its_lease"),
+        at(SITES, "test_slowly_read_stream_ends_with_its_lease"),
     ),
     "name with any other character": Row(
         "name: braces, colon, spaces, Unicode; too long",
@@ -670,7 +673,7 @@ INPUT: dict[str, Row] = {
         (
             *at(MISUSE, "test_unusual_names_work_and_are_different_locks"),
             *at(KEYS, "test_two_names_share_no_key", "test_keys_of_a_name_are_in_one_slot"),
-            *at(POLICY, "test_primary_key_that_fits_no_redis_key_is_digested"),
+            *at(POLICY, "test_invalid_primary_key_is_digested"),
         ),
     ),
     "NFC and NFD": Row(
@@ -705,8 +708,8 @@ INPUT: dict[str, Row] = {
         "works, or one clear error",
         "each",
         (
-            *at("test_locks_synchronized", "test_what_it_is_not_for_is_refused"),
-            *at("test_locks_synchronized", "test_methods_class_methods_and_static_methods"),
+            *at("test_locks_synchronized", "test_synchronized_rejects_generators_and_classes"),
+            *at("test_locks_synchronized", "test_synchronized_decorates_every_kind_of_method"),
             *at(VIEWS, "test_decorator_on_anything_but_a_view_raises_type_error"),
             *at(VIEWS, "test_unnamed_semaphore_is_named_after_its_view"),
         ),
@@ -781,9 +784,9 @@ INPUT: dict[str, Row] = {
         "each",
         at(
             ACT,
-            "test_a_name_is_literal_unless_it_is_said_to_be_a_pattern",
-            "test_clear_shows_whom_and_asks_first",
-            "test_dry_run_only_shows",
+            "test_clear_treats_a_name_as_a_glob_only_with_pattern",
+            "test_clear_shows_the_holders_and_asks_for_confirmation",
+            "test_clear_releases_no_holder_in_a_dry_run",
         ),
     ),
     "clear races a new holder": Row(
@@ -791,7 +794,7 @@ INPUT: dict[str, Row] = {
         "removes only the holder that was shown",
         "the holder changes after it was shown",
         (
-            *at(ACT, "test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place"),
+            *at(ACT, "test_clear_releases_only_holders_that_were_shown"),
             *at(
                 "test_operators_actions",
                 "test_clear_removes_only_the_shown_holder_not_a_newcomer",
@@ -814,8 +817,8 @@ INPUT: dict[str, Row] = {
         "REMOTE_ADDR applies unless proxies are trusted; IPv6 by /64",
         "forged headers, and random headers",
         (
-            *at(POLICY, "test_address_comes_only_from_trusted_proxies"),
-            *at(POLICY, "test_addresses_of_one_network_have_one_digested_key"),
+            *at(POLICY, "test_address_is_read_only_from_trusted_proxies"),
+            *at(POLICY, "test_addresses_of_one_network_have_the_same_digest"),
             *at(PARSING, "test_forwarded_addresses_become_a_valid_key"),
             *at(PARSING, "test_addresses_before_the_trusted_proxies_do_not_affect_the_key"),
         ),
@@ -825,9 +828,9 @@ INPUT: dict[str, Row] = {
         "addresses and free-form keys are digested with SECRET_KEY; the user's pk is plain",
         "each",
         (
-            *at(POLICY, "test_primary_key_is_the_key_as_it_is"),
-            *at(POLICY, "test_digest_depends_on_the_secret_key"),
-            *at("test_command_status", "test_a_policy_shows_all_its_keys_and_one_by_key"),
+            *at(POLICY, "test_primary_key_is_not_digested"),
+            *at(POLICY, "test_digest_uses_the_old_secret_key_while_it_is_a_fallback"),
+            *at("test_command_status", "test_page_of_a_policy_shows_all_keys_or_the_key_given"),
         ),
     ),
     "refusals": Row(
