@@ -72,16 +72,16 @@ def test_update_with_an_older_fence_changes_nothing_after_a_pause(
         RoleProcess("account", "paused", mode, 60, "b", "-", **environment) as second,
     ):
         assert ["ready"] == first.line() == second.line()
-        first.run_callbacks()
+        first.send_line()
         fence = int(first.line()[1])
         os.kill(first.process.pid, signal.SIGSTOP)
-        second.run_callbacks()
+        second.send_line()
         newer = int(second.line()[1])
         assert newer > fence
-        second.run_callbacks()
+        second.send_line()
         assert [["wrote", "1"], ["left", "well"]] == [second.line(), second.line()]
         os.kill(first.process.pid, signal.SIGCONT)
-        first.run_callbacks()
+        first.send_line()
         assert [["wrote", "0"], ["left", "LeaseLost"]] == [first.line(), first.line()]
     with contextlib.closing(sqlite3.connect(database)) as file:
         assert [(newer, "b")] == file.execute("SELECT fence, owner FROM account").fetchall()
@@ -99,14 +99,14 @@ def test_handle_lets_another_process_adopt_and_release_a_permit(raw, mode: str) 
             handle = lease.detach(timeout=60)
         assert 30 < view.ends_in <= 60
         assert sem.acquire() is None
-        worker.run_callbacks(handle)
+        worker.send_line(handle)
         assert ["adopted", str(lease.fence)] == worker.line()
         with pytest.raises(LeaseLost):
             lease.renew()
         assert sem.acquire() is None
-        worker.run_callbacks()
+        worker.send_line()
         assert ["released"] == worker.line()
-        worker.run_callbacks(handle)  # a queue may deliver a message twice
+        worker.send_line(handle)  # a queue may deliver a message twice
         assert ["rejected", "LeaseLost"] == worker.line()
     assert sem.acquire()
 

@@ -691,7 +691,7 @@ def test_violation_shows_the_entries_before_and_after_it() -> None:
 
     assert [0] == [entry.seq for entry in violation.before]
     assert (1, [2]) == (violation.entry.seq, [entry.seq for entry in violation.after])
-    assert "limit: 1 of 1 were out, 1 were granted" in str(violation)
+    assert "limit: 1 of 1 were in use, 1 were granted" in str(violation)
 
 
 def calls_of(entries: int) -> int:

@@ -21,7 +21,7 @@ from django_redis_sync.operators import actions, doctor
 from django_redis_sync.operators.doctor import Finding, permissions, servers
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import held_since, names_in_use
-from tests.behaviour.both import PATIENCE, eventually
+from tests.behaviour.both import MAX_WAIT, eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 from tests.support.operators import locks, private_server  # noqa: F401 - a fixture
 
@@ -33,8 +33,8 @@ Start = Callable[..., str]
 @pytest.fixture
 def slow_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept slow replies, because their speed depends on the load of the machine."""
-    monkeypatch.setattr(servers, "SLOW", PATIENCE)
-    monkeypatch.setattr(servers, "TOO_SLOW", PATIENCE)
+    monkeypatch.setattr(servers, "SLOW", MAX_WAIT)
+    monkeypatch.setattr(servers, "TOO_SLOW", MAX_WAIT)
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_override_applies_in_other_processes_until_it_is_removed(
             return
         actions.pause("api")
         time.sleep(overrides.STALE + 0.5)
-        child.run_callbacks("release")
+        child.send_line("release")
         assert ["released"] == child.line()
         time.sleep(0.5)
         assert status_of("api", "k").waiting == 1

@@ -1,6 +1,7 @@
-"""The one table of faults and of bad input: what is expected, what is done to cause it, and which
-tests show it. `test_rows.py` checks that it is whole and that the tests exist; `report.py` runs
-them and writes the table into the docs.
+"""The tables of faults and of bad input: what is expected, what causes it, which tests prove it.
+
+`test_rows.py` checks that the tables are complete and that the tests exist. `report.py` runs the
+tests and writes the tables into RESULTS.md.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """`tests`: node ids without parameters. `why_not`: why a part of it can't be shown here."""
+    """`tests`: node ids without parameters. `why_not`: why tests can't prove a part of the row."""
 
     title: str
     expected: str
@@ -19,7 +20,7 @@ class Row(NamedTuple):
 
 
 def at(file: str, *names: str) -> tuple[str, ...]:
-    """Node ids of tests in one file below tests/."""
+    """Return the node ids of tests in one file below tests/."""
     return tuple(f"tests/{file}.py::{name}" for name in names)
 
 
@@ -33,160 +34,161 @@ OUTAGE, VIEWS, SITES = "test_requests_outage", "test_requests_views", "test_requ
 FAULTS: dict[int, Row] = {
     1: Row(
         "reply of acquire lost",
-        "asked again with the same token: one grant, one fence",
-        "a proxy drops the reply, or cuts the connection instead of it",
+        "the request is sent again with the same token: one grant, one fence",
+        "a proxy drops the reply, or closes the connection instead",
         (
-            *at(WAYS, "test_row_01_a_lost_reply_costs_a_retry_and_no_second_grant"),
-            *at(OLD, "test_a_lost_reply_of_acquire_is_asked_for_again"),
-            *at(OLD, "test_a_lost_reply_of_release_is_asked_for_again"),
-            *at(OLD, "test_a_waiters_lost_replies_cost_it_neither_place_nor_grant"),
+            *at(WAYS, "test_row_01_lost_reply_causes_a_retry_and_no_second_grant"),
+            *at(OLD, "test_acquire_is_sent_again_when_its_reply_is_lost"),
+            *at(OLD, "test_release_is_sent_again_when_its_reply_is_lost"),
+            *at(OLD, "test_waiter_keeps_its_place_and_grant_when_replies_are_lost"),
         ),
     ),
     2: Row(
-        "request delayed past the caller's budget",
-        "Unavailable(maybe_executed=True), and no ghost holder afterwards",
-        "a proxy holds the request back until its undo was done",
+        "request delayed past the caller's time limit",
+        "Unavailable(maybe_executed=True), and no orphaned permit afterwards",
+        "a proxy delays the request until after its undo",
         at(
             OLD,
-            "test_no_reply_at_all_is_unavailable_and_leaves_no_ghost",
-            "test_a_request_that_arrives_after_its_undo_takes_nothing",
+            "test_acquire_without_any_reply_raises_unavailable_and_leaves_no_holder",
+            "test_acquire_that_arrives_after_its_undo_takes_no_permit",
         ),
     ),
     3: Row(
         "server hangs",
-        "every call ends within its budget",
+        "every call ends within its time limit",
         "SIGSTOP",
         (
-            *at(HERE, "test_row_03_nothing_that_asks_takes_longer_than_its_budget"),
-            *at(BUDGETS, "test_a_server_that_hangs_takes_no_call_beyond_its_budget"),
+            *at(HERE, "test_row_03_calls_end_within_their_time_limit_while_the_server_hangs"),
+            *at(BUDGETS, "test_call_ends_within_its_time_limit_when_the_server_hangs"),
         ),
     ),
     4: Row(
         "connection refused",
         "Unavailable at once",
-        "a port where nobody listens",
-        at(OLD, "test_nothing_listens"),
+        "a port without a server",
+        at(OLD, "test_acquire_raises_unavailable_when_the_port_is_closed"),
     ),
     5: Row(
         "kill -9 without persistence",
-        "leases are gone, their holders learn it, fences grow",
+        "leases are lost, their holders are notified, fences grow",
         "20 leases; SIGKILL, restart",
         (
-            *at(HERE, "test_row_05_a_kill_without_a_file_loses_leases_and_no_fence"),
-            *at(OLD, "test_a_killed_server_loses_leases_and_fences_grow"),
+            *at(HERE, "test_row_05_kill_without_persistence_loses_leases_and_fences_grow"),
+            *at(OLD, "test_restart_without_persistence_loses_leases_and_fences_grow"),
         ),
     ),
     6: Row(
         "kill -9 with appendonly, everysec",
         "leases and fences survive",
         "20 leases; SIGKILL, restart",
-        at(HERE, "test_row_06_a_kill_with_an_append_only_file_loses_nothing"),
-        "power loss, which also loses what the kernel had not written yet, is row 7",
+        at(HERE, "test_row_06_kill_with_an_append_only_file_loses_no_lease"),
+        "row 7 stands for a power loss, which also loses data that the kernel had not written",
     ),
     7: Row(
         "end of the append-only file lost",
-        "no fence goes back",
-        "20 leases; SIGKILL, 2 %, half or all of the file cut off, restart",
-        at(HERE, "test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost"),
+        "no fence is granted twice",
+        "20 leases; SIGKILL, truncation of the file by 2 %, half, or all, restart",
+        at(HERE, "test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost"),
     ),
     8: Row(
-        "failover loses a grant that was not copied",
-        "a documented window: its holder is told, fences grow",
-        "the replica is cut off, its login refused; four grants, then the primary is killed",
-        at(SENTINEL, "test_grants_that_were_not_copied_are_lost_and_their_holders_told"),
-        "no WAIT is sent after a grant: it would narrow the window, cost every grant a round trip, "
-        "and not close it; min-replicas-to-write (row 26) refuses grants while no replica keeps up",
+        "failover loses a grant that was not replicated",
+        "documented: its holder is notified, fences grow",
+        "the replica can't log in to the primary; four grants, then SIGKILL of the primary",
+        at(SENTINEL, "test_failover_loses_uncopied_grants_and_calls_on_lost"),
+        "the library sends no WAIT after a grant: it would cost a round trip per grant, and could "
+        "not rule the loss out; min-replicas-to-write (row 26) rejects grants while no replica "
+        "keeps up",
     ),
     9: Row(
         "Sentinel failover",
-        "works again after down-after and an election; waiters go on",
+        "names can be acquired again after down-after and an election; waiters continue",
         "three sentinels, down-after 1.2 s; SIGSTOP or SIGKILL of the primary under load",
-        at(SENTINEL, "test_a_failover_under_load_stops_nobody_for_good"),
+        at(SENTINEL, "test_all_names_are_granted_again_after_a_failover_under_load"),
     ),
     10: Row(
-        "old primary comes back",
-        "it is left at once; min-replicas-to-write refuses, fences reject",
+        "old primary returns",
+        "clients leave it at once; min-replicas-to-write and fences reject its grants",
         "SIGSTOP, a failover, SIGCONT; min-replicas-to-write 1 with no replica",
         (
-            *at(SENTINEL, "test_an_old_primary_that_comes_back_is_not_listened_to"),
+            *at(SENTINEL, "test_client_ignores_an_old_primary_that_returns"),
             *at(
                 HERE,
-                "test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pending",
+                "test_row_26_missing_replicas_reject_acquire_and_delay_the_release",
             ),
         ),
-        "a client that sees only the old primary of a split network holds there until its lease "
-        "ends: a storage that looks at fences is what refuses it",
+        "in a split network, a client that reaches only the old primary holds its lease there "
+        "until it expires: a storage that checks fences rejects its writes",
     ),
     11: Row(
         "READONLY",
-        "the new primary is looked for, one grant",
-        "SENTINEL FAILOVER: the primary is told REPLICAOF under a client",
-        at(SENTINEL, "test_a_demoted_primary_is_left_at_once"),
+        "the client looks up the new primary; one grant",
+        "SENTINEL FAILOVER, which sends REPLICAOF to the primary",
+        at(SENTINEL, "test_client_leaves_a_demoted_primary_at_once"),
     ),
     12: Row(
         "waiter blocked while its server is demoted",
-        "asks again and keeps its place",
-        "the primary is told REPLICAOF, or killed, under a waiter",
+        "the waiter asks again and keeps its place",
+        "REPLICAOF or SIGKILL of the primary while a caller waits",
         at(
             SENTINEL,
-            "test_a_demoted_primary_is_left_at_once",
-            "test_a_waiter_keeps_its_place_through_a_failover",
+            "test_client_leaves_a_demoted_primary_at_once",
+            "test_waiter_keeps_its_place_through_a_failover",
         ),
     ),
     13: Row(
         "wake-up lost",
-        "granted within a heartbeat",
-        "a waiter that listens to a list nobody writes to, or delivers no message",
+        "the waiter is granted within a heartbeat",
+        "the waiter reads another list, or discards published messages",
         (
-            *at(WAYS, "test_row_13_a_lost_wake_up_costs_a_heartbeat"),
-            *at(OLD, "test_a_lost_wake_up_costs_a_heartbeat"),
+            *at(WAYS, "test_row_13_lost_wake_up_delays_the_waiter_by_a_heartbeat"),
+            *at(OLD, "test_waiter_is_granted_within_a_heartbeat_when_its_wake_up_is_lost"),
         ),
     ),
     14: Row(
         "Pub/Sub connection killed",
-        "subscribed anew, and all its waiters ask first",
-        "CLIENT KILL TYPE pubsub under five waiters",
+        "the client subscribes again, and all its waiters ask again",
+        "CLIENT KILL TYPE pubsub while five callers wait",
         (
-            *at(WAYS, "test_row_14_a_killed_subscription_is_made_again"),
-            *at(OLD, "test_a_killed_subscription_is_made_again_and_its_waiters_ask"),
-            *at(OLD, "test_a_waiter_rides_out_a_restart_of_its_connections"),
+            *at(WAYS, "test_row_14_waiters_of_a_killed_subscription_are_granted"),
+            *at(OLD, "test_waiters_of_a_killed_subscription_are_granted"),
+            *at(OLD, "test_waiter_is_granted_after_its_connections_were_killed"),
         ),
     ),
     15: Row(
         "500 waiters",
-        "as many are woken as permits come free",
+        "a release wakes one waiter per freed permit",
         "the server's commandstats around one release of five permits",
         (
-            *at(HERE, "test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free"),
-            *at("behaviour/test_storms", "test_a_release_wakes_as_many_as_it_frees"),
+            *at(HERE, "test_row_15_release_wakes_one_of_500_waiters_per_freed_permit"),
+            *at("behaviour/test_storms", "test_release_wakes_one_waiter_per_freed_permit"),
         ),
     ),
     16: Row(
         "Cluster slot migrates",
-        "MOVED and ASK are followed",
+        "clients follow MOVED and ASK",
         "SETSLOT and MIGRATE on three primaries under load",
         at(
             CLUSTER,
             "test_slots_migrate_under_load_without_an_error",
-            "test_a_waiter_is_granted_after_its_slot_has_moved",
-            "test_a_half_moved_slot_is_waited_for",
+            "test_waiter_is_granted_after_its_slot_has_moved",
+            "test_calls_wait_while_their_slot_is_half_moved",
         ),
     ),
     17: Row(
         "Cluster shard down",
-        "its names are unavailable, the others work",
-        "SIGSTOP of one of three; where it has a replica, SIGSTOP and SIGKILL under load",
+        "its names are unavailable, all others work",
+        "SIGSTOP of one of three; with a replica also SIGSTOP and SIGKILL under load",
         at(
             CLUSTER,
-            "test_a_replica_takes_over_under_load",
-            "test_one_stopped_shard_is_unavailable_and_the_others_go_on",
-            "test_a_stopped_shard_does_not_cost_the_others_their_leases",
+            "test_replica_takes_over_under_load",
+            "test_stopped_shard_is_unavailable_and_the_others_work",
+            "test_leases_on_other_shards_are_kept_when_a_shard_stops",
         ),
     ),
     18: Row(
         "CROSSSLOT",
-        "can't be: all keys of a name share a slot",
-        "names and prefixes with braces, made at random",
+        "impossible: all keys of a name are in one slot",
+        "random names and prefixes with braces",
         (
             *at("test_protocol_keys", "test_keys_of_a_name_are_in_one_slot"),
             *at("test_protocol_keys", "test_braces_in_a_prefix_do_not_move_the_slot"),
@@ -194,60 +196,60 @@ FAULTS: dict[int, Row] = {
     ),
     19: Row(
         "NOSCRIPT",
-        "loaded again, no error seen",
-        "SCRIPT FLUSH before each ask, and in a loop beside pipelines",
+        "the scripts are loaded again, without an error",
+        "SCRIPT FLUSH before each request, and in a loop beside pipelines",
         (
-            *at(WAYS, "test_row_19_scripts_that_were_flushed_cost_one_more_round_trip"),
-            *at(OLD, "test_scripts_that_were_flushed_are_loaded_again"),
+            *at(WAYS, "test_row_19_flushed_scripts_cost_one_more_round_trip"),
+            *at(OLD, "test_flushed_scripts_are_loaded_again"),
         ),
     ),
     20: Row(
         "BUSY",
-        "asked again for as long as the budget lasts, then Unavailable",
+        "the request is sent again until its time limit, then Unavailable",
         "an endless script",
-        at(OLD, "test_an_endless_script_makes_it_unavailable_for_as_long"),
+        at(OLD, "test_acquire_raises_unavailable_while_an_endless_script_runs"),
     ),
     21: Row(
         "LOADING",
-        "Unavailable within the budget; works when it is loaded",
-        "a file that is loaded slowly (key-load-delay)",
-        at(HERE, "test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget"),
+        "Unavailable within the time limit; works once the file is loaded",
+        "a file that the server loads slowly (key-load-delay)",
+        at(HERE, "test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads"),
     ),
     22: Row(
         "memory full, noeviction",
-        "acquire is refused, release works",
+        "acquire is rejected, release works",
         "maxmemory 1",
         (
-            *at(HERE, "test_row_22_a_full_memory_refuses_to_take_and_still_releases"),
-            *at(OLD, "test_a_full_memory_refuses_to_take_and_still_releases"),
+            *at(HERE, "test_row_22_full_memory_rejects_acquire_and_allows_release"),
+            *at(OLD, "test_full_memory_rejects_acquire_and_allows_release"),
         ),
     ),
     23: Row(
         "evicting policy",
-        "the doctor says so",
-        "allkeys-random, and memory filled until leases vanish",
+        "the doctor reports it",
+        "allkeys-random, and memory filled until leases are evicted",
         (
-            *at(HERE, "test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict"),
+            *at(HERE, "test_row_23_evicting_server_loses_leases_and_is_a_doctor_error"),
             *at(
                 "test_operators_doctor",
                 "test_doctor_rates_the_facts_of_a_server",
             ),
         ),
-        "no system check says so: checks never open a connection",
+        "no system check reports it: checks never open a connection",
     ),
     24: Row(
         "cache.clear()",
-        "holders learn LeaseLost, fences grow",
+        "holders are notified, fences grow",
         "ten renewed leases; clear, FLUSHDB",
         (
-            *at(HERE, "test_row_24_a_cleared_cache_is_learnt_of"),
-            *at(OLD, "test_a_cleared_cache_is_learnt_of_and_fences_go_on"),
+            *at(HERE, "test_row_24_cleared_cache_calls_on_lost_and_fences_grow"),
+            *at(OLD, "test_cleared_cache_calls_on_lost_and_fences_grow"),
         ),
     ),
     25: Row(
-        "NOPERM; wrong password, certificate or database number",
-        "the error names the command; told as what it is, not as an outage, until it is mended",
-        "ACL SETUSER without it, outside and inside a script; each of the others",
+        "NOPERM; wrong password, certificate, or database number",
+        "the error names the command; logged as a configuration error, not as an outage",
+        "ACL SETUSER without a command, outside and inside a script; each of the others",
         (
             *at(
                 "test_requests_rejected_client",
@@ -257,53 +259,52 @@ FAULTS: dict[int, Row] = {
             ),
             *at(
                 OLD,
-                "test_a_refused_command_is_named",
-                "test_a_refused_command_in_a_script_is_named",
+                "test_unavailable_names_the_denied_command",
             ),
             *at("test_operators_doctor", "test_doctor_lists_a_denied_command"),
         ),
     ),
     26: Row(
         "NOREPLICAS",
-        "refused; a release stays pending and is done later",
+        "acquire is rejected; a release is pending and is done later",
         "min-replicas-to-write 1 with no replica",
-        at(HERE, "test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pending"),
+        at(HERE, "test_row_26_missing_replicas_reject_acquire_and_delay_the_release"),
     ),
     27: Row(
         "server's clock jumps ahead by 60 s",
-        "who renews learns of it; fences grow",
+        "holders of renewed leases are notified; fences grow",
         "a shim in the server's process",
-        at(CLOCKS, "test_row_27_the_servers_clock_jumps_ahead"),
+        at(CLOCKS, "test_row_27_clock_jump_ahead_ends_leases_and_calls_on_lost"),
     ),
     28: Row(
         "server's clock jumps back by 60 s",
-        "held over for a lease at the most, not for the jump; fences grow",
+        "a dead lease lasts at most one lease duration longer, not 60 s; fences grow",
         "a shim in the server's process",
         at(
             CLOCKS,
-            "test_row_28_the_servers_clock_jumps_back",
-            "test_row_28_permits_are_never_given_twice_when_the_clock_goes_to_and_fro",
+            "test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration",
+            "test_row_28_limit_holds_while_the_clock_jumps_back_and_forth",
         ),
     ),
     29: Row(
         "client's clock is off by an hour",
         "no effect",
         "time.time patched",
-        at(OLD, "test_the_clients_wall_clock_has_no_say"),
+        at(OLD, "test_clients_wall_clock_does_not_affect_leases"),
     ),
     30: Row(
         "holder paused past its lease",
-        "the next one gets in with a larger fence; the paused one learns it",
+        "the next caller is granted with a larger fence; the paused holder sees its loss",
         "SIGSTOP of the holder's process",
-        at("behaviour/test_processes", "test_a_paused_holder_learns_that_its_time_went_by"),
+        at("behaviour/test_processes", "test_paused_process_does_not_hold_its_expired_lease"),
     ),
     31: Row(
         "holder killed",
-        "its permit is back within its lease and one check",
+        "its permit is free after its lease and one check",
         "SIGKILL of the holder's process",
         (
-            *at(WAYS, "test_row_31_a_killed_holders_permit_comes_back_with_its_lease"),
-            *at(OLD, "test_a_killed_holders_permit_is_back_within_its_lease"),
+            *at(WAYS, "test_row_31_permit_of_a_killed_holder_is_free_after_its_lease"),
+            *at(OLD, "test_permit_of_a_killed_holder_is_free_after_its_lease_duration"),
         ),
     ),
     32: Row(
@@ -313,79 +314,82 @@ FAULTS: dict[int, Row] = {
         (
             *at(
                 "behaviour/test_processes",
-                "test_a_forked_child_neither_renews_nor_releases_its_parents_leases",
+                "test_forked_child_cannot_renew_or_release_its_parents_leases",
             ),
-            *at(WAYS, "test_row_32_a_child_forked_while_another_thread_uses_the_pool_goes_on"),
+            *at(WAYS, "test_row_32_child_forked_while_a_thread_uses_the_pool_does_not_hang"),
         ),
     ),
     33: Row(
-        "keeper dies, or can't renew",
-        "lost before the server's expiry; never renewed past max_hold",
-        "the thread taken away; every request refused by a proxy",
+        "renewal thread dies, or can't renew",
+        "the lease is lost before it expires on the server; never renewed past max_hold",
+        "SystemExit in the thread; a proxy that rejects every request",
         (
             *at(
                 WAYS,
-                "test_row_33_a_lease_that_cannot_be_renewed_is_called_lost_before_the_server_ends_it",
+                "test_row_33_unrenewable_lease_is_lost_before_the_server_ends_it",
             ),
             *at(
                 OLD,
-                "test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_away",
-                "test_a_keeper_that_died_is_replaced",
+                "test_on_lost_is_called_before_an_unrenewable_lease_expires",
+                "test_renewal_thread_that_died_is_replaced",
             ),
-            *at(PERMITS, "test_renew_can_be_had_with_a_timeout_and_stops_at_max_hold"),
+            *at(PERMITS, "test_renew_option_renews_a_lease_with_a_timeout_until_max_hold"),
         ),
     ),
     34: Row(
         "asyncio task cancelled at every await",
         "no holder and no waiter left",
-        "cancelled at the k-th await, once and repeatedly, for all k",
-        at("behaviour/test_cancellation", "test_cancelled_at_any_await_nothing_is_left"),
+        "cancellation at the k-th await, once and repeatedly, for all k",
+        at(
+            "behaviour/test_cancellation",
+            "test_task_cancelled_at_any_await_leaves_no_holder_and_no_waiter",
+        ),
     ),
     35: Row(
         "many tasks or greenlets on one thread",
-        "a lease each",
-        "gather; gevent in a process of its own",
+        "each has its own lease",
+        "gather; gevent in a separate process",
         (
-            *at(PERMITS, "test_one_object_serves_many_at_once"),
+            *at(PERMITS, "test_semaphore_object_can_be_shared_by_threads_or_tasks"),
             *at("behaviour/test_storms", "test_500_tasks_on_one_loop_never_exceed_the_limit"),
             *at("test_locks_waiting", "test_greenlets_exclude_each_other_like_threads"),
         ),
     ),
     36: Row(
-        "heads of the queue die or are paused in their wait",
-        "the others are delayed once, not for each",
-        "SIGKILL and SIGSTOP of several heads",
+        "first waiters of the queue die or are paused",
+        "the next waiters are delayed once, not once per dead waiter",
+        "SIGKILL and SIGSTOP of several first waiters",
         at(
             "behaviour/test_queue_deaths",
-            "test_the_dead_and_the_paused_hold_up_the_others_for_seconds",
+            "test_dead_or_paused_waiters_delay_the_next_waiter_only_for_seconds",
         ),
     ),
     37: Row(
         "quorum: a node down or slow, its clock jumps",
-        "elapsed time and drift are deducted; failure is undone on all",
-        "five servers: killed, stopped, one's clock moved",
+        "elapsed time and drift are deducted; a failed acquire is undone on all servers",
+        "five servers: killed, stopped, one with a moved clock",
         at(
             "topologies/test_quorum",
-            "test_two_of_five_killed_do_not_matter_and_three_do",
-            "test_two_that_hang_cost_little_and_keep_nothing",
-            "test_safe_while_servers_come_and_go",
-            "test_one_servers_clock_jumps_by_a_minute",
-            "test_what_is_believed_is_less_than_what_was_asked_for_by_the_drift",
+            "test_quorum_works_with_two_of_five_killed_and_fails_with_three",
+            "test_quorum_works_with_two_hung_servers_and_releases_on_them_later",
+            "test_quorum_never_exceeds_the_limit_while_servers_stop_and_return",
+            "test_quorum_stays_safe_when_the_clock_of_one_server_jumps",
+            "test_requested_lease_covers_the_local_expiry_plus_drift",
         ),
     ),
     38: Row(
         "pool or maxclients exhausted",
-        "waiters never starve the releasers",
+        "waiters never starve releases",
         "max_connections=1 with 20 workers; maxclients 4",
         at(
             OLD,
-            "test_waiters_never_starve_the_releaser_of_connections",
-            "test_a_full_server_says_so_in_time",
+            "test_waiters_do_not_starve_releases_of_connections",
+            "test_acquire_raises_unavailable_in_time_when_maxclients_is_reached",
         ),
     ),
     39: Row(
         "Redis down under a request limit",
-        "open, closed or local holds; one probe at a time, so that requests stay fast",
+        "open, closed, or local applies; one probe at a time, so that requests stay fast",
         "SIGSTOP and kill under load",
         at(
             OUTAGE,
@@ -400,7 +404,7 @@ FAULTS: dict[int, Row] = {
     ),
     40: Row(
         "stream, disconnect, exception in an outer middleware",
-        "exactly one release, none early",
+        "exactly one release, not too early",
         "sockets aborted under gunicorn and uvicorn; a middleware that raises",
         (
             *at(SITES, "test_stream_holds_its_permit_until_its_last_byte_is_sent"),
@@ -410,22 +414,22 @@ FAULTS: dict[int, Row] = {
         ),
     ),
     41: Row(
-        "two renewals of one lease in flight, answers in either order",
-        "belief never ends later than the server's lease; nothing is cut off what was asked for",
-        "a proxy keeps a request or an answer back; plain load of twelve threads",
+        "two renewals of one lease in flight, replies in either order",
+        "local expiry is never later than the server's; no renewal shortens an unanswered one",
+        "a proxy delays a request or a reply; load of twelve threads",
         at(
             "behaviour/test_renewals",
-            "test_an_answer_that_comes_late_does_not_undo_a_later_renewal",
-            "test_the_keeper_cuts_nothing_off_a_renewal_that_is_not_answered_yet",
-            "test_a_renewal_that_reaches_the_server_late_is_believed_as_it_may_be",
-            "test_a_lease_that_may_be_over_soon_is_looked_after_soon",
-            "test_belief_holds_under_load",
+            "test_delayed_reply_does_not_undo_a_later_renewal",
+            "test_renewal_thread_does_not_shorten_an_unanswered_renewal",
+            "test_local_expiry_is_correct_when_a_renewal_reaches_the_server_late",
+            "test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal",
+            "test_local_expiry_is_never_later_than_the_servers_under_load",
         ),
     ),
     42: Row(
-        "a with that ends in another thread or task than it began",
-        "gives back what it took, and nothing else",
-        "generators run on by a pool, closed by the loop, interleaved over one object",
+        "with block that ends in another thread or task than it began",
+        "it releases what it acquired, and nothing else",
+        "generators that a pool continues, that the loop closes, and that interleave on one object",
         at(
             "test_locks_blocks",
             "test_block_in_a_generator_releases_when_another_thread_finishes_it",
@@ -438,8 +442,8 @@ FAULTS: dict[int, Row] = {
     ),
     43: Row(
         "a thread can't be started",
-        "the call goes on or fails; the next use starts it; nothing is believed beyond its time",
-        "Thread.start that raises; a real limit of memory for its stack, then lifted",
+        "the call works or fails; the next use starts the thread; no lease counts as held too long",
+        "Thread.start that raises; a memory limit that prevents its stack, then lifted",
         (
             *at(
                 "test_engine_keeper",
@@ -458,10 +462,10 @@ FAULTS: dict[int, Row] = {
     ),
     44: Row(
         "memory full while leases are held",
-        "held ones are renewed and given back; waiters are served; newcomers are refused",
-        "maxmemory 1; every verb; every order of messages in the model",
+        "leases are renewed and released; waiters are granted; new requests are rejected",
+        "maxmemory 1; every script; every order of messages in the model",
         (
-            *at(HERE, "test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over"),
+            *at(HERE, "test_row_44_full_memory_keeps_leases_and_allows_handoff"),
             *at(
                 "test_protocol_memory",
                 "test_full_memory_allows_a_renewal",
@@ -474,58 +478,58 @@ FAULTS: dict[int, Row] = {
         ),
     ),
     45: Row(
-        "1,000 and 10,000 waiters of one process killed",
-        "the next live one is in within 3 and 6 s; waiters of a live process keep their places",
-        "SIGKILL of a process with so many tasks that wait, ahead of another's",
+        "1,000 and 10,000 waiters of a killed process",
+        "the next live waiter is granted within 3 and 6 s; a live process keeps its places",
+        "SIGKILL of a process with these waiters, ahead of another waiter",
         at(
             HERE,
-            "test_row_45_the_waiters_of_a_killed_process_are_passed_over_together",
-            "test_row_45_the_waiters_of_a_live_process_keep_their_places",
+            "test_row_45_waiters_of_a_killed_process_are_skipped_together",
+            "test_row_45_waiters_of_a_live_process_keep_their_places",
         ),
     ),
     46: Row(
-        "path to Redis accepts and answers nothing",
-        "told before anybody else gets in; what else is kept is not late",
-        "a proxy that swallows all, timeouts of 5 s; another alias hung; SIGSTOP of a shard and of "
-        "three of a quorum's five",
+        "network accepts requests and never replies",
+        "the holder is notified before the next grant; other leases are renewed in time",
+        "a proxy that discards all requests, timeouts of 5 s; another alias that hangs; SIGSTOP of "
+        "a shard and of three of five quorum servers",
         (
             *at(
                 TOLD,
-                "test_when_the_path_answers_nothing_it_is_told_before_another_has_it",
-                "test_another_alias_that_hangs_makes_nothing_late",
-                "test_a_receiver_that_takes_its_time_makes_no_other_late",
-                "test_the_keeper_never_waits_for_what_renews",
+                "test_loss_is_reported_before_the_next_grant_when_the_network_drops_all",
+                "test_loss_is_reported_in_time_while_another_alias_hangs",
+                "test_loss_is_reported_in_time_while_other_callbacks_are_slow",
+                "test_loss_is_reported_in_time_while_renewals_hang",
             ),
             *at(
                 "topologies/test_told",
-                "test_a_shard_that_hangs_is_told_in_time_and_makes_no_other_late",
-                "test_a_quorum_whose_majority_hangs_is_told_in_time",
-                "test_a_quorum_of_which_two_hang_keeps_its_lease",
+                "test_loss_on_a_hung_shard_is_reported_in_time_and_delays_no_other_shard",
+                "test_quorum_loss_is_reported_in_time_when_the_majority_hangs",
+                "test_quorum_lease_is_kept_when_two_of_five_servers_hang",
             ),
         ),
     ),
     47: Row(
-        "pool that waits for a free connection, exhausted",
-        "every call within its budget; a release goes through",
-        "BlockingConnectionPool and a class of the project's own, with nothing left to give",
+        "exhausted pool that waits for a free connection",
+        "every call ends within its time limit; a release succeeds",
+        "BlockingConnectionPool and a project's own class, without a free connection",
         at(
             "behaviour/test_budgets",
-            "test_a_pool_that_waits_is_not_waited_for",
-            "test_an_exhausted_plain_pool_holds_nobody_up",
-            "test_an_async_pool_that_waits_takes_no_call_beyond_its_budget",
-            "test_a_server_that_hangs_takes_no_call_beyond_its_budget",
-            "test_a_path_that_swallows_takes_no_call_beyond_its_budget",
+            "test_calls_do_not_wait_for_an_exhausted_blocking_pool",
+            "test_calls_do_not_wait_for_an_exhausted_plain_pool",
+            "test_async_call_ends_within_its_time_limit_when_its_pool_blocks",
+            "test_call_ends_within_its_time_limit_when_the_server_hangs",
+            "test_call_ends_within_its_time_limit_when_the_network_drops_all",
         ),
     ),
     48: Row(
-        "receiver of a loss raises SystemExit",
-        "it ends itself only",
-        "SystemExit, KeyboardInterrupt and others from on_lost and from the signal",
+        "callback or receiver of a loss raises SystemExit",
+        "other callbacks run",
+        "SystemExit, KeyboardInterrupt, and others in on_lost and in a signal receiver",
         (
             *at(
                 TOLD,
-                "test_a_receiver_that_ends_its_thread_ends_nothing_else",
-                "test_a_signals_receiver_that_ends_its_thread_ends_nothing_else",
+                "test_on_lost_that_raises_system_exit_stops_no_other_callback",
+                "test_signal_receiver_that_raises_system_exit_stops_no_other_callback",
             ),
             *at(
                 ENGINE, "test_callbacks_submitted_together_run_in_order_when_one_raises_system_exit"
@@ -533,8 +537,8 @@ FAULTS: dict[int, Row] = {
         ),
     ),
     50: Row(
-        "an exception out of a signal handler, or a destructor, in the middle of a call",
-        "nobody hangs beyond their time; no permit is gone for longer than a lease",
+        "exception of a signal handler or a destructor inside a call",
+        "no caller hangs beyond its time limit; no permit is lost for longer than a lease",
         "a tracer that raises, or calls again, at each bytecode; setitimer",
         (
             *at(
@@ -554,44 +558,44 @@ FAULTS: dict[int, Row] = {
     ),
     51: Row(
         "event loop that ends while tasks are inside",
-        "back at once, nothing pending, no permit left behind",
-        "asyncio.run and uvloop.run, 30 busy tasks each; time limits, shields, groups; SIGSTOP",
+        "the loop ends at once, with no pending task and no permit left",
+        "asyncio.run and uvloop.run, 30 busy tasks each; timeouts, shields, groups; SIGSTOP",
         at(
             LOOPS,
-            "test_a_loop_ends_at_once_while_tasks_are_busy",
-            "test_a_loop_ends_within_seconds_though_redis_is_silent",
+            "test_event_loop_ends_at_once_while_tasks_are_busy",
+            "test_event_loop_ends_within_seconds_when_redis_does_not_answer",
         ),
     ),
     52: Row(
-        "event loop closed under its tasks, settings changed under a loop",
-        "its sockets and the loop are collected; its permits expire with their leases",
-        "loop.close() with holders and waiters; override_settings under a waiter",
+        "event loop closed while tasks run; settings changed while a loop runs",
+        "the loop and its sockets are collected; its permits expire",
+        "loop.close() with holders and waiters; override_settings while a task waits",
         at(
             LOOPS,
             "test_closed_loop_and_its_sockets_are_garbage_collected",
-            "test_changed_settings_leave_nothing_on_a_living_loop",
-            "test_a_waiter_outlives_a_change_of_settings",
+            "test_changed_settings_close_the_former_connections_of_a_loop",
+            "test_waiter_is_granted_after_the_settings_changed",
         ),
     ),
     53: Row(
         "process so busy that it reads replies late",
-        "they are heard: no outage is told, and the limit holds",
-        "a loop blocked for 0.7 s at a time, a thread that keeps the interpreter; two processes",
+        "the replies count: no outage is reported, and the limit holds",
+        "a loop blocked for 0.7 s at a time; a thread that holds the GIL; two processes",
         (
             *at(
                 "behaviour/test_busy",
-                "test_a_loop_that_was_blocked_hears_what_came_meanwhile",
-                "test_a_loop_may_be_blocked_while_it_connects",
-                "test_threads_that_wait_for_the_interpreter_hear_what_came_meanwhile",
-                "test_requests_of_a_busy_worker_are_no_outage",
-                "test_busy_processes_never_exceed_the_limit_together",
+                "test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile",
+                "test_event_loop_may_be_blocked_while_it_connects",
+                "test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile",
+                "test_busy_worker_does_not_report_an_outage",
+                "test_busy_processes_never_exceed_the_limit",
             ),
             *at("test_engine_batching", "test_loop_timeout_raises_after_its_time"),
         ),
     ),
     54: Row(
         "ATOMIC_REQUESTS around a plain lock",
-        "said before harm; the safe forms sell exactly what there is",
+        "a warning before damage; with the safe forms, exactly 8 tickets are sold",
         "PostgreSQL, 15 buyers, 8 tickets",
         (
             *at(
@@ -604,9 +608,9 @@ FAULTS: dict[int, Row] = {
         ),
     ),
     55: Row(
-        "an operator's mark under a flood of fresh keys",
-        "no key without expiry, no renewal late; in force for every key, in every process",
-        "thousands of keys of a paused policy; marks that can't be read; a second process",
+        "operator override while many new keys are used",
+        "no key without expiry, no late renewal; in force for every key in every process",
+        "thousands of keys of a paused policy; overrides that can't be read; a second process",
         (
             *at(
                 "test_overrides",
@@ -623,14 +627,14 @@ FAULTS: dict[int, Row] = {
     ),
     58: Row(
         "thousands of leases in one process",
-        "all are kept, and a round has no more than a batch",
-        "10,000 leases of 30 s and 2,000 of 3 s on a clock of the test's own",
+        "all are renewed, in batches of limited size",
+        "10,000 leases of 30 s and 2,000 of 3 s on a simulated clock",
         at(
             "test_engine_keeper",
             "test_work_of_the_renewer_grows_with_the_number_of_renewals",
             "test_renewals_are_sent_in_batches",
         ),
-        "CPU time is no test's to judge: benchmarks/RESULTS.md has it, by make bench",
+        "no test measures CPU time: make bench writes it to benchmarks/RESULTS.md",
     ),
 }
 
@@ -640,34 +644,34 @@ POLICY, ACTIONS, ACT = "test_requests_policy", "test_admin_actions", "test_comma
 
 INPUT: dict[str, Row] = {
     "name that is empty or unprintable": Row(
-        "name empty, no str, NUL, newline, ANSI codes, lone surrogate",
-        "ValueError or TypeError before anything is sent; shown escaped",
-        "such names, and any at random",
+        "name: empty, not a str, NUL, newline, ANSI codes, lone surrogate",
+        "ValueError or TypeError before a command is sent; shown escaped",
+        "such names, and random names",
         (
-            *at(MISUSE, "test_a_name_that_cannot_be_shown_or_stored"),
-            *at(PARSING, "test_a_name_is_usable_or_refused"),
+            *at(MISUSE, "test_unusable_name_or_key_raises_an_error"),
+            *at(PARSING, "test_name_and_key_are_usable_or_raise_an_error"),
             *at("test_command_status", "test_control_characters_are_shown_as_escapes"),
-            *at(THREATS, "test_nobody_writes_lines_into_the_log"),
+            *at(THREATS, "test_names_and_labels_cannot_inject_lines_into_the_log"),
         ),
     ),
     "path, or a server's words, with line breaks and ANSI codes": Row(
         "path of a request, text of an error, with line breaks and ANSI codes",
         "one line per message, escaped",
-        "each, refused and let in",
+        "each, rejected and admitted",
         at("test_logs", "test_path_of_a_rejected_request_adds_no_log_line"),
     ),
     "client that reads slowly": Row(
-        "client that reads a byte now and then",
-        "its stream ends with its permit, before the next one gets in; one line in the log",
+        "client that reads one byte at a time",
+        "its stream ends with its permit, before the next request is admitted; one log line",
         "a socket with a small buffer, under gunicorn and uvicorn",
         at(SITES, "test_slowly_read_stream_ends_with_its_lease"),
     ),
     "name with any other character": Row(
-        "name with braces, colon, spaces, unicode; over-long",
-        "works, one slot, meets no other; over-long: ValueError, request keys digested",
-        "such names, and any at random",
+        "name: braces, colon, spaces, Unicode; too long",
+        "works, one slot, no collision; too long: ValueError, request keys are digested",
+        "such names, and random names",
         (
-            *at(MISUSE, "test_names_of_all_sorts_work_and_do_not_meet"),
+            *at(MISUSE, "test_unusual_names_work_and_are_different_locks"),
             *at(KEYS, "test_two_names_share_no_key", "test_keys_of_a_name_are_in_one_slot"),
             *at(POLICY, "test_invalid_primary_key_is_digested"),
         ),
@@ -676,27 +680,27 @@ INPUT: dict[str, Row] = {
         "two forms of one letter",
         "two names",
         "both forms",
-        at(MISUSE, "test_forms_of_one_letter_are_two_names"),
+        at(MISUSE, "test_composed_and_decomposed_letters_are_different_names"),
     ),
     "limit": Row(
-        "limit 0, negative, float, NaN, bool, str",
+        "limit: 0, negative, float, NaN, bool, str",
         "ValueError or TypeError",
-        "each, and any JSON at random",
+        "each, and random JSON",
         (
-            *at(MISUSE, "test_a_limit_that_is_no_count"),
-            *at(PARSING, "test_options_are_taken_or_refused_before_anything_is_sent"),
+            *at(MISUSE, "test_invalid_limit_raises_an_error"),
+            *at(PARSING, "test_options_are_accepted_or_raise_an_error"),
         ),
     ),
     "timeout and blocking_timeout": Row(
-        "0, negative, NaN, 1e30, str",
-        "0 waits not at all; else ValueError or TypeError",
-        "each, and any JSON at random",
+        "duration: 0, negative, NaN, 1e30, str",
+        "blocking_timeout=0 doesn't wait; otherwise ValueError or TypeError",
+        "each, and random JSON",
         at(
             MISUSE,
-            "test_seconds_that_are_none",
-            "test_a_wait_of_no_seconds",
-            "test_a_wait_of_zero_tries_once",
-            "test_an_endless_wait_can_be_said",
+            "test_invalid_duration_raises_an_error",
+            "test_invalid_blocking_timeout_raises_an_error",
+            "test_blocking_timeout_zero_tries_once",
+            "test_blocking_timeout_can_be_infinite",
         ),
     ),
     "decorators": Row(
@@ -711,11 +715,11 @@ INPUT: dict[str, Row] = {
         ),
     ),
     "limits that disagree": Row(
-        "limit lowered while held; callers that disagree",
-        "nobody is thrown out; the caller's rules unless an operator set one; told",
+        "limit lowered while permits are in use; callers with different limits",
+        "holders stay; the caller's limit applies unless an operator set one; reported",
         "both",
         (
-            *at(PERMITS, "test_the_callers_limit_rules_and_nobody_is_thrown_out"),
+            *at(PERMITS, "test_acquire_uses_the_callers_limit_and_keeps_all_holders"),
             *at(SCRIPTS, "test_acquire_stores_the_limit_of_a_conflicting_caller"),
             *at(
                 "test_operators_actions",
@@ -724,25 +728,36 @@ INPUT: dict[str, Row] = {
         ),
     ),
     "foreign value": Row(
-        "another program's value under our key",
-        "an error that names the key; left alone",
-        "values of each kind under each key; garbage in our own",
+        "another program's value under a key of the library",
+        "an error that names the key; the value stays",
+        "values of each type under each key; garbage in the library's values",
         (
-            *at(OLD, "test_another_programs_value_is_named_and_left_alone"),
+            *at(OLD, "test_foreign_value_is_named_in_the_error_and_kept"),
             *at(SCRIPTS, "test_foreign_value_is_neither_used_nor_deleted"),
-            *at(GARBAGE, "test_keys_of_another_kind_are_named_and_left_alone"),
-            *at(GARBAGE, "test_inspection_of_garbage", "test_a_registry_of_garbage"),
+            *at(GARBAGE, "test_keys_of_another_type_are_named_in_the_error_and_kept"),
+            *at(
+                GARBAGE,
+                "test_status_of_damaged_data_is_readable_or_a_sync_error",
+                "test_damaged_registry_entries_do_not_hide_other_names",
+            ),
         ),
     ),
     "token": Row(
         "token guessed, replayed, used after release",
-        "refused; never shown whole",
-        "forged handles; logs, errors, pages and repr searched for tokens",
+        "rejected; never shown in full",
+        "forged handles; a search for tokens in logs, errors, pages, and repr",
         (
-            *at(MISUSE, "test_a_forged_handle_gets_nothing"),
-            *at("behaviour/test_processes", "test_a_handle_works_once_it_is_released_no_more"),
-            *at(PERMITS, "test_a_lease_is_given_back_once"),
-            *at(THREATS, "test_a_token_is_never_shown_whole", "test_a_token_cannot_be_guessed"),
+            *at(MISUSE, "test_forged_handle_cannot_be_adopted"),
+            *at(
+                PERMITS,
+                "test_handle_can_be_adopted_only_once",
+                "test_lease_can_be_released_only_once",
+            ),
+            *at(
+                THREATS,
+                "test_token_is_never_shown_in_full",
+                "test_token_is_128_random_bits_of_the_system",
+            ),
             *at("test_admin_pages", "test_name_page_shows_holders_but_not_their_tokens"),
         ),
     ),
@@ -753,8 +768,8 @@ INPUT: dict[str, Row] = {
         at("test_admin_pages", "test_html_in_names_and_labels_is_escaped"),
     ),
     "admin actions": Row(
-        "by GET, without CSRF, by view-only staff, outside our prefix",
-        "405, 403, 403, refused; every action has a LogEntry",
+        "by GET, without CSRF, by view-only staff, outside the prefix",
+        "405, 403, 403, rejected; every action has a LogEntry",
         "each",
         at(
             ACTIONS,
@@ -765,7 +780,7 @@ INPUT: dict[str, Row] = {
     ),
     "patterns": Row(
         "locks clear 'x[1]' or '*'",
-        "literal unless --pattern; asks first, --dry-run shows",
+        "literal without --pattern; asks for confirmation; --dry-run only shows",
         "each",
         at(
             ACT,
@@ -776,8 +791,8 @@ INPUT: dict[str, Row] = {
     ),
     "clear races a new holder": Row(
         "clear while the holder changes",
-        "acts on the one that was shown",
-        "the holder changes in between",
+        "removes only the holder that was shown",
+        "the holder changes after it was shown",
         (
             *at(ACT, "test_clear_releases_only_holders_that_were_shown"),
             *at(
@@ -787,9 +802,9 @@ INPUT: dict[str, Row] = {
         ),
     ),
     "keys without bound": Row(
-        "names made of what users send",
-        "all expire, the registry is trimmed, refusals leave nothing",
-        "many names, and refusals",
+        "names that contain data of users",
+        "all keys expire, the registry is trimmed, rejections leave no key",
+        "many names, and rejections",
         (
             *at(SCRIPTS, "test_statistics_expire"),
             *at(VIEWS, "test_process_writes_statistics_for_a_bounded_number_of_keys"),
@@ -799,18 +814,18 @@ INPUT: dict[str, Row] = {
     ),
     "X-Forwarded-For": Row(
         "forged",
-        "REMOTE_ADDR unless proxies are trusted; IPv6 by /64",
-        "forged headers, and any at random",
+        "REMOTE_ADDR applies unless proxies are trusted; IPv6 by /64",
+        "forged headers, and random headers",
         (
             *at(POLICY, "test_address_is_read_only_from_trusted_proxies"),
             *at(POLICY, "test_addresses_of_one_network_have_the_same_digest"),
-            *at(PARSING, "test_whatever_is_forwarded_becomes_one_key"),
-            *at(PARSING, "test_what_lies_left_of_the_trusted_proxies_changes_nothing"),
+            *at(PARSING, "test_forwarded_addresses_become_a_valid_key"),
+            *at(PARSING, "test_addresses_before_the_trusted_proxies_do_not_affect_the_key"),
         ),
     ),
     "user ids and addresses in keys": Row(
         "ids, addresses and free-form keys in key names",
-        "addresses and free-form keys digested with the secret key, user pk plain",
+        "addresses and free-form keys are digested with SECRET_KEY; the user's pk is plain",
         "each",
         (
             *at(POLICY, "test_primary_key_is_not_digested"),
@@ -820,32 +835,36 @@ INPUT: dict[str, Row] = {
     ),
     "refusals": Row(
         "body of a 503 or 429",
-        "no names of holders, hosts or tokens",
+        "no names of holders, no hosts, no tokens",
         "both, in each form",
         at(VIEWS, "test_rejection_contains_no_token_hostname_or_fence"),
     ),
     "password": Row(
         "password in a Redis URL",
-        "in no error, status or log",
-        "a wrong one, and a server that is down",
+        "in no error, status, or log",
+        "a wrong password, and a server that is down",
         (
-            *at(OLD, "test_a_wrong_password_is_no_secret_told"),
+            *at(OLD, "test_unavailable_does_not_contain_the_wrong_password"),
             *at("test_operators_status", "test_unavailable_does_not_contain_the_password"),
         ),
     ),
     "metadata": Row(
         "labels",
         "bounded JSON, never pickle",
-        "any text at random; the package's imports",
+        "random text; the package's imports",
         (
-            *at(PARSING, "test_any_text_as_a_label", "test_a_label_that_is_deep"),
-            *at(PARSING, "test_a_label_comes_back_bounded_and_on_one_line"),
-            *at(THREATS, "test_nothing_is_unpickled_or_evaluated"),
+            *at(
+                PARSING,
+                "test_random_text_is_readable_as_a_label",
+                "test_deeply_nested_label_is_ignored",
+            ),
+            *at(PARSING, "test_written_label_is_short_and_on_one_line"),
+            *at(THREATS, "test_package_never_unpickles_or_evaluates"),
         ),
     ),
 }
 
 
 def every() -> dict[str, Row]:
-    """All rows by what the docs call them."""
+    """Return all rows by their number or name."""
     return {**{str(number): row for number, row in FAULTS.items()}, **INPUT}

@@ -1,4 +1,4 @@
-"""Commands that tests run to their end."""
+"""Run commands in tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 
 def run(*words: object, cwd: Path, **env: str) -> str:
-    """What it printed. It has to end well."""
+    """Run a command, check that it succeeds, and return its output."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
