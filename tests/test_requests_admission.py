@@ -1,4 +1,4 @@
-"""Which requests are admitted, in which order, for how long they wait, and how each is counted."""
+"""Admission of requests: the order of limits, waiting, counted outcomes, and rejections."""
 
 from __future__ import annotations
 
@@ -28,19 +28,17 @@ from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_requi
 from django_redis_sync.engine.renewal import renewer
 from django_redis_sync.limits import identity
 from django_redis_sync.limits.local import local_limiter
+from django_redis_sync.limits.policy import SemaphoreKey
 from django_redis_sync.limits.response import Hold
 from django_redis_sync.limits.routes import Route, admissions_of, marks_of, name_of
 from django_redis_sync.limits.semaphore import WaitSlots, tasks, threads
-from django_redis_sync.middleware import (
-    ConcurrencyLimitMiddleware,
-    _is_of_admin,
-    is_atomic,
-    policies_of,
-)
+from django_redis_sync.middleware import ConcurrencyLimitMiddleware, is_atomic, policies_of
 from django_redis_sync.operators.actions import pause, resume
 from django_redis_sync.operators.history import histories
+from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.signals import acquire_rejected
 from tests.behaviour.both import eventually
+from tests.settings import PREFIX
 from tests.support.interrupting import ADMISSION, handles_signals, interruptions
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
@@ -57,7 +55,7 @@ def limited(
     asgi: bool = False,
     body: Callable[[], Any] = lambda: None,
 ) -> Callable[[Any], HttpResponse]:
-    """Return a view below `decorators`, outermost first, that is called in sync code."""
+    """Return a view with `decorators`, outermost first. Sync code calls it, also with `asgi`."""
 
     def view(request: Any) -> HttpResponse:
         body()
@@ -66,23 +64,23 @@ def limited(
     async def aview(request: Any) -> HttpResponse:
         return await asyncio.to_thread(view, request)
 
-    made: Any = aview if asgi else view
+    decorated: Any = aview if asgi else view
     for decorate in reversed(decorators):
-        made = decorate(made)
-    return (lambda request: asyncio.run(made(request))) if asgi else made
+        decorated = decorate(decorated)
+    return (lambda request: asyncio.run(decorated(request))) if asgi else decorated
 
 
 def in_use(name: str, limit: int = 1) -> int:
     return Semaphore(name, limit).status().in_use
 
 
-def give(settings: Any, **requests: Any) -> None:
+def configure(settings: Any, **requests: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": requests}
 
 
 @contextmanager
 def occupied(name: str, seconds: float) -> Iterator[None]:
-    """Hold a permit in another thread, for `seconds` from here on."""
+    """Hold a permit, and release it in another thread after `seconds`."""
     lease = Semaphore(name, 1).acquire()
     assert lease
     timer = threading.Timer(seconds, lease.release)
@@ -91,7 +89,7 @@ def occupied(name: str, seconds: float) -> Iterator[None]:
     timer.join()
 
 
-# One place, one order, one waiting budget
+# Several limits on one view: one order, one time limit for all waits
 
 
 def functions(first: str, second: str, **options: Any) -> Any:
@@ -129,7 +127,7 @@ def mixin_in_urls(first: str, second: str, **options: Any) -> Any:
 
 
 def keyed(first: str, second: str, **options: Any) -> Any:
-    """Two limits of one name, where `a` is the one by key."""
+    """Two limits with the same semaphore name. `a` has a key."""
     stack = {
         "a": semaphore_required("x", key=lambda request: "7", **options),
         "b": semaphore_required("x", **options),
@@ -137,15 +135,13 @@ def keyed(first: str, second: str, **options: Any) -> Any:
     return limited(stack[first], stack[second], body=lambda: time.sleep(0.02))
 
 
-PLACES = [functions, methods, mixin_inside, mixin_in_urls, keyed]
+DECLARATIONS = [functions, methods, mixin_inside, mixin_in_urls, keyed]
 
 
 @pytest.mark.promise(21)
-@pytest.mark.parametrize("declare", PLACES)
-def test_views_that_stack_limits_in_opposite_order_never_wait_for_each_other(
-    declare: Any, settings: Any
-) -> None:
-    give(settings, max_waiting_threads=None)
+@pytest.mark.parametrize("declare", DECLARATIONS)
+def test_views_with_limits_in_opposite_order_do_not_deadlock(declare: Any, settings: Any) -> None:
+    configure(settings, max_waiting_threads=None)
     options = {"limit": 1, "blocking_timeout": 20}
     views = [declare("a", "b", **options), declare("b", "a", **options)]
     with ThreadPoolExecutor(2) as threads:
@@ -157,7 +153,7 @@ def test_views_that_stack_limits_in_opposite_order_never_wait_for_each_other(
 
 @pytest.mark.promise(21)
 @BOTH
-def test_admission_takes_nothing_if_one_of_the_limits_of_a_place_is_full(asgi: bool) -> None:
+def test_admission_takes_no_permit_when_one_of_two_stacked_limits_is_full(asgi: bool) -> None:
     inside: list[int] = []
     view = limited(
         semaphore_required("b", 1),
@@ -174,10 +170,13 @@ def test_admission_takes_nothing_if_one_of_the_limits_of_a_place_is_full(asgi: b
 
 
 @pytest.mark.promise(21)
-def test_limit_is_not_taken_before_the_place_that_declares_it() -> None:
+@pytest.mark.parametrize("copy", [wraps, lambda view: lambda outer: outer], ids=["wraps", "plain"])
+def test_inner_limit_is_taken_after_a_decorator_between_two_limits(copy: Any) -> None:
+    """functools.wraps copies the attributes of a view, which declare its limits."""
     seen: list[int] = []
 
     def login(view: Any) -> Any:
+        @copy(view)
         def checks(request: Any) -> HttpResponse:
             seen.extend([in_use("a"), in_use("z")])
             return view(request)
@@ -190,45 +189,27 @@ def test_limit_is_not_taken_before_the_place_that_declares_it() -> None:
 
 
 @pytest.mark.promise(21)
-def test_decorator_copied_by_another_decorator_is_not_taken_with_the_outer_one() -> None:
-    """functools.wraps copies the attributes of a view."""
-    before_login: list[int] = []
-
-    def login(view: Any) -> Any:
-        @wraps(view)
-        def checks(request: Any) -> HttpResponse:
-            before_login.append(in_use("a"))
-            return view(request)
-
-        return checks
-
-    view = limited(semaphore_required("z", 1), login, semaphore_required("a", 1))
-    assert 200 == view(request_of()).status_code
-    assert [0] == before_login
-
-
-@pytest.mark.promise(21)
-def test_limits_of_a_view_wait_together_at_most_for_the_longest_timeout() -> None:
-    def waits(where: str, apart: bool, asgi: bool) -> None:
-        first, second = f"a-{where}", f"b-{where}"
-        between = [lambda view: lambda request: view(request)] if apart else []
+def test_limits_of_a_view_together_wait_at_most_the_longest_timeout() -> None:
+    def waits(case: str, separate: bool, asgi: bool) -> None:
+        first, second = f"a-{case}", f"b-{case}"
+        between = [lambda view: lambda request: view(request)] if separate else []
         options: Any = {"limit": 1, "blocking_timeout": 4}
         outer, inner = (semaphore_required(name, **options) for name in (first, second))
         view = limited(outer, *between, inner, asgi=asgi)
         with Semaphore(second, 1), occupied(first, 2.5):
             start = time.monotonic()
-            assert 503 == view(request_of()).status_code, where
-            assert 3.5 < time.monotonic() - start < 6.4, where  # and not 2.5 + 4
-        assert (0, 0) == (in_use(first), in_use(second)), where
+            assert 503 == view(request_of()).status_code, case
+            assert 3.5 < time.monotonic() - start < 6.4, case  # less than 2.5 + 4
+        assert (0, 0) == (in_use(first), in_use(second)), case
 
     # (name, with code between the decorators, asgi)
-    ways = [("wsgi", False, False), ("two-places", True, False), ("asgi", False, True)]
-    with ThreadPoolExecutor(len(ways)) as threads:
-        list(threads.map(waits, *zip(*ways, strict=True)))
+    cases = [("wsgi", False, False), ("separate", True, False), ("asgi", False, True)]
+    with ThreadPoolExecutor(len(cases)) as threads:
+        list(threads.map(waits, *zip(*cases, strict=True)))
 
 
 @pytest.mark.promise(21)
-def test_limit_waits_for_its_own_timeout_at_most() -> None:
+def test_limit_waits_at_most_its_own_timeout() -> None:
     view = limited(
         semaphore_required("a", limit=1, blocking_timeout=0.1),
         semaphore_required("b", limit=1, blocking_timeout=30),
@@ -240,8 +221,8 @@ def test_limit_waits_for_its_own_timeout_at_most() -> None:
 
 
 @pytest.mark.promise(21)
-def test_admissions_of_a_route_name_what_is_taken_together(settings: Any) -> None:
-    """`check` warns of views whose limits stand apart in opposite order."""
+def test_admissions_of_a_route_group_limits_that_are_taken_together(settings: Any) -> None:
+    """The system check compares these groups, to find views that take limits in opposite order."""
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"v": {"name": "e", "limit": 1}}}
 
     def passes(view: Any) -> Any:
@@ -278,7 +259,7 @@ def test_admissions_of_a_route_name_what_is_taken_together(settings: Any) -> Non
 
 
 def outcomes(name: str, key: str | None = None) -> dict[str, int]:
-    """What Redis has counted of those who asked."""
+    """Return how many requests Redis has counted with each outcome."""
     (history,) = histories([(name, key)])
     kinds = ("granted", "waited", "rejected", "timed_out", "shadow_rejected")
     return {kind: n for kind in kinds if (n := getattr(history.total, kind))}
@@ -287,7 +268,7 @@ def outcomes(name: str, key: str | None = None) -> dict[str, int]:
 @pytest.mark.promise(22)
 @BOTH
 def test_each_request_is_counted_with_one_outcome(asgi: bool, settings: Any) -> None:
-    give(settings, max_waiting_threads=1, max_waiting_tasks=1)
+    configure(settings, max_waiting_threads=1, max_waiting_tasks=1)
     short = limited(semaphore_required("one", limit=1, blocking_timeout=0.2), asgi=asgi)
     patient = limited(semaphore_required("one", limit=1, blocking_timeout=20), asgi=asgi)
     at_once = limited(semaphore_required("one", limit=1), asgi=asgi)
@@ -295,12 +276,12 @@ def test_each_request_is_counted_with_one_outcome(asgi: bool, settings: Any) -> 
     with ThreadPoolExecutor(1) as pool:
         with Semaphore("one", 1):  # granted
             assert 503 == at_once(request_of()).status_code  # rejected
-            for _ in range(3):  # timed out, then rejected: the queue is known to be slow
+            for _ in range(3):  # timed out, then rejected: the process remembers the slow queue
                 assert 503 == short(request_of()).status_code
             waiting = pool.submit(patient, request_of())  # waited
             slots = tasks if asgi else threads
             eventually(lambda: slots.full(request_of()))
-            for _ in range(2):  # rejected: no more may wait in this process
+            for _ in range(2):  # rejected: this process has no wait slot left
                 assert 503 == patient(request_of()).status_code
         assert 200 == waiting.result().status_code
     found = outcomes("one")
@@ -320,8 +301,8 @@ def test_shadow_mode_counts_each_request_once(asgi: bool, rejections: list[Any])
 
 
 @pytest.mark.promise(22)
-def test_crowd_that_waits_and_gets_in_is_never_counted_as_rejected(settings: Any) -> None:
-    give(settings, max_waiting_threads=None)
+def test_request_that_waits_and_is_admitted_is_not_counted_as_rejected(settings: Any) -> None:
+    configure(settings, max_waiting_threads=None)
     view = limited(
         semaphore_required("one", limit=2, blocking_timeout=60), body=lambda: time.sleep(0.01)
     )
@@ -335,7 +316,7 @@ def test_crowd_that_waits_and_gets_in_is_never_counted_as_rejected(settings: Any
 @pytest.mark.parametrize("options", [{}, {"blocking_timeout": 0.3}], ids=str)
 @pytest.mark.parametrize("key", [None, "7"])
 @BOTH
-def test_paused_limit_answers_503_for_that_reason(
+def test_paused_limit_answers_503_with_reason_paused(
     key: str | None, options: Any, asgi: bool, rejections: list[Any]
 ) -> None:
     by_key = {} if key is None else {"key": lambda request: key}
@@ -352,10 +333,10 @@ def test_paused_limit_answers_503_for_that_reason(
 
 
 @pytest.mark.promise(19)
-def test_paused_limit_stays_the_reason_if_no_thread_may_wait(
+def test_rejection_reason_is_paused_when_no_thread_may_wait(
     rejections: list[Any], settings: Any
 ) -> None:
-    give(settings, max_waiting_threads=0)
+    configure(settings, max_waiting_threads=0)
     view = limited(semaphore_required("one", limit=1, blocking_timeout=9))
     assert 200 == view(request_of()).status_code
     pause("one")
@@ -365,11 +346,11 @@ def test_paused_limit_stays_the_reason_if_no_thread_may_wait(
 
 @pytest.mark.promise(19)
 @BOTH
-def test_rejection_names_the_setting_if_too_many_requests_of_a_process_wait(
+def test_rejection_names_the_setting_that_limits_waiting_in_the_process(
     asgi: bool, rejections: list[Any], settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     option = "max_waiting_tasks" if asgi else "max_waiting_threads"
-    give(settings, **{option: 0})
+    configure(settings, **{option: 0})
     view = limited(semaphore_required("exports", limit=1, blocking_timeout=30), asgi=asgi)
     with caplog.at_level(logging.INFO, "django_redis_sync"), Semaphore("exports", 1):
         assert 503 == view(REQUESTS.get("/export/")).status_code
@@ -378,11 +359,11 @@ def test_rejection_names_the_setting_if_too_many_requests_of_a_process_wait(
     assert [f"rejected /export/: {text} (limit 'exports')"] == caplog.messages
 
 
-def test_wait_is_cut_short_if_another_request_took_the_last_slot(
+def test_wait_ends_at_once_when_another_request_took_the_last_slot(
     rejections: list[Any], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both found it free, before either waited."""
-    give(settings, max_waiting_threads=0)
+    """Two requests find the last slot free before either waits."""
+    configure(settings, max_waiting_threads=0)
     monkeypatch.setattr(threads, "full", lambda request: False)
     view = limited(semaphore_required("one", limit=1, blocking_timeout=30))
     with Semaphore("one", 1):
@@ -394,58 +375,58 @@ def test_wait_is_cut_short_if_another_request_took_the_last_slot(
     assert {"granted": 1, "timed_out": 1} == outcomes("one")
 
 
-class Waiter:
-    """In the place of a request that waits."""
+class FakeWaiter:
+    """Stands for a waiting request. The wait slots reference waiters weakly."""
 
 
-def test_sync_views_under_asgi_may_wait_in_more_threads(settings: Any) -> None:
-    give(settings)
+def test_more_threads_may_wait_in_sync_views_under_asgi(settings: Any) -> None:
+    configure(settings)
     slots = WaitSlots("max_waiting_threads")
     wsgi, asgi = request_of(), AsyncRequestFactory().get("/")
     assert isinstance(asgi, ASGIRequest)
-    waiters = [Waiter() for _ in range(30)]
+    waiters = [FakeWaiter() for _ in range(30)]
     assert 2 == sum(slots.take(one, wsgi) for one in waiters)
     assert 18 == sum(slots.take(one, asgi) for one in waiters[2:])
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 30), (0, 0), (3, 3), ("auto", 2)])
-def test_max_waiting_threads_may_be_any_number_or_none(
+def test_max_waiting_threads_is_a_number_none_or_auto(
     given: Any, expected: int, settings: Any
 ) -> None:
-    give(settings, max_waiting_threads=given)
+    configure(settings, max_waiting_threads=given)
     slots = WaitSlots("max_waiting_threads")
-    waiters = [Waiter() for _ in range(30)]
+    waiters = [FakeWaiter() for _ in range(30)]
     assert expected == sum(slots.take(one, request_of()) for one in waiters)
-    del waiters  # however a wait ends, its slot is free again
-    assert expected == 0 or slots.take(Waiter(), request_of())
+    del waiters  # the slots of waiters that no longer exist are free
+    assert expected == 0 or slots.take(FakeWaiter(), request_of())
 
 
-# What the project's own code gets, and is told
+# Callables and receivers of the project
 
 
 @BOTH
-def test_callables_of_a_policy_may_be_async_and_get_the_request_of_the_view(asgi: bool) -> None:
-    asked: list[Any] = []
+def test_callables_of_a_policy_can_be_async_and_get_the_views_request(asgi: bool) -> None:
+    requests: list[Any] = []
 
-    def gives(value: Any) -> Any:
+    def returns(value: Any) -> Any:
         async def later(request: Any) -> Any:
-            asked.append(request)
+            requests.append(request)
             return value
 
         return later if asgi else lambda request: later(request)
 
     view = limited(
-        semaphore_required("x", limit=gives(3), key=gives("k"), when=gives(True)), asgi=asgi
+        semaphore_required("x", limit=returns(3), key=returns("k"), when=returns(True)), asgi=asgi
     )
-    seen = SimpleNamespace(_request=request_of())  # as Django REST framework wraps it
+    seen = SimpleNamespace(_request=request_of())  # Django REST framework wraps requests like this
     assert 200 == view(seen).status_code
-    assert [seen] * 3 == asked
+    assert [seen] * 3 == requests
     assert {"granted": 1} == outcomes("x", identity.of_value("k"))
 
 
 @BOTH
 def test_key_user_uses_the_address_of_anonymous_users(asgi: bool) -> None:
-    """Also if a middleware of the project sets the user, and no `auser`."""
+    """A middleware of the project may set `user`, but not `auser`."""
     view = limited(semaphore_required("x", limit=1, key="user"), asgi=asgi)
     request = request_of(REMOTE_ADDR="10.0.0.1")
     for pk, key in ((None, identity.digest("ip", "10.0.0.1")), (42, "42")):
@@ -454,7 +435,7 @@ def test_key_user_uses_the_address_of_anonymous_users(asgi: bool) -> None:
         assert {"granted": 1} == outcomes("x", key)
 
 
-def test_async_code_asks_django_for_the_user_with_auser() -> None:
+def test_async_view_reads_the_user_with_auser() -> None:
     async def auser() -> User:
         return User(pk=8)
 
@@ -465,13 +446,13 @@ def test_async_code_asks_django_for_the_user_with_auser() -> None:
     assert {"granted": 1} == outcomes("x", "8")
 
 
-def test_key_user_without_a_user_is_a_configuration_error() -> None:
+def test_key_user_without_authentication_middleware_raises_improperly_configured() -> None:
     view = limited(semaphore_required("x", limit=1, key="user"))
     with pytest.raises(ImproperlyConfigured, match="AuthenticationMiddleware"):
         view(request_of())
 
 
-def test_label_has_the_view_the_user_and_the_request_id() -> None:
+def test_label_contains_view_user_and_request_id() -> None:
     labels: list[Any] = []
     view = limited(
         semaphore_required("x", limit=1),
@@ -491,7 +472,7 @@ def test_label_has_the_view_the_user_and_the_request_id() -> None:
 def test_receivers_get_the_rejection_and_cannot_prevent_it(
     asgi: bool, rejections: list[Any]
 ) -> None:
-    def fails(**said: Any) -> None:
+    def fails(**arguments: Any) -> None:
         raise KeyError("the receiver's own")
 
     view = limited(semaphore_required("x", limit=1, key=lambda _: "k"), asgi=asgi)
@@ -502,10 +483,10 @@ def test_receivers_get_the_rejection_and_cannot_prevent_it(
             assert 429 == view(request).status_code
     finally:
         acquire_rejected.disconnect(fails)
-    (said,) = rejections
-    assert ("full", 1) == (said["rejection"].reason, said["rejection"].limit)
-    assert (request, True) == (said["request"], said["enforced"])
-    assert (identity.of_value("k"), "x") == (said["key"], said["policy"].name)
+    (sent,) = rejections
+    assert ("full", 1) == (sent["rejection"].reason, sent["rejection"].limit)
+    assert (request, True) == (sent["request"], sent["enforced"])
+    assert (identity.of_value("k"), "x") == (sent["key"], sent["policy"].name)
 
 
 @pytest.mark.parametrize(("enforce", "word"), [(True, "rejected"), (False, "would have rejected")])
@@ -518,29 +499,35 @@ def test_log_names_the_path_the_cause_and_the_limit(
     assert [f"{word} /reports/: all permits are in use (limit 'x')"] == caplog.messages
 
 
-# Permits that nothing keeps
+# Interruptions
 
 
 @pytest.mark.promise(6)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @BOTH
-def test_interrupted_admission_keeps_no_permit(asgi: bool) -> None:
-    """At each bytecode of the plan, with two limits."""
+def test_interrupted_admission_holds_no_permit(asgi: bool) -> None:
+    """The interruption comes at each bytecode of the plan, with two limits."""
+
+    def renewed() -> list[Any]:
+        keys = [keys_of(PREFIX, name) for name in "ab"]
+        return [lease for each in keys for lease in renewer("default").newest(each, 99)]
+
     view = limited(semaphore_required("a", limit=1), semaphore_required("b", limit=1), asgi=asgi)
     view(request_of())
     places = interruptions(lambda: view(request_of()), *ADMISSION, where=handles_signals)
-    seen = set()
-    for where in places:
-        seen.add(where)
-        if renewer("default")._held():
+    lines = set()
+    for line in places:
+        lines.add(line)
+        if renewed():
             gc.collect()
-        assert [] == renewer("default")._held(), where
-        assert not local_limiter._counters, where
-    assert len(seen) > 30  # lines of the plan
+        assert [] == renewed(), line
+        for name in "ab":
+            assert not local_limiter.is_tracked(SemaphoreKey("default", name, None)), line
+    assert len(lines) > 30
 
 
 @pytest.mark.promise(6)
-def test_request_cancelled_between_two_limits_releases_the_first() -> None:
+def test_request_cancelled_between_two_limits_releases_the_first_permit() -> None:
     asked = threading.Event()
 
     async def never(request: Any) -> bool:
@@ -572,10 +559,10 @@ def test_request_cancelled_between_two_limits_releases_the_first() -> None:
 @pytest.mark.promise(6)
 @BOTH
 @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
-def test_view_that_is_interrupted_releases_its_permit_while_the_error_is_kept(
+def test_interrupted_view_releases_its_permit_while_the_error_is_referenced(
     error: type[BaseException], asgi: bool
 ) -> None:
-    """A debugger or an error reporter keeps it, and with it the frames that know the permit."""
+    """A debugger or an error reporter may keep an error, and so the frames that hold the permit."""
 
     def body() -> None:
         raise error
@@ -585,12 +572,12 @@ def test_view_that_is_interrupted_releases_its_permit_while_the_error_is_kept(
 
     decorate = semaphore_required("x", limit=1)
     view: Any = decorate(abody) if asgi else limited(decorate, body=body)
-    with pytest.raises(error) as kept:
+    with pytest.raises(error) as reference:
         response = view(request_of())
         if asgi:
             asyncio.run(response)
     eventually(lambda: in_use("x") == 0)
-    assert kept
+    assert reference
 
 
 @pytest.mark.promise(6)
@@ -598,23 +585,23 @@ def test_view_that_is_interrupted_releases_its_permit_while_the_error_is_kept(
 def test_request_interrupted_right_after_a_grant_releases_its_permit(
     asgi: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the error is kept, with the frames that know the permit."""
+    """The error references the frames that hold the permit."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Hold, "add", interrupted)
     view = limited(semaphore_required("x", limit=1, timeout=300), asgi=asgi)
-    with pytest.raises(KeyboardInterrupt) as kept:
+    with pytest.raises(KeyboardInterrupt) as reference:
         view(request_of())
     eventually(lambda: in_use("x") == 0)
-    assert kept
+    assert reference
 
 
 # The decorator, the mixin, and the middleware
 
 
-def test_semaphore_without_a_name_has_the_same_name_from_outside() -> None:
+def test_name_of_an_unnamed_semaphore_can_be_read_from_the_view() -> None:
     class Pages(View):
         @semaphore_required(limit=3)
         def get(self, request: Any) -> HttpResponse:
@@ -626,7 +613,7 @@ def test_semaphore_without_a_name_has_the_same_name_from_outside() -> None:
         assert name == name_of(page.get, (page,)) and name.endswith(".Pages.get")
 
 
-def test_request_may_be_a_keyword_argument() -> None:
+def test_view_takes_the_request_as_a_keyword_argument() -> None:
     view: Any = limited(semaphore_required("x", limit=1))
     assert 200 == view(request=request_of()).status_code
     with pytest.raises(TypeError, match="got no request"):
@@ -637,7 +624,7 @@ def test_request_may_be_a_keyword_argument() -> None:
     ("atomic", "skipped", "found"),
     [(True, (), True), (False, (), False), (True, ("default",), False), (True, ("other",), True)],
 )
-def test_view_is_atomic_if_django_wraps_it_in_a_transaction(
+def test_is_atomic_is_true_when_django_wraps_the_view_in_a_transaction(
     atomic: bool, skipped: tuple[str, ...], found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     databases = {"default": {"ATOMIC_REQUESTS": atomic}, "other": {"ATOMIC_REQUESTS": False}}
@@ -656,39 +643,28 @@ def test_view_is_atomic_if_django_wraps_it_in_a_transaction(
     ("drf", "options", "taken"),
     [(False, {}, 1), (False, {"key": "user"}, 1), (True, {}, 1), (True, {"key": "user"}, 0)],
 )
-def test_middleware_takes_limits_before_the_transaction_unless_drf_must_see_them(
+def test_middleware_takes_limits_of_atomic_views_except_by_user_of_drf(
     drf: bool, options: Any, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, so in (("is_atomic", True), ("is_drf", drf)):
-        monkeypatch.setattr(f"django_redis_sync.middleware.{name}", lambda view, so=so: so)
-    request = request_of()
+    for name, result in (("is_atomic", True), ("is_drf", drf)):
+        monkeypatch.setattr(f"django_redis_sync.middleware.{name}", lambda view, is_=result: is_)
     for name in ("exports", None):
         view = semaphore_required(name, limit=1, **options)(is_atomic)
         named = name or "django_redis_sync.middleware.is_atomic"
-        assert [named] * taken == [one.name for one in policies_of(request, view, (), {})]
+        assert [named] * taken == [one.name for one in policies_of(request_of(), view, (), {})]
 
 
-def test_middleware_takes_a_limit_of_the_same_name_in_another_cache(settings: Any) -> None:
-    elsewhere = {"name": "exports", "limit": 1, "using": "elsewhere"}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": elsewhere}}
+def test_middleware_takes_a_limit_when_the_view_names_it_in_another_cache(settings: Any) -> None:
+    entry = {"name": "exports", "limit": 1, "using": "other"}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": entry}}
     request = request_of()
     request.resolver_match = SimpleNamespace(view_name="x")
-    for using, taken in (("elsewhere", []), ("default", ["elsewhere"])):
+    for using, taken in (("other", []), ("default", ["other"])):
         view = semaphore_required("exports", limit=1, using=using)(lambda request: HttpResponse())
         assert taken == [policy.using for policy in policies_of(request, view, (), {})]
 
 
-def test_pages_of_the_admin_are_recognized() -> None:
-    def view(request: Any) -> None: ...
-
-    assert not _is_of_admin(view)
-    assert _is_of_admin(admin.site.login)
-    for mark in ("admin_site", "model_admin"):
-        page = SimpleNamespace(**{mark: None})
-        assert _is_of_admin(page)
-
-
-def test_options_request_to_a_plain_class_counts() -> None:
+def test_options_request_counts_when_the_class_is_not_a_view() -> None:
     class Pages:
         @semaphore_required("exports", limit=1)
         def show(self, request: Any) -> HttpResponse:
@@ -705,26 +681,28 @@ class Limited(SemaphoreRequiredMixin, View):
         return "k"
 
 
-def test_function_in_a_class_with_the_mixin_is_a_callable_of_the_policy() -> None:
+def test_function_in_a_class_with_the_mixin_is_not_bound() -> None:
     assert Limited.__dict__["semaphore_key"] is Limited().get_semaphore_key()  # type: ignore[attr-defined]
 
 
-def test_mixin_passes_class_arguments_on_to_other_bases() -> None:
-    class Keeps:
-        kept = 0
+def test_mixin_passes_class_arguments_to_other_bases() -> None:
+    class TakesNumber:
+        number = 0
 
-        def __init_subclass__(cls, kept: int = 0, **kwargs: Any) -> None:
+        def __init_subclass__(cls, number: int = 0, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)
-            cls.kept = kept
+            cls.number = number
 
-    class Both(SemaphoreRequiredMixin, Keeps, View, kept=7):
+    class Both(SemaphoreRequiredMixin, TakesNumber, View, number=7):
         semaphore_limit = 3
 
-    assert 7 == Both.kept
+    assert 7 == Both.number
 
 
 @BOTH
-def test_middleware_says_what_is_wrong_in_the_settings(asgi: bool, settings: Any) -> None:
+def test_middleware_raises_for_invalid_endpoints_except_on_views_of_the_admin(
+    asgi: bool, settings: Any
+) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"x": {"limit": 0}}}
     request = request_of()
     request.resolver_match = SimpleNamespace(view_name="x")
@@ -732,5 +710,13 @@ def test_middleware_says_what_is_wrong_in_the_settings(asgi: bool, settings: Any
     async def inner(request: Any) -> Any: ...
 
     middleware = ConcurrencyLimitMiddleware(inner if asgi else limited())
+
+    def process(view: Any) -> Any:
+        processed = middleware.process_view(request, view, (), {})
+        return asyncio.run(processed) if asgi else processed
+
     with pytest.raises(ImproperlyConfigured, match="limit must be"):
-        asyncio.run(middleware.process_view(request, limited(), (), {}))
+        process(limited())
+    for attribute in ("admin_site", "model_admin"):
+        assert process(SimpleNamespace(**{attribute: None})) is None
+    assert process(admin.site.login) is None

@@ -1,4 +1,4 @@
-"""Django REST framework: a keyed policy on the handler sees the framework's user."""
+"""Limits on views of Django REST framework: its users, and its error responses."""
 
 from types import SimpleNamespace
 
@@ -34,24 +34,24 @@ def ann() -> User:
 @pytest.mark.parametrize(
     ("method", "path"), [("get", "/token/"), ("post", "/token/"), ("get", "/function/")]
 )
-def test_a_policy_by_user_sees_the_user_that_the_framework_found(ann, method, path) -> None:
-    ask = getattr(Client(headers={"X-User": "ann"}), method)
-    assert {"keys": [str(ann.pk)], "user": ann.pk} == ask(path).json()
+def test_key_user_is_the_user_that_drf_authenticated(ann, method, path) -> None:
+    call = getattr(Client(headers={"X-User": "ann"}), method)
+    assert {"keys": [str(ann.pk)], "user": ann.pk} == call(path).json()
     with Semaphore("mine", 1, key=str(ann.pk)):
-        refused = ask(path)
-        assert 429 == refused.status_code
-        assert int(refused["Retry-After"]) >= 1
+        rejected = call(path)
+        assert 429 == rejected.status_code
+        assert int(rejected["Retry-After"]) >= 1
 
 
-def test_somebody_unknown_is_limited_by_address(ann) -> None:
+def test_key_user_is_the_address_when_drf_authenticates_no_user(ann) -> None:
     answer = Client().get("/token/").json()
     (key,) = answer["keys"]
     assert key.startswith("ip-")
     assert answer["user"] is None
 
 
-@pytest.mark.parametrize("path", ["/token/", "/marked/"])
-def test_with_atomic_requests_the_user_is_still_the_one_that_the_framework_found(
+@pytest.mark.parametrize("path", ["/token/", "/by-address/"])
+def test_middleware_uses_the_user_of_drf_with_atomic_requests(
     ann, path, settings, monkeypatch
 ) -> None:
     middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
@@ -61,70 +61,70 @@ def test_with_atomic_requests_the_user_is_still_the_one_that_the_framework_found
     assert key == str(ann.pk) if path == "/token/" else key.startswith("ip-")
 
 
-def test_an_async_handlers_user_is_the_one_that_the_framework_found(ann) -> None:
+def test_key_user_of_an_async_handler_is_the_user_of_drf(ann) -> None:
     @semaphore_required("mine", limit=1, key="user")
     async def handler(request):
         return drf.held(request)
 
-    async def nobody():
+    async def anonymous():
         return AnonymousUser()
 
     inner = AsyncRequestFactory().get("/")
-    inner.auser = nobody  # of AuthenticationMiddleware, for Django's own views
+    inner.auser = anonymous  # AuthenticationMiddleware sets it
     request = Request(inner)
     request.user = ann
     assert {"keys": [str(ann.pk)], "user": ann.pk} == async_to_sync(handler)(request).data
 
 
-def test_a_preflight_that_the_framework_answers_is_free() -> None:
+def test_options_request_that_drf_answers_is_unlimited() -> None:
     with Semaphore("limited", 1):
-        view = semaphore_required("limited", limit=1)(drf.Marked.as_view())
+        view = semaphore_required("limited", limit=1)(drf.ByAddress.as_view())
         assert 200 == view(RequestFactory().options("/")).status_code
         assert 503 == view(RequestFactory().get("/")).status_code
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.parametrize("view", ["open", "set", "mixed", "on-list", "on-dispatch"])
-def test_a_refused_view_answers_as_the_framework_does(view, asgi, settings, caplog) -> None:
+def test_rejection_uses_the_exception_handler_and_renderers_of_drf(
+    view, asgi, settings, caplog
+) -> None:
     middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, middleware]
     limited = {"name": "one", "limit": 1}
-    settings.REDIS_SYNC = {
-        **settings.REDIS_SYNC,
-        "ENDPOINTS": {"open": limited, "set": limited},
-    }
+    endpoints = {"open": limited, "set": limited}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": endpoints}
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
-    settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": "tests.request_site.drf.in_an_envelope"}
+    settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": "tests.request_site.drf.format_error"}
     get = async_to_sync(AsyncClient().get) if asgi else Client().get
     assert {"ok": True} == get(f"/{view}/").json()
     with Semaphore("one", 1):
-        refused = get(f"/{view}/")
+        rejected = get(f"/{view}/")
         page = get(f"/{view}/", headers={"accept": "text/html"})
     actions.pause("one")
     paused = get(f"/{view}/")
     actions.resume("one")
     assert (503, "paused") == (paused.status_code, paused.json()["code"])
-    assert 503 == refused.status_code
-    assert "application/json" == refused["Content-Type"]
-    assert (False, "full") == (refused.json()["ok"], refused.json()["code"])
-    assert ("list" if view in ("set", "on-list") else None) == refused.json()["action"]
-    assert 1 <= int(refused["Retry-After"]) <= 3
-    assert "text/html; charset=utf-8" == page["Content-Type"]  # of its own browsable pages
+    assert 503 == rejected.status_code
+    assert "application/json" == rejected["Content-Type"]
+    assert (False, "full") == (rejected.json()["ok"], rejected.json()["code"])
+    assert ("list" if view in ("set", "on-list") else None) == rejected.json()["action"]
+    assert 1 <= int(rejected["Retry-After"]) <= 3
+    assert "text/html; charset=utf-8" == page["Content-Type"]  # DRF's browsable API
     assert b"HTTP 503" in page.content
     assert [] == [one.name for one in caplog.records if one.name == "django.request"]
 
 
-def test_a_refusal_is_rendered_as_the_urlconf_has_it() -> None:
+def test_rejection_uses_the_renderer_classes_of_as_view() -> None:
     class Problem(JSONRenderer):
         media_type = "application/problem+json"
 
-    view = drf.Marked.as_view(renderer_classes=[Problem])
+    view = drf.ByAddress.as_view(renderer_classes=[Problem])
     request = RequestFactory().get("/")
     request.resolver_match = SimpleNamespace(func=view, args=(), kwargs={})
-    refused = answer(request, RejectedRequest(parse("one", {"limit": 1}), 1, Rejection("full")))
-    assert (503, "application/problem+json") == (refused.status_code, refused.accepted_media_type)
+    rejected = answer(request, RejectedRequest(parse("one", {"limit": 1}), 1, Rejection("full")))
+    assert (503, "application/problem+json") == (rejected.status_code, rejected.accepted_media_type)
 
 
-def test_without_a_name_the_semaphore_of_a_function_is_named_after_it() -> None:
+def test_unnamed_semaphore_of_a_drf_function_is_named_after_the_function() -> None:
     names = {fallback for _, fallback in marks_of(semaphore_required(drf.function))}
     assert {"tests.request_site.drf.function"} == names

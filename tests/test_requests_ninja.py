@@ -1,4 +1,4 @@
-"""Ninja: a refused request gets an error as its API makes them."""
+"""Limits on views of Django Ninja: a rejection is an error of the API."""
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -15,32 +15,33 @@ pytestmark = [
 
 
 @pytest.fixture
-def from_outside(settings) -> None:
+def limited_endpoints(settings) -> None:
     middleware = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, middleware]
     limited = {"name": "one", "limit": 1}
-    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"*outside": limited}}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": {"*endpoint": limited}}
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-@pytest.mark.parametrize("view", ["within", "awithin", "outside", "aoutside"])
+@pytest.mark.parametrize("view", ["decorated", "adecorated", "endpoint", "aendpoint"])
 @pytest.mark.parametrize("accept", ["*/*", "text/html"])
-def test_a_view_of_ninja_answers_as_its_api_does(view, asgi, accept, from_outside, caplog) -> None:
+def test_rejection_uses_the_exception_handler_of_ninja(
+    view, asgi, accept, limited_endpoints, caplog
+) -> None:
     get = async_to_sync(AsyncClient().get) if asgi else Client().get
     assert {"ok": True} == get(f"/api/{view}").json()
     with Semaphore("one", 1):
-        refused = get(f"/api/{view}", headers={"accept": accept})
-    assert 503 == refused.status_code
-    assert "application/json; charset=utf-8" == refused["Content-Type"]
-    said = refused.json()
-    assert {"ok", "error"} == said.keys()
-    assert 1 <= int(refused["Retry-After"]) <= 3
-    assert "no-store" == refused["Cache-Control"]
+        rejected = get(f"/api/{view}", headers={"accept": accept})
+    assert 503 == rejected.status_code
+    assert "application/json; charset=utf-8" == rejected["Content-Type"]
+    assert {"ok", "error"} == rejected.json().keys()
+    assert 1 <= int(rejected["Retry-After"]) <= 3
+    assert "no-store" == rejected["Cache-Control"]
     assert [] == [one.name for one in caplog.records if one.name == "django.request"]
 
 
 @pytest.mark.parametrize("path", ["migration", "schema"])
-def test_what_else_has_operations_is_no_view_of_ninja(path, from_outside) -> None:
+def test_rejection_of_another_view_does_not_use_ninja(path, limited_endpoints) -> None:
     with Semaphore("one", 1):
-        refused = Client().get(f"/{path}/", headers={"accept": "text/html"})
-    assert (503, "text/html") == (refused.status_code, refused["Content-Type"][:9])
+        rejected = Client().get(f"/{path}/", headers={"accept": "text/html"})
+    assert (503, "text/html") == (rejected.status_code, rejected["Content-Type"][:9])

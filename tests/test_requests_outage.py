@@ -580,7 +580,7 @@ def test_waiter_that_no_longer_exists_does_not_block_the_queue(full) -> None:
     assert (1, 0) == (limiter.inside(KEY), limiter.waiting(KEY)) and hold
 
 
-def test_waiter_that_gives_up_makes_room_for_later_waiters_that_fit(full) -> None:
+def test_waiter_that_gives_up_lets_later_waiters_that_fit_enter(full) -> None:
     limiter, _inside = full
     (_one, limited_to_1), (_two, limited_to_2) = enter(limiter, limit=1), enter(limiter, limit=2)
     assert not limited_to_1.wait(0.01)

@@ -1,5 +1,6 @@
-"""Policies: where options come from, which endpoint a view is, whom a request belongs to."""
+"""Policies: the sources of options, the endpoint of a view, and the key of a request."""
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,6 @@ from django.views import View
 
 from django_redis_sync import SemaphoreRequiredMixin, semaphore_required
 from django_redis_sync.limits import identity, policy
-from django_redis_sync.limits.admission import RejectedRequest
 from django_redis_sync.limits.identity import key_of, run
 from django_redis_sync.limits.policy import (
     Declared,
@@ -20,9 +20,7 @@ from django_redis_sync.limits.policy import (
     endpoint_of,
     parse,
 )
-from django_redis_sync.limits.rejection import MAX_SECONDS, retry_after
 from django_redis_sync.limits.routes import Route, policies_of, routes
-from django_redis_sync.protocol.plans import Rejection
 
 
 def request_of(view_name: str | None = None, user: object = None, **meta):
@@ -34,18 +32,18 @@ def request_of(view_name: str | None = None, user: object = None, **meta):
 
 
 @pytest.fixture
-def given(settings):
-    def give(**sync):
+def configure(settings):
+    def change(**sync):
         settings.REDIS_SYNC = {**settings.REDIS_SYNC, **sync}
 
-    return give
+    return change
 
 
 # Precedence
 
 
-def test_options_come_from_decorator_then_endpoint_then_semaphore_then_requests(given):
-    given(
+def test_options_come_from_decorator_endpoint_semaphore_requests_in_this_order(configure):
+    configure(
         REQUESTS={"max_hold": 1, "max_waiters": 1, "on_outage": "open", "enforce": False},
         SEMAPHORES={
             "exports": {"limit": 2, "max_hold": 2, "max_waiters": 2, "on_outage": "closed"}
@@ -64,25 +62,25 @@ def test_options_come_from_decorator_then_endpoint_then_semaphore_then_requests(
     assert 3 == endpoint.policy.max_hold
 
 
-def test_endpoint_options_apply_only_to_the_semaphore_that_it_names(given) -> None:
-    given(ENDPOINTS={"reports:export": {"name": "exports", "limit": 3, "max_waiters": 7}})
+def test_endpoint_options_apply_only_to_the_semaphore_that_it_names(configure) -> None:
+    configure(ENDPOINTS={"reports:export": {"name": "exports", "limit": 3, "max_waiters": 7}})
     endpoint = endpoint_of(request_of("reports:export"))
     other = endpoint.policy_of(Declared("other", {"limit": 1}), "unused")
     assert ("other", 1, 100) == (other.name, other.limit, other.max_waiters)
-    nameless = endpoint.policy_of(Declared(None, {}), "unused")
-    assert ("exports", 3, 7) == (nameless.name, nameless.limit, nameless.max_waiters)
+    unnamed = endpoint.policy_of(Declared(None, {}), "unused")
+    assert ("exports", 3, 7) == (unnamed.name, unnamed.limit, unnamed.max_waiters)
 
 
-def test_policy_is_frozen_and_has_the_defaults_of_the_settings() -> None:
+def test_policy_is_immutable_and_its_defaults_are_those_of_the_settings() -> None:
     policy = parse("x", {"limit": 1})
     assert Policy("x", 1) == policy
     with pytest.raises(AttributeError):
         policy.limit = 2
 
 
-def test_changed_settings_take_effect_at_once(given) -> None:
+def test_changed_endpoints_take_effect_at_once(configure) -> None:
     for limit in (1, 2):
-        given(ENDPOINTS={"free": {"limit": limit}})
+        configure(ENDPOINTS={"free": {"limit": limit}})
         assert limit == endpoint_of(request_of("free")).policy.limit
 
 
@@ -93,8 +91,8 @@ def test_changed_settings_take_effect_at_once(given) -> None:
         *({"limit": 1, "key": "no.such.function"}, {"limit": 1, "name": ""}),
     ],
 )
-def test_wrong_entry_in_endpoints_is_a_configuration_error(given, entry) -> None:
-    given(ENDPOINTS={"free": entry})
+def test_invalid_entry_in_endpoints_raises_improperly_configured(configure, entry) -> None:
+    configure(ENDPOINTS={"free": entry})
     with pytest.raises(ImproperlyConfigured):
         endpoint_of(request_of("free"))
 
@@ -121,53 +119,58 @@ ENTRIES = {
         ("Reports:export", "all"),
     ],
 )
-def test_exact_name_beats_the_longest_glob_and_one_entry_wins(view: str, name: str) -> None:
+def test_exact_name_then_the_longest_glob_selects_the_entry(view: str, name: str) -> None:
     assert name == Endpoints(ENTRIES).find(view).name
 
 
-def test_name_without_wildcards_is_not_a_glob() -> None:
+def test_only_patterns_with_wildcards_are_globs() -> None:
     patterns = {"a*": True, "a?": True, "a[bc]": True, "a:b": False, "a.b-c_d": False}
     assert patterns == {pattern: policy.is_glob(pattern) for pattern in patterns}
 
 
-def test_view_without_an_entry_has_no_policy(given) -> None:
-    given(ENDPOINTS={"reports:*": {"limit": 1}})
+def test_view_without_an_entry_has_no_policy(configure) -> None:
+    configure(ENDPOINTS={"reports:*": {"limit": 1}})
     assert endpoint_of(request_of("free")).policy is None
     assert endpoint_of(request_of(None)).policy is None
 
 
-def test_view_is_matched_once_however_many_entries_exist(given, monkeypatch) -> None:
+def test_view_name_is_matched_with_the_entries_only_once(configure, monkeypatch) -> None:
     matched = []
     find = Endpoints.find
     monkeypatch.setattr(
         Endpoints, "find", lambda self, name: matched.append(name) or find(self, name)
     )
 
-    given(ENDPOINTS={f"*v{number}": {"limit": 1} for number in range(1000)})
+    configure(ENDPOINTS={f"*v{number}": {"limit": 1} for number in range(1000)})
     request = request_of("unlimited")
     found = [endpoint_of(request) for _ in range(2000)]
     assert ["unlimited"] == matched
     assert {id(found[0])} == set(map(id, found))
 
 
-def test_endpoint_remembers_a_bounded_number_of_names_from_a_mixin(monkeypatch) -> None:
-    monkeypatch.setattr(policy, "_MOST_DECLARED", 5)
-    endpoint, names = Endpoint(None), [f"tenant-{n}" for n in range(20)]
-    for name in names:
-        declared = Declared(name, {"limit": 3})
-        assert name == endpoint.policy_of(declared, "").name
-        assert f"<Declared '{name}' {{'limit': 3}}>" == repr(declared)
-    assert 0 < len(endpoint._declared) <= 5
+class Text(str):
+    """A string that can be referenced weakly."""
 
 
-def test_view_of_a_request_with_its_own_urlconf_is_limited_by_name(given) -> None:
-    given(ENDPOINTS={"free": {"limit": 1}})
+def test_endpoint_caches_policies_of_a_bounded_number_of_names() -> None:
+    endpoint, references = Endpoint(None), []
+    for n in range(1500):
+        declared = Declared(Text(f"tenant-{n}"), {"limit": 3})
+        assert f"tenant-{n}" == endpoint.policy_of(declared, "").name
+        assert f"<Declared 'tenant-{n}' {{'limit': 3}}>" == repr(declared)
+        references.append(weakref.ref(declared.name))
+        del declared
+    assert 0 < sum(reference() is not None for reference in references) <= 1000
+
+
+def test_endpoint_is_found_when_the_request_has_its_own_urlconf(configure) -> None:
+    configure(ENDPOINTS={"free": {"limit": 1}})
     request = request_of("free")
     request.urlconf = ["unhashable"]
     assert 1 == endpoint_of(request).policy.limit
 
 
-# Whom a request belongs to
+# The key of a request
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,7 @@ def test_view_of_a_request_with_its_own_urlconf_is_limited_by_name(given) -> Non
         (1, '"[2001:db8::1]:80"', "2001:db8::1"),
     ],
 )
-def test_address_comes_only_from_trusted_proxies(proxies, forwarded, address) -> None:
+def test_address_is_read_only_from_trusted_proxies(proxies, forwarded, address) -> None:
     meta = {"REMOTE_ADDR": "10.0.0.1"}
     if forwarded:
         meta["HTTP_X_FORWARDED_FOR"] = forwarded
@@ -208,15 +211,15 @@ def test_address_comes_only_from_trusted_proxies(proxies, forwarded, address) ->
         ("", "", True),
     ],
 )
-def test_addresses_of_one_network_have_one_digested_key(one, other, same) -> None:
+def test_addresses_of_one_network_have_the_same_digest(one, other, same) -> None:
     keys = [identity.of_address(request_of(REMOTE_ADDR=text), 0) for text in (one, other)]
     assert same == (keys[0] == keys[1])
     assert all(key.startswith("ip-") and (not one or one not in key) for key in keys)
 
 
 @pytest.mark.parametrize(("prefix", "same"), [(128, False), (64, False), (56, True), (48, True)])
-def test_ipv6_prefix_sets_how_much_of_an_address_is_one_client(prefix, same, given) -> None:
-    given(REQUESTS={"ipv6_prefix": prefix})
+def test_ipv6_prefix_sets_the_network_that_counts_as_one_client(prefix, same, configure) -> None:
+    configure(REQUESTS={"ipv6_prefix": prefix})
     policy = parse("x", {"limit": 1, "key": "ip"})
     keys = {
         run(key_of(policy, request, request))
@@ -226,8 +229,8 @@ def test_ipv6_prefix_sets_how_much_of_an_address_is_one_client(prefix, same, giv
     assert identity.possible_keys("2001:db8:0:1::1")[0] in keys  # what an operator types
 
 
-def test_digest_stays_while_the_old_secret_key_is_a_fallback(settings) -> None:
-    """While the old one is a fallback, old and new processes mean the same, and so do marks."""
+def test_digest_uses_the_old_secret_key_while_it_is_a_fallback(settings) -> None:
+    """Until then, old and new processes count the same keys, and overrides of keys apply."""
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "old", []
     old = identity.of_value("a")
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old"]
@@ -239,7 +242,7 @@ def test_digest_stays_while_the_old_secret_key_is_a_fallback(settings) -> None:
     assert {new, identity.digest("ip", "a", "newest")} <= set(identity.possible_keys("a"))
 
 
-def test_possible_keys_have_the_digest_of_each_secret_key(settings) -> None:
+def test_possible_keys_contain_the_digests_of_all_secret_keys(settings) -> None:
     made = {}
     for secret in ("old", "new"):
         settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = secret, []
@@ -249,25 +252,25 @@ def test_possible_keys_have_the_digest_of_each_secret_key(settings) -> None:
 
 
 def test_digest_is_the_same_in_every_version(settings) -> None:
-    """Processes of two versions count a client together, and an operator's marks go on."""
+    """Processes of two versions count a client together, and overrides of keys still apply."""
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "secret", []
     assert "ip-6425c03138cd1d519405f734c4c29768" == identity.digest("ip", "10.0.0.1")
     assert "key-162bbc9c4afc2c6ff091660a41d75bd8" == identity.of_value("a")
 
 
 @pytest.mark.parametrize("text", ["7", "k" * 101, "10.0.0.1", "2001:db8::1", "a b"])
-def test_possible_keys_have_the_text_itself(text: str) -> None:
-    """A key of code is no user's and no client's."""
+def test_possible_keys_contain_the_text_itself(text: str) -> None:
+    """Code may use any text as a key, also without a user or an address."""
     assert text in identity.possible_keys(text)
 
 
 def test_requests_without_an_address_are_logged_once(caplog) -> None:
     identity._warn_of_no_address.cache_clear()
-    nowhere = request_of()
-    del nowhere.META["REMOTE_ADDR"]
+    without_address = request_of()
+    del without_address.META["REMOTE_ADDR"]
     keys = [
         identity.of_address(request, proxies)
-        for request in (request_of(REMOTE_ADDR=""), request_of(REMOTE_ADDR=None), nowhere)
+        for request in (request_of(REMOTE_ADDR=""), request_of(REMOTE_ADDR=None), without_address)
         for proxies in (0, 1)
     ]
     assert 1 == len(set(keys))
@@ -277,94 +280,32 @@ def test_requests_without_an_address_are_logged_once(caplog) -> None:
 
 
 @pytest.mark.parametrize("pk", [7, "7", "a-uuid-like-pk", "k" * 100])
-def test_primary_key_is_the_key_as_it_is(pk) -> None:
+def test_primary_key_is_not_digested(pk) -> None:
     assert str(pk) == identity.of_user(pk)
 
 
 @pytest.mark.parametrize("pk", ["k" * 101, "a\nb", ""])
-def test_primary_key_that_fits_no_redis_key_is_digested(pk) -> None:
+def test_invalid_primary_key_is_digested(pk) -> None:
     assert identity.of_user(pk).startswith("user-")
 
 
-def test_result_of_a_key_callable_is_digested_and_must_be_text() -> None:
+def test_result_of_a_key_callable_is_digested() -> None:
     assert identity.of_value("x" * 10_000).startswith("key-")
     assert identity.of_value("a") != identity.of_value("b")
     assert identity.digest("key", "a") == identity.of_value("a")
     for value in (None, True, 1.5, b"x"):
-        said = f"must return a str, not {type(value).__name__}$"  # and not what it is
-        with pytest.raises(TypeError, match=said):
+        # The message does not contain the value.
+        with pytest.raises(TypeError, match=f"must return a str, not {type(value).__name__}$"):
             identity.of_value(value)
 
 
-def test_digest_depends_on_the_secret_key(settings) -> None:
-    before = identity.of_value("a")
-    settings.SECRET_KEY = "another"
-    assert before != identity.of_value("a")
-
-
-def test_key_may_be_a_dotted_path() -> None:
+def test_key_can_be_a_dotted_path() -> None:
     from tests.request_site.views import gate_of
 
     assert gate_of is parse("x", {"limit": 1, "key": "tests.request_site.views.gate_of"}).key
 
 
-# Retry-After
-
-
-@pytest.mark.parametrize(
-    ("waiting", "mean", "limit", "least", "most"),
-    [
-        (0, None, 1, 2, 3),
-        (0, 0.01, 1, 1, 2),
-        (9, 2.0, 2, 10, 15),
-        (10_000, 60.0, 1, 120, MAX_SECONDS),
-    ],
-)
-def test_retry_after_follows_the_queue_within_bounds(waiting, mean, limit, least, most) -> None:
-    refusal = Rejection("full", waiting=waiting, mean_hold=mean)
-    refused = RejectedRequest(parse("x", {"limit": limit}), limit, refusal)
-    assert all(least <= retry_after(refused) <= most for _ in range(200))
-
-
-@pytest.mark.parametrize(
-    ("refusal", "options", "least", "most"),
-    [
-        (Rejection("full", mean_hold=6.0, limit=1), {}, 6, 9),
-        (Rejection("full", mean_hold=6.0, limit=3), {}, 2, 3),
-        (Rejection("full", limit=1), {"min_hold": 20}, 20, 30),
-        (Rejection("full", mean_hold=0.1, limit=2), {"min_hold": 20}, 10, 15),
-        (Rejection("full", mean_hold=30.0, limit=1), {"min_hold": 20}, 30, 45),
-    ],
-)
-def test_retry_after_uses_the_override_and_min_hold(refusal, options, least, most) -> None:
-    refused = RejectedRequest(parse("x", {"limit": 3, **options}), 3, refusal)
-    assert all(least <= retry_after(refused) <= most for _ in range(200))
-
-
-def test_retry_after_differs_between_requests() -> None:
-    refused = RejectedRequest(
-        parse("x", {"limit": 1}), 1, Rejection("full", waiting=9, mean_hold=2.0)
-    )
-    assert 1 < len({retry_after(refused) for _ in range(200)})
-
-
-@pytest.mark.parametrize(
-    ("reason", "options", "status"),
-    [
-        ("full", {}, 503),
-        ("full", {"key": "ip"}, 429),
-        ("full", {"key": "ip", "status": 420}, 420),
-        ("timeout", {"key": "ip"}, 429),
-        ("paused", {"key": "ip"}, 503),
-        ("outage", {"key": "ip"}, 503),
-    ],
-)
-def test_status_of_a_rejection_is_429_only_if_the_client_causes_it(reason, options, status) -> None:
-    refused = RejectedRequest(parse("x", {"limit": 1, **options}), 1, Rejection(reason))
-    assert status == refused.status
-
-
-# Those of the URLconf
+# The policies of the views in the URLconf
 
 
 def test_project_without_urlconf_has_no_routes(settings) -> None:
@@ -383,12 +324,12 @@ def test_project_without_urlconf_has_no_routes(settings) -> None:
     ],
     ids=["no limit", "wrong type", "out of bounds"],
 )
-def test_view_with_a_mistake_has_no_known_limit(wrong) -> None:
+def test_view_with_an_invalid_limit_has_no_policy(wrong) -> None:
     assert [] == [*policies_of(Route("reports", wrong))]
     known = semaphore_required("others", limit=3)(wrong)
     assert ["others"] == [policy.name for policy in policies_of(Route("reports", known))]
 
 
-def test_entry_with_a_mistake_has_no_known_limit(given) -> None:
-    given(ENDPOINTS={"reports": {"limit": "3"}})
+def test_invalid_entry_of_endpoints_has_no_policy(configure) -> None:
+    configure(ENDPOINTS={"reports": {"limit": "3"}})
     assert [] == [*policies_of(Route("reports", semaphore_required("a", limit=3)(print)))]

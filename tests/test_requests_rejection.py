@@ -1,4 +1,4 @@
-"""The response to a rejected request: when the client may come again, and what it says."""
+"""The response to a rejected request: Retry-After, status, message, and page."""
 
 from __future__ import annotations
 
@@ -21,24 +21,36 @@ from django_redis_sync.limits.rejection import (
     MIN_SECONDS,
     answer,
 )
+from django_redis_sync.operators.actions import resize
 from django_redis_sync.protocol.plans import Rejection
 
 
-@pytest.fixture(params=["least", "most"])
+@pytest.fixture(params=["lowest", "highest"])
 def jitter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """The factor that is drawn: the least or the most."""
-    most = request.param == "most"
-    monkeypatch.setattr(random, "uniform", lambda low, high: high if most else low)
-    return 1 + JITTER if most else 1
+    """The random factor: once the lowest, once the highest."""
+    highest = request.param == "highest"
+    monkeypatch.setattr(random, "uniform", lambda low, high: high if highest else low)
+    return 1 + JITTER if highest else 1
 
 
-def rejected(limit: int = 1, reason: str = "full", accept: str = "", **given: Any) -> HttpResponse:
-    """Return the response to a request that Redis rejected with this answer."""
+def rejected(
+    limit: int = 1,
+    override: int | None = None,
+    reason: str = "full",
+    accept: str = "",
+    **given: Any,
+) -> HttpResponse:
+    """Return the response to a request that Redis rejected with the reply `given`.
+
+    `override`: the limit in the reply, which an operator has set.
+    """
     options = {name: given.pop(name) for name in ("min_hold", "key", "status") if name in given}
     policy = parse("exports", {"limit": limit, **options})
     request = RequestFactory().get("/", headers={"accept": accept})
     request.resolver_match = None  # type: ignore[assignment]
-    response = answer(request, RejectedRequest(policy, limit, Rejection(reason, **given)))
+    response = answer(
+        request, RejectedRequest(policy, limit, Rejection(reason, limit=override, **given))
+    )
     assert isinstance(response, HttpResponse)
     return response
 
@@ -50,7 +62,9 @@ def rejected(limit: int = 1, reason: str = "full", accept: str = "", **given: An
         ({"mean_hold": 4.0}, 4.0),
         ({"mean_hold": 4.0, "waiting": 3}, 16.0),
         ({"mean_hold": 4.0, "waiting": 3, "limit": 4}, 4.0),
+        ({"mean_hold": 6.0, "limit": 3, "override": 1}, 6.0),
         ({"mean_hold": 4.0, "waiting": 3, "min_hold": 6.0}, 24.0),
+        ({"mean_hold": 30.0, "min_hold": 20.0}, 30.0),
         ({"mean_hold": None, "min_hold": 6.0}, 6.0),
         ({"mean_hold": None}, DEFAULT_SECONDS),
         ({"mean_hold": 0.1}, MIN_SECONDS),
@@ -58,19 +72,25 @@ def rejected(limit: int = 1, reason: str = "full", accept: str = "", **given: An
     ],
     ids=str,
 )
-def test_retry_after_is_when_the_queue_has_had_its_time(
+def test_retry_after_is_the_time_until_a_permit_is_expected(
     given: Any, seconds: float, jitter: float
 ) -> None:
     expected = min(seconds * jitter, MAX_SECONDS)
-    assert expected <= int(rejected(**given)["Retry-After"]) < expected + 1  # never too soon
+    assert expected <= int(rejected(**given)["Retry-After"]) < expected + 1  # rounded up
+
+
+def test_retry_after_differs_between_requests() -> None:
+    given = {"waiting": 9, "mean_hold": 2.0}
+    assert 1 < len({rejected(**given)["Retry-After"] for _ in range(200)})
 
 
 @pytest.mark.usefixtures("clean_redis")
-def test_retry_after_counts_with_the_limit_in_force() -> None:
-    """An operator's limit replaces the caller's."""
-    view = semaphore_required("one", limit=3)(lambda request: HttpResponse())
-    with Semaphore("one", 3).acquire(permits=3):
-        assert 1 <= int(view(RequestFactory().get("/"))["Retry-After"]) <= 3
+def test_retry_after_uses_the_limit_of_an_operator() -> None:
+    view = semaphore_required("one", limit=3, min_hold=12)(lambda request: HttpResponse())
+    resize("one", None, 1)
+    with Semaphore("one", 3):
+        # With the caller's limit, 12 / 3 seconds would be the least.
+        assert 12 <= int(view(RequestFactory().get("/"))["Retry-After"]) <= 18
 
 
 @pytest.mark.parametrize(
@@ -86,7 +106,7 @@ def test_retry_after_counts_with_the_limit_in_force() -> None:
         ("paused", {"key": "ip"}, 503, False),
     ],
 )
-def test_status_and_message_tell_a_crowd_from_an_outage(
+def test_status_and_message_distinguish_a_full_limit_from_an_outage(
     reason: str, given: Any, status: int, crowded: bool
 ) -> None:
     response = rejected(reason=reason, **given)
@@ -97,7 +117,7 @@ def test_status_and_message_tell_a_crowd_from_an_outage(
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
-def test_page_says_in_which_language_it_is(language: str) -> None:
+def test_page_declares_its_language(language: str) -> None:
     with translation.override(language):
         page = rejected(reason="paused", accept="text/html").content.decode()
         title = translation.gettext("Please try again")
@@ -106,6 +126,6 @@ def test_page_says_in_which_language_it_is(language: str) -> None:
     assert f"<title>{title}</title>" in page and f"<p>{message}</p>" in page
 
 
-def test_page_is_the_sentence_without_a_template_engine(settings: Any) -> None:
+def test_page_is_plain_text_without_a_template_engine(settings: Any) -> None:
     settings.TEMPLATES = []
     assert b"Please try again in a moment." == rejected(reason="paused", accept="text/html").content

@@ -1,5 +1,7 @@
-"""How long a request holds its permits: until its response has ended, and never longer than its
-lease. Real servers and clients that leave are in test_requests_servers."""
+"""A request holds its permits until its response has ended, or its lease has ended.
+
+test_requests_servers tests real servers and clients that disconnect.
+"""
 
 import asyncio
 import gc
@@ -8,6 +10,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -34,7 +37,7 @@ def in_use() -> int:
     return Semaphore("one", 1).status().in_use
 
 
-def ask(view, asgi: bool = False, **meta) -> HttpResponse:
+def call(view, asgi: bool = False, **meta) -> HttpResponse:
     if asgi:
         return async_to_sync(view)(AsyncRequestFactory().get("/x/"))
     return view(RequestFactory().get("/x/", **meta))
@@ -54,13 +57,13 @@ def part_by_part(response: StreamingHttpResponse, asgi: bool) -> Callable[[], by
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 def test_template_response_holds_its_permit_until_it_is_rendered(asgi: bool) -> None:
-    def answer(request):
+    def view(request):
         return TemplateResponse(request, engines["django"].from_string("rendered"))
 
-    async def aanswer(request):
-        return answer(request)
+    async def aview(request):
+        return view(request)
 
-    response = ask(limited(aanswer if asgi else answer), asgi)
+    response = call(limited(aview if asgi else view), asgi)
     assert 1 == in_use()
     assert b"rendered" == response.render().content
     assert 0 == in_use()
@@ -70,35 +73,35 @@ def test_template_response_holds_its_permit_until_it_is_rendered(asgi: bool) -> 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_middleware_releases_when_the_view_raises(error, asgi: bool, settings) -> None:
-    settings.REDIS_SYNC = {
-        **settings.REDIS_SYNC,
-        "ENDPOINTS": {f"{__name__}.view": {"name": "one", "limit": 1}},
-    }
+    endpoints = {f"{__name__}.view": {"name": "one", "limit": 1}}
+    settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ENDPOINTS": endpoints}
 
     def view(request):
         assert 1 == in_use()
         raise error
 
+    match = SimpleNamespace(view_name=f"{__name__}.view", func=view)
+
     def get_response(request):
-        request.resolver_match = type("Match", (), {"view_name": f"{__name__}.view", "func": view})
+        request.resolver_match = match
         assert middleware.process_view(request, view, (), {}) is None
         return view(request)
 
     async def aget_response(request):
-        request.resolver_match = type("Match", (), {"view_name": f"{__name__}.view", "func": view})
+        request.resolver_match = match
         assert await middleware.process_view(request, view, (), {}) is None
         raise error if error is KeyError else asyncio.CancelledError
 
     middleware = ConcurrencyLimitMiddleware(aget_response if asgi else get_response)
     with pytest.raises((error, asyncio.CancelledError)):
-        ask(middleware, asgi)
+        call(middleware, asgi)
     assert 0 == in_use()
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_release_that_fails_breaks_no_response(asgi: bool, monkeypatch, caplog) -> None:
+def test_failing_release_does_not_break_the_response(asgi: bool, monkeypatch, caplog) -> None:
     def fails(lease):
-        raise ValueError("odd")
+        raise ValueError("no release")
 
     async def afails(lease):
         fails(lease)
@@ -108,19 +111,18 @@ def test_release_that_fails_breaks_no_response(asgi: bool, monkeypatch, caplog) 
 
     monkeypatch.setattr(Lease, "release", fails)
     monkeypatch.setattr(Lease, "arelease", afails)
-    odd = semaphore_required("odd", limit=1)
-    view = odd(aview if asgi else lambda request: HttpResponse("whole"))
-    assert b"whole" == ask(view, asgi).content
+    view = limited(aview if asgi else lambda request: HttpResponse("whole"))
+    assert b"whole" == call(view, asgi).content
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert ["releasing 'odd' failed"] == lines
+    assert ["releasing 'one' failed"] == lines
 
 
-def test_response_that_is_collected_is_renewed_no_more(caplog) -> None:
-    """Only where no handler closes it: its lease expires."""
+def test_lease_of_a_garbage_collected_response_expires(caplog) -> None:
+    """Django closes responses. If a response is not closed, its lease expires."""
     view = semaphore_required("one", limit=1, timeout=1)(
         lambda request: StreamingHttpResponse([b"part"])
     )
-    response = ask(view)
+    response = call(view)
     assert 1 == in_use()
     del response
     gc.collect()
@@ -151,8 +153,8 @@ def ended(caplog) -> bool:
     return any("stream of /x/ was ended" in record.getMessage() for record in caplog.records)
 
 
-def test_stream_of_a_thread_ends_at_its_next_part(caplog) -> None:
-    parts = part_by_part(ask(short(endless)), False)
+def test_stream_in_a_thread_ends_at_its_next_part(caplog) -> None:
+    parts = part_by_part(call(short(endless)), False)
     assert b"part" == parts()
     eventually(lambda: ended(caplog))
     with pytest.raises(ConnectionResetError, match="max_hold"):
@@ -160,7 +162,7 @@ def test_stream_of_a_thread_ends_at_its_next_part(caplog) -> None:
     eventually(lambda: in_use() == 0)
 
 
-def test_stream_of_a_task_is_cancelled(caplog) -> None:
+def test_stream_in_a_task_is_cancelled(caplog) -> None:
     async def read() -> int:
         response = await short(aendless)(AsyncRequestFactory().get("/x/"))
         return len([part async for part in response])
@@ -171,27 +173,27 @@ def test_stream_of_a_task_is_cancelled(caplog) -> None:
     eventually(lambda: in_use() == 0)
 
 
-def test_stream_of_gunicorn_loses_its_connection(caplog) -> None:
-    """This alone frees a thread that is stuck in a write."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        parts = part_by_part(ask(short(endless), **{"gunicorn.socket": ours}), False)
+def test_stream_under_gunicorn_ends_with_a_closed_connection(caplog) -> None:
+    """Only a closed connection frees a thread that is stuck in a write."""
+    server, client = socket.socketpair()
+    with server, client:
+        parts = part_by_part(call(short(endless), **{"gunicorn.socket": server}), False)
         assert b"part" == parts()
-        theirs.settimeout(20)
-        assert b"" == theirs.recv(1)
+        client.settimeout(20)
+        assert b"" == client.recv(1)
     eventually(lambda: ended(caplog))
 
 
-def test_file_that_the_server_sends_by_itself_is_not_ended(caplog) -> None:
-    response = ask(short(lambda request: FileResponse(io.BytesIO(b"x"))))
+def test_file_response_is_not_ended_with_its_lease(caplog) -> None:
+    response = call(short(lambda request: FileResponse(io.BytesIO(b"x"))))
     assert 1 == in_use()
     eventually(lambda: in_use() == 0)
     assert not ended(caplog)
-    response.close()  # it lived until here
+    response.close()  # keeps a reference to the response until here
 
 
-def test_stream_that_has_ended_is_not_ended_again(caplog) -> None:
-    response = ask(short(lambda request: StreamingHttpResponse([b"part"])))
+def test_closed_stream_is_not_ended_again(caplog) -> None:
+    response = call(short(lambda request: StreamingHttpResponse([b"part"])))
     assert [b"part"] == [*response]
     response.close()
     time.sleep(2)
@@ -199,7 +201,7 @@ def test_stream_that_has_ended_is_not_ended_again(caplog) -> None:
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_view_goes_on_without_its_permit_and_the_log_says_so(asgi: bool, caplog) -> None:
+def test_view_continues_after_its_permit_is_lost_and_this_is_logged(asgi: bool, caplog) -> None:
     def view(request):
         eventually(lambda: in_use() == 0)
         return HttpResponse("done")
@@ -207,7 +209,7 @@ def test_view_goes_on_without_its_permit_and_the_log_says_so(asgi: bool, caplog)
     async def aview(request):
         return await asyncio.to_thread(view, request)
 
-    assert b"done" == ask(short(aview if asgi else view), asgi).content
+    assert b"done" == call(short(aview if asgi else view), asgi).content
     eventually(lambda: any("lost its permit of 'one'" in line for line in caplog.messages))
     (line,) = [line for line in caplog.messages if "lost its permit of 'one'" in line]
     assert line.startswith("a request to /x/ continues although")

@@ -1,9 +1,10 @@
-"""Shares of requests: both bounds, and turns, on Redis and in the process alone."""
+"""Shares of requests: limit, share_limit, and turns, with Redis and during an outage."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,12 @@ from django.urls import clear_url_caches, path
 from django.views import View
 
 from devtools.servers import free_port
-from django_redis_sync import Semaphore, SemaphoreRequiredMixin, semaphore_required
+from django_redis_sync import (
+    Semaphore,
+    SemaphoreRequiredMixin,
+    Unavailable,
+    semaphore_required,
+)
 from django_redis_sync.limits.local import LocalLimiter, LocalWait, local_limiter
 from django_redis_sync.limits.policy import SemaphoreKey
 from tests.behaviour.both import eventually
@@ -33,7 +39,7 @@ def tenant_of(request: Any) -> str | None:
 
 
 class Visit:
-    """A request of a tenant that stays inside its view until it is told to leave."""
+    """A request of a tenant in its own thread. It stays inside its view until `end()`."""
 
     open: dict[str, Visit] = {}
 
@@ -52,7 +58,7 @@ class Visit:
 
     @property
     def status(self) -> int:
-        """The response's status, once the request has left the view."""
+        """The status of the response, after the request has left the view."""
         self.thread.join(60)
         return self.response.status_code
 
@@ -87,40 +93,36 @@ class AsyncStays(View):
 
 
 class Site:
-    """A project with one view, which is limited through one of the three faces."""
+    """A project with one view, limited by a decorator, a mixin, or the middleware."""
 
-    def __init__(self, settings: Any, face: str, asgi: bool) -> None:
-        self._settings, self._face, self.asgi = settings, face, asgi
+    def __init__(self, settings: Any, kind: str, asgi: bool) -> None:
+        self._settings, self._kind, self.asgi = settings, kind, asgi
 
     def limit(self, **options: Any) -> None:
         view: Any = astay if self.asgi else stay
-        if self._face == "decorator":
-            view = semaphore_required("one", **options)(view)
-        elif self._face == "mixin":
+        options["name"] = "one"
+        if self._kind == "decorator":
+            view = semaphore_required(**options)(view)
+        elif self._kind == "mixin":
             attributes = {f"semaphore_{option}": value for option, value in options.items()}
-            base = AsyncStays if self.asgi else Stays
-            bases = (SemaphoreRequiredMixin, base)
-            view = type("Limited", bases, {"semaphore_name": "one", **attributes}).as_view()
+            bases = (SemaphoreRequiredMixin, AsyncStays if self.asgi else Stays)
+            view = type("Limited", bases, attributes).as_view()
         else:
-            entry = {"name": "one", **options}
             self._settings.MIDDLEWARE = [MIDDLEWARE]
-            self.set(ENDPOINTS={"view": entry})
+            sync = {**self._settings.REDIS_SYNC, "ENDPOINTS": {"view": options}}
+            self._settings.REDIS_SYNC = sync
         self._settings.ROOT_URLCONF = (path("", view, name="view"),)
         clear_url_caches()
-
-    def set(self, **sync: Any) -> None:
-        self._settings.REDIS_SYNC = {**self._settings.REDIS_SYNC, **sync}
 
     def visit(self, tenant: str = "", **query: str) -> Visit:
         return Visit(tenant, self.asgi, **query)
 
 
-FACES = ["decorator", "mixin", "middleware"]
-SITES = [(face, asgi) for face in FACES for asgi in (False, True)]
-NAMES = [f"{face}-{'async' if asgi else 'sync'}" for face, asgi in SITES]
+KINDS = ["decorator", "mixin", "middleware"]
+SITES = [(kind, asgi) for kind in KINDS for asgi in (False, True)]
 
 
-@pytest.fixture(params=SITES, ids=NAMES)
+@pytest.fixture(params=SITES, ids=[f"{kind}-{'async' if asgi else 'sync'}" for kind, asgi in SITES])
 def site(request: Any, settings: Any) -> Iterator[Site]:
     settings.MIDDLEWARE = []
     requests = {"max_waiting_threads": 99}
@@ -135,7 +137,7 @@ def site(request: Any, settings: Any) -> Iterator[Site]:
 
 @pytest.fixture(params=["redis", "local"])
 def anywhere(request: Any, site: Site, settings: Any) -> Site:
-    """The site with Redis, and while Redis is down."""
+    """Return the site with Redis, and while Redis is down."""
     if request.param == "local":
         url = f"redis://127.0.0.1:{free_port()}"
         settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": url}}
@@ -143,10 +145,10 @@ def anywhere(request: Any, site: Site, settings: Any) -> Site:
 
 
 def reasons(rejections: list[dict[str, Any]]) -> list[str]:
-    return [said["rejection"].reason for said in rejections]
+    return [sent["rejection"].reason for sent in rejections]
 
 
-# Both bounds
+# The limit and the limit of a share
 
 
 def test_share_and_limit_both_hold_and_each_rejection_names_its_bound(
@@ -161,11 +163,11 @@ def test_share_and_limit_both_hold_and_each_rejection_names_its_bound(
     assert [503, 429] == [anywhere.visit(tenant).status for tenant in ("b", "a")]
     assert ["share", "full", "share"] == reasons(rejections)
     assert 200 == flood[0].end()
-    again = anywhere.visit("a").entered()
-    assert [200] * 3 == [visit.end() for visit in (*flood[1:], other, again)]
+    third = anywhere.visit("a").entered()
+    assert [200] * 3 == [visit.end() for visit in (*flood[1:], other, third)]
 
 
-def test_waiting_in_vain_names_the_bound_that_was_in_the_way(
+def test_timeout_names_the_bound_that_blocked_the_request(
     anywhere: Site, rejections: list[Any]
 ) -> None:
     anywhere.limit(limit=2, share=tenant_of, share_limit=1, blocking_timeout=0.3)
@@ -177,32 +179,33 @@ def test_waiting_in_vain_names_the_bound_that_was_in_the_way(
     assert [200, 200] == [visit.end() for visit in inside]
 
 
-def test_shares_take_turns_and_each_serves_its_first(anywhere: Site) -> None:
+def test_shares_take_turns_and_each_admits_its_first_waiter(anywhere: Site) -> None:
     anywhere.limit(limit=1, share=tenant_of, blocking_timeout=50)
-    inside, line = [anywhere.visit("a").entered()], []
+    inside, queue = anywhere.visit("a").entered(), []
     for tenant in "aab":
-        line.append(anywhere.visit(tenant))
-        eventually(lambda: waiting() == len(line))
-    for turn in (0, 2, 1):
-        assert not any(visit.inside.is_set() for visit in line)
-        assert 200 == inside.pop().end()
-        inside.append(line[turn].entered())
-        line[turn] = SimpleNamespace(inside=threading.Event())
-    assert 200 == inside.pop().end()
+        queue.append(anywhere.visit(tenant))
+        eventually(lambda: waiting() == len(queue))
+    first, second, of_b = queue
+    for admitted in (first, of_b, second):
+        assert not any(visit.inside.is_set() for visit in queue)
+        assert 200 == inside.end()
+        inside = admitted.entered()
+        queue.remove(admitted)
+    assert 200 == inside.end()
 
 
 def waiting() -> int:
-    """How many wait, in Redis and in this process."""
-    here = local_limiter.waiting(KEY)
-    if here:
-        return here
+    """Return the number of waiters, in this process or in Redis."""
+    local = local_limiter.waiting(KEY)
+    if local:
+        return local
     try:
         return Semaphore("one", 1).status().waiting
-    except Exception:
+    except Unavailable:
         return 0
 
 
-def test_waiter_of_a_full_share_lets_others_pass(anywhere: Site) -> None:
+def test_waiter_of_a_full_share_does_not_block_other_shares(anywhere: Site) -> None:
     anywhere.limit(limit=2, share=tenant_of, share_limit=1, blocking_timeout=50)
     first, second = anywhere.visit("a").entered(), anywhere.visit("a")
     eventually(lambda: waiting() == 1)
@@ -212,7 +215,7 @@ def test_waiter_of_a_full_share_lets_others_pass(anywhere: Site) -> None:
     assert [200, 200] == [visit.entered().end() for visit in (second, other)]
 
 
-def test_callers_without_a_share_are_one_share(anywhere: Site) -> None:
+def test_requests_without_a_share_count_as_one_share(anywhere: Site) -> None:
     anywhere.limit(limit=3, share=tenant_of, share_limit=1)
     visits = [anywhere.visit().entered()]
     assert 429 == anywhere.visit().status
@@ -220,7 +223,7 @@ def test_callers_without_a_share_are_one_share(anywhere: Site) -> None:
     assert [200, 200] == [visit.end() for visit in visits]
 
 
-def test_share_limit_may_depend_on_the_request(anywhere: Site) -> None:
+def test_callable_share_limit_depends_on_the_request(anywhere: Site) -> None:
     anywhere.limit(
         limit=9, share=tenant_of, share_limit=lambda request: int(request.GET.get("tier", 1))
     )
@@ -232,14 +235,13 @@ def test_share_limit_may_depend_on_the_request(anywhere: Site) -> None:
 
 
 def test_shares_are_counted_within_each_key(anywhere: Site) -> None:
-    key = lambda request: request.GET["room"]  # noqa: E731
-    anywhere.limit(limit=2, key=key, share=tenant_of, share_limit=1)
-    visits = [anywhere.visit("a", room=room).entered() for room in "xy"]
-    assert 429 == anywhere.visit("a", room="x").status
+    anywhere.limit(limit=2, key=lambda r: r.GET["key"], share=tenant_of, share_limit=1)
+    visits = [anywhere.visit("a", key=key).entered() for key in "xy"]
+    assert 429 == anywhere.visit("a", key="x").status
     assert [200, 200] == [visit.end() for visit in visits]
 
 
-def test_status_of_the_policy_applies_to_both_rejections(anywhere: Site) -> None:
+def test_status_option_applies_to_both_kinds_of_rejection(anywhere: Site) -> None:
     anywhere.limit(limit=2, share=tenant_of, share_limit=1, status=420)
     visits = [anywhere.visit("a").entered(), anywhere.visit("b").entered()]
     assert [420, 420] == [anywhere.visit(tenant).status for tenant in "ac"]
@@ -253,22 +255,10 @@ def test_shadow_mode_names_the_bound_that_would_have_rejected(
     visits = [site.visit(tenant).entered() for tenant in "aabc"]
     assert [200] * 4 == [visit.end() for visit in visits]
     assert ["share", "full", "full"] == reasons(rejections)
-    assert not any(said["enforced"] for said in rejections)
+    assert not any(sent["enforced"] for sent in rejections)
 
 
-# What callers give
-
-
-class Broken:
-    """A callable that returns or raises what it is given."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __call__(self, request: Any) -> Any:
-        if isinstance(self.value, Exception):
-            raise self.value
-        return self.value
+# The callables of a policy
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["sync", "async"])
@@ -287,49 +277,50 @@ class Broken:
         ("share_limit", "3", "share_limit must be an int"),
     ],
 )
-def test_callable_that_fails_admits_nothing(
+def test_request_is_not_admitted_when_a_callable_fails(
     option: str, value: Any, error: str, asgi: bool
 ) -> None:
-    options = {"share": tenant_of, "share_limit": 1, option: Broken(value)}
-    entered = False
+    def fails(request: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
 
     def view(request: Any) -> HttpResponse:
-        nonlocal entered
-        entered = True
-        return HttpResponse()
+        pytest.fail("the request was admitted")
 
     async def aview(request: Any) -> HttpResponse:
         return view(request)
 
+    options = {"share": tenant_of, "share_limit": 1, option: fails}
     limited = semaphore_required("one", limit=2, **options)(aview if asgi else view)
     with pytest.raises((KeyError, TypeError, ValueError), match=error):
         asyncio.run(limited(REQUESTS.get("/"))) if asgi else limited(REQUESTS.get("/"))
-    assert not entered and 0 == Semaphore("one", 2).status().in_use
+    assert 0 == Semaphore("one", 2).status().in_use
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["sync", "async"])
-def test_share_user_counts_users_apart_and_the_anonymous_together(asgi: bool) -> None:
-    @semaphore_required("one", limit=4, share="user", share_limit=1)
+def test_share_user_is_one_share_per_user_and_one_for_all_anonymous_users(asgi: bool) -> None:
+    limited = semaphore_required("one", limit=4, share="user", share_limit=1)
+
+    @limited
     def view(request: Any) -> HttpResponse:
-        inner = request.then.pop() if request.then else None
-        return HttpResponse() if inner is None else view(asked(inner, request.then))
+        return view(request_of(request.inner)) if request.inner else HttpResponse()
 
-    @semaphore_required("one", limit=4, share="user", share_limit=1)
+    @limited
     async def aview(request: Any) -> HttpResponse:
-        inner = request.then.pop() if request.then else None
-        return HttpResponse() if inner is None else await aview(asked(inner, request.then))
+        return await aview(request_of(request.inner)) if request.inner else HttpResponse()
 
-    def asked(pk: Any, then: list[Any]) -> Any:
-        request = REQUESTS.get("/", REMOTE_ADDR=f"10.0.0.{len(then)}")
+    def request_of(pks: tuple[int, ...]) -> Any:
+        """Return a request of the first user. Its view makes the requests of the other users."""
+        request: Any = REQUESTS.get("/", REMOTE_ADDR=f"10.0.0.{len(pks)}")
+        pk, *request.inner = pks
         request.user = SimpleNamespace(pk=pk) if pk else AnonymousUser()
-        request.then = then
         return request
 
-    def status(*pks: Any) -> int:
-        """The answer to the last request, which comes while the others are inside."""
-        *others, first = pks[::-1]
-        request = asked(first, others)
-        return (asyncio.run(aview(request)) if asgi else view(request)).status_code
+    def status(*pks: int) -> int:
+        """Return the status of the last request, made while the others are inside. 0: anonymous."""
+        response = asyncio.run(aview(request_of(pks))) if asgi else view(request_of(pks))
+        return response.status_code
 
     assert [200, 200] == [status(7, 8), status(7, 0)]
     assert [429, 429] == [status(7, 8, 7), status(0, 7, 0)]
@@ -338,28 +329,28 @@ def test_share_user_counts_users_apart_and_the_anonymous_together(asgi: bool) ->
 # The limiter that counts the requests of one process
 
 
-class Someone:
-    """In the place of a request's hold."""
+class FakeHold:
+    """Stands for the hold of a request. The limiter references holds weakly."""
 
 
 def test_limiter_counts_a_request_under_each_of_its_limits() -> None:
-    mine, one, other = LocalLimiter(), Someone(), KEY._replace(name="other")
-    mine.admitted(KEY, one)
-    mine.admitted(other, one)
-    assert (1, 1) == (mine.inside(KEY), mine.inside(other))
-    mine.left(other, one)
-    assert (1, 0) == (mine.inside(KEY), mine.inside(other))
-    mine.left(KEY, one)
-    assert {} == mine._by_redis
+    limiter, hold, other = LocalLimiter(), FakeHold(), KEY._replace(name="other")
+    limiter.admitted(KEY, hold)
+    limiter.admitted(other, hold)
+    assert (1, 1) == (limiter.inside(KEY), limiter.inside(other))
+    limiter.left(other, hold)
+    assert (1, 0) == (limiter.inside(KEY), limiter.inside(other))
+    limiter.left(KEY, hold)
+    assert 0 == weakref.getweakrefcount(hold)  # the limiter keeps no entry
 
 
-def test_limiter_counts_the_shares_of_those_that_redis_admitted() -> None:
-    mine, one, two = LocalLimiter(), Someone(), Someone()
-    mine.admitted(KEY, one, "a")
-    assert mine.try_enter(KEY, two, 5, 0, "a", 1) is False
-    assert ("share", 0, 1) == rejected(mine, "a", 1)
-    assert mine.try_enter(KEY, two, 5, 0, "b", 1) is True
-    assert ("full", 0, None) == rejected(mine, "c", 1)
+def test_limiter_counts_the_shares_of_requests_that_redis_admitted() -> None:
+    limiter, known, hold = LocalLimiter(), FakeHold(), FakeHold()
+    limiter.admitted(KEY, known, "a")
+    assert limiter.try_enter(KEY, hold, 5, 0, "a", 1) is False
+    assert ("share", 0, 1) == rejected(limiter, "a", 1)
+    assert limiter.try_enter(KEY, hold, 5, 0, "b", 1) is True
+    assert ("full", 0, None) == rejected(limiter, "c", 1)
 
 
 def rejected(limiter: LocalLimiter, share: str | None, share_limit: int) -> tuple[Any, ...]:
@@ -367,14 +358,12 @@ def rejected(limiter: LocalLimiter, share: str | None, share_limit: int) -> tupl
     return rejection.reason, rejection.waiting, rejection.limit
 
 
-def test_waiter_that_gives_up_leaves_its_turn_to_the_next_of_its_share() -> None:
-    mine, inside = LocalLimiter(), Someone()
-    mine.enter(KEY, inside, "a")
-    people = [Someone() for _ in range(3)]
-    waiters = [
-        mine.try_enter(KEY, it, 1, 9, share) for it, share in zip(people, "bcb", strict=True)
-    ]
+def test_turn_of_a_waiter_that_gives_up_passes_to_the_next_of_its_share() -> None:
+    limiter, inside = LocalLimiter(), FakeHold()
+    limiter.enter(KEY, inside, "a")
+    requests = [(FakeHold(), share) for share in "bcb"]
+    waiters = [limiter.try_enter(KEY, hold, 1, 9, share) for hold, share in requests]
     assert all(isinstance(waiter, LocalWait) for waiter in waiters)
-    mine.left(KEY, people[0])
-    mine.left(KEY, inside)
+    limiter.left(KEY, requests[0][0])
+    limiter.left(KEY, inside)
     assert (False, True) == tuple(waiter.wait(0.01) for waiter in waiters[1:])

@@ -1,13 +1,13 @@
-"""Permits and transactions: given back after COMMIT or rollback, never before."""
+"""Permits and transactions: a permit is released after COMMIT or rollback, never before."""
 
 import asyncio
 import contextlib
 import gc
-import re
 import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,9 +42,21 @@ def lock() -> Lock:
     return Lock("stock", blocking=False)
 
 
-def putting_off(**options: Any) -> Lock:
-    """Released when the transaction ends."""
+def lock_until_commit(**options: Any) -> Lock:
+    """Return a lock that is released when the transaction ends."""
     return Lock("stock", release_on_commit=True, **options)
+
+
+def in_thread(function: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def use(block: AbstractContextManager[Any]) -> None:
+    """Enter and leave the block."""
+    with block:
+        pass
 
 
 class Failed(Exception):
@@ -54,128 +66,131 @@ class Failed(Exception):
 # Which transactions are open
 
 
-def close_for_good(alias: str) -> None:
-    """Of this thread or context: Django leaves SQLite's databases in memory open."""
-    connections[alias].connection.close()
+def close_connection() -> None:
+    """Close the SQLite connection of this thread or context.
+
+    Django's close() leaves a database in memory open.
+    """
+    connections["default"].connection.close()
 
 
 @in_transactions
-def test_a_connection_that_a_thread_opens_later_is_known() -> None:
+def test_release_waits_for_a_transaction_on_a_connection_opened_later() -> None:
     found = []
 
     def work() -> None:
-        leave(Lock("first"))  # the thread has no connection yet
+        use(Lock("first"))  # the thread has no connection yet
         for _ in range(2):
             with transaction.atomic():
-                leave(putting_off())
+                use(lock_until_commit())
                 found.append(lock().locked())
             connection.close()
-        close_for_good("default")
+        close_connection()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    in_thread(work)
     assert [True, True] == found
 
 
 @in_transactions
-def test_a_transaction_of_one_thread_is_none_of_another() -> None:
+def test_release_does_not_wait_for_the_transaction_of_another_thread() -> None:
     with transaction.atomic():
-        thread = threading.Thread(target=lambda: leave(putting_off()))
-        thread.start()
-        thread.join()
+        in_thread(lambda: use(lock_until_commit()))
         assert not lock().locked()
 
 
 @in_transactions
-def test_a_connection_that_is_dropped_is_not_kept() -> None:
-    alive = []
+def test_dropped_connection_is_not_kept_alive() -> None:
+    found = []
 
     def work() -> None:
-        leave(putting_off())
+        use(lock_until_commit())
         connection.ensure_connection()
-        alive.append(weakref.ref(connections["default"]))
-        close_for_good("default")
+        reference = weakref.ref(connections["default"])
+        close_connection()
         del connections["default"]
         gc.collect()
-        alive.append(alive[0]() is not None)
+        found.append(reference())
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert alive[1:] == [False]
+    in_thread(work)
+    assert [None] == found
 
 
 @in_transactions
-def test_on_an_event_loop_a_context_of_its_own_is_asked(monkeypatch) -> None:
+def test_transactions_of_another_context_are_found_on_an_event_loop(monkeypatch) -> None:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
 
     async def work() -> list[str]:
         try:
             with transaction.atomic():
-                monkeypatch.setattr(
-                    transactions._connected, "_known", []
-                )  # as when another context opened it
+                # The library has not seen a connection that another context opened.
+                monkeypatch.setattr(transactions._connected, "_known", [])
                 return transactions.transactions_of(None)
         finally:
-            close_for_good("default")
+            close_connection()
 
     assert asyncio.run(work()) == ["default"]
 
 
 @pytest.fixture
-def committed(monkeypatch) -> list[bool]:
-    """Whether the lock was held, at each COMMIT and rollback."""
+def held_at_commit(monkeypatch) -> list[bool]:
+    """For each COMMIT and rollback, True if the lock "stock" was held then."""
     held = []
     for name in ("_commit", "_rollback"):
         method = getattr(connection, name)
 
-        def told(method=method):
+        def record(method=method):
             method()
             held.append(lock().locked())
 
-        monkeypatch.setattr(connection, name, told)
+        monkeypatch.setattr(connection, name, record)
     return held
+
+
+def lose(lease: Lease, raw: redis.Redis) -> None:
+    raw.flushdb()
+    with contextlib.suppress(LeaseLost):
+        lease.renew()
 
 
 # lock.atomic()
 
 
 @in_transactions
-def test_atomic_gives_back_after_commit(committed) -> None:
+def test_atomic_releases_after_commit(held_at_commit) -> None:
     with lock().atomic() as lease:
         assert connection.in_atomic_block
         assert lease.held
         Group.objects.create(name="a")
-    assert [True] == committed
+    assert [True] == held_at_commit
     assert not lock().locked()
     assert 1 == Group.objects.count()
 
 
 @in_transactions
-def test_atomic_gives_back_after_rollback(committed) -> None:
+def test_atomic_releases_after_rollback(held_at_commit) -> None:
     with pytest.raises(Failed), lock().atomic():
         Group.objects.create(name="a")
         raise Failed
-    assert [True] == committed
+    assert [True] == held_at_commit
     assert not lock().locked()
     assert 0 == Group.objects.count()
 
 
 @in_transactions
-def test_atomic_rolls_back_when_the_lease_was_lost(raw) -> None:
+def test_atomic_rolls_back_when_the_lease_is_lost(raw) -> None:
     with pytest.raises(LeaseLost), lock().atomic() as lease:
         Group.objects.create(name="a")
-        raw.flushdb()
-        with contextlib.suppress(LeaseLost):
-            lease.renew()
+        lose(lease, raw)
     assert 0 == Group.objects.count()
 
 
 @in_transactions
-def test_atomic_inside_a_transaction_is_an_error_and_holds_nothing() -> None:
-    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"), lock().atomic():
+def test_atomic_inside_a_transaction_raises_before_redis_is_asked() -> None:
+    message = r"durable.*non_atomic_requests.*release_on_commit=True"
+    raises = pytest.raises(RuntimeError, match=message)
+    with transaction.atomic(), sent() as commands, raises, lock().atomic():
         pass
+    assert {} == commands.by_name
     assert not lock().locked()
 
 
@@ -183,19 +198,19 @@ def test_atomic_inside_a_transaction_is_an_error_and_holds_nothing() -> None:
 
 
 @in_transactions
-def test_a_release_waits_for_the_rollback(committed) -> None:
+def test_release_waits_for_the_rollback(held_at_commit) -> None:
     with pytest.raises(Failed), transaction.atomic():
-        leave(putting_off())
+        use(lock_until_commit())
         assert lock().locked()
         raise Failed
-    assert [True] == committed
+    assert [True] == held_at_commit
     assert not lock().locked()
 
 
 @in_transactions
-def test_a_lease_that_waits_for_a_commit_is_kept_alive(raw: redis.Redis) -> None:
+def test_lease_is_renewed_until_the_commit(raw: redis.Redis) -> None:
     with transaction.atomic():
-        leave(putting_off(timeout=3, renew=True))
+        use(lock_until_commit(timeout=3, renew=True))
         gc.collect()
         eventually(View(raw, "stock").renewals())
         assert lock().locked()
@@ -203,23 +218,22 @@ def test_a_lease_that_waits_for_a_commit_is_kept_alive(raw: redis.Redis) -> None
 
 
 class InATestCase(TestCase):
-    """The transaction around a test is not the code's own; one inside of it is."""
+    """The transaction that TestCase begins around each test does not delay a release."""
 
-    def test_a_release_outside_of_the_codes_own_transactions_is_made_at_once(self) -> None:
+    def test_release_outside_of_a_transaction_of_the_code_is_immediate(self) -> None:
         for _ in range(2):
-            with Lock("stock", release_on_commit=True, blocking_timeout=5):
-                pass
+            use(lock_until_commit(blocking_timeout=5))
         assert not lock().locked()
 
-    def test_a_release_inside_of_one_comes_with_what_is_done_on_commit(self) -> None:
+    def test_release_inside_a_transaction_runs_with_the_on_commit_callbacks(self) -> None:
         with self.captureOnCommitCallbacks(execute=True):
-            with transaction.atomic(), Lock("stock", release_on_commit=True) as lease:
+            with transaction.atomic(), lock_until_commit() as lease:
                 pass
             assert lease.held
         assert lease.ended
 
-    def test_a_release_inside_of_one_comes_with_the_end_of_the_test_else(self) -> None:
-        with transaction.atomic(), putting_off() as lease:
+    def test_release_inside_a_transaction_waits_for_the_end_of_the_test(self) -> None:
+        with transaction.atomic(), lock_until_commit() as lease:
             pass
         assert lease.held
         self.addClassCleanup(self.assert_ended, lease)
@@ -228,154 +242,136 @@ class InATestCase(TestCase):
     def assert_ended(lease: Lease) -> None:
         assert lease.ended
 
-    def test_atomic_may_be_used(self) -> None:
+    def test_atomic_works_in_a_test_case(self) -> None:
         with lock().atomic():
             assert connection.in_atomic_block
         assert not lock().locked()
 
-    def test_no_race_is_told_of(self) -> None:
+    def test_release_in_a_test_case_does_not_warn(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert 200 == answer().status_code
+            assert 200 == respond().status_code
 
 
 # The warning
 
 
-def answer() -> HttpResponse:
+def respond() -> HttpResponse:
+    """Return the response of a limited view."""
     view = semaphore_required("one", limit=1)(lambda request: HttpResponse())
     return view(RequestFactory().get("/"))
 
 
 @in_transactions
-def test_a_permit_that_is_given_back_before_commit_is_warned_of_while_debugging(settings) -> None:
+def test_release_before_commit_warns_only_with_debug(settings) -> None:
     settings.DEBUG = True
     with transaction.atomic(), pytest.warns(TransactionRace, match="ConcurrencyLimitMiddleware"):
-        answer()
-    answer()
+        respond()
+    respond()
     settings.DEBUG = False
     with transaction.atomic():
-        answer()
+        respond()
 
 
-def release(stock: Lock) -> None:
+def acquire_and_release(stock: Lock) -> None:
     stock.acquire()
     stock.release()
 
 
-def leave(block: AbstractContextManager[Any]) -> None:
-    with block:
-        pass
-
-
-#: Each takes "stock", and gives it back.
+#: Functions that acquire and release "stock".
 WAYS = {
-    "release": lambda **options: release(Lock("stock", **options)),
-    "RLock.release": lambda **options: release(RLock("stock", **options)),
-    "block": lambda **options: leave(Lock("stock", **options)),
-    "block of RLock": lambda **options: leave(RLock("stock", **options)),
-    "acquire_all": lambda **options: leave(acquire_all([Lock("stock", **options)])),
+    "release": lambda **options: acquire_and_release(Lock("stock", **options)),
+    "RLock.release": lambda **options: acquire_and_release(RLock("stock", **options)),
+    "block": lambda **options: use(Lock("stock", **options)),
+    "block of RLock": lambda **options: use(RLock("stock", **options)),
+    "acquire_all": lambda **options: use(acquire_all([Lock("stock", **options)])),
     "synchronized": lambda **options: synchronized("stock", **options)(lambda: None)(),
 }
 
 
-@pytest.mark.parametrize("give_back", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("use_stock", WAYS.values(), ids=WAYS)
 @in_transactions
-def test_in_each_way_a_lease_is_given_back_after_the_commit(committed, give_back) -> None:
+def test_release_on_commit_releases_after_the_commit(held_at_commit, use_stock) -> None:
     with transaction.atomic():
-        give_back(release_on_commit=True)
+        use_stock(release_on_commit=True)
         assert lock().locked()
-    assert [True] == committed
+    assert [True] == held_at_commit
     assert not lock().locked()
 
 
-@pytest.mark.parametrize("give_back", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("use_stock", WAYS.values(), ids=WAYS)
 @in_transactions
-def test_the_warning_is_at_the_line_of_the_project_that_gives_it_back(settings, give_back) -> None:
+def test_warning_names_the_line_of_the_project_that_releases(settings, use_stock) -> None:
     settings.DEBUG = True
-    with transaction.atomic(), pytest.warns(TransactionRace) as said:
-        give_back()
-    assert [__file__] == [one.filename for one in said]
+    with transaction.atomic(), pytest.warns(TransactionRace) as warned:
+        use_stock()
+    assert [__file__] == [one.filename for one in warned]
 
 
 @in_transactions
-def test_a_lock_that_is_given_back_before_commit_is_told_of_once_in_the_log(
+def test_release_before_commit_is_logged_once_for_each_name_without_debug(
     caplog, monkeypatch
 ) -> None:
     monkeypatch.setattr(transactions, "_logged", set())
-    with Lock("stock"):
-        pass
+    use(Lock("stock"))
     with transaction.atomic():
         for _ in range(3):
-            with Lock("stock"):
-                pass
+            use(Lock("stock"))
         stock = synchronized("stock:{pk}")(lambda pk: None)
         for pk in range(50):
             stock(pk)
-    told = [record.getMessage() for record in caplog.records]
-    assert re.search(r"'stock' is released before the transaction on 'default'", told[0])
-    assert "release_on_commit=True" in told[0] and "non_atomic_requests" in told[0]
-    assert 1 == sum("'stock' is" in line for line in told)
-    assert 20 == len(told)  # names made of arguments fill no log
-
-
-@in_transactions
-def test_atomic_is_refused_before_redis_is_asked(clean_redis) -> None:
-    cure = pytest.raises(RuntimeError, match=r"non_atomic_requests.*release_on_commit=True")
-    with Lock("stock"), transaction.atomic(), sent() as seen, cure:
-        Lock("stock").atomic().__enter__()
-    assert {} == seen.by_name
+    lines = caplog.messages
+    assert "'stock' is released before the transaction on 'default'" in lines[0]
+    assert "release_on_commit=True" in lines[0] and "non_atomic_requests" in lines[0]
+    assert 1 == sum("'stock' is" in line for line in lines)
+    assert 20 == len(lines)  # names that contain arguments do not fill the log
 
 
 # Which database
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_lease_is_given_back_when_the_transactions_of_all_databases_are_over() -> None:
-    with transaction.atomic(), Lock("stock", release_on_commit=True):
+def test_release_on_commit_waits_for_the_transactions_of_all_databases() -> None:
+    with transaction.atomic(), lock_until_commit():
         with transaction.atomic("other"), Lock("both", release_on_commit=True):
             pass
-        assert Lock("both").locked()  # that on "default" is open
+        assert Lock("both").locked()  # the transaction on "default" is open
     assert not Lock("both").locked() and not Lock("stock").locked()
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_lease_may_go_by_one_database() -> None:
+def test_release_on_commit_with_an_alias_waits_only_for_that_database() -> None:
     with transaction.atomic():
         with transaction.atomic("other"):
-            with Lock("stock", release_on_commit="other"):
-                pass
+            use(Lock("stock", release_on_commit="other"))
             assert Lock("stock").locked()
         assert not Lock("stock").locked()
-        with Lock("stock", release_on_commit="other"):
-            pass
+        use(Lock("stock", release_on_commit="other"))
         assert not Lock("stock").locked()
 
 
 @in_transactions
-def test_a_lease_is_given_back_with_the_rollback_of_its_savepoint() -> None:
+def test_lease_is_released_with_the_rollback_of_its_savepoint() -> None:
     with transaction.atomic():
         with contextlib.suppress(Failed), transaction.atomic():
-            with Lock("stock", release_on_commit=True):
-                pass
+            use(lock_until_commit())
             assert Lock("stock").locked()
             raise Failed
         gc.collect()
         assert not Lock("stock").locked()
-        with transaction.atomic(), Lock("stock", release_on_commit=True):
+        with transaction.atomic(), lock_until_commit():
             pass
-        assert Lock("stock").locked()  # a savepoint that is kept is committed with the rest
+        assert Lock("stock").locked()  # the outer transaction commits this savepoint later
     assert not Lock("stock").locked()
 
 
 @in_transactions
-def test_a_lost_lease_is_told_at_the_end_of_its_block_and_not_of_the_transaction() -> None:
-    lost, stock = pytest.raises(LeaseLost), Lock("stock", release_on_commit=True)
-    with transaction.atomic(), lost, stock as lease:
-        lease._state.lose("meanwhile")
+def test_lost_lease_raises_at_the_end_of_its_block_inside_a_transaction(raw) -> None:
+    with transaction.atomic(), pytest.raises(LeaseLost), lock_until_commit() as lease:
+        lose(lease, raw)
 
 
-def test_what_is_no_database_is_refused() -> None:
+def test_release_on_commit_raises_type_error_for_anything_but_a_bool_or_alias() -> None:
     with pytest.raises(TypeError, match="a bool or a database's alias"):
         Lock("stock", release_on_commit=1)  # type: ignore[arg-type]
 
@@ -386,10 +382,10 @@ def test_what_is_no_database_is_refused() -> None:
 @in_transactions
 @pytest.mark.urls("tests.request_site.urls")
 @pytest.mark.parametrize("path", ["/limited/", "/mixed/", "/onget/"])
-def test_with_the_middleware_a_permit_outlives_the_transaction_of_the_request(
+def test_middleware_releases_after_the_transaction_of_the_request(
     path, settings, monkeypatch
 ) -> None:
-    settings.DEBUG = True  # so that a race would be warned of
+    settings.DEBUG = True  # so that a race would raise a warning
     settings.MIDDLEWARE = [
         *settings.MIDDLEWARE,
         "django_redis_sync.middleware.ConcurrencyLimitMiddleware",
@@ -398,59 +394,53 @@ def test_with_the_middleware_a_permit_outlives_the_transaction_of_the_request(
     held = []
     commit = connection._commit
 
-    def told() -> None:
+    def record() -> None:
         commit()
         held.append(Lock("one").locked())
 
-    monkeypatch.setattr(connection, "_commit", told)
+    monkeypatch.setattr(connection, "_commit", record)
     assert 200 == Client().get(path).status_code
     assert [True] == held
     assert not Lock("one").locked()
     with Lock("one"):
         assert 503 == Client().get(path).status_code
-    assert [True] == held  # no transaction was begun for the one that was refused
+    assert [True] == held  # no transaction began for the rejected request
 
 
 @in_transactions
-def test_a_transaction_that_would_wait_for_itself_is_told() -> None:
-    ours = Lock("stock", release_on_commit=True)
+def test_acquire_raises_when_the_transaction_would_wait_for_itself() -> None:
+    stock = lock_until_commit()
     with transaction.atomic():
-        with ours:
-            pass
+        use(stock)
         with pytest.raises(RuntimeError, match="RLock"):
-            ours.acquire()
+            stock.acquire()
         with pytest.raises(RuntimeError, match="until the open transaction ends"):
-            Lock("stock", release_on_commit=True, blocking_timeout=5).acquire()
-        with RLock("again", release_on_commit=True):
-            pass
+            lock_until_commit(blocking_timeout=5).acquire()
+        use(RLock("again", release_on_commit=True))
         with pytest.raises(RuntimeError, match="RLock"):
             Lock("again", release_on_commit=True, blocking_timeout=5).acquire()
-        assert ours.acquire(blocking=False) is None  # who does not wait has an answer
-        with Lock("another", release_on_commit=True):
-            pass
-        for _ in range(2):  # of several permits the next is free
-            with Semaphore("seats", 2, release_on_commit=True):
-                pass
-    with ours:
-        pass
+        assert stock.acquire(blocking=False) is None  # an acquire that does not wait returns
+        use(Lock("another", release_on_commit=True))
+        for _ in range(2):  # a second permit is free
+            use(Semaphore("seats", 2, release_on_commit=True))
+    use(stock)
 
 
 @in_transactions
-def test_a_lock_waits_for_another_threads_transaction() -> None:
+def test_lock_waits_for_the_transaction_of_another_thread() -> None:
     taken, ended = threading.Event(), []
 
     def other() -> None:
         with transaction.atomic():
-            with Lock("stock", release_on_commit=True):
-                pass
+            use(lock_until_commit())
             taken.set()
             time.sleep(0.3)
             ended.append(True)
-        connection.connection.close()  # Django's close() leaves databases in memory open
+        close_connection()
 
     thread = threading.Thread(target=other)
     thread.start()
     assert taken.wait(30)
-    with transaction.atomic(), Lock("stock", release_on_commit=True):
+    with transaction.atomic(), lock_until_commit():
         assert ended
     thread.join(30)

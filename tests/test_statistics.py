@@ -1,4 +1,4 @@
-"""Sums over many names: what they count, how wrong they can be and for how long, what they cost."""
+"""Statistics over many names: what they count, their error, their delay, and their cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -39,7 +39,7 @@ SHARES, SKETCH, COUNTS = group_keys(PREFIX, "api")
 
 @pytest.fixture(autouse=True)
 def quick(fresh_keeper: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """Written ten times as often, so that no test waits long."""
+    """Let processes write statistics ten times as often."""
     monkeypatch.setattr(statistics, "EVERY", 0.2)
     monkeypatch.setattr(statistics, "AGAIN", 1.0)
 
@@ -50,7 +50,7 @@ def figures(group: str = "api") -> Statistics:
 
 
 @both
-async def test_a_policy_is_summed_up_over_its_keys(io: Any) -> None:
+async def test_statistics_of_a_policy_sum_over_its_keys(io: Any) -> None:
     held = [
         await io.do(Semaphore("api", 2, key=key), "acquire", blocking=False)
         for key in ("a", "a", "a", "b", "b", "b", "b")
@@ -68,7 +68,7 @@ async def test_a_policy_is_summed_up_over_its_keys(io: Any) -> None:
     assert 0 < found.held.p50 <= found.held.p95 < 60
 
 
-def test_waiting_is_counted_while_it_lasts_and_timed_when_it_is_over() -> None:
+def test_waits_are_counted_while_they_last_and_timed_when_they_end() -> None:
     with ThreadPoolExecutor(2) as threads:
         lease = Semaphore("api", 1, key="k").acquire()
         waits = [threads.submit(Semaphore("api", 1, key="k").acquire) for _ in range(2)]
@@ -83,7 +83,7 @@ def test_waiting_is_counted_while_it_lasts_and_timed_when_it_is_over() -> None:
     assert 0.25 <= found.waited.p50 <= 20
 
 
-def test_names_of_one_template_are_one_group_and_the_site_sums_up_all() -> None:
+def test_names_of_one_template_are_one_group_and_the_site_group_has_all() -> None:
     @synchronized("invoice:{pk}")
     def pay(pk: int) -> None:
         pass
@@ -99,39 +99,37 @@ def test_names_of_one_template_are_one_group_and_the_site_sums_up_all() -> None:
     assert 1 == len(groups(limit=1))
 
 
-def test_of_very_many_groups_each_is_told(raw: redis.Redis, monkeypatch: Any) -> None:
+def test_statistics_of_many_groups_are_read_in_batches(raw: redis.Redis, monkeypatch: Any) -> None:
     monkeypatch.setattr("django_redis_sync.operators.statistics._BATCH", 2)
     assert [*"abcde"] == [one.name for one in statistics_of("abcde")]
 
 
-def test_a_lease_counts_where_it_is_held_and_once() -> None:
+def test_detached_lease_counts_as_in_use_after_its_adoption() -> None:
     lease = Semaphore("api", 1, key="k").acquire()
     eventually(lambda: figures().in_use == 1)
     handle = lease.detach(timeout=60)
-    eventually(lambda: figures().in_use == 0)  # in use by no process: it is on its way
+    eventually(lambda: figures().in_use == 0)  # until its adoption, no process holds the lease
     adopted = Lease.from_handle(handle)
     eventually(lambda: figures().in_use == 1)
     adopted.release()
     eventually(lambda: figures().in_use == 0)
 
 
-def test_what_a_killed_process_had_is_over_when_its_share_is(
-    monkeypatch: pytest.MonkeyPatch, raw: redis.Redis
-) -> None:
+def test_gauge_of_a_killed_process_counts_until_it_expires(raw: redis.Redis) -> None:
     with Child("keyed", "api", "k") as child:
         assert ["waits"] == child.line()
         eventually(lambda: (figures().in_use, figures().waiting) == (1, 1), 15)
     assert 0 < raw.pttl(SHARES) <= statistics.LIFE * 1000
     (process,) = raw.hkeys(SHARES)
-    share = raw.hget(SHARES, process).partition(b" ")[2]
-    raw.hset(SHARES, process, b"1 " + share)  # its time is over
+    gauge = raw.hget(SHARES, process).partition(b" ")[2]
+    raw.hset(SHARES, process, b"1 " + gauge)  # an expiry in the past
     assert (0, 0, 0) == (figures().in_use, figures().waiting, figures().processes)
     with Semaphore("api", 1, key="other"):
         eventually(lambda: figures().in_use == 1)
         assert process not in raw.hkeys(SHARES)
 
 
-def test_a_process_that_ends_says_so_and_loses_no_count(raw: redis.Redis) -> None:
+def test_exiting_process_writes_its_counters_and_removes_its_gauge(raw: redis.Redis) -> None:
     with Child("brief_children", "api", 7) as child:
         assert ["done"] == child.line()
         child.process.wait(20)
@@ -139,7 +137,7 @@ def test_a_process_that_ends_says_so_and_loses_no_count(raw: redis.Redis) -> Non
     assert 0 == figures().in_use and not raw.exists(SHARES)
 
 
-def test_what_is_not_counted_by_name_is_not_summed_up(raw: redis.Redis) -> None:
+def test_nothing_is_written_when_stats_is_false(raw: redis.Redis) -> None:
     with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "STATS": False}):
         with Semaphore("api", 1, key="k"):
             time.sleep(0.5)
@@ -147,18 +145,18 @@ def test_what_is_not_counted_by_name_is_not_summed_up(raw: redis.Redis) -> None:
     assert not raw.exists(SHARES, SKETCH, COUNTS)
 
 
-def test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory(
+def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(
     raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrote: list[Run] = []
-    many = type(server_of("default")).many
-    monkeypatch.setattr(
-        type(server_of("default")),
-        "many",
-        lambda self, steps: (
-            wrote.extend(s for s in steps if s.verb == "statistics") or many(self, steps)
-        ),
-    )
+    writes: list[Run] = []
+    kind = type(server_of("default"))
+    many = kind.many
+
+    def record(self: Any, steps: Sequence[Run]) -> Any:
+        writes.extend(step for step in steps if step.verb == "statistics")
+        return many(self, steps)
+
+    monkeypatch.setattr(kind, "many", record)
     held = Semaphore("api", 1, key="hog").acquire()
     start = time.monotonic()
     for n in range(3000):
@@ -168,34 +166,34 @@ def test_many_asks_of_many_keys_take_few_scripts_and_bounded_memory(
             lease.release()
     eventually(lambda: figures().history.total.rejected == 1000, 15)
     rounds = (time.monotonic() - start) / statistics.EVERY + 2
-    assert len(wrote) <= 2 * rounds  # for the policy and for the site
+    assert len(writes) <= 2 * rounds  # for the policy and for the site
     assert "hog" == figures().rejected[0].key
     assert raw.hlen(SKETCH) <= 4 * CONSTANTS["TOP_KEYS"] + 2 * statistics.MOST_KEYS
     held.release()
 
 
-def tallied(counts: Counter[str], rest: int = 0) -> None:
-    """Refusals of keys, as one process writes them."""
-    said = json.dumps({key: str(n) for key, n in counts.items()})
-    argv = ("process", "", 30_000, "{}", "{}", said, rest, 60, 0)
+def write_rejections(counts: Counter[str], rest: int = 0) -> None:
+    """Write the rejections of each key, as a process does."""
+    by_key = json.dumps({key: str(n) for key, n in counts.items()})
+    argv = ("process", "", 30_000, "{}", "{}", by_key, rest, 60, 0)
     server_of("default").run(Run("statistics", (SHARES, SKETCH, COUNTS), argv, 5.0))
 
 
 @pytest.mark.usefixtures("raw")
-def test_the_busiest_keys_are_right_within_the_bound_that_is_said(raw: redis.Redis) -> None:
+def test_counts_of_the_top_keys_are_within_the_stated_error(raw: redis.Redis) -> None:
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         raw.delete(SKETCH)
         rng, true = random.Random(seed), Counter[str]()
         for _ in range(rng.randint(1, 8)):
-            # Few that come often, and a long tail that never comes twice.
+            # A few frequent keys, and many keys with one rejection each.
             keys = [f"hog-{rng.randint(0, 5)}" for _ in range(rng.randint(0, 300))]
             tail = [f"{rng.random()}" for _ in range(rng.randint(0, 900))]
             seen = Counter([*keys, *tail])
             true += seen
             *named, last = *seen.most_common(statistics.MOST_KEYS + 1), ("", 0)
             rest = named.pop()[1] if len(named) > statistics.MOST_KEYS else last[1]
-            tallied(Counter(dict(named)), rest)
+            write_rejections(Counter(dict(named)), rest)
         hours = Counter(
             field.partition(b":k:")[0] for field in raw.hkeys(SKETCH) if b":k:" in field
         )
@@ -210,14 +208,14 @@ def test_the_busiest_keys_are_right_within_the_bound_that_is_said(raw: redis.Red
     check()
 
 
-def test_old_hours_are_forgotten(raw: redis.Redis) -> None:
+def test_keys_of_old_hours_are_deleted(raw: redis.Redis) -> None:
     hour = raw.time()[0] // 3600
     raw.hset(SKETCH, mapping={f"{hour - 2}:k:old-{n}": 9 for n in range(5)})
     raw.hset(SKETCH, mapping={f"{hour - 1}:k:late": 5, "hour": hour - 1})
-    tallied(Counter(new=1))
+    write_rejections(Counter(new=1))
     assert [("late", 5), ("new", 1)] == [(busy.key, busy.rejected) for busy in figures().rejected]
     assert not [field for field in raw.hkeys(SKETCH) if b":k:old" in field]
-    assert hour == int(raw.hget(SKETCH, "hour") or 0)  # so that those of this one will be, too
+    assert hour == int(raw.hget(SKETCH, "hour") or 0)  # the keys of this hour will be deleted, too
 
 
 def test_group_leaves_the_index_a_day_after_its_last_event(raw: redis.Redis) -> None:
@@ -258,16 +256,16 @@ def test_quantile_is_an_upper_bound_of_at_most_twice_the_duration() -> None:
     assert held - 0.001 <= found.held.p50 <= 2 * most
 
 
-def test_old_minutes_of_sums_are_folded_and_sums_do_not_stay_for_ever(raw: redis.Redis) -> None:
+def test_old_minutes_are_added_to_the_totals_and_all_keys_expire(raw: redis.Redis) -> None:
     minute = raw.time()[0] // 60
     raw.hset(COUNTS, mapping={f"{minute - 61}:n": 3, "tidied": minute - 1})
-    tallied(Counter(a=1))
+    write_rejections(Counter(a=1))
     assert (b"3", None) == (raw.hget(COUNTS, "total:n"), raw.hget(COUNTS, f"{minute - 61}:n"))
     assert min(raw.pttl(key) for key in (COUNTS, SKETCH)) > 0
 
 
-def test_other_peoples_values_hide_nothing(raw: redis.Redis) -> None:
-    tallied(Counter(a=1))
+def test_invalid_values_do_not_hide_valid_ones(raw: redis.Redis) -> None:
+    write_rejections(Counter(a=1))
     raw.hset(
         SHARES, mapping={"x": "9999999999999 nonsense", "y": "no number", "z": "9999999999999 5"}
     )
@@ -288,7 +286,7 @@ async def test_policy_history_shows_the_highest_use_of_one_key(io: Any) -> None:
 
 def test_policy_history_counts_the_permits_of_other_processes(raw: redis.Redis) -> None:
     keys = keys_of(PREFIX, "api", "k")
-    for token in "ab":  # as other processes take them
+    for token in "ab":  # permits of other processes
         assert call("acquire", keys, token, how="try", limit=3).run_on(raw).startswith(b"ok")
     lease = Semaphore("api", 3, key="k").acquire(blocking=False)
     assert lease
@@ -311,7 +309,7 @@ def test_policy_history_counts_the_permits_of_other_processes(raw: redis.Redis) 
 def test_foreign_value_in_statistics_is_named_by_its_key(
     key: str, read: Callable[[], Any], raw: redis.Redis
 ) -> None:
-    raw.set(key, "theirs")
+    raw.set(key, "foreign")
     with pytest.raises(ForeignValue, match=f"value is in {re.escape(key)}: WRONGTYPE"):
         read()
 
@@ -322,9 +320,9 @@ def test_foreign_value_in_statistics_is_named_by_its_key(
 @pytest.mark.parametrize(
     ("rows", "limit"),
     [
-        # 60 asked at once, 10 got in: more than 10 were wanted, how many more is unknown.
+        # Of 60 concurrent requests, 10 were admitted: more than 10 permits were needed.
         ([Counters(granted=10, rejected=50, released=10, held_seconds=10, peak=10)], 11),
-        # The use was higher in a minute that turned nobody away: the limit was another one then.
+        # In a minute without rejections, the use was higher: the limit was another one then.
         (
             [
                 Counters(granted=20, released=20, held_seconds=2, peak=15),
@@ -340,6 +338,6 @@ def test_suggested_limit_is_an_estimate_when_the_limit_was_enforced(
     assert (limit, True) == suggest(rows)
 
 
-def test_suggested_limit_is_the_highest_use_when_all_got_in() -> None:
+def test_suggested_limit_is_the_highest_use_when_all_were_admitted() -> None:
     shadow = Counters(granted=10, released=60, held_seconds=60, shadow_rejected=50, peak=60)
     assert (60, False) == suggest([shadow])

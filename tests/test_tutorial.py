@@ -1,9 +1,9 @@
-"""docs/tutorial.md, followed to the letter: a fresh environment, its files, its commands.
+"""docs/tutorial.md, executed step by step in a new environment.
 
-A python block says in its first line which file it is, or what it is added to the end of. What
-stands below a command of a console block must come out of it: numbers and ids may differ, lines of
-three digits are HTTP statuses and may not. A line `...` stands for others that may come. Only the
-site's port and the Redis are the test's own.
+The first line of a python block names the file to write, or the file to append to. The lines below
+a command of a console block must be in its output. Numbers and ids may differ, except HTTP statuses
+(lines of three digits). A line `...` stands for further output. The test uses its own port and
+Redis.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 FILE = re.compile(r"# (?P<path>[\w./]+\.py)(?P<end>, at the end)?\n")
 SERVE = "python manage.py runserver"
 INSTALL = "python -m pip install ../django_redis_sync"
-#: Afterwards: the same from a wheel, with no clone left that could lend it files.
+#: Run after INSTALL: install a wheel instead, and delete the clone, so that no file of it is used.
 FROM_A_WHEEL = (
     "python -m pip wheel -q --no-deps -w ../dist ../django_redis_sync && rm -r ../django_redis_sync"
     " && python -m pip install -q --no-deps --force-reinstall ../dist/*.whl"
@@ -41,7 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Reader:
-    """Somebody with a terminal, an editor and a second terminal."""
+    """A reader of the tutorial: an editor, a terminal, and a terminal that runs the site."""
 
     def __init__(self, folder: Path, redis_url: str, port: int) -> None:
         self.folder, self.port, self.log = folder, port, folder / "runserver.log"
@@ -65,7 +66,7 @@ class Reader:
         )  # type: ignore[call-overload]
 
     def type(self, command: str) -> str:
-        """What comes out of a command in the first terminal. It has to succeed."""
+        """Run a command in the first terminal, which must succeed. Return its output."""
         if command.startswith(SERVE):
             return self._serve(command)
         command = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
@@ -87,7 +88,7 @@ class Reader:
         return ""
 
     def write(self, text: str) -> None:
-        """A file, or the end of one. Waits until the site runs with it."""
+        """Write a file, or append to one. If it is the settings, wait until the site reloads."""
         head = FILE.match(text)
         assert head, f"no file name: {text[:80]}"
         path = self.folder / "mysite" / head["path"]
@@ -115,7 +116,7 @@ class Reader:
                 assert time.monotonic() < end, self.log.read_text()
                 time.sleep(0.05)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self.terminal.kill()
         self.terminal.communicate()
         if self.server is not None:
@@ -128,28 +129,22 @@ def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
     for tool in ("bash", "curl"):
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool}")
-    if not _has_ensurepip():
+    if find_spec("ensurepip") is None:
         pytest.skip("this Python can't make an environment: Debian has python3-venv")
     (tmp_path / "bin").mkdir()
     base = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
     (tmp_path / "bin" / "python3").symlink_to(base)
     _clone(tmp_path / "django_redis_sync")
-    someone = Reader(tmp_path, redis_url, free_port())
-    yield someone
-    someone.leave()
+    reader = Reader(tmp_path, redis_url, free_port())
+    yield reader
+    reader.close()
     with redis.Redis.from_url(redis_url) as client:
-        if ours := list(client.scan_iter("mysite:*")):
-            client.delete(*ours)
-
-
-def _has_ensurepip() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("ensurepip") is not None
+        if keys := list(client.scan_iter("mysite:*")):
+            client.delete(*keys)
 
 
 def _clone(to: Path) -> None:
-    """What a build reads of a clone."""
+    """Copy the files that a build reads."""
     to.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, to)
@@ -159,29 +154,29 @@ def _clone(to: Path) -> None:
     shutil.copytree(ROOT / "django_redis_sync", to / "django_redis_sync", ignore=ignored)
 
 
-def _like(line: str) -> str:
-    """A line of output but for numbers, ids and the width of columns."""
+def _normalized(line: str) -> str:
+    """Return a line of output with its numbers, ids, and spaces normalized."""
     line = re.sub(r"\b[0-9a-f]{8}\b", "ID", " ".join(line.split()))
     return re.sub(r"\d+(\.\d+)?", "N", line)
 
 
-def _check(command: str, expected: list[str], said: str) -> None:
-    lines = [line for line in said.splitlines() if line.strip()]
+def _check(command: str, expected: list[str], output: str) -> None:
+    lines = [line for line in output.splitlines() if line.strip()]
     wanted = [line for line in expected if line.strip() not in ("", "...")]
     statuses = [line for line in wanted if re.fullmatch(r"\d{3}", line)]
     if statuses:
-        assert sorted(statuses) == sorted(lines), f"$ {command}\n{said}"
+        assert sorted(statuses) == sorted(lines), f"$ {command}\n{output}"
         return
-    got = [_like(line) for line in lines]
-    missing = [line for line in wanted if _like(line) not in got]
-    assert [] == missing, f"$ {command}\n{said}"
+    found = [_normalized(line) for line in lines]
+    missing = [line for line in wanted if _normalized(line) not in found]
+    assert [] == missing, f"$ {command}\n{output}"
 
 
 def _steps() -> list[tuple[str, str]]:
     return BLOCK.findall(PAGE.read_text(encoding="utf-8"))
 
 
-def test_the_tutorial_works_as_it_is_written(reader: Reader) -> None:
+def test_tutorial_works_as_written(reader: Reader) -> None:
     for language, text in _steps():
         if language == "python":
             reader.write(text)
@@ -193,30 +188,26 @@ def test_the_tutorial_works_as_it_is_written(reader: Reader) -> None:
                 reader.type(FROM_A_WHEEL)
     assert not (reader.folder / "django_redis_sync").exists(), f"no {INSTALL} on the page"
     _admin_shows(reader, "exports")
-    said = reader.log.read_text()
-    assert "Traceback" not in said and "Error" not in said, said
+    log = reader.log.read_text()
+    assert "Traceback" not in log and "Error" not in log, log
 
 
 def _admin_shows(reader: Reader, name: str) -> None:
-    """The login that the page makes leads to the page that it shows."""
+    """Log in with the tutorial's password, and check that the list shows `name`."""
     jar = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
     admin = f"http://127.0.0.1:{reader.port}/admin/"
     browser.open(f"{admin}login/").read()
     token = next(cookie.value for cookie in jar if cookie.name == "csrftoken")
-    form = {
-        "username": "admin",
-        "password": "try-it-out",
-        "csrfmiddlewaretoken": token,
-        "next": "/admin/",
-    }
+    form = {"username": "admin", "password": "try-it-out", "next": "/admin/"}
+    form["csrfmiddlewaretoken"] = token
     index = browser.open(f"{admin}login/", urllib.parse.urlencode(form).encode()).read().decode()
     assert "Locks and semaphores" in index
     page = browser.open(f"{admin}django_redis_sync/name/").read().decode()
     assert f">{name}<" in page
 
 
-def test_pages_that_the_tutorial_names_are_there() -> None:
+def test_pages_that_the_tutorial_links_to_exist() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    named = re.findall(r"\]\(([\w./-]+)\)", text)
-    assert named and [] == [name for name in named if not (PAGE.parent / name).exists()]
+    links = re.findall(r"\]\(([\w./-]+)\)", text)
+    assert links and [] == [link for link in links if not (PAGE.parent / link).exists()]

@@ -1,4 +1,4 @@
-"""The bounds of options, each by its kind."""
+"""The values that each kind of option accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize(
-    ("check", "kept", "refused"),
+    ("check", "valid", "invalid"),
     [
         (values.positive, [(1, 1.0), (0.001, 0.001)], [0, -1, 1e9, math.inf, NAN, True, "1", None]),
         (values.not_negative, [(0, 0.0), (2, 2.0), (math.inf, math.inf)], [-1, NAN, False, "0"]),
@@ -45,16 +45,18 @@ NAN = math.nan
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_an_option_may_be(check: Any, kept: Any, refused: Any) -> None:
-    for given, found in kept:
-        assert found == check("it", given)
-        assert type(found) is not float or type(check("it", given)) is float
-    for given in refused:
+def test_check_returns_valid_values_and_raises_for_invalid_ones(
+    check: Any, valid: Any, invalid: Any
+) -> None:
+    for given, expected in valid:
+        assert expected == check("it", given)
+        assert type(expected) is not float or type(check("it", given)) is float
+    for given in invalid:
         with pytest.raises((TypeError, ValueError), match="it"):
             check("it", given)
 
 
-def test_what_is_misspelt_is_named_with_its_likely_spelling() -> None:
+def test_unknown_names_are_listed_with_suggestions() -> None:
     assert "" == values.unknown(["limit"], ["limit", "key"])
     assert "limt (did you mean limit?)" == values.unknown(["limt"], ["limit", "key"])
     assert "qqq" == values.unknown(["qqq", "key"], ["limit", "key"])

@@ -1,4 +1,4 @@
-"""Processes started by worker_processes are as those that Python starts."""
+"""Processes started by worker_processes behave like processes that Python starts."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.support import worker_processes
 pytestmark = pytest.mark.tools
 
 
-def test_it_has_the_words_the_folder_and_the_environment_that_were_said(tmp_path: Path) -> None:
+def test_process_gets_the_given_arguments_folder_and_environment(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import sys; print(*sys.argv[1:], __name__)")
     code = "import os, sys; print(*sys.argv, os.environ['ONE'], os.getcwd(), 'TWO' in os.environ)"
     done = worker_processes.run("-c", code, "a", "b", cwd=tmp_path, env={"ONE": "1"})
@@ -23,22 +23,18 @@ def test_it_has_the_words_the_folder_and_the_environment_that_were_said(tmp_path
     assert "__main__\n" == worker_processes.run("-m", "beside", env=env).stdout
 
 
-def test_it_begins_without_settings_or_threads() -> None:
+def test_process_starts_without_settings_and_threads() -> None:
     code = "import threading; from django.conf import settings\n"
     code += "print(settings.configured, threading.active_count())"
     assert "False 1\n" == worker_processes.run("-c", code).stdout
 
 
-def test_its_end_is_told() -> None:
+def test_process_reports_its_exit_code_and_output() -> None:
     code = "import atexit, sys; atexit.register(print, 'bye'); sys.exit(7)"
     done = worker_processes.run("-c", code)
     assert (7, "bye\n") == (done.returncode, done.stdout)
-    assert (
-        1
-        == worker_processes.run(
-            "-W", "error", "-c", "import warnings; warnings.warn('x')"
-        ).returncode
-    )
+    code = "import warnings; warnings.warn('x')"
+    assert 1 == worker_processes.run("-W", "error", "-c", code).returncode
     with worker_processes.Process("-c", "print('up', flush=True); input()") as process:
         assert "up\n" == process.line()
         assert process.pid == os.getpgid(process.pid)
@@ -49,7 +45,7 @@ def test_its_end_is_told() -> None:
         assert -signal.SIGTERM == process.wait(10) == process.poll()
 
 
-def test_many_may_be_asked_for_at_once() -> None:
+def test_processes_can_run_at_the_same_time() -> None:
     def one(number: int) -> str:
         return worker_processes.run("-c", "import sys; print(sys.argv[1])", number).stdout
 

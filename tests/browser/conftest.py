@@ -1,7 +1,7 @@
-"""A real Chromium and a real server. Skipped without them, unless the environment demands them.
+"""Fixtures with a real Chromium and a real server. Without Chromium, the tests are skipped.
 
-DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1: fail rather than skip. DJANGO_REDIS_SYNC_SHOTS: a directory
-for screenshots.
+Environment: with DJANGO_REDIS_SYNC_BROWSER_REQUIRED=1, such tests fail instead.
+DJANGO_REDIS_SYNC_SHOTS is a directory for screenshots.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def _missing(what: str) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """A browser with a profile of its own, for the whole run."""
+    """A browser with a new profile, for all tests of the run."""
     try:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
@@ -69,14 +69,14 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def site(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that sends a strict CSP; it shares our Redis and nothing else."""
+    """The address of a server that sends a strict CSP and uses the Redis of the test run."""
     with running_site(redis_url, tmp_path_factory.mktemp("site")) as address:
         yield address
 
 
 @contextlib.contextmanager
 def running_site(redis_url: str, folder: Path) -> Iterator[str]:
-    """A site of its own, with its database in `folder`."""
+    """Run a site with its database in `folder`. Yield its address."""
     port = free_port()
     environment = {
         **os.environ,
@@ -105,7 +105,7 @@ def _wait_until_up(server: "subprocess.Popen[bytes]", port: int, log: Path) -> N
 
 
 class Visitor:
-    """Somebody at a browser, logged in."""
+    """A user of the admin in a browser."""
 
     cookies: ClassVar[dict[tuple[str, str], list[Any]]] = {}
 
@@ -116,20 +116,20 @@ class Visitor:
         self.visit(f"/admin/django_redis_sync/name/{path}")
 
     def visit(self, path: str) -> None:
-        """Go to a page, and wait until all of it is there: on a busy machine the driver comes back
-        earlier at times, with half of the new page or still on the one before."""
-        which = "return [performance.timeOrigin, document.readyState]"
-        before, _ = self.browser.execute_script(which)
+        """Go to a page, and wait until it is complete. On a busy machine, the driver may return
+        while the new page is incomplete or has not replaced the old one."""
+        state_of_page = "return [performance.timeOrigin, document.readyState]"
+        before, _ = self.browser.execute_script(state_of_page)
         self.browser.get(f"{self.site}{path}")
 
-        def is_there() -> bool:
-            since, state = self.browser.execute_script(which)
+        def is_complete() -> bool:
+            since, state = self.browser.execute_script(state_of_page)
             return since != before and state == "complete"
 
-        self.wait_for(is_there)
+        self.wait_for(is_complete)
 
     def log_in(self, name: str) -> None:
-        """By the login form, once for each site and person; then with the cookies kept of it."""
+        """Log in with the form once per site and user, later with the cookies of that login."""
         self.visit("/static/admin/img/search.svg")
         self.browser.delete_all_cookies()
         for cookie in self.cookies.get((self.site, name), []):
@@ -139,7 +139,7 @@ class Visitor:
             self.first("[name=username]").send_keys(name)
             self.first("[name=password]").send_keys(PASSWORD)
             self.click("[type=submit]")
-            # A form that is gone says only that its page is: the answer may still be on its way.
+            # The form disappears before the browser has the response with the cookie.
             self.wait_for(lambda: self.browser.get_cookie("sessionid"))
             self.cookies[self.site, name] = self.browser.get_cookies()
 
@@ -158,7 +158,7 @@ class Visitor:
 
     def click(self, css: str) -> None:
         found = self.wait_for(lambda: self.all(css))[0]
-        # Away from the edges, where skins have headers and footers that stay.
+        # Scroll it away from the edges, where skins have fixed headers and footers.
         self.browser.execute_script(
             "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found
         )
@@ -173,10 +173,10 @@ class Visitor:
         except TimeoutException:
             return pytest.fail(f"not within {seconds} s; the page says:\n{self.text('body')}")
 
-    def complaints(self) -> list[str]:
-        """What the console said of the Content-Security-Policy, and errors of scripts."""
-        said = [entry["message"] for entry in self.browser.get_log("browser")]
-        return [m for m in said if "Content Security Policy" in m or "Uncaught" in m]
+    def errors(self) -> list[str]:
+        """Return the console's CSP violations and errors of scripts."""
+        messages = [entry["message"] for entry in self.browser.get_log("browser")]
+        return [m for m in messages if "Content Security Policy" in m or "Uncaught" in m]
 
     def shoot(self, name: str) -> None:
         folder = os.environ.get("DJANGO_REDIS_SYNC_SHOTS")
@@ -188,12 +188,12 @@ class Visitor:
                 self.show(width, 900, scheme)
                 height = self.browser.execute_script("return document.documentElement.scrollHeight")
                 self.show(width, max(700, min(height, 4000)), scheme)
-                time.sleep(0.3)  # colours of links change by and by
+                time.sleep(0.3)  # transitions change the colors of links
                 self.browser.save_screenshot(str(Path(folder, f"{name}-{device}-{scheme}.png")))
         self.reset()
 
     def reset(self) -> None:
-        """The browser's own width and colours again."""
+        """Restore the width and the colors of the browser."""
         self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
@@ -209,7 +209,7 @@ def at_the_browser(chromium: Any, site: str, clean_redis: None) -> Iterator[Visi
     visitor = Visitor(chromium, site)
     visitor.browser.get_log("browser")
     yield visitor
-    visitor.browser.get("about:blank")  # ends its questions before the data goes
+    visitor.browser.get("about:blank")  # the page sends no request while the data is deleted
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""The site that the browser visits: a process of its own, with a database file of its own.
+"""Run the site that the browser visits. The argument is the port.
 
-Arguments: the port. Prepares the database and two people: vera may view, manu may manage.
+Create the database and two users: vera may view, manu may manage.
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 import django
 from django.core.management import call_command
 
-PEOPLE = {"vera": ["view_locks"], "manu": ["view_locks", "manage_locks"]}
+USERS = {"vera": ["view_locks"], "manu": ["view_locks", "manage_locks"]}
 PASSWORD = "correct horse"
 
 
@@ -16,10 +16,10 @@ def prepare() -> None:
     from django.contrib.auth.models import Permission, User
 
     call_command("migrate", verbosity=0)
-    ours = Permission.objects.filter(content_type__app_label="django_redis_sync")
-    for name, codenames in PEOPLE.items():
+    permissions = Permission.objects.filter(content_type__app_label="django_redis_sync")
+    for name, codenames in USERS.items():
         user = User.objects.create_user(name, password=PASSWORD, is_staff=True)
-        user.user_permissions.set(ours.filter(codename__in=codenames))
+        user.user_permissions.set(permissions.filter(codename__in=codenames))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The test site with a strict Content-Security-Policy on every page, or in a skin that people run.
+"""Settings of the site: with a strict Content-Security-Policy, or with a skin of the admin.
 
-DJANGO_REDIS_SYNC_SKIN: grappelli, unfold, jazzmin, or custom for an AdminSite of one's own.
-DJANGO_REDIS_SYNC_LANGUAGE: another language, such as ar, which is written from right to left.
+DJANGO_REDIS_SYNC_SKIN: grappelli, unfold, jazzmin, or custom for a custom AdminSite.
+DJANGO_REDIS_SYNC_LANGUAGE: a language, such as ar, which is written from right to left.
 """
 
 import os
@@ -12,7 +12,7 @@ from tests.settings import INSTALLED_APPS, MIDDLEWARE
 SKIN = os.environ.get("DJANGO_REDIS_SYNC_SKIN", "")
 LANGUAGE_CODE = os.environ.get("DJANGO_REDIS_SYNC_LANGUAGE", "en")
 if not SKIN:
-    # The skins bring scripts and styles of their own into every page, which it would forbid.
+    # The policy would forbid the scripts and styles that skins add to each page.
     MIDDLEWARE = ["tests.browser.csp.strict", *MIDDLEWARE]
 else:
     ROOT_URLCONF = "tests.browser.urls"

@@ -1,4 +1,4 @@
-"""The admin's pages as people meet them."""
+"""The pages of the admin in a browser."""
 
 import math
 import random
@@ -25,58 +25,58 @@ EVIL = "<img src=x onerror=document.title='owned'>"
 
 @contextmanager
 def traffic(name: str = "search", limit: int = 4, threads: int = 6) -> Iterator[None]:
-    """Threads that come and go."""
-    over = threading.Event()
+    """Run threads that acquire and release permits until the end of the block."""
+    ended = threading.Event()
 
     def run() -> None:
-        while not over.is_set():
-            taken = Semaphore(name, limit, label="shop.views.search").acquire(blocking_timeout=0.2)
-            if isinstance(taken, Lease):
+        while not ended.is_set():
+            lease = Semaphore(name, limit, label="shop.views.search").acquire(blocking_timeout=0.2)
+            if isinstance(lease, Lease):
                 time.sleep(random.uniform(0.05, 0.3))
-                taken.release()
-                over.wait(random.uniform(0, 0.3))
+                lease.release()
+                ended.wait(random.uniform(0, 0.3))
 
-    crowd = [threading.Thread(target=run, name=f"traffic-{n}") for n in range(threads)]
-    for thread in crowd:
+    started = [threading.Thread(target=run, name=f"traffic-{n}") for n in range(threads)]
+    for thread in started:
         thread.start()
     try:
         yield
     finally:
-        over.set()
-        for thread in crowd:
+        ended.set()
+        for thread in started:
             thread.join()
 
 
 class Waiting:
-    """A thread that waits for a permit, gets in, and leaves when asked to."""
+    """A thread that waits for a permit, and holds it until `end()`."""
 
     def __init__(self, name: str, limit: int, label: str = "shop.tasks.next") -> None:
-        self.got, self.leave = threading.Event(), threading.Event()
-        self.asked = Semaphore(name, limit, label=label)
+        self.granted, self.leave = threading.Event(), threading.Event()
+        self.semaphore = Semaphore(name, limit, label=label)
         self.thread = threading.Thread(target=self._run, name="waiting")
         self.thread.start()
 
     def _run(self) -> None:
-        taken = self.asked.acquire(blocking_timeout=60)
-        if taken is not None:
-            self.got.set()
+        lease = self.semaphore.acquire(blocking_timeout=60)
+        if lease is not None:
+            self.granted.set()
             self.leave.wait(60)
-            taken.release()
+            lease.release()
 
     def end(self) -> None:
         self.leave.set()
         self.thread.join()
 
 
-def queue_of(name: str, length: int, key: str | None = None) -> None:
+def wait_for_queue(name: str, length: int) -> None:
     end = time.monotonic() + 5
-    while status_of(name, key).waiting != length:
-        assert time.monotonic() < end, "no waiter came"
+    while status_of(name).waiting != length:
+        assert time.monotonic() < end, f"not {length} waiters"
         time.sleep(0.02)
 
 
-def confirmed(manager: Visitor, button: str) -> None:
-    """Press a button of the name's page, and confirm."""
+def press_and_confirm(manager: Visitor, button: str) -> None:
+    """Press a button on the page of a name, and confirm the action."""
     manager.click(button)
     manager.wait_for(lambda: manager.all("#confirm"))
     manager.click("#confirm")
@@ -95,7 +95,7 @@ def test_list_changes_without_a_reload(viewer: Visitor) -> None:
 
     assert viewer.browser.execute_script("return window.still") is True
     assert viewer.wait_for(lambda: "in use" in viewer.text("#sync-live-spoken"))
-    assert viewer.complaints() == []
+    assert viewer.errors() == []
 
 
 def test_screen_reader_announcements_are_limited(viewer: Visitor) -> None:
@@ -124,7 +124,7 @@ def test_manager_releases_a_holder_and_the_next_waiter_is_admitted(manager: Visi
     other = Semaphore("exports", 2, label="weekly_report").acquire()
     assert isinstance(stuck, Lease) and isinstance(other, Lease)
     waiting = Waiting("exports", 2)
-    queue_of("exports", 1)
+    wait_for_queue("exports", 1)
 
     manager.open("exports/change/")
     manager.shoot("name")
@@ -136,7 +136,7 @@ def test_manager_releases_a_holder_and_the_next_waiter_is_admitted(manager: Visi
     assert "weekly_report" not in manager.text("#content")
     manager.click("#confirm")
 
-    assert waiting.got.wait(30)
+    assert waiting.granted.wait(30)
     manager.wait_for(lambda: manager.all(".messagelist"))
     assert "Released 1 holder of exports" in manager.text(".messagelist")
     manager.wait_for(lambda: "shop.tasks.next" in manager.text("#sync-live"))
@@ -145,29 +145,29 @@ def test_manager_releases_a_holder_and_the_next_waiter_is_admitted(manager: Visi
     other.renew()
     other.release()
     waiting.end()
-    assert manager.complaints() == []
+    assert manager.errors() == []
 
 
 def test_manager_pauses_and_resumes(manager: Visitor) -> None:
     with Semaphore("exports", 2):
         manager.open("exports/change/")
-        confirmed(manager, "#act-pause")
+        press_and_confirm(manager, "#act-pause")
         assert "paused" in manager.text("#now")
 
         assert Semaphore("exports", 2).acquire(blocking=False) is None
         waiting = Waiting("exports", 2)
-        queue_of("exports", 1)
+        wait_for_queue("exports", 1)
 
-        confirmed(manager, "#act-resume")
-        assert waiting.got.wait(30)
+        press_and_confirm(manager, "#act-resume")
+        assert waiting.granted.wait(30)
         waiting.end()
-    assert manager.complaints() == []
+    assert manager.errors() == []
 
 
 def test_manager_resizes_and_resets(manager: Visitor) -> None:
     with Lock("report"):
         waiting = Waiting("report", 1)
-        queue_of("report", 1)
+        wait_for_queue("report", 1)
         manager.open("report/change/")
         manager.click("#act-resize")
         box = manager.wait_for(lambda: manager.all("#id_limit"))[0]
@@ -176,11 +176,11 @@ def test_manager_resizes_and_resets(manager: Visitor) -> None:
         manager.click("#confirm")
         manager.wait_for(lambda: manager.all(".messagelist"))
 
-        assert waiting.got.wait(30)
+        assert waiting.granted.wait(30)
         assert status_of("report").override == 2
         assert "resized" in manager.text("#now")
         waiting.end()
-    confirmed(manager, "#act-reset")
+    press_and_confirm(manager, "#act-reset")
     assert status_of("report").override is None
 
 
@@ -193,21 +193,21 @@ def test_html_in_a_name_and_a_label_is_escaped(manager: Visitor) -> None:
         manager.wait_for(lambda: manager.all("#holders"))
         assert EVIL in manager.text("h1") and EVIL in manager.text("[id^=holder-]")
         time.sleep(2.5)
-        confirmed(manager, "#act-pause")
+        press_and_confirm(manager, "#act-pause")
         assert EVIL in manager.text(".messagelist")
 
     assert manager.all("img[src=x]") == []
     assert manager.browser.title != "owned"
-    assert manager.complaints() == []
+    assert manager.errors() == []
 
 
-def test_content_security_policy_reports_inline_styles(viewer: Visitor) -> None:
-    """The other tests find no complaint: this one shows that they would."""
+def test_csp_violation_is_found_in_the_console(viewer: Visitor) -> None:
+    """So the other tests, which find no violation, would find one."""
     viewer.open()
     viewer.browser.execute_script(
         "const e = document.createElement('style'); e.textContent = 'p {}'; document.body.append(e)"
     )
-    assert viewer.wait_for(viewer.complaints)
+    assert viewer.wait_for(viewer.errors)
 
 
 def test_live_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
@@ -228,7 +228,7 @@ def test_live_refresh_keeps_focus_and_open_details(manager: Visitor) -> None:
     assert (focused, still_open) == ("act-clear", True)
 
 
-def test_live_refresh_can_be_switched_off(viewer: Visitor) -> None:
+def test_live_refresh_stops_when_switched_off_or_logged_out(viewer: Visitor) -> None:
     viewer.open()
     viewer.click("#sync-live-on")
     with Lock("late"):
@@ -236,7 +236,7 @@ def test_live_refresh_can_be_switched_off(viewer: Visitor) -> None:
         assert "late" not in viewer.text("#sync-live")
         viewer.click("#sync-live-on")
         viewer.wait_for(lambda: "late" in viewer.text("#sync-live"))
-    viewer.browser.delete_all_cookies()  # who is logged out asks no more
+    viewer.browser.delete_all_cookies()  # without a session, the page stops its requests
     viewer.wait_for(lambda: viewer.text("#sync-live-state"))
     assert not viewer.all("#sync-live-on")[0].is_selected()
 
@@ -273,7 +273,7 @@ WIDTHS = (390, 700, 800, 1024, 1120, 1280, 1920)
 
 
 def test_pages_fit_every_width(manager: Visitor) -> None:
-    """With Django's sidebar open, which takes 300 pixels of what the window has."""
+    """Django's open sidebar takes 300 pixels of the window."""
     wider = "return [...document.querySelectorAll('.results, html')]"
     wider += ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.className)"
     with traffic("shop.views.search"), Lock("nightly report", timeout=math.inf):
@@ -281,7 +281,7 @@ def test_pages_fit_every_width(manager: Visitor) -> None:
         actions.resize("nightly report", None, 3)
         waiting = Waiting("shop.tasks.bill", 1)
         held = Waiting("shop.tasks.bill", 1, label="shop.tasks.send_the_bills_of_the_month")
-        queue_of("shop.tasks.bill", 1)
+        wait_for_queue("shop.tasks.bill", 1)
         manager.open()
         manager.wait_for(lambda: all(x in manager.text("#sync-live") for x in ("bill", "search")))
         for path in ("", "shop.tasks.bill/change/"):
@@ -309,12 +309,12 @@ def test_page_recovers_after_redis_was_down(
         visitor.shoot("down")
         server.restart()
         visitor.wait_for(lambda: "No lock or semaphore was used" in visitor.text("#sync-live"))
-        assert visitor.complaints() == []
+        assert visitor.errors() == []
         visitor.browser.get("about:blank")
 
 
 def test_full_list_has_no_csp_violations(manager: Visitor) -> None:
-    """A page full of everything, for the screenshots; the policy has nothing to say of it."""
+    """The page has all kinds of rows. Screenshots show it, too."""
     held = [
         Semaphore(name, limit, key=key, label=label).acquire()
         for name, limit, key, label in (
@@ -337,7 +337,7 @@ def test_full_list_has_no_csp_violations(manager: Visitor) -> None:
         manager.open("api/change/")
         manager.shoot("policy")
     assert "in 8 keys" in manager.text("#sync-live") or manager.all("#keys-title")
-    assert manager.complaints() == []
+    assert manager.errors() == []
     for lease in held:
         assert isinstance(lease, Lease)
         lease.release()

@@ -1,4 +1,4 @@
-"""URLs of the site in a skin."""
+"""URLs of the site with a skin."""
 
 from django.conf import settings
 from django.contrib import admin

@@ -1,1 +1,1 @@
-"""A small site whose views are limited in every way there is."""
+"""A small site whose views have limits of every kind."""

@@ -1,4 +1,4 @@
-"""Views of Django REST framework, whose user is only known inside them."""
+"""Views of Django REST framework, which authenticates the user inside the view."""
 
 from django.contrib.auth.models import User
 from django.urls import path
@@ -15,7 +15,7 @@ from tests.request_site import views
 
 
 class Header(BaseAuthentication):
-    """Believes a header: X-User is a user's name."""
+    """Authentication that trusts the header X-User, which contains a user name."""
 
     def authenticate(self, request):
         name = request.headers.get("X-User")
@@ -23,7 +23,7 @@ class Header(BaseAuthentication):
 
 
 def held(request) -> Response:
-    """The keys that the request holds."""
+    """Return the keys of the request's permits, and its user."""
     keys = sorted(str(place.key) for place in note_of(request._request))
     return Response({"keys": keys, "user": request.user.pk})
 
@@ -41,7 +41,7 @@ class Token(APIView):
 
 
 class Gated(APIView):
-    """Waits for the gate in the query."""
+    """Wait at the gate in the query."""
 
     @method_decorator(semaphore_required("one", limit=1))
     def get(self, request):
@@ -49,7 +49,7 @@ class Gated(APIView):
         return Response({"ok": True})
 
 
-class Marked(APIView):
+class ByAddress(APIView):
     @method_decorator(semaphore_required("mine", limit=1, key="ip"))
     def get(self, request):
         return held(request)
@@ -64,13 +64,13 @@ def function(request):
 
 urlpatterns = [
     path("token/", Token.as_view(), name="token"),
-    path("marked/", Marked.as_view(), name="marked"),
+    path("by-address/", ByAddress.as_view(), name="by-address"),
     path("function/", function, name="function"),
 ]
 
 
 class Open(APIView):
-    """Limited from outside alone."""
+    """A view without a decorator. Tests limit it by ENDPOINTS."""
 
     def get(self, request):
         return Response({"ok": True})
@@ -96,11 +96,11 @@ class OnDispatch(Open):
     pass
 
 
-def in_an_envelope(error, context):
-    """What a project sets as EXCEPTION_HANDLER."""
+def format_error(error, context):
+    """An EXCEPTION_HANDLER of a project."""
     response = exception_handler(error, context)
-    said = {"error": response.data["detail"], "code": error.get_codes()}
-    response.data = {"ok": False, "action": getattr(context["view"], "action", None), **said}
+    details = {"error": response.data["detail"], "code": error.get_codes()}
+    response.data = {"ok": False, "action": getattr(context["view"], "action", None), **details}
     return response
 
 

@@ -1,6 +1,7 @@
-"""How a test steers a view in another process: gates that it opens, and a count of who is inside.
+"""Gates at which views wait until a test opens them, and counts of the requests inside a view.
 
-Both live in the tests' own Redis, whatever the limits use.
+Both are in the Redis of the test run, so they work with views in other processes, and while the
+Redis of the limits is down.
 """
 
 import asyncio
@@ -12,13 +13,14 @@ from contextlib import contextmanager
 import redis
 from django.conf import settings
 
-#: Seconds after which a gate that nobody opens opens by itself.
-PATIENCE = 60
+#: Seconds after which views no longer wait at a gate.
+MAX_WAIT = 60
+#: Seconds between two checks of a gate.
 TICK = 0.02
 
 
-def witness() -> redis.Redis:
-    """As a user who may do everything: the limits' own may do what they need."""
+def connect() -> redis.Redis:
+    """Return a client with all permissions. The Redis user of the limits may have fewer."""
     url = os.environ.get("DJANGO_REDIS_SYNC_TEST_RAW_URL", settings.CACHES["default"]["LOCATION"])
     return redis.Redis.from_url(url, decode_responses=True)
 
@@ -28,58 +30,61 @@ def key(what: str, name: str) -> str:
 
 
 def open_gate(name: str) -> None:
-    with witness() as client:
-        client.set(key("gate", name), 1)
+    with connect() as db:
+        db.set(key("gate", name), 1)
 
 
-def shut(name: str) -> Iterator[None]:
-    """As often as somebody looks, for as long as it is shut."""
-    end = time.monotonic() + PATIENCE
-    with witness() as client:
-        while not client.exists(key("gate", name)) and time.monotonic() < end:
+def while_shut(name: str) -> Iterator[None]:
+    """Yield until the gate is open, or `MAX_WAIT` seconds have passed."""
+    end = time.monotonic() + MAX_WAIT
+    with connect() as db:
+        while not db.exists(key("gate", name)) and time.monotonic() < end:
             yield
 
 
 def wait(name: str) -> None:
-    for _ in shut(name):
+    for _ in while_shut(name):
         time.sleep(TICK)
 
 
 async def await_(name: str) -> None:
-    for _ in shut(name):
+    """Async version of `wait()`."""
+    for _ in while_shut(name):
         await asyncio.sleep(TICK)
 
 
 @contextmanager
-def inside(name: str, who: str = ""):
-    """Counts in and out; notes the order of arrival and the most that were inside together."""
-    with witness() as client:
-        number = client.incr(key("inside", name))
-        client.rpush(key("arrived", name), who)
-        client.zadd(key("peak", name), {"peak": number}, gt=True)
+def inside(name: str, client: str = ""):
+    """Count a request inside the block. Record its arrival and the highest count."""
+    with connect() as db:
+        number = db.incr(key("inside", name))
+        db.rpush(key("arrived", name), client)
+        db.zadd(key("peak", name), {"peak": number}, gt=True)
     try:
         yield
     finally:
-        with witness() as client:
-            client.decr(key("inside", name))
+        with connect() as db:
+            db.decr(key("inside", name))
 
 
-def note(name: str, who: str) -> None:
-    """One more arrival, of one that is not counted."""
-    with witness() as client:
-        client.rpush(key("arrived", name), who)
+def record_arrival(name: str, client: str) -> None:
+    """Record an arrival without counting a request."""
+    with connect() as db:
+        db.rpush(key("arrived", name), client)
 
 
 def now_inside(name: str) -> int:
-    with witness() as client:
-        return int(client.get(key("inside", name)) or 0)
+    with connect() as db:
+        return int(db.get(key("inside", name)) or 0)
 
 
 def arrived(name: str) -> list[str]:
-    with witness() as client:
-        return client.lrange(key("arrived", name), 0, -1)
+    """Return the clients in order of arrival."""
+    with connect() as db:
+        return db.lrange(key("arrived", name), 0, -1)
 
 
 def peak(name: str) -> int:
-    with witness() as client:
-        return int(client.zscore(key("peak", name), "peak") or 0)
+    """Return the highest number of requests that were inside at the same time."""
+    with connect() as db:
+        return int(db.zscore(key("peak", name), "peak") or 0)

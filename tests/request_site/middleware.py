@@ -1,4 +1,4 @@
-"""Middleware that does what real ones do to responses: fails, replaces, wraps."""
+"""Middleware that fails after the view, or that replaces, wraps, or delays its response."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from django.http import HttpResponse
 
 
 def failing(get_response):
-    """Raises once the view has answered."""
+    """Raise after the view has returned."""
 
     def call(request):
         get_response(request)
@@ -15,8 +15,8 @@ def failing(get_response):
     return call
 
 
-def failing_if_asked(get_response):
-    """Raises once the view has answered, for a query with "outer"."""
+def failing_on_request(get_response):
+    """Raise after the view has returned if the query has "outer"."""
 
     def call(request):
         response = get_response(request)
@@ -28,7 +28,7 @@ def failing_if_asked(get_response):
 
 
 def replacing(get_response):
-    """Drops the response, as ConditionalGetMiddleware does for a 304."""
+    """Replace the response, as ConditionalGetMiddleware does for a 304."""
 
     def call(request):
         get_response(request)
@@ -38,7 +38,7 @@ def replacing(get_response):
 
 
 def wrapping(get_response):
-    """Sends another stream that reads the first, as GZipMiddleware does."""
+    """Wrap the stream of the response, as GZipMiddleware does."""
 
     def call(request):
         response = get_response(request)
@@ -49,17 +49,17 @@ def wrapping(get_response):
     return call
 
 
-def lingering_if_asked(get_response):
-    """Takes its time after the view has answered, for a query with "linger"."""
+def sleeping_on_request(get_response):
+    """Sleep after the view has returned if the query has "sleep"."""
 
     async def call(request):
         response = await get_response(request)
-        if "linger" in request.GET:
+        if "sleep" in request.GET:
             await asyncio.sleep(60)
         return response
 
     return call
 
 
-lingering_if_asked.async_capable = True
-lingering_if_asked.sync_capable = False
+sleeping_on_request.async_capable = True
+sleeping_on_request.sync_capable = False

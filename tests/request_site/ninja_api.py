@@ -1,4 +1,4 @@
-"""An API of ninja with an envelope of its own for errors; limited within and from outside."""
+"""A Ninja API with its own error format. Decorators or ENDPOINTS limit its views."""
 
 from types import SimpleNamespace
 
@@ -14,36 +14,37 @@ one = semaphore_required("one", limit=1)
 
 
 @api.exception_handler(HttpError)
-def in_an_envelope(request, error):
-    with Lock("errors", blocking_timeout=5):  # as any code of a project's, which may wait here
-        said = {"ok": False, "error": str(error)}
-    return api.create_response(request, said, status=error.status_code)
+def format_error(request, error):
+    with Lock("errors", blocking_timeout=5):  # an exception handler of a project may wait
+        body = {"ok": False, "error": str(error)}
+    return api.create_response(request, body, status=error.status_code)
 
 
-@api.get("/within", url_name="within")
+@api.get("/decorated", url_name="decorated")
 @one
-def within(request):
+def decorated(request):
     return {"ok": True}
 
 
-@api.get("/awithin", url_name="awithin")
+@api.get("/adecorated", url_name="adecorated")
 @one
-async def awithin(request):
+async def adecorated(request):
     return {"ok": True}
 
 
-@api.get("/outside", url_name="outside")
-def outside(request):
+@api.get("/endpoint", url_name="endpoint")
+def endpoint(request):
     return {"ok": True}
 
 
-@api.get("/aoutside", url_name="aoutside")
-async def aoutside(request):
+@api.get("/aendpoint", url_name="aendpoint")
+async def aendpoint(request):
     return {"ok": True}
 
 
-def of_no_ninja(thing):
-    return lambda request: HttpResponse(str(thing))
+def view_with(captured):
+    """Return a view that is not Ninja's, and whose closure has an object like those of Ninja."""
+    return lambda request: HttpResponse(str(captured))
 
 
 migration = SimpleNamespace(operations=["an operation"])
@@ -51,6 +52,6 @@ schema = type("Schema", (), {"__module__": "ninja.schema"})()
 
 urlpatterns = [
     path("api/", api.urls),
-    path("migration/", of_no_ninja(migration), name="migration-outside"),
-    path("schema/", of_no_ninja(schema), name="schema-outside"),
+    path("migration/", view_with(migration), name="migration-endpoint"),
+    path("schema/", view_with(schema), name="schema-endpoint"),
 ]

@@ -1,4 +1,4 @@
-"""The site on a real server, in processes of its own, ended by pid."""
+"""The site on a real server in its own processes."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from tests.support import worker_processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 60
-#: Without certificates, which would be read anew for each request.
+#: Options of each request. Without this context, httpx would read certificates for each request.
 PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 
 
@@ -72,7 +72,7 @@ def uwsgi(port: int, workers: int, threads: int) -> list[str]:
     return ["uwsgi", *words, "--py-call-uwsgi-fork-hooks", "--die-on-term", "--need-app"]
 
 
-#: How each server is started; uWSGI is a program, the others are modules.
+#: The function that returns the command of each server. uWSGI is a program, the others are modules.
 SERVERS = {
     one.__name__: one
     for one in (
@@ -83,15 +83,15 @@ SERVERS = {
 
 
 class Site:
-    """The site on one of SERVERS; for `options` see settings."""
+    """The site on the server `kind` of SERVERS. For `options`, see settings.py."""
 
     def __init__(self, kind: str, log: Path, workers: int = 1, threads: int = 8, **options):
         self.kind, self.port, self.log = kind, free_port(), log
         self.url = f"http://127.0.0.1:{self.port}"
         words = SERVERS[kind](self.port, workers, threads)
         if kind == "uwsgi":
-            beside = Path(sys.executable).parent
-            self.words = [str(beside / "uwsgi"), "--home", str(beside.parent), *words[1:]]
+            folder = Path(sys.executable).parent
+            self.words = [str(folder / "uwsgi"), "--home", str(folder.parent), *words[1:]]
         else:
             self.words = [sys.executable, "-m", *words]
         self.env = {
@@ -116,9 +116,9 @@ class Site:
     def _started(self, log: IO[bytes]) -> Any:
         if self.kind in ("gunicorn", "uvicorn"):
             return worker_processes.Process(*self.words[1:], env=self.env, log=log)
-        # The others change Python before anything is imported, or are no Python.
-        said = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
-        return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **said)
+        # Other servers change Python before the first import, or are not written in Python.
+        streams = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(self.words, cwd=ROOT, env=self.env, **streams)
 
     def __exit__(self, *exc: object) -> None:
         self.process.terminate()
@@ -134,33 +134,39 @@ class Site:
     def client(self, **options) -> httpx.Client:
         return httpx.Client(base_url=self.url, **{**PLAIN, **options})
 
+    def connection(self, path: str, receive_buffer: int = 0) -> socket.socket:
+        """Return a socket that has sent a request. `receive_buffer`: its size in bytes."""
+        client = socket.socket()
+        if receive_buffer:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        client.settimeout(60)
+        client.connect(("127.0.0.1", self.port))
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return client
 
-class Slow:
-    """A client that asks, and then reads a byte now and then."""
+
+class SlowClient:
+    """A client that sends a request and reads the response byte by byte."""
 
     def __init__(self, site: Site, path: str) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.settimeout(60)
-        self._socket.connect(("127.0.0.1", site.port))
-        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        self._socket = site.connection(path, receive_buffer=4096)
 
-    def sips(self) -> bool:
-        """Whether there was one more byte."""
+    def read_byte(self) -> bool:
+        """Return True if a byte was read, False at the end of the connection."""
         try:
             return bool(self._socket.recv(1))
         except OSError:
             return False
 
-    def drains(self) -> int:
-        """Reads what is on its way, to the end of the connection; how much that was."""
-        got = 0
+    def read_rest(self) -> int:
+        """Read until the connection ends. Return the number of bytes."""
+        size = 0
         with contextlib.suppress(OSError):
-            while more := self._socket.recv(1 << 20):
-                got += len(more)
-        return got
+            while part := self._socket.recv(1 << 20):
+                size += len(part)
+        return size
 
-    def __enter__(self) -> "Slow":
+    def __enter__(self) -> "SlowClient":
         return self
 
     def __exit__(self, *exc: object) -> None:

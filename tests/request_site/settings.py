@@ -25,7 +25,7 @@ DATABASES = {
     "default": {
         **DATABASES["default"],
         "ATOMIC_REQUESTS": SITE.get("atomic", False),
-        # Writers that meet wait; they begin as readers do, as on most databases.
+        # A concurrent writer waits up to 20 seconds. Transactions begin as readers.
         "OPTIONS": {"timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"},
     }
 }

@@ -1,4 +1,7 @@
-"""Views limited by decorator, mixin or, plain, by ENDPOINTS. Gates are named after the query."""
+"""Views with limits by decorator or mixin, and plain views, which tests limit by ENDPOINTS.
+
+The query parameter `gate` names the gate at which a view waits, `client` names the client.
+"""
 
 import asyncio
 import io
@@ -21,29 +24,31 @@ def gate_of(request) -> str:
     return request.GET.get("gate", "")
 
 
-def shut(request):
-    """As often as it is looked at, for as long as the gate in the query is shut."""
-    return gate.shut(gate_of(request)) if gate_of(request) else ()
+def client_of(request) -> str:
+    return request.GET.get("client", "")
+
+
+def while_shut(request):
+    """Yield while the gate in the query is shut."""
+    return gate.while_shut(gate_of(request)) if gate_of(request) else ()
 
 
 def plain(request):
-    """Waits for the gate in the query, if there is one."""
-    who = request.GET.get("who", "")
-    with gate.inside("plain", who):
+    """Wait at the gate in the query, if there is one."""
+    with gate.inside("plain", client_of(request)):
         if gate_of(request):
             gate.wait(gate_of(request))
-        return HttpResponse(f"{who} of {request.user.pk}")
+        return HttpResponse(f"{client_of(request)} of {request.user.pk}")
 
 
 async def aplain(request):
-    with gate.inside("plain", request.GET.get("who", "")):
+    with gate.inside("plain", client_of(request)):
         if gate_of(request):
             await gate.await_(gate_of(request))
         return HttpResponse("ok")
 
 
 def quick(request):
-    """The least that a limited view may do, and some milliseconds of it."""
     with gate.inside("quick"):
         time.sleep(0.005)
     return HttpResponse("ok")
@@ -55,7 +60,7 @@ alimited = one(aplain)
 
 def parts(request):
     yield b"first"
-    for _ in shut(request):
+    for _ in while_shut(request):
         time.sleep(gate.TICK)
         yield b"." * 1000
     if "fail" in request.GET:
@@ -65,7 +70,7 @@ def parts(request):
 
 async def aparts(request):
     yield b"first"
-    for _ in shut(request):
+    for _ in while_shut(request):
         await asyncio.sleep(gate.TICK)
         yield b"." * 1000
     if "fail" in request.GET:
@@ -96,7 +101,7 @@ def template(request):
 
 
 class SlowTemplate:
-    """Takes as long to render as the gate in the query is shut."""
+    """A template whose rendering waits at the gate in the query."""
 
     def render(self, context, request):
         with gate.inside("plain"):
@@ -155,26 +160,26 @@ class AsyncMixed(SemaphoreRequiredMixin, View):
 
 
 PART = b"." * 200_000
-#: More than a client that reads a byte per second will ever take.
+#: So that a client that reads slowly never gets all parts.
 PARTS = 1000
 short = semaphore_required("flood", limit=1, timeout=1, max_hold=2, blocking_timeout=10)
 
 
 def flood_parts(request):
     for _ in range(PARTS):
-        gate.note("flood", request.GET.get("who", ""))
+        gate.record_arrival("flood", client_of(request))
         yield PART
 
 
 async def aflood_parts(request):
     for part in flood_parts(request):
         yield part
-        await asyncio.sleep(0.005)  # daphne takes all there is, whether its client reads or not
+        await asyncio.sleep(0.005)  # daphne takes all parts, even if its client does not read
 
 
 @short
 def flood(request):
-    """More than fits into the buffers on the way."""
+    """Stream more than fits into the buffers between server and client."""
     return StreamingHttpResponse(flood_parts(request))
 
 
@@ -191,31 +196,30 @@ def mine(request):
     return plain(request)
 
 
-def tenant_of(request) -> str | None:
-    return request.GET.get("who")
+tenants = semaphore_required("tenants", limit=4, share=client_of, share_limit=2)
 
 
-@semaphore_required("tenants", limit=4, share=tenant_of, share_limit=2)
+@tenants
 def tenant(request):
-    with gate.inside("tenants"), gate.inside(f"tenant {tenant_of(request)}"):
+    with gate.inside("tenants"), gate.inside(f"tenant {client_of(request)}"):
         time.sleep(0.02)
     return HttpResponse("done")
 
 
-@semaphore_required("tenants", limit=4, share=tenant_of, share_limit=2)
+@tenants
 async def atenant(request):
-    with gate.inside("tenants"), gate.inside(f"tenant {tenant_of(request)}"):
+    with gate.inside("tenants"), gate.inside(f"tenant {client_of(request)}"):
         await asyncio.sleep(0.02)
     return HttpResponse("done")
 
 
-turns = semaphore_required("turns", limit=1, share=tenant_of, blocking_timeout=50)
+turns = semaphore_required("turns", limit=1, share=client_of, blocking_timeout=50)
 turn, aturn = turns(plain), turns(aplain)
 
 
 @semaphore_required("counter", limit=1, blocking_timeout=20, max_waiters=1000)
 def counter(request):
-    """Reads, thinks and writes: loses updates when two do it at once."""
+    """Read a number, wait, and write the next one: concurrent requests would lose updates."""
     group = Group.objects.get(name__startswith="count")
     number = int(group.name.partition(" ")[2])
     time.sleep(0.001)
@@ -226,7 +230,7 @@ def counter(request):
 
 @semaphore_required("line", limit=1, blocking_timeout=20)
 def line(request):
-    with gate.inside("line", request.GET.get("who", "")):
+    with gate.inside("line", client_of(request)):
         if gate_of(request):
             gate.wait(gate_of(request))
         return HttpResponse("served")

@@ -1,6 +1,6 @@
-"""A Redis that is there and rejects us: a wrong password, right, certificate or database number.
+"""A Redis that rejects the client: for its password, permissions, certificate, or database number.
 
-Waiting mends none of it, so it is told in words of its own, and told again.
+Only a change of the settings ends such an outage, so the log names the cause and repeats it.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from django_redis_sync.limits import breaker as breakers
 from django_redis_sync.limits.breaker import breaker
 from django_redis_sync.operators import doctor
 from tests.behaviour.both import eventually
-from tests.settings import PREFIX
 
 PASSWORD, RIGHTS = "wrong user or password", "missing permissions of the user"
 TLS, DATABASE = "wrong TLS settings or certificate", "wrong database number"
@@ -32,7 +31,7 @@ TLS, DATABASE = "wrong TLS settings or certificate", "wrong database number"
 
 @pytest.fixture
 def guarded(new_server: Callable[..., RedisServer]) -> RedisServer:
-    """Wants a password; `app` may PING there, and nothing else."""
+    """A server that requires a password. Its users `app` and `script` have too few permissions."""
     server = new_server(config={"requirepass": "right"})
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">word", "~*", "&*", "+ping")
@@ -42,23 +41,26 @@ def guarded(new_server: Callable[..., RedisServer]) -> RedisServer:
 
 
 def shake_hands(context: ssl.SSLContext, client: socket.socket) -> None:
-    """Over a socket that stays ours: one that `wrap_socket` has is left open when the client is
-    gone before it asks who that is."""
-    came, going = ssl.MemoryBIO(), ssl.MemoryBIO()
-    speaking = context.wrap_bio(came, going, server_side=True)
+    """Do a TLS handshake as the server.
+
+    If the client has disconnected, `wrap_socket` fails before it returns, and leaves the socket
+    open. So the caller keeps the socket.
+    """
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
     while True:
         try:
-            return speaking.do_handshake()
+            return tls.do_handshake()
         except ssl.SSLWantReadError:
-            client.sendall(going.read())
-            came.write(client.recv(65536) or b"\0" * 5)  # no TLS: the end
+            client.sendall(outgoing.read())
+            incoming.write(client.recv(65536) or b"\0" * 5)  # invalid TLS ends the handshake
         finally:
-            client.sendall(going.read())
+            client.sendall(outgoing.read())
 
 
 @pytest.fixture
-def foreign() -> Iterator[int]:
-    """The port of one that speaks TLS and whose certificate nobody signed."""
+def self_signed() -> Iterator[int]:
+    """The port of a TLS server with a self-signed certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(Path(__file__).parent / "support" / "localhost.pem")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -89,12 +91,12 @@ WAYS = {
 
 
 @pytest.fixture(params=[*WAYS, "certificate"])
-def why(request, settings, guarded: RedisServer, foreign: int) -> str:
-    """Points the settings at one of these, and says how that is told."""
-    way, told = WAYS.get(request.param, ("rediss://{0}/0", TLS))
-    where = f"127.0.0.1:{foreign if told == TLS else guarded.port}"
-    point_at(settings, way.format(where))
-    return told
+def cause(request, settings, guarded: RedisServer, self_signed: int) -> str:
+    """Set the cache to a server that rejects the client. Return the text that names the cause."""
+    url, cause = WAYS.get(request.param, ("rediss://{0}/0", TLS))
+    address = f"127.0.0.1:{self_signed if cause == TLS else guarded.port}"
+    point_at(settings, url.format(address))
+    return cause
 
 
 def point_at(settings, url: str) -> None:
@@ -123,27 +125,26 @@ def errors(caplog) -> Callable[[], list[str]]:
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_rejected_client_is_logged_with_its_cause_and_on_outage_decides(
-    why: str, asgi: bool, errors
+def test_rejected_client_is_logged_with_its_cause_and_on_outage_applies(
+    cause: str, asgi: bool, errors
 ) -> None:
     assert [True] * 3 == [enters(asgi) for _ in range(3)]
     (line,) = errors()
-    assert f"'default' is misconfigured ({why}): " in line
+    assert f"'default' is misconfigured ({cause}): " in line
     assert "locks doctor" in line and "is down" not in line
-    assert (
-        "right@" not in line and "wrong" not in line.partition(": ")[2].partition("This outage")[0]
-    )
+    error = line.partition(": ")[2].partition("This outage")[0]
+    assert "right@" not in line and "wrong" not in error  # no password
 
 
-def test_lock_raises_unavailable_with_the_cause_if_redis_rejects_us(why: str) -> None:
+def test_lock_raises_unavailable_with_the_cause_when_redis_rejects_the_client(cause: str) -> None:
     with pytest.raises(Unavailable) as caught:
         Lock("one").acquire()
-    assert why == configuration_error(caught.value)
+    assert cause == configuration_error(caught.value)
 
 
-def test_doctor_names_the_cause_if_redis_rejects_us(why: str) -> None:
+def test_doctor_names_the_cause_when_redis_rejects_the_client(cause: str) -> None:
     found = {finding.id: finding for finding in doctor.examine()}
-    if why == RIGHTS:  # seen by what is tried, command by command
+    if cause == RIGHTS:  # the doctor tries each command
         assert "error" == found["acl"].level
     else:
         assert {"access"} == set(found)
@@ -169,7 +170,7 @@ def test_rejected_client_is_logged_again_until_the_settings_are_corrected(
     assert "is available again" in caplog.records[-1].getMessage() + caplog.records[-2].getMessage()
 
 
-def test_outage_that_ends_with_a_rejected_client_is_logged_as_such(
+def test_rejected_client_is_logged_when_it_follows_an_outage(
     settings, new_server, errors, monkeypatch
 ) -> None:
     monkeypatch.setattr(breakers, "PROBE_INTERVAL", 0.02)
@@ -178,13 +179,14 @@ def test_outage_that_ends_with_a_rejected_client_is_logged_as_such(
     assert enters()
     server.kill()
     assert enters()
-    server.config["requirepass"] = "new"  # from its first answer on: a probe that got in stays in
+    # Set before the restart: the connection of an earlier probe would stay authenticated.
+    server.config["requirepass"] = "new"
     server.restart()
     eventually(lambda: enters() and any("is misconfigured" in line for line in errors()), 10)
     assert "is down" in errors()[0]
 
 
-def test_error_that_ends_by_itself_is_an_outage() -> None:
+def test_temporary_error_is_an_outage_and_not_a_rejected_client() -> None:
     for error in (
         redis.ConnectionError("Connection refused"),
         redis.TimeoutError("timed out"),
@@ -197,12 +199,12 @@ def test_error_that_ends_by_itself_is_an_outage() -> None:
     assert "" == configuration_error(None)
 
 
-def test_acl_for_another_prefix_is_logged_as_missing_rights(settings, new_server, errors) -> None:
-    """Keys of another prefix than the one that the user was given."""
+def test_acl_with_another_key_prefix_is_logged_as_missing_rights(
+    settings, new_server, errors
+) -> None:
     server = new_server()
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">word", "~elsewhere:*", "+@all")
     point_at(settings, server.url.replace("//", "//app:word@"))
-    assert PREFIX
     assert enters()
     assert RIGHTS in errors()[0]

@@ -1,6 +1,6 @@
-"""The looks of the pages: accessibility, phones, right-to-left languages, and skins.
+"""The layout of the pages: accessibility, phones, right-to-left languages, and skins.
 
-All sizes, and skins other than Django's, are for `make deep`.
+`make deep` tests all sizes, and skins other than Django's.
 """
 
 import math
@@ -18,6 +18,7 @@ import pytest
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.operators import actions
+from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
@@ -31,10 +32,13 @@ pytestmark = [
 
 SKINS = ("grappelli", "unfold", "jazzmin", "custom")
 WIDTHS = (390, 820, 1280)
-PAGES = ("", "looks-imports/change/", "looks-api/change/", "looks-uploads/history/", "confirm")
-OURS = ".sync-page"
+PAGES = (
+    *("", "layout-imports/change/", "layout-api/change/", "layout-uploads/history/"),
+    "layout-imports/act/pause/",  # asks for a confirmation
+)
+PAGE = ".sync-page"
 
-# What is clipped, or has no colour against what it stands on, of all buttons.
+# A script that returns the links and inputs that are smaller than 24 pixels.
 SMALL = """
 return [...document.querySelectorAll('.sync-page :is(a, button, input, select, summary)')]
     .filter((e) => e.offsetParent && e.type !== 'hidden')
@@ -42,6 +46,7 @@ return [...document.querySelectorAll('.sync-page :is(a, button, input, select, s
     .map((e) => e.outerHTML.slice(0, 120));
 """
 
+# A script that returns the buttons whose text is clipped, or which have no visible text or border.
 BUTTONS = """
 return [...document.querySelectorAll('.sync-page .sync-button')].filter((b) => b.offsetParent)
     .filter((b) => {
@@ -55,46 +60,39 @@ return [...document.querySelectorAll('.sync-page .sync-button')].filter((b) => b
 
 @pytest.fixture
 def busy() -> Iterator[None]:
-    """A bit of everything that can be seen."""
+    """Names in all states that the pages show."""
     with ExitStack() as stack:
         for _ in range(2):
-            asked = Semaphore("looks-imports", 2, timeout=math.inf, label="nightly import")
-            stack.enter_context(asked)
-        stack.enter_context(Lock("looks-nightly", timeout=math.inf))
+            imports = Semaphore("layout-imports", 2, timeout=math.inf, label="nightly import")
+            stack.enter_context(imports)
+        stack.enter_context(Lock("layout-nightly", timeout=math.inf))
         for key in range(7):
-            stack.enter_context(Semaphore("looks-api", 3, key=str(key)))
-        stack.enter_context(Semaphore("looks-uploads", 4))
-        actions.resize("looks-uploads", None, 2)
-        actions.pause("looks-uploads", reason="the disk is full")
-        assert Semaphore("looks-imports", 2).acquire(blocking=False) is None
-        over = threading.Event()
-        waiter = threading.Thread(target=_wait, args=(over,))
+            stack.enter_context(Semaphore("layout-api", 3, key=str(key)))
+        stack.enter_context(Semaphore("layout-uploads", 4))
+        actions.resize("layout-uploads", None, 2)
+        actions.pause("layout-uploads", reason="the disk is full")
+        assert Semaphore("layout-imports", 2).acquire(blocking=False) is None
+        ended = threading.Event()
+        waiter = threading.Thread(target=_wait, args=(ended,))
         waiter.start()
         stack.callback(waiter.join)
-        stack.callback(over.set)
-        eventually(lambda: listed("looks-nightly", "looks-api@6"))
+        stack.callback(ended.set)
+        eventually(lambda: listed("layout-nightly", "layout-api@6"))
         yield
 
 
-def _wait(over: threading.Event) -> None:
-    while not over.is_set():
-        Semaphore("looks-imports", 2, label="waits").acquire(blocking_timeout=1)
-
-
-def show(visitor: Visitor, page: str) -> None:
-    if page != "confirm":
-        visitor.open(page)
-        return
-    visitor.open("looks-imports/act/pause/")
+def _wait(ended: threading.Event) -> None:
+    while not ended.is_set():
+        Semaphore("layout-imports", 2, label="waits").acquire(blocking_timeout=1)
 
 
 def violations(visitor: Visitor) -> list[str]:
-    """What axe-core finds in our part of the page."""
+    """Return what axe-core finds in the part of the page that this app renders."""
     source = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     visitor.browser.execute_script(source)
     found: dict[str, Any] = visitor.browser.execute_async_script(
         "const done = arguments[arguments.length - 1];"
-        f"axe.run({OURS!r}).then(done, (error) => done({{violations: [], error: String(error)}}));"
+        f"axe.run({PAGE!r}).then(done, (error) => done({{violations: [], error: String(error)}}));"
     )
     assert "error" not in found, found
     return [
@@ -104,17 +102,19 @@ def violations(visitor: Visitor) -> list[str]:
     ]
 
 
-def looks(visitor: Visitor, name: str, widths: tuple[int, ...], schemes: tuple[str, ...]) -> None:
-    """At these widths and in these colours nothing of ours is wrong."""
+def check_pages(
+    visitor: Visitor, name: str, widths: tuple[int, ...], schemes: tuple[str, ...]
+) -> None:
+    """Assert that no page has violations, clipped buttons, or small links."""
     folder = os.environ.get("DJANGO_REDIS_SYNC_SHOTS")
     for page in PAGES:
-        show(visitor, page)
+        visitor.open(page)
         for width in widths:
             for scheme in schemes:
                 visitor.show(width, 1600, scheme)
-                time.sleep(0.3)  # colours fade in
+                time.sleep(0.3)  # transitions change the colors
                 if folder:
-                    part = page.partition("/")[0] or "list"
+                    part = "confirm" if "/act/" in page else page.partition("/")[0] or "list"
                     Path(folder).mkdir(parents=True, exist_ok=True)
                     file = Path(folder, f"{name}-{part}-{width}-{scheme}.png")
                     visitor.browser.save_screenshot(str(file))
@@ -130,7 +130,7 @@ def test_pages_have_no_axe_violations(
     manager: Visitor, busy: None, width: int, scheme: str
 ) -> None:
     pytest.importorskip("axe_core_python")
-    looks(manager, "django", (width,), (scheme,))
+    check_pages(manager, "django", (width,), (scheme,))
 
 
 @pytest.mark.deep
@@ -139,7 +139,7 @@ def test_pages_have_no_axe_violations_at_any_width(
     manager: Visitor, busy: None, scheme: str
 ) -> None:
     pytest.importorskip("axe_core_python")
-    looks(manager, "django", WIDTHS, (scheme,))
+    check_pages(manager, "django", WIDTHS, (scheme,))
 
 
 def test_list_is_a_table_on_a_tablet_and_cards_on_a_phone(manager: Visitor, busy: None) -> None:
@@ -156,13 +156,13 @@ def test_list_is_a_table_on_a_tablet_and_cards_on_a_phone(manager: Visitor, busy
     manager.reset()
 
 
-def test_phone_list_needs_less_than_a_hundred_pixels_for_a_name(
+def test_rows_of_the_list_are_lower_than_100_pixels_on_a_phone(
     manager: Visitor, busy: None
 ) -> None:
     for n in range(20):
-        with Semaphore(f"looks-idle-{n}", 1):
+        with Semaphore(f"layout-idle-{n}", 1):
             pass
-    eventually(lambda: listed("looks-idle-19"))
+    eventually(lambda: listed("layout-idle-19"))
     manager.open()
     manager.show(390, 844, "light")
     height, rows = manager.browser.execute_script(
@@ -176,7 +176,7 @@ def test_phone_list_needs_less_than_a_hundred_pixels_for_a_name(
 
 @pytest.fixture(scope="module")
 def skinned(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Sites in skins, each started when it is asked for."""
+    """Return a function that starts a site with a skin, and returns its address."""
     with ExitStack() as stack:
         sites: dict[tuple[str, str], str] = {}
 
@@ -197,7 +197,7 @@ def skinned(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def in_skin(chromium: Any, skinned: Any, busy: None) -> Iterator[Any]:
-    """The manager in front of a site in a skin."""
+    """Return a function that logs manu in to a site with a skin."""
 
     def manager(skin: str, language: str = "en") -> Visitor:
         visitor = Visitor(chromium, skinned(skin, language))
@@ -217,11 +217,11 @@ def test_skin_keeps_button_texts_and_chart_lines(in_skin: Any, skin: str) -> Non
     stroke = "return getComputedStyle(document.querySelector('.sync-spark polyline')).stroke"
     assert "none" != manager.browser.execute_script(stroke)
     assert [] == manager.browser.execute_script(BUTTONS)
-    manager.open("looks-imports/change/")
+    manager.open("layout-imports/change/")
     fill = "return getComputedStyle(document.querySelector('.sync-area')).fill"
     assert manager.browser.execute_script(fill) not in ("rgb(0, 0, 0)", "none")
     assert [] == manager.browser.execute_script(BUTTONS)
-    assert "looks-imports" == manager.text(".sync-title")
+    assert "layout-imports" == manager.text(".sync-title")
     manager.click("#act-pause")
     manager.wait_for(lambda: manager.all("#confirm"))
     assert re.search(r"Now: 2 holders, \d waiting", manager.text(".sync-page"))
@@ -229,26 +229,20 @@ def test_skin_keeps_button_texts_and_chart_lines(in_skin: Any, skin: str) -> Non
     manager.first("#id_reason").send_keys("tried in a skin")
     manager.click("#confirm")
     manager.wait_for(lambda: manager.all("#act-resume"))
-    assert status_is_paused()
-
-
-def status_is_paused() -> bool:
-    from django_redis_sync.operators.status import status_of
-
-    return status_of("looks-imports").paused
+    assert status_of("layout-imports").paused
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("skin", SKINS)
 def test_pages_have_no_axe_violations_in_a_skin(in_skin: Any, skin: str) -> None:
     pytest.importorskip("axe_core_python")
-    looks(in_skin(skin), skin, WIDTHS, ("light",))
+    check_pages(in_skin(skin), skin, WIDTHS, ("light",))
 
 
-def test_english_texts_keep_their_order_from_right_to_left(in_skin: Any) -> None:
-    """Nobody translated our texts into Arabic: they are English, and written as English is."""
+def test_english_texts_run_from_left_to_right_in_a_right_to_left_page(in_skin: Any) -> None:
+    """The texts have no Arabic translation, so the page shows them in English."""
     manager = in_skin("custom", "ar")
-    manager.open("looks-imports/change/")
+    manager.open("layout-imports/change/")
     assert "rtl" == manager.browser.execute_script("return document.documentElement.dir")
     find = (
         "const p = document.querySelector('.sync-big'), range = document.createRange();"
