@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: everything in one go, alternating, as ratios within one run."""
+"""`python -m benchmarks`: run all benchmarks, in which contenders take turns, and print ratios."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ BENCHMARKS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about a minute, and less exact")
+    parser.add_argument(
+        "--quick", action="store_true", help="take about a minute, with less exact figures"
+    )
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
     json = Path("build", "benchmarks.json")
     parser.add_argument("--json", type=Path, default=json, metavar="FILE", help=f"default: {json}")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw SVGs, too")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw SVGs")
     options = parser.parse_args()
     try:
-        # Never somebody else's: its database is emptied between the benchmarks.
+        # A private server, because its database is flushed between the benchmarks.
         with RedisServer(config={"maxclients": 20_000}) as server:
             tables = run(server.url, options.only or list(BENCHMARKS), options.quick)
             where = report.machine(contenders.client(server.url).info("server")["redis_version"])

@@ -1,6 +1,6 @@
-"""Instructions of a process's first thread, as valgrind's callgrind counts them.
+"""Count the instructions of a process's first thread with valgrind's callgrind.
 
-No other load moves them; how often a thread that works every two seconds comes depends on it.
+Other load on the machine doesn't change these counts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ def installed() -> bool:
 
 
 def command(dumps: str, *, at_start: bool = True) -> list[str]:
-    """What to write before a command to have it counted. `dumps`: where, a path to add to.
-    `at_start`: count from the first instruction on, which makes a start fifty times as long."""
+    """Return the words before a command that count its instructions.
+
+    `dumps`: prefix of the output files. `at_start`: count from the first instruction, which makes
+    the start fifty times slower."""
     counted = f"--instr-atstart={'yes' if at_start else 'no'}"
     words = [shutil.which("valgrind") or "", "--tool=callgrind", "--quiet", counted]
     return [*words, "--separate-threads=yes", f"--callgrind-out-file={dumps}"]
 
 
 class Callgrind:
-    """Reads the counter of a process that was started by `command`."""
+    """The counter of a process that was started with `command()`."""
 
     def __init__(self, pid: int, dumps: str) -> None:
         self._pid, self._dumps, self._read = pid, dumps, 0
@@ -37,7 +39,7 @@ class Callgrind:
         self._control("--instr=on")
 
     def count(self, call: Callable[[], T]) -> tuple[int, T]:
-        """The instructions that the first thread took meanwhile, and the result of `call`."""
+        """Return the instructions of the first thread during `call`, and the result of `call`."""
         self._control("--zero")
         result = call()
         self._control("--dump")
@@ -47,5 +49,5 @@ class Callgrind:
         return int(found[1]) if found else 0, result
 
     def _control(self, word: str) -> None:
-        said = ["callgrind_control", word, str(self._pid)]
-        subprocess.run(said, check=True, capture_output=True)
+        command = ["callgrind_control", word, str(self._pid)]
+        subprocess.run(command, check=True, capture_output=True)

@@ -1,7 +1,7 @@
-"""What a cycle costs this process, counted: bytecodes of Python, instructions of the processor.
+"""Count the Python bytecodes and the processor instructions of a cycle in this process.
 
-Times tell little of either on a machine with other work. `python -m benchmarks.client URL` is the
-process whose instructions are counted: it makes the cycles that it reads of on its input.
+Unlike times, these counts don't depend on other load. `python -m benchmarks.client URL` is the
+process whose instructions are counted. It reads from stdin which cycles to run.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from .report import Table
 
 Cycle = Callable[[], Any]
 
-FRESH, REUSED, NAMED = "a Lock made anew", "a Lock reused", "a Lock of a new name each time"
-WITH = "a Lock reused, `with`"
+FRESH, REUSED, NAMED = "a new Lock", "a reused Lock", "a new Lock with a new name"
+WITH = "a reused Lock, `with`"
 TAKEN, REQUEST = "a semaphore: take, release", "a limited request: enter, release"
-#: Cycles before a count, and cycles and rounds that are counted: a new minute writes more.
+#: Number of cycles before a count, of counted cycles, and of rounds. There are several rounds
+#: because statistics are written at the start of a minute.
 _WARM, _CYCLES, _ROUNDS = 50, 50, 3
 
 
 def client(url: str, quick: bool) -> Table:
-    """Instructions too where valgrind is, which take a minute."""
+    """Count bytecodes, and instructions if valgrind is installed, which takes a minute."""
     table = Table(
-        "What a cycle costs the client, counted",
+        "Counted costs of a cycle for the client",
         f"{FRESH} ≤ 242,000 instructions; {REQUEST} ≤ 1,000 bytecodes beyond the two scripts",
     )
     made = _cycles()
@@ -51,7 +52,7 @@ def client(url: str, quick: bool) -> Table:
 
 
 def _cycles() -> dict[str, Cycle]:
-    """Cycles that meet nobody, by name."""
+    """Return uncontended cycles by name."""
     from django_redis_sync import Lock, Semaphore
 
     lock, semaphore, numbers = Lock("client-reused"), Semaphore("client-taken", 100), count()
@@ -93,7 +94,7 @@ def _request() -> Cycle:
 
 
 def bytecodes(cycle: Cycle) -> tuple[int, int]:
-    """Those of a cycle, and of these the ones that send a script and read its reply."""
+    """Return the bytecodes of a cycle, and those of sending scripts and reading replies."""
     from django_redis_sync.engine.server import Server
 
     for _ in range(_WARM):
@@ -124,7 +125,7 @@ def _traced(cycle: Cycle, script: Any) -> tuple[int, int]:
 
 
 def instructions(url: str, names: list[str]) -> Iterator[int]:
-    """Those of each of the named cycles, in a process of its own."""
+    """Yield the instructions of each of the named cycles in a separate process."""
     with contextlib.ExitStack() as stack:
         dumps = f"{stack.enter_context(tempfile.TemporaryDirectory())}/client"
         words = callgrind.command(dumps, at_start=False)
@@ -143,7 +144,7 @@ def instructions(url: str, names: list[str]) -> Iterator[int]:
         counter.start()
         for name in names:
             make(name, _WARM)
-            # The least: in one round a thread of its own may have had something to do.
+            # Use the minimum, because a background thread may have worked in some rounds.
             taken = [counter.count(partial(make, name, _CYCLES))[0] for _ in range(_ROUNDS)]
             yield min(taken) // _CYCLES
 

@@ -1,4 +1,4 @@
-"""Which commands clients send, as MONITOR on the server sees them."""
+"""Count the commands that clients send, with MONITOR on the server."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 
 import redis
 
-#: Connections greet the server with these; they are no part of a cycle.
+#: Commands that set up a connection, which don't count for a cycle.
 _GREETINGS = {"CLIENT", "HELLO", "SELECT", "AUTH", "PING", "INFO", "SUBSCRIBE", "CLUSTER"}
 
 
 @contextlib.contextmanager
 def counted(url: str) -> Iterator[dict[str, int]]:
-    """Counts per command in the block, without those that scripts call. Full after the block."""
+    """Count the commands in the block, without those that scripts call. The result is complete
+    after the block."""
     counts: dict[str, int] = {}
     client = redis.Redis.from_url(url)
     marker = b"the end of this count"
-    # Nothing may be said for longer than redis-py waits for an answer.
+    # The pause between two commands may be longer than redis-py's socket timeout.
     endless = redis.Redis.from_url(url, socket_timeout=None)
     with endless as listener, listener.monitor() as monitor:
         connection: Any = monitor.connection

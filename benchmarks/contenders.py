@@ -1,9 +1,9 @@
 """This project and its peers behind one interface.
 
-A sync contender is a function (url, name, limit) -> () -> context manager, called once per thread;
-an async one returns async context managers and is called once per process. What is not installed is
-left out. Each is used in the way that its own documentation shows first, with one client per
-process.
+A sync contender is a function (url, name, limit) -> () -> context manager, called once per thread.
+An async contender returns async context managers, and is called once per process. Contenders that
+aren't installed are left out. Each is used as its own documentation shows first, with one client
+per process.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ REDIS_PY = "redis-py Lock"
 Sync = Callable[[str, str, int], Callable[[], AbstractContextManager[Any]]]
 Async = Callable[[str, str, int], Callable[[], AbstractAsyncContextManager[Any]]]
 
-#: Seconds of a lease, for those that have one.
+#: Lease duration in seconds, for contenders that have leases.
 LEASE = 30
 
 
 def project_client() -> Any:
-    """The client that the project's cache has: ours and redis-py's Lock share it."""
+    """Return the client of the project's cache, which this project and redis-py's Lock share."""
     from django.core.cache import caches
 
     return caches["default"].client.get_client(write=True)
@@ -113,7 +113,7 @@ def redis_py_async(url: str, name: str, limit: int) -> Callable[[], Any]:
     return lambda: connection.lock(name, timeout=LEASE)
 
 
-#: name -> (function, module that it needs, whether it has limits other than 1)
+#: name -> (function, module that it needs, True if it supports limits other than 1)
 SYNC: dict[str, tuple[Sync, str, bool]] = {
     OURS: (ours, "django_redis_sync", True),
     REDIS_PY: (redis_py, "redis", False),
@@ -132,7 +132,7 @@ ASYNC: dict[str, tuple[Async, str, bool]] = {
 
 
 def installed(kind: dict[str, Any], limit: int, *without: str) -> list[str]:
-    """The contenders for a limit, ours first."""
+    """Return the installed contenders for a limit, with this project first."""
     return [
         name
         for name, (_, module, any_limit) in kind.items()

@@ -1,4 +1,4 @@
-"""Many threads or tasks at one limit, in processes of their own, and what they make of it."""
+"""Run many threads or tasks at one limit in separate processes, and measure them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Crowd:
-    """`workers` threads (or tasks) in each of `processes`, for `seconds`, holding for `hold`."""
+    """`workers` threads or tasks in each of `processes` for `seconds`. Each holds for `hold` s."""
 
     limit: int
     hold: float
@@ -36,7 +36,8 @@ class Crowd:
 
 @dataclass
 class Seen:
-    """What one process saw. A visit is (asked, got, gave back), by the machine's clock."""
+    """The measurements of one process. A visit is (requested, acquired, released), in seconds of
+    the machine's clock."""
 
     visits: list[list[tuple[float, float, float]]]
     cpu: float
@@ -46,8 +47,8 @@ class Seen:
 
 @dataclass
 class Outcome:
-    """What came of a run. `most`: the most that were inside at once; `errors`: what ended workers
-    before their time."""
+    """The result of a run. `most`: maximum number of holders at once; `errors`: exceptions that
+    ended workers early."""
 
     rate: float
     jain: float
@@ -63,8 +64,8 @@ class Failed(Exception):
 
 
 def run(name: str, crowd: Crowd, url: str) -> Outcome:
-    """Let a contender run in fresh processes that start together."""
-    ours = _connections(url)  # of this process, which asked for other benchmarks before
+    """Run a contender in new processes that start at the same time."""
+    others = _connections(url)  # of this process, from earlier benchmarks
     ready = _SPAWN.Barrier(crowd.processes + 1)
     results = _SPAWN.Queue()
     key = f"crowd-{os.getpid()}-{time.monotonic_ns()}"
@@ -78,12 +79,12 @@ def run(name: str, crowd: Crowd, url: str) -> Outcome:
         ready.wait(30)
         seen: list[Seen] = [results.get(timeout=crowd.seconds + 30) for _ in processes]
     except (threading.BrokenBarrierError, queue.Empty):
-        raise Failed(f"{name} did not come to an end") from None
+        raise Failed(f"{name} did not end") from None
     finally:
         for process in processes:
             process.join(5)
             process.kill()
-    return _outcome(seen, crowd.seconds, ours)
+    return _outcome(seen, crowd.seconds, others)
 
 
 def _outcome(seen: list[Seen], seconds: float, others: int) -> Outcome:
@@ -103,7 +104,7 @@ def _outcome(seen: list[Seen], seconds: float, others: int) -> Outcome:
 
 
 def _most_inside(visits: Sequence[tuple[float, float, float]]) -> int:
-    """The most visits that overlap: more than the limit is a limit that was broken."""
+    """Return the maximum number of overlapping visits, which must not exceed the limit."""
     leaving: list[float] = []
     most = 0
     for _, got, gave in sorted(visits, key=lambda visit: visit[1]):
@@ -131,7 +132,7 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
         enter = make(url, key, crowd.limit)
         try:
             try:
-                with enter():  # what comes once: it connects, and loads scripts
+                with enter():  # connect, and load scripts
                     pass
             finally:
                 gate.wait()
@@ -165,7 +166,7 @@ def _threads(name: str, crowd: Crowd, url: str, key: str, ready: Any) -> Seen:
 
 
 def _watch_connections(url: str, seconds: float) -> int:
-    """Connections in the middle of the run."""
+    """Return the number of connections in the middle of the run."""
     time.sleep(seconds / 2)
     found = _connections(url)
     time.sleep(seconds / 4)
@@ -173,8 +174,10 @@ def _watch_connections(url: str, seconds: float) -> int:
 
 
 def _connections(url: str) -> int:
-    """Those of everybody but the one that asks: with a client of its own, for leaving the `with`
-    closes what a client has, and contenders share one."""
+    """Return the number of connections except the own one.
+
+    A new client is used, because the end of the `with` closes the connections of a client, and
+    contenders share one."""
     with redis.Redis.from_url(url) as client:
         return int(client.info("clients")["connected_clients"]) - 1
 

@@ -1,4 +1,4 @@
-"""Contended and crowded: the tables made of `crowd`."""
+"""Benchmarks of many threads or tasks, with `crowd`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .report import Row, Table, median, ratios
 
 
 def limit_1(url: str, quick: bool) -> Table:
-    """Nobody holds for long: what handing over costs."""
+    """Measure the cost of handoffs: holders release at once."""
     return _race(
         Table(
             "Limit 1, hold 0, 2 processes × 8 threads",
@@ -36,7 +36,7 @@ def limit_4(url: str, quick: bool) -> Table:
 
 
 def threads(url: str, quick: bool) -> Table:
-    """Never full: how threads of one process get along with each other."""
+    """Measure the threads of one process at a limit that is never reached."""
     return _race(
         Table("Never full, 1 process × 32 threads", ""),
         Crowd(limit=1000, hold=0, processes=1, workers=32, seconds=0.7 if quick else 1.5),
@@ -77,7 +77,7 @@ def _race(
     base: str | None = None,
     without: tuple[str, ...] = (),
 ) -> Table:
-    """Rounds in which each contender has its turn; ratios to `base`, or to the best peer."""
+    """Run each contender in each round. Ratios are to `base`, or to the best peer."""
     kind = contenders.ASYNC if of.asynchronous else contenders.SYNC
     names = contenders.installed(kind, of.limit, *without)
     found: dict[str, list[Outcome]] = {name: [] for name in names}
@@ -109,12 +109,12 @@ def _race(
         if errors:
             table.notes.append(f"{name}: {len(errors)} workers ended early, first by {errors[0]}")
         if most > of.limit:
-            table.notes.append(f"{name} broke its limit: {most} inside at once")
+            table.notes.append(f"{name} exceeded its limit: {most} holders at once")
     return table
 
 
 def _commands(name: str, of: Crowd, url: str) -> float:
-    """Commands per cycle, in a short run of their own: MONITOR is not free."""
+    """Return the commands per cycle, counted in a separate run, because MONITOR costs time."""
     short = replace(of, seconds=0.3)
     with counted(url) as counts:
         outcome = crowd.run(name, short, url)

@@ -1,4 +1,4 @@
-"""One thread that meets nobody: what an acquire and a release cost."""
+"""The cost of an uncontended acquire and release in one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .contenders import OURS, REDIS_PY
 from .report import Row, Table, median, ratios
 
 FLOOR = "two minimal EVALSHA"
-REUSED, FRESH = f"{OURS}, a Lock", f"{OURS}, a Lock made anew"
+REUSED, FRESH = f"{OURS}, a Lock", f"{OURS}, a new Lock"
 
 
 def uncontended(url: str, quick: bool) -> Table:
@@ -39,7 +39,7 @@ def uncontended(url: str, quick: bool) -> Table:
 def alternate(
     cycles: dict[str, Callable[[], Any]], rounds: int, repeat: int
 ) -> dict[str, list[float]]:
-    """Seconds per cycle of each, by round: all take turns, so that noise meets all alike."""
+    """Return the seconds per cycle and round of each. They take turns, so that noise is equal."""
     found: dict[str, list[float]] = {name: [] for name in cycles}
     for cycle in cycles.values():
         for _ in range(20):
@@ -54,7 +54,7 @@ def alternate(
 
 
 def _locks() -> dict[str, Callable[[], Any]]:
-    """Of redis-py's words: a Lock that is kept, and one that is made where it is used."""
+    """Return the cycles of this project's `Lock`: of a reused one, and of a new one."""
     from django_redis_sync import Lock
 
     lock = Lock("cycle-reused")
@@ -70,7 +70,7 @@ def acquire_and_release(lock: Any) -> None:
 
 
 def minimal() -> Callable[[], Any]:
-    """Two scripts that do nothing, with as many keys and arguments as a lock needs."""
+    """Return a cycle of two empty scripts with the keys and arguments of a minimal lock."""
     client = contenders.project_client()
     sha = client.script_load("return 1")
 

@@ -1,4 +1,4 @@
-"""How soon a dropped response releases its permit: on an idle server that collects no garbage."""
+"""Measure how soon a dropped response releases its permit without garbage collection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from devtools.servers import free_port
 
 from .report import Row, Table, median
 
-#: How each server is started; the port follows.
+#: The command of each server, without its last word, the port.
 SERVERS = {
     "gunicorn": "gunicorn --no-control-socket -k gthread --threads 8 benchmarks.ends_site:wsgi -b",
     "uvicorn": "uvicorn --lifespan off --log-level critical benchmarks.ends_site:asgi --port",
@@ -30,9 +30,11 @@ WAYS = {
     "an outer middleware fails": "outer",
     "the client leaves, then the view ends": "slow",
 }
-#: Seconds after which the client of the slow view leaves, and after which the program gives up.
-LEAVES_AFTER, PATIENCE = 0.2, 30.0
-#: The key under which the site says when the code of its view ended.
+#: Seconds after which the client of the slow view disconnects.
+LEAVES_AFTER = 0.2
+#: Seconds after which the benchmark gives up.
+TIMEOUT = 30.0
+#: The key under which the site stores the time at which the code of its view ended.
 ENDED = "bench:ended"
 
 
@@ -55,7 +57,7 @@ def ends(url: str, quick: bool) -> Table:
 
 
 def _delay(port: int, path: str) -> float:
-    """Return how long the permit was in use after the view's code had ended."""
+    """Return the seconds from the end of the view's code to the release of the permit."""
     from django_redis_sync import Semaphore
 
     from .contenders import client
@@ -68,7 +70,7 @@ def _delay(port: int, path: str) -> float:
             time.sleep(LEAVES_AFTER)
         else:
             connection.recv(1000)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end and (not redis.exists(ENDED) or permits.status().in_use):
         time.sleep(0.002)
     return time.monotonic() - float(redis.get(ENDED) or 0)
@@ -82,7 +84,7 @@ def _served(command: str, url: str) -> Iterator[int]:
     quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen([sys.executable, "-m", *command.split(), where], **quiet)
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break

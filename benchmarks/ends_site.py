@@ -1,4 +1,4 @@
-"""The site that benchmarks.ends serves: its views say when their code ended."""
+"""The site of benchmarks.ends: its views store the time at which their code ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .ends import ENDED
 
 
 def failing(get_response: Any) -> Any:
-    """Middleware that fails after the view "outer"."""
+    """Return middleware that fails after the view "outer"."""
 
     def call(request: HttpRequest) -> HttpResponseBase:
         response: HttpResponseBase = get_response(request)
@@ -54,7 +54,7 @@ def outer(request: HttpRequest) -> HttpResponseBase:
 
 @limited
 def slow(request: HttpRequest) -> HttpResponseBase:
-    """Runs on after its client has left."""
+    """Continue after the client has disconnected."""
     time.sleep(0.6)
     return broken.__wrapped__(request)  # type: ignore[attr-defined, no-any-return]
 

@@ -1,4 +1,4 @@
-"""What is aimed at, beside what a run found."""
+"""Compare the results of a run with the goals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Figure = Callable[[Table], float]
 
 
 class Goal(NamedTuple):
-    """`of`: the benchmark; `figure`: what it found; `bound`: what that should be at the most, or at
-    the least; a function where it differs from server to server."""
+    """A goal. `of`: the benchmark; `figure`: its result; `bound`: the maximum of the result, or the
+    minimum if `least`; a function if it depends on the server."""
 
     what: str
     of: str
@@ -53,13 +53,13 @@ _PEER = "× python-redis-lock"
 _ONE, _ALL = f"× {REDIS_PY}", f"× {cycles.FLOOR}"
 
 GOALS = [
-    Goal("a Lock made anew, to redis-py's", "uncontended", _cell(cycles.FRESH, _ONE), 0.95),
-    Goal("a Lock reused, to redis-py's", "uncontended", _cell(cycles.REUSED, _ONE), 0.85),
+    Goal("a new Lock, to redis-py's", "uncontended", _cell(cycles.FRESH, _ONE), 0.95),
+    Goal("a reused Lock, to redis-py's", "uncontended", _cell(cycles.REUSED, _ONE), 0.85),
     Goal("a Semaphore, to redis-py's Lock", "uncontended", _cell(OURS, _ONE), 0.95),
     Goal("a Semaphore, to two minimal EVALSHA", "uncontended", _cell(OURS, _ALL), 1.1),
     Goal("server instructions, acquire + release", "instructions", _both, _for_server),
     Goal(
-        "client instructions, a Lock made anew",
+        "client instructions, a new Lock",
         "client",
         _cell(client.FRESH, "instructions"),
         242_000,
@@ -99,19 +99,19 @@ GOALS = [
 
 
 def reached(tables: Mapping[str, Table]) -> Table:
-    """The goals of the benchmarks that were run. A ratio of 1 or more is reached, however the goal
-    is meant."""
+    """Return the goals of the benchmarks that were run. A goal is reached if its ratio is at least
+    1, also if it is a maximum."""
     table = Table("Goals")
     for what, of, figure, bound, least in GOALS:
         if of not in tables:
             continue
         try:
             found = figure(tables[of])
-        except (KeyError, StopIteration, ValueError):  # a peer or a tool is not installed
+        except (KeyError, StopIteration, ValueError):  # if a peer or a tool is not installed
             table.notes.append(f"not measured: {what}")
             continue
         aim = bound(tables[of]) if callable(bound) else bound
         ratio = found / aim if least else aim / found
-        said = f"{'≥' if least else '≤'} {aim:,g}"
-        table.rows.append({"": what, "goal": said, "today": found, "ratio": ratio})
+        goal = f"{'≥' if least else '≤'} {aim:,g}"
+        table.rows.append({"": what, "goal": goal, "today": found, "ratio": ratio})
     return table

@@ -1,4 +1,4 @@
-"""From a release to the next holder, against a bare LPUSH and BLPOP through the same client."""
+"""The time from a release to the next acquire, compared with LPUSH and BLPOP of the same client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOLD = 0.001
 
 
 def handover(url: str, quick: bool) -> Table:
-    table = Table("Hand-over: from before the release to when the next one has it", "≤ 1.5 ×")
+    table = Table("Handoff: from the start of a release to the next acquire", "≤ 1.5 ×")
     found: dict[str, list[float]] = {"LPUSH/BLPOP": [], contenders.OURS: []}
     for i in range(2 if quick else 8):
         for what, times in found.items():
@@ -28,7 +28,7 @@ def handover(url: str, quick: bool) -> Table:
 
 
 def _median_latency(what: str, url: str, times: int, key: str) -> float:
-    """Two processes hand something to and fro."""
+    """Return the median time of a handoff between two processes."""
     results, ready = _SPAWN.SimpleQueue(), _SPAWN.Barrier(2)
     target = _ping_pong if what == "LPUSH/BLPOP" else _lock
     both = [
@@ -40,7 +40,7 @@ def _median_latency(what: str, url: str, times: int, key: str) -> float:
     events = sorted(event for _ in both for event in results.get())
     for process in both:
         process.join()
-    # Pairs of one side's release and the other's arrival, one right after the other.
+    # Each release of one side that the other side's acquire follows directly.
     pairs = itertools.pairwise(events)
     return median(
         [

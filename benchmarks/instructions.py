@@ -1,7 +1,7 @@
-"""Instructions of the server per script, which no other load on the machine moves.
+"""Count the server's instructions per script, which don't depend on other load.
 
-python -m benchmarks.instructions: some forty seconds; needs valgrind, whose callgrind counts.
-Another server is measured when its folder stands first on PATH.
+`python -m benchmarks.instructions` takes about forty seconds and needs valgrind. To measure another
+server, put its folder first on PATH.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from . import callgrind
 from .report import Table
 from .server import KEEP
 
-#: Names that each kind of call is counted on at once: reading the counter takes longer than that.
+#: Number of names for which a call is counted at once, because reading the counter takes long.
 NAMES = 100
 ROUNDS = 3
-#: The calls of a cycle that meets nobody.
-CYCLE = "acquire, nobody is there", "release, nobody waits"
-# Under callgrind nobody may be taken for dead.
+#: The calls of an uncontended cycle.
+CYCLE = "acquire, no holder", "release, no waiter"
+# The server is slow under callgrind, so no deadline may pass.
 _HOUR = 3_600_000
 _CONSTANTS = {
     **scripts.CONSTANTS,
@@ -36,8 +36,8 @@ _CONSTANTS = {
 }
 
 
-#: What an argument is when a call does not say it.
-_SAID: dict[str, Any] = {
+#: The default values of arguments.
+_DEFAULTS: dict[str, Any] = {
     "lease": _HOUR,
     "wants": "p 1",
     "terms": '1 1 - {"pid":1234,"thread":"worker-1"}',
@@ -48,9 +48,9 @@ _SAID: dict[str, Any] = {
 }
 
 
-def arguments(verb: str, **said: Any) -> list[Any]:
-    """ARGV in the order that the head of the verb says, without what may be left out."""
-    given = _SAID | said
+def arguments(verb: str, **named: Any) -> list[Any]:
+    """Return ARGV in the order of the script's head, without the optional arguments not given."""
+    given = _DEFAULTS | named
     return [given[name] for name in scripts.script(verb).argv if name in given]
 
 
@@ -74,13 +74,13 @@ class _Name:
         self.fence: Any = b"0"
 
     def token(self) -> str:
-        """A new one, at the end of the queue."""
+        """Add a new token at the end of the queue, and return it."""
         self.tokens.append(secrets.token_hex(16))
         return self.tokens[-1]
 
 
 class Counter:
-    """What a server took for each kind of call, on `NAMES` names at once."""
+    """The instructions of a server for each kind of call, on `NAMES` names at once."""
 
     def __init__(self, server: _Watched) -> None:
         self.client = client = redis.Redis.from_url(server.url, socket_timeout=60)
@@ -94,25 +94,25 @@ class Counter:
         self.names = [_Name(f"n{number}") for number in range(NAMES)]
 
     def count(self, what: str, call: Callable[[_Name], Any]) -> list[Any]:
-        """The replies of `call` for each name."""
+        """Count the instructions of `call` for each name, and return the replies."""
         taken, replies = self._counter.count(lambda: [call(name) for name in self.names])
         self.taken.setdefault(what, []).append(taken / NAMES)
         return replies
 
     def empty(self, name: _Name) -> Any:
-        """A script that does nothing, with as many keys and arguments as an acquire."""
+        """Run an empty script with the keys and arguments of an acquire."""
         return self._run("an empty script", name, arguments("acquire", token="0" * 32, how="try"))
 
     def acquire(self, name: _Name, token: str, how: str) -> Any:
         return self._run("acquire", name, arguments("acquire", token=token, how=how))
 
     def release(self, name: _Name) -> Any:
-        said = {"token": name.tokens.pop(0), "fence": name.fence}
-        return self._run("release", name, arguments("release", **said))
+        token = name.tokens.pop(0)
+        return self._run("release", name, arguments("release", token=token, fence=name.fence))
 
     def renew(self, name: _Name) -> Any:
-        said = {"token": name.tokens[0], "fence": name.fence, "how": "set"}
-        return self._run("renew", name, arguments("renew", **said))
+        argv = arguments("renew", token=name.tokens[0], fence=name.fence, how="set")
+        return self._run("renew", name, argv)
 
     def _run(self, script: str, name: _Name, argv: list[Any]) -> Any:
         keys = name.keys.declared
@@ -125,7 +125,7 @@ def _keep(names: Iterable[_Name], granted: Iterable[Any]) -> None:
 
 
 def _round(counter: Counter) -> None:
-    """From a name that nobody has to one with three waiters, and back."""
+    """Count calls from a free name to one with three waiters, and back."""
     count, acquire, names = counter.count, counter.acquire, counter.names
     count("an empty script", counter.empty)
     _keep(names, count("acquire, after waiters", lambda n: acquire(n, n.token(), "try")))
@@ -135,21 +135,21 @@ def _round(counter: Counter) -> None:
     count("renew", counter.renew)
     count(CYCLE[1], counter.release)
     _keep(names, [acquire(n, n.token(), "try") for n in names])
-    count("acquire, refused", lambda n: acquire(n, "0" * 32, "try"))
+    count("acquire, rejected", lambda n: acquire(n, "0" * 32, "try"))
     for _ in range(3):
         count("acquire that waits", lambda n: acquire(n, n.token(), "wait"))
-    count("acquire, asked again", lambda n: acquire(n, n.tokens[2], "again"))
+    count("acquire, repeated by a waiter", lambda n: acquire(n, n.tokens[2], "again"))
     for _ in range(3):
-        count("release that hands over", counter.release)
+        count("release that hands off", counter.release)
         for name in names:
             element: Any = counter.client.lpop(name.keys.wake + name.tokens[0])
             name.fence = element.split()[0]
-    count("renew, waited for", counter.renew)
+    count("renew, of a name with waiters", counter.renew)
     count("release, the last of several", counter.release)
 
 
 def server(url: str, quick: bool) -> Table:
-    """On a server of its own, which callgrind watches."""
+    """Start a server under callgrind, and count its instructions."""
     if not callgrind.installed() or find_server() is None:
         table = Table("Instructions of the server per call")
         table.notes.append("valgrind, or a server to run under it, is not installed")
@@ -162,12 +162,12 @@ def count(rounds: int) -> Table:
     with _Watched(unixsocket=True, config={"hz": 1}) as watched:
         counter = Counter(watched)
         _round(counter)
-        counter.taken.clear()  # the first calls make and fill what later ones find
+        counter.taken.clear()  # the first calls also fill caches
         for _ in range(rounds):
             _round(counter)
         empty = min(counter.taken["an empty script"])
         for what, taken in counter.taken.items():
-            # The least: in one round a minute may begin, and its statistics with it.
+            # Use the minimum, because statistics are written at the start of a minute.
             row = {"": what, "instructions": min(taken), "beyond empty": min(taken) - empty}
             table.rows.append(row)
         table.notes.append(f"Redis {counter.client.info('server')['redis_version']}")

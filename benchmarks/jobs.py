@@ -1,8 +1,8 @@
-"""Celery tasks with on_full="retry": what it costs to send full tasks again, instead of waiting.
+"""The cost of on_full="retry" for Celery tasks, which sends a rejected task again.
 
-`python -m benchmarks.jobs` prints a line for each size and prefetch: 200 limited jobs beside 200
-free ones of 20 ms, 8 processes, limit 4. `--broker amqp://…` takes that broker, not
-a Redis of its own.
+`python -m benchmarks.jobs` prints a line for each duration and prefetch: 200 limited jobs and 200
+free jobs of 20 ms, 8 processes, limit 4. `--broker amqp://…` uses that broker instead of a private
+Redis.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sent(jobs: int, seconds: float, limited: bool, free: bool) -> str:
 
 
 def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kinds: bool) -> Any:
-    """Return the effects, and how many deliveries each limited job took."""
+    """Return the effects, the deliveries per limited job, and the maximum of jobs at once."""
     os.environ |= {
         "CELERY_SITE_LIMIT": str(LIMIT),
         "CELERY_SITE_PREFETCH": str(prefetch),
@@ -69,7 +69,7 @@ def run(broker: str, ours: str, seconds: float, prefetch: int, jobs: int, **kind
 
 
 def waits(effects: Any) -> float:
-    """The median time from the first effect until a free job began."""
+    """Return the median of the seconds from the first effect to the start of a free job."""
     begun = [e.at for e in effects if e.word == "begin free" and e.job >= 0]
     return statistics.median(begun) - min(e.at for e in effects if e.word == "sent" or e.job >= 0)
 

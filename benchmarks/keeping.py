@@ -1,4 +1,4 @@
-"""What it costs a process to keep leases: renewals in the background, and nothing else."""
+"""The CPU time of a process that only renews leases in the background."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from django_redis_sync import Lock
 
 from .report import Table
 
-#: How many leases, and of how many seconds.
+#: (number of leases, lease duration in seconds)
 KEPT = [(1000, 30.0), (10_000, 30.0), (10_000, 3.0)]
 
 
 def keeping(url: str, quick: bool) -> Table:
     table = Table(
-        "One process keeps so many leases: its CPU time, and those that it lost",
+        "CPU time of one process that renews N leases, and leases that it lost",
         "1,000 of 30 s below 1 % of a core, 10,000 below 6 %",
     )
     for number, seconds in KEPT[:1] if quick else KEPT:
@@ -25,7 +25,7 @@ def keeping(url: str, quick: bool) -> Table:
 def _kept(number: int, seconds: float, watched: float) -> dict[str, object]:
     lost: list[object] = []
     leases = []
-    # Over ten seconds, so that they are not all due at once.
+    # Acquire the leases over ten seconds, so that they are not all due at once.
     began = time.monotonic()
     for nth in range(number):
         lock = Lock(f"kept-{nth}", timeout=seconds, renew=True, on_lost=lost.append)

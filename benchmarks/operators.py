@@ -1,9 +1,9 @@
-"""What operators' looks cost on a large site: 50,000 names, 50,000 keys of a policy, 2,000 holders.
+"""The cost of operators' pages and commands: 50,000 names, 50,000 keys of a policy, 2,000 holders.
 
     python -m benchmarks.operators
 
-The site is made up on a server of its own. Of each look: scripts, the server's CPU time for all its
-commands, the slowest kind of command on average, and the time until the answer is there.
+It starts a private server. For each page or command it prints the number of scripts, the server's
+CPU time for all commands, the average of the slowest kind of command, and the response time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def measured(client: redis.Redis, name: str) -> Iterator[None]:
     yield
     spent = time.perf_counter() - start
     stats: dict[str, Any] = client.info("commandstats")
-    # What scripts call is in the time of the script.
+    # The time of a script includes the commands that it calls.
     own = {n: s for n, s in stats.items() if n not in ("cmdstat_hget", "cmdstat_hmget")}
     scripts = sum(s["calls"] for n, s in own.items() if n in ("cmdstat_evalsha", "cmdstat_eval"))
     cpu = sum(s["usec"] for s in own.values()) / 1000
@@ -82,7 +82,7 @@ def measured(client: redis.Redis, name: str) -> Iterator[None]:
 
 
 def look(client: redis.Redis, name: str, at: Callable[[], Any]) -> None:
-    at()  # what is loaded once is not counted
+    at()  # fill caches first
     with measured(client, name):
         at()
 

@@ -1,4 +1,4 @@
-"""Plots for the docs, drawn from what a run wrote."""
+"""Draw plots for the docs from the results of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from .contenders import OURS, REDIS_PY
 from .report import Table
 
-#: benchmark -> (column to show, what it says below the bars)
+#: benchmark -> (column, label below the bars)
 _SHOWN = {
     "uncontended": (f"× {REDIS_PY}", "time of one cycle, redis-py's Lock = 1 (less is better)"),
     "limit-1": ("cycles/s", "cycles per second, limit 1, 2 × 8 threads"),
@@ -18,11 +18,11 @@ _OURS, _OTHERS = "#0c4b33", "#b4c4bc"
 
 
 def draw(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
-    """One small SVG for each benchmark that has a plot and was run."""
+    """Draw an SVG for each benchmark that was run and has a plot, and return the paths."""
     import matplotlib
 
     matplotlib.use("svg")
-    # The same figures make the same file.
+    # Make the files reproducible.
     matplotlib.rcParams.update({"svg.hashsalt": "benchmarks", "svg.fonttype": "none"})
     from matplotlib import pyplot
 

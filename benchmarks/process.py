@@ -1,4 +1,4 @@
-"""What the app adds to a process: time to import, and memory."""
+"""The import time and the memory that the app adds to a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The smallest Django project that this app can run in, for the processes of a benchmark."""
+"""The smallest Django project with this app, for the processes of a benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 
 
 def setup(url: str, **given: Any) -> None:
-    """Configure Django with the Redis server at `url`, and with what else is `given`."""
+    """Configure Django with the Redis server at `url` and the `given` settings."""
     import django
     from django.conf import settings
 
@@ -45,7 +45,7 @@ async def aplain(request: HttpRequest) -> HttpResponse:
 
 
 def with_two_scripts(view: Any) -> Any:
-    """The view, and what no limit over Redis can do without."""
+    """Return the view with two empty scripts before it, the minimum for any limit in Redis."""
     from .cycles import minimal
 
     scripts = minimal()
@@ -58,7 +58,7 @@ def with_two_scripts(view: Any) -> Any:
 
 
 def limited_by_peer(view: Any) -> Any:
-    """The view under django-smart-ratelimit's decorator; None where that is not installed."""
+    """Return the view with django-smart-ratelimit's decorator, or None if it isn't installed."""
     if importlib.util.find_spec("django_smart_ratelimit") is None:
         return None
     from django_smart_ratelimit import concurrency_limit

@@ -1,4 +1,4 @@
-"""What a benchmark found: rows of figures, a table for people and JSON for programs."""
+"""The results of a benchmark, as a text table and as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratios(values: Mapping[str, Sequence[float]], base: str) -> dict[str, float]:
-    """The median over the rounds of each one's figure to that of `base` in the same round."""
+    """Return for each name the median ratio of its figure to that of `base` in the same round."""
     return {
         name: median([own / other for own, other in zip(mine, values[base], strict=False) if other])
         for name, mine in values.items()
@@ -42,7 +42,7 @@ def ratios(values: Mapping[str, Sequence[float]], base: str) -> dict[str, float]
 
 @dataclass
 class Table:
-    """One benchmark. `goal`: what it should show; `rows`: first the names of who was measured."""
+    """The table of one benchmark. The first column of `rows` has the names of the contenders."""
 
     title: str
     goal: str = ""
@@ -74,7 +74,7 @@ def _aligned(cell: str, width: int, column: int) -> str:
 
 
 def machine(redis_version: str) -> dict[str, Any]:
-    """Where it ran; nothing that tells whose machine it is."""
+    """Return the versions and the processor, without data that identifies the machine."""
     import os
 
     packages, missing = {}, []

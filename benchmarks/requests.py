@@ -1,4 +1,4 @@
-"""What the middleware adds to a request, through Django's own handlers in this process."""
+"""The time that the middleware adds to a request, with Django's handlers in this process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def asgi(url: str, quick: bool) -> Table:
     async def measure() -> dict[str, list[float]]:
         clock = time.perf_counter
         found: dict[str, list[float]] = {"no middleware": [], "middleware, unlimited": []}
-        # One by one in turn: a request takes a millisecond, of which threads make a noisy part.
+        # Alternate after each request, because threads make the time of a request noisy.
         for _ in range(500 if quick else 2500):
             for name, handler in zip(found, (bare, ours), strict=True):
                 start = clock()
@@ -88,7 +88,7 @@ async def _asgi_request(handler: Any, where: str) -> None:
 
     async def receive() -> dict[str, Any]:
         if asked:
-            await asyncio.sleep(60)  # nobody hangs up
+            await asyncio.sleep(60)  # the client stays connected
         asked.append(True)
         return {"type": "http.request", "body": b""}
 

@@ -1,4 +1,4 @@
-"""What the server pays: time and memory, by holders and by waiters, straight at the scripts."""
+"""Time and memory of the server by number of holders and waiters, with direct script calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_MS = 600_000
 
 
 class Name:
-    """A name whose verbs are called directly, many in one pipeline."""
+    """A name whose scripts are called directly, with many calls in one pipeline."""
 
     def __init__(self, client: redis.Redis, name: str, limit: int, keep: int = KEEP) -> None:
         self.client, self.limit, self.keep = client, limit, keep
@@ -43,7 +43,7 @@ class Name:
         )
 
     def hand_on(self, token: str) -> str:
-        """Release; the token of the waiter that got it."""
+        """Release a lease, and return the token of the next holder."""
         head = self.client.zrange(self.keys.queue, 0, 0)[0].decode()
         self.release([token])
         element: Any = self.client.lpop(self.keys.wake + head)
@@ -51,7 +51,7 @@ class Name:
         return head
 
     def timed(self, tokens: list[str]) -> tuple[float, float]:
-        """Server µs of one acquire and of one release."""
+        """Return the server's µs for an acquire and for a release."""
         return _timed(self.client, lambda: self.acquire(tokens)), _timed(
             self.client, lambda: self.release(tokens)
         )
@@ -104,13 +104,13 @@ def by_holders(url: str, quick: bool) -> Table:
 
 
 def by_waiters(url: str, quick: bool) -> Table:
-    table = Table("Server µs by waiters: one joins the queue; a release hands over", "within 1.3 ×")
+    table = Table("Server µs by waiters: joining the queue; release with handoff", "within 1.3 ×")
     sizes = (10, 100) if quick else (10, 100, 10_000)
     client = _client(url)
     found: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
     for i in range(2 if quick else 5):
         for size in sizes:
-            # A fresh name each time: who does not ask again within seconds counts as dead.
+            # Use a new name each time, because waiters that don't ask again count as dead.
             name = Name(client, f"waiters-{i}-{size}", 1)
             holder = "holder"
             name.acquire([holder])
@@ -141,7 +141,7 @@ def _by_size(table: Table, what: str, found: dict[int, list[tuple[float, float]]
 
 
 def statistics(url: str, quick: bool) -> Table:
-    """The scripts with their counters and without, and what commands cost that do nothing."""
+    """Measure the scripts with statistics and without, and an empty script."""
     table = Table("Server µs with statistics and without", "on ≤ 1.3 × off")
     client = _client(url)
     on, off = Name(client, "stats-on", 1), Name(client, "stats-off", 1, keep=0)
@@ -164,7 +164,7 @@ def statistics(url: str, quick: bool) -> Table:
 
 
 def _pair(name: Name, token: str) -> tuple[float, float]:
-    """Server µs of an acquire and a release that meet nobody, each the mean of many."""
+    """Return the mean of the server's µs for an uncontended acquire and release."""
     acquire = release = 0.0
     for _ in range(20):
         acquired, released = name.timed([token])

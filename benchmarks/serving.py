@@ -1,7 +1,7 @@
-"""Requests per second of a real server, driven over keep-alive connections by a process of its own.
+"""Requests per second of a real server, with keep-alive connections from another process.
 
-`python -m benchmarks.serving PORT PATH CLIENTS SECONDS` is that process: it prints how many
-responses came. It reads nothing of them but their end, so that it leaves the cores to the server.
+`python -m benchmarks.serving PORT PATH CLIENTS SECONDS` is that process. It prints the number of
+responses. It only looks for their end, and so leaves the CPU to the server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .project import MIDDLEWARE
 from .report import Row, Table, median, ratios
 
 CLIENTS = 8
-#: Who is served: a path of the site, and what its setting MIDDLEWARE is.
+#: name -> (path of the site, setting MIDDLEWARE)
 BARE, UNLIMITED, LIMITED = "no middleware", "middleware, unlimited", "middleware, limited"
 SITES = {
     BARE: ("/unlimited", ""),
@@ -74,7 +74,7 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
                 port, pid = served[middleware]
                 before = _cpu(pid)
                 rate = _drive(port, f"{path}/{kind}", seconds)
-                if turn >= 0:  # the first one warms it up
+                if turn >= 0:  # the first turn is a warm-up
                     rates[name].append(rate)
                     cpu[name].append((_cpu(pid) - before) / (rate * seconds))
     for name, own in rates.items():
@@ -87,10 +87,10 @@ def _serving(title: str, url: str, quick: bool, kind: str, words: list[str]) -> 
 
 
 def _cpu(pid: int) -> float:
-    """Seconds that a process and its children took; 0 where the system does not say it so."""
+    """Return the CPU seconds of a process and its children, or 0 without /proc."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
+        with contextlib.suppress(OSError):  # the process has ended
             _, parent, *rest = stat.read_text().rpartition(")")[2].split()
             if pid in (int(parent), int(stat.parent.name)):
                 ticks += int(rest[9]) + int(rest[10])
@@ -99,7 +99,7 @@ def _cpu(pid: int) -> float:
 
 @contextlib.contextmanager
 def _served(words: list[str], kind: str, url: str, middleware: str) -> Iterator[tuple[int, int]]:
-    """The port of the benchmarks' site, and its process."""
+    """Start a server with the benchmarks' site. The value is its port and its process id."""
     port = free_port()
     where = str(port) if words[-1] == "--port" else f"127.0.0.1:{port}"
     own = {"BENCHMARKS_URL": url, "BENCHMARKS_MIDDLEWARE": middleware}
@@ -133,7 +133,7 @@ def _drive(port: int, path: str, seconds: float) -> float:
 
 
 class _Client(asyncio.Protocol):
-    """Sends the same request again as soon as its answer is there."""
+    """A client that sends the same request again after each response."""
 
     def __init__(self, request: bytes) -> None:
         self._request, self._read = request, b""

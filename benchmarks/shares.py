@@ -1,4 +1,4 @@
-"""A flood of one share beside a single caller of another, and the same in plain order."""
+"""Many callers of one share and a single caller of another, with shares and without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Visit = tuple[float, float]
 
 def shares(url: str, quick: bool) -> Table:
     table = Table(
-        f"A flood of {FLOOD} beside one caller, limit {LIMIT}", "p99 ≤ 2 holds, grants ≥ 0.97"
+        f"{FLOOD} callers and a single one, limit {LIMIT}", "p99 ≤ 2 holds, grants ≥ 0.97"
     )
     found: dict[str, list[tuple[float, float, int]]] = {PLAIN: [], SHARES: []}
     for i in range(1 if quick else 3):
@@ -41,7 +41,8 @@ def shares(url: str, quick: bool) -> Table:
 
 
 def _flood(what: str, url: str, name: str, seconds: float) -> tuple[float, float, int]:
-    """The median and the 99th percentile of the single caller's waits, in holds, and all grants."""
+    """Return the median and 99th percentile of the single caller's waits, in holds, and all
+    grants."""
     results, ready = _SPAWN.Queue(), _SPAWN.Barrier(2)
     processes = [
         _SPAWN.Process(target=_process, args=(what, *one, url, name, seconds, ready, results))
@@ -88,7 +89,7 @@ async def _callers(
             lease = await semaphore.aacquire(blocking_timeout=max(0.1, end - asked))
             if lease is None:
                 break
-            if (got := time.monotonic()) > end - 0.8 * seconds:  # the flood is there
+            if (got := time.monotonic()) > end - 0.8 * seconds:  # all callers have started
                 visits.append((asked, got))
             await asyncio.sleep(HOLD)
             await lease.arelease()

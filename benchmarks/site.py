@@ -1,4 +1,4 @@
-"""The site that benchmarks.serving serves: `wsgi` and `asgi`, each with views of its kind."""
+"""The site of benchmarks.serving: `wsgi` with sync views, and `asgi` with async views."""
 
 from __future__ import annotations
 

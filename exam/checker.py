@@ -491,8 +491,8 @@ class _Judge:
 
 def _telling(visit: Visit, since: float) -> str:
     if visit.told == math.inf:
-        return "was never told"
-    return f"was told {visit.told - since:+.2f} s after"
+        return "got no report of a loss"
+    return f"got the report of its loss {visit.told - since:+.2f} s later"
 
 
 # Intervals

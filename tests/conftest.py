@@ -1,4 +1,4 @@
-"""The Redis server of a test run, and the fixtures that reach it."""
+"""The Redis server of a test run, and shared fixtures."""
 
 import contextlib
 import functools
@@ -22,19 +22,19 @@ from hypothesis import settings as hypothesis_settings
 
 from devtools.servers import NoServer, RedisServer, find_server, shared_server
 
-FOREIGN = bool(os.environ.get("REDIS_URL"))  # somebody else's server: touch only our own keys
+FOREIGN = bool(os.environ.get("REDIS_URL"))  # not started by the tests: delete only their own keys
 
 
-# An example that takes long on a busy machine is no failure.
-hypothesis_settings.register_profile("unhurried", deadline=None)
-hypothesis_settings.load_profile("unhurried")
+# Examples may be slow on a busy machine.
+hypothesis_settings.register_profile("no_deadline", deadline=None)
+hypothesis_settings.load_profile("no_deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell's `make test &` starts us without: what we start would not hear Ctrl-C either.
+    # In a shell script, `make test &` ignores SIGINT, and child processes would inherit this.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # pytest-django has read the settings by now, but no cache is connected before the first use.
+    # pytest-django has loaded the settings, but a cache connects only when it is first used.
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
     try:
@@ -43,16 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if FOREIGN:
         url = _unused_database(url)
-        stack.callback(_delete_our_keys, url)
-    location = _with_least_rights(url) if os.environ.get("DJANGO_REDIS_SYNC_TEST_ACL") else url
-    # What threads say between two tests would stand among the dots.
+        stack.callback(_delete_keys_of_tests, url)
+    location = _with_least_permissions(url) if os.environ.get("DJANGO_REDIS_SYNC_TEST_ACL") else url
+    # Without a handler, threads that log between two tests would write into pytest's output.
     logging.getLogger("django_redis_sync").addHandler(logging.NullHandler())
     os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"] = url
     os.environ["DJANGO_REDIS_SYNC_TEST_URL"] = location
     settings.CACHES["default"]["LOCATION"] = location
 
 
-#: What takes many servers, minutes, or a machine that does nothing else: `make deep`.
+#: Tests that need many servers, minutes, or an idle machine: `make deep` runs them.
 DEEP = (
     *("topologies", "faults", "soak"),
     *("test_builds.py", "test_tutorial.py", "test_requests_everywhere.py"),
@@ -60,7 +60,7 @@ DEEP = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # Each worker reads what it collects: most of what it would leave out is not even read.
+    # Each worker of xdist imports the modules that it collects, even if their tests are deselected.
     return (
         True
         if config.option.markexpr == "not deep and not tools" and _is_deep(collection_path)
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.deep)
 
 
-#: The numbered promises of the documentation, each with the sentence that states it.
+#: The promises of docs/promises.md by number.
 PROMISES = {
     int(number): " ".join(text.replace("**", "").split())
     for number, text in re.findall(
@@ -93,7 +93,7 @@ PROMISES = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, object]:
-    """Say which promise broke when a test of it fails."""
+    """Add the promises that a failed test proves to its report."""
     report = yield
     if report.failed:
         for mark in item.iter_markers("promise"):
@@ -104,7 +104,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    # What is read here lives on: no collection of garbage looks at it, now or later.
+    # Collected modules live as long as the run, so the garbage collector can skip them.
     gc.disable()
     result = yield
     gc.freeze()
@@ -114,23 +114,25 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> str:
-    """Where the test run's server is, as a user who may do everything."""
+    """The URL of the test run's server, for a user with all permissions."""
     return os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_due_where_no_cache_is() -> None:
-    """What the clerks of an earlier test's own caches have yet to write is gone as these are: in
-    the midst of this test they would warn that there is no such cache."""
-    housekeeper = sys.modules.get("django_redis_sync.engine.housekeeping")
-    for alias, one in list(housekeeper._clerks.items()) if housekeeper is not None else ():
+def no_housekeeping_of_removed_caches() -> None:
+    """Discard pending writes to caches that only an earlier test had.
+
+    Otherwise the housekeeping would log warnings about these caches during this test.
+    """
+    housekeeping = sys.modules.get("django_redis_sync.engine.housekeeping")
+    for alias, job in list(housekeeping._clerks.items()) if housekeeping is not None else ():
         if alias not in settings.CACHES:
-            one.forget()
+            job.forget()
 
 
 @pytest.fixture
 def clean_redis(redis_url: str) -> Iterator[None]:
-    """No key of ours before the test or after it."""
+    """Delete the library's keys before and after the test."""
     clean(redis_url)
     yield
     clean(redis_url)
@@ -138,37 +140,37 @@ def clean_redis(redis_url: str) -> Iterator[None]:
 
 @pytest.fixture
 def raw(redis_url: str, clean_redis: None) -> redis.Redis:
-    """A plain client of the server, clean at the start, that answers in bytes."""
+    """A plain client of the server, without keys of the library at first. Replies are bytes."""
     return _client(redis_url)
 
 
 @pytest.fixture
 def rejections() -> Iterator[list[dict[str, Any]]]:
-    """What receivers of `acquire_rejected` get."""
+    """The arguments of each signal `acquire_rejected`."""
     from django_redis_sync.signals import acquire_rejected
 
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
-    def receiver(**said: Any) -> None:
-        heard.append(said)
+    def receiver(**arguments: Any) -> None:
+        received.append(arguments)
 
     acquire_rejected.connect(receiver)
-    yield heard
+    yield received
     acquire_rejected.disconnect(receiver)
 
 
 @pytest.fixture
 def new_server() -> Iterator[Callable[..., RedisServer]]:
-    """Starts private servers, to break or to configure; takes what `RedisServer` takes."""
+    """Return a function that starts a private server, with the arguments of `RedisServer`."""
     if find_server() is None:
-        pytest.skip("REDIS_URL is all there is, and this test needs a server of its own")
+        pytest.skip("this test starts a server of its own, and no redis-server was found")
     with contextlib.ExitStack() as stack:
         yield lambda **options: stack.enter_context(RedisServer(**options))
 
 
 @pytest.fixture
 def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServer]) -> None:
-    """A cache `other` of another server, under another prefix."""
+    """Add a cache `other` with another server and another prefix."""
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "KEY_PREFIX": None}
     first = {**settings.CACHES["default"], "KEY_PREFIX": settings.PREFIX}
     other = {**first, "LOCATION": new_server().url, "KEY_PREFIX": "second"}
@@ -176,41 +178,41 @@ def second(settings: Any, raw: redis.Redis, new_server: Callable[..., RedisServe
 
 
 def clean(url: str) -> None:
-    """No key of ours, and nothing remembered of any."""
+    """Delete the library's keys, and reset what this process has cached about them."""
     from django_redis_sync.engine import housekeeping, overrides, renewal
     from django_redis_sync.protocol.keys import policies
 
-    for one in list(renewal._renewers.values()):  # of leases that a test dropped, no other is told
-        one.clear()
-    keepers = list(housekeeping._clerks.values())
-    for each in keepers:  # what earlier tests have yet to write
-        each.forget()
+    for renewer in list(renewal._renewers.values()):  # leases that an earlier test did not release
+        renewer.clear()
+    jobs = list(housekeeping._clerks.values())
+    for job in jobs:  # discard pending writes, and wait for a write that has begun
+        job.forget()
     until = time.monotonic() + 2
-    while any(each._busy for each in keepers) and time.monotonic() < until:  # is writing it
+    while any(job._busy for job in jobs) and time.monotonic() < until:
         time.sleep(0.001)
     overrides._read.clear()
-    for policy in list(policies.values()):  # what an earlier test marked is gone
+    for policy in list(policies.values()):
         policy.mark, policy.exempt, policy.due = "-", {}, -math.inf
     if FOREIGN:
-        _delete_our_keys(url)
+        _delete_keys_of_tests(url)
     else:
         _client(url).flushdb()
 
 
 @functools.cache
 def _client(url: str) -> redis.Redis:
-    """One for all tests: redis-py looks up its own version on disk for each that is made."""
+    """Return one client for all tests: redis-py reads its version from disk for each new client."""
     return redis.Redis.from_url(url)
 
 
-def _delete_our_keys(url: str) -> None:
+def _delete_keys_of_tests(url: str) -> None:
     with redis.Redis.from_url(url) as client:
         for key in client.scan_iter(match=f"{settings.PREFIX}*", count=1000):
             client.delete(key)
 
 
-def _with_least_rights(url: str) -> str:
-    """As a user who may do what is documented as the least, and write the tests' journals."""
+def _with_least_permissions(url: str) -> str:
+    """Return the URL for a user with the documented permissions and those for the journals."""
     from django_redis_sync.operators.doctor import permissions
 
     rules = [*permissions.rules(settings.PREFIX).split(), "~*journal*", "+pttl"]
@@ -220,7 +222,7 @@ def _with_least_rights(url: str) -> str:
 
 
 def _unused_database(url: str) -> str:
-    """The same server with an empty database, when it has one."""
+    """Return the URL of an empty database of the server. If there is none, return `url`."""
     for number in range(15, 0, -1):
         other = _with_database(url, number)
         with contextlib.suppress(redis.ResponseError), redis.Redis.from_url(other) as client:

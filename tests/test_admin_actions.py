@@ -1,4 +1,4 @@
-"""The admin's actions: confirmed on a page, done by POST, logged, and only on the holders shown."""
+"""The admin's actions: confirmation, permission, effect, and log."""
 
 import html
 import math
@@ -15,6 +15,7 @@ from django.test import Client, override_settings
 
 from devtools.servers import free_port
 from django_redis_sync import Lease, LeaseLost, Semaphore
+from django_redis_sync.exceptions import Unavailable
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of
@@ -29,12 +30,13 @@ pytestmark = [
 
 LIST = "/admin/django_redis_sync/name/"
 PAGE = f"{LIST}exports/"
-VERBS = ("release", "clear", "pause", "resume", "resize", "reset")
+ACTIONS = ("release", "clear", "pause", "resume", "resize", "reset")
 ENDED = "The lease had already ended. Nothing was done."
 
 
 def client_of(*codenames: str, **options: bool) -> Client:
-    user = User.objects.create_user("-".join(codenames), password="right", is_staff=True)
+    name = "-".join(codenames) or "no-permission"
+    user = User.objects.create_user(name, password="right", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client = Client(**options)
     client.force_login(user)
@@ -48,22 +50,22 @@ def manager() -> Client:
 
 @pytest.fixture
 def lease() -> Iterator[Lease]:
-    """A permanent holder of one of two permits."""
+    """The permanent lease of one of two permits."""
     taken = Semaphore("exports", 2, timeout=math.inf, label="nightly_report").acquire()
     assert taken is not None
     yield taken
 
 
-def out_of_reach() -> override_settings:
+def unreachable_redis() -> override_settings:
     """Settings whose Redis does not answer."""
     location = f"redis://:hunter2@127.0.0.1:{free_port()}/0"
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location}
     return override_settings(CACHES={"default": cache})
 
 
-def act(client: Client, verb: str, **fields: object) -> str:
+def act(client: Client, action: str, **fields: object) -> str:
     """Carry out an action. Return the last message shown after it."""
-    response = client.post(f"{PAGE}act/{verb}/", fields)
+    response = client.post(f"{PAGE}act/{action}/", fields)
     assert (302, f"{PAGE}change/") == (response.status_code, response.get("Location"))
     return [str(message) for message in get_messages(response.wsgi_request)][-1]
 
@@ -85,20 +87,20 @@ def unchanged(lease: Lease) -> bool:
 # Permission and confirmation
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_action_is_not_carried_out_by_get(manager: Client, lease: Lease, verb: str) -> None:
-    response = manager.get(f"{PAGE}act/{verb}/", fields_of(lease))
+@pytest.mark.parametrize("action", ACTIONS)
+def test_action_is_not_carried_out_by_get(manager: Client, lease: Lease, action: str) -> None:
+    response = manager.get(f"{PAGE}act/{action}/", fields_of(lease))
     assert 200 == response.status_code
     assert 'id="confirm"' in response.content.decode()
     assert unchanged(lease)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, verb: str) -> None:
+@pytest.mark.parametrize("action", ACTIONS)
+def test_action_needs_the_csrf_token_and_the_permission(lease: Lease, action: str) -> None:
     without_token = client_of("manage_locks", enforce_csrf_checks=True)
     for client in (without_token, client_of("view_locks")):
-        assert 403 == client.post(f"{PAGE}act/{verb}/", fields_of(lease)).status_code
-    assert 403 == client_of("view_locks", "add_user").get(f"{PAGE}act/{verb}/").status_code
+        assert 403 == client.post(f"{PAGE}act/{action}/", fields_of(lease)).status_code
+    assert 403 == client_of("view_locks", "add_user").get(f"{PAGE}act/{action}/").status_code
     assert unchanged(lease)
 
 
@@ -119,10 +121,8 @@ def test_unknown_action_is_not_found(manager: Client, lease: Lease) -> None:
 
 
 @pytest.mark.parametrize("in_session", [False, True], ids=["csrf-cookie", "csrf-session"])
-def test_confirm_page_comes_back_after_a_login_with_what_was_typed(
-    lease: Lease, in_session: bool
-) -> None:
-    """The session ends between the page and its form."""
+def test_confirm_page_returns_with_its_input_after_a_login(lease: Lease, in_session: bool) -> None:
+    """The session ends before the form is sent."""
     with override_settings(CSRF_USE_SESSIONS=in_session):
         manager = client_of("manage_locks", enforce_csrf_checks=True)
         page = shown(manager, "act/resize/")
@@ -167,19 +167,19 @@ def test_released_holder_loses_its_lease(manager: Client, lease: Lease) -> None:
         lease.renew()
 
 
-@pytest.mark.parametrize("verb", ["release", "clear"])
-def test_later_holder_keeps_its_lease(manager: Client, lease: Lease, verb: str) -> None:
+@pytest.mark.parametrize("action", ["release", "clear"])
+def test_later_holder_keeps_its_lease(manager: Client, lease: Lease, action: str) -> None:
     lease.release()
     with Semaphore("exports", 2) as newcomer:
-        assert ENDED == act(manager, verb, fence=lease.fence)
-        assert manager.get(f"{PAGE}act/{verb}/?fence={lease.fence}").status_code == 302
+        assert ENDED == act(manager, action, fence=lease.fence)
+        assert manager.get(f"{PAGE}act/{action}/?fence={lease.fence}").status_code == 302
         assert newcomer.owned()
 
 
 @pytest.mark.parametrize("fence", ["", "x", "-1", "0", "1e9"])
-def test_impossible_fence_releases_no_holder(manager: Client, lease: Lease, fence: str) -> None:
-    for verb in ("release", "clear"):
-        assert ENDED == act(manager, verb, fence=fence)
+def test_invalid_fence_releases_no_holder(manager: Client, lease: Lease, fence: str) -> None:
+    for action in ("release", "clear"):
+        assert ENDED == act(manager, action, fence=fence)
     assert lease.owned()
 
 
@@ -209,7 +209,7 @@ def test_pause_resume_resize_and_reset_take_effect(manager: Client, lease: Lease
     assert 2 == status_of("exports").limit
 
 
-def test_pause_for_ten_minutes_says_until_when(manager: Client, lease: Lease) -> None:
+def test_name_page_shows_when_a_pause_ends(manager: Client, lease: Lease) -> None:
     assert '<option value="10">10 minutes</option>' in shown(manager, "act/pause/")
     act(manager, "pause", minutes=10)
     status = status_of("exports")
@@ -220,13 +220,13 @@ def test_pause_for_ten_minutes_says_until_when(manager: Client, lease: Lease) ->
 
 
 @pytest.mark.parametrize("minutes", ["-1", "7", "x"])
-def test_impossible_duration_pauses_nothing(manager: Client, lease: Lease, minutes: str) -> None:
+def test_invalid_duration_does_not_pause(manager: Client, lease: Lease, minutes: str) -> None:
     assert 200 == manager.post(f"{PAGE}act/pause/", {"minutes": minutes}).status_code
     assert unchanged(lease)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1.5", "", "many", "9999999999", "NaN", "١٢x"])
-def test_impossible_limit_is_explained_and_the_reason_kept(
+def test_invalid_limit_is_explained_and_the_reason_is_retained(
     manager: Client, lease: Lease, limit: str
 ) -> None:
     response = manager.post(f"{PAGE}act/resize/", {"limit": limit, "reason": "typed before"})
@@ -252,8 +252,8 @@ def test_policy_is_paused_with_all_its_keys(manager: Client) -> None:
 
 
 def test_each_action_is_logged_with_user_and_reason(manager: Client, lease: Lease) -> None:
-    for verb in ("pause", "resume", "reset"):
-        act(manager, verb)
+    for action in ("pause", "resume", "reset"):
+        act(manager, action)
     act(manager, "resize", limit=3, reason=" the disk is full <b>\n")
     message = act(manager, "clear", fence=lease.fence)
 
@@ -284,7 +284,7 @@ def test_long_name_is_logged_up_to_the_column_length(manager: Client) -> None:
     assert f"{name}@{key}"[:200] == LogEntry.objects.get().object_repr
 
 
-def test_history_of_an_untouched_name_is_empty(manager: Client, lease: Lease) -> None:
+def test_history_of_a_name_without_actions_is_empty(manager: Client, lease: Lease) -> None:
     page = shown(manager, "history/")
     assert "No operator has acted on this name." in page
     assert f'href="{PAGE}change/"' in page
@@ -296,8 +296,6 @@ def test_history_of_an_untouched_name_is_empty(manager: Client, lease: Lease) ->
 def test_failed_action_is_reported_and_logged(
     manager: Client, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from django_redis_sync.exceptions import Unavailable
-
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("no answer in time", maybe_executed=True)
 
@@ -308,13 +306,13 @@ def test_failed_action_is_reported_and_logged(
     assert message == LogEntry.objects.get().change_message
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_action_can_be_tried_again_after_redis_was_down(
-    manager: Client, lease: Lease, verb: str
+@pytest.mark.parametrize("action", ACTIONS)
+def test_action_can_be_repeated_after_redis_was_down(
+    manager: Client, lease: Lease, action: str
 ) -> None:
-    with out_of_reach():
+    with unreachable_redis():
         fields = {**fields_of(lease), "reason": "a", "csrfmiddlewaretoken": "old"}
-        response = manager.post(f"{PAGE}act/{verb}/", fields)
+        response = manager.post(f"{PAGE}act/{action}/", fields)
     page = response.content.decode()
     assert 503 == response.status_code
     assert "Check that the server is running" in page and "hunter2" not in page
@@ -328,7 +326,7 @@ def test_action_can_be_tried_again_after_redis_was_down(
 
 def test_history_is_shown_while_redis_is_down(manager: Client, lease: Lease) -> None:
     act(manager, "pause")
-    with out_of_reach():
+    with unreachable_redis():
         response = manager.get(f"{PAGE}history/")
     assert 200 == response.status_code
     assert "Paused exports." in response.content.decode()

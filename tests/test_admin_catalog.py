@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client, override_settings
 
 import django_redis_sync
@@ -18,7 +17,7 @@ FOLDER = Path("locale/zh_Hans/LC_MESSAGES")
 
 @pytest.mark.promise(25)
 def test_make_messages_writes_this_catalog(tmp_path: Path) -> None:
-    """In a copy: nothing differs, no text lacks a translation, and a new text is named."""
+    """In a copy, the command changes nothing, and reports a new text without a translation."""
     if not all(map(shutil.which, ("xgettext", "msgfmt"))):
         pytest.skip("no GNU gettext: Debian has it as gettext")
     copied = tmp_path / PACKAGE.name
@@ -42,12 +41,10 @@ def test_make_messages_writes_this_catalog(tmp_path: Path) -> None:
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("clean_redis")
-def test_pages_are_shown_in_chinese() -> None:
-    client = Client()
-    client.force_login(User.objects.create_superuser("wang"))
+def test_pages_are_shown_in_chinese(admin_client: Client) -> None:
     with override_settings(LANGUAGE_CODE="zh-hans"), Semaphore("exports", 2):
-        shown = client.get("/admin/django_redis_sync/name/exports/change/").content.decode()
-        index = client.get("/admin/").content.decode()
+        shown = admin_client.get("/admin/django_redis_sync/name/exports/change/").content.decode()
+        index = admin_client.get("/admin/").content.decode()
 
     assert "使用中 1 / 2" in shown and "没有等待者" in shown
     assert "锁与信号量" in index

@@ -1,4 +1,4 @@
-"""The model behind the admin's entry does not disturb a project."""
+"""The model behind the admin's entry causes no migration, query, or dump in a project."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class Sale(models.Model):
 
 
 class HostProject:
-    """A project with an app of its own, in a folder; run through its manage.py."""
+    """A project with an app of its own in a folder."""
 
     def __init__(self, folder: Path, more: str = "") -> None:
         (folder / "shop").mkdir()
@@ -86,7 +86,7 @@ def test_migrations_are_complete() -> None:
     call_command("makemigrations", "django_redis_sync", check=True, dry_run=True, verbosity=0)
 
 
-def test_checks_find_no_problem() -> None:
+def test_system_checks_report_no_problem() -> None:
     assert [found for found in checks.run_checks() if found.is_serious()] == []
 
 

@@ -1,4 +1,4 @@
-"""The admin's pages: what they show, and what they say while Redis is unavailable."""
+"""The admin's pages: what they show, and how they explain that Redis is unavailable."""
 
 import html
 import math
@@ -15,14 +15,14 @@ import redis
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib import admin
-from django.contrib.auth.models import Permission, User
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path, resolve, reverse
 from django.utils import translation
 
-from devtools.servers import free_port
 from django_redis_sync import LeaseLost, Lock, ReadWriteLock, Semaphore
 from django_redis_sync.admin import NameAdmin
 from django_redis_sync.console import pages
@@ -35,7 +35,7 @@ from tests.behaviour.both import eventually
 from tests.support import statuses as make
 from tests.support.keepers import listed
 from tests.support.statuses import ago, holder, waiter
-from tests.test_admin_actions import out_of_reach
+from tests.test_admin_actions import client_of, unreachable_redis
 
 pytestmark = [
     pytest.mark.django_db,
@@ -55,29 +55,23 @@ urlpatterns = [
 ]
 
 
-def staff(*codenames: str) -> Client:
-    user = User.objects.create_user("-".join(codenames) or "nobody", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 @pytest.fixture
 def viewer() -> Client:
-    return staff("view_locks")
+    return client_of("view_locks")
 
 
 @pytest.fixture
 def held() -> Iterator[Callable[..., None]]:
-    """Takes a permit, until the test is over."""
+    """Return a function that takes a permit and holds it until the test ends."""
     with ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(Semaphore(*args, **options))
 
 
 def shown_list(client: Client, *names: str, query: str = "") -> str:
-    """The list, once the registry, which is written in the background, knows these names. A process
-    writes each once a minute, so that every test here lists names of its own."""
+    """Return the list page as soon as the registry, written in the background, has these names.
+
+    A process registers a name at most once a minute, so each test lists names of its own.
+    """
     eventually(lambda: listed(*names))
     response = client.get(LIST + query)
     assert response.status_code == 200
@@ -95,9 +89,9 @@ def test_admin_permits_viewing_but_not_adding_changing_or_deleting(rf: RequestFa
     assert [False] * 5 == allowed(User.objects.create_user("nobody", is_staff=True))
 
 
-def test_admin_index_lists_the_entry_only_with_the_permission(viewer: Client) -> None:
+def test_admin_index_lists_the_entry_only_with_the_view_permission(viewer: Client) -> None:
     assert "Locks and semaphores" in viewer.get("/admin/").content.decode()
-    assert "Locks and semaphores" not in staff().get("/admin/").content.decode()
+    assert "Locks and semaphores" not in client_of().get("/admin/").content.decode()
 
 
 def test_history_view_keeps_the_extra_context_of_a_subclass(
@@ -109,29 +103,32 @@ def test_history_view_keeps_the_extra_context_of_a_subclass(
     assert ("x", []) == (shown.context_data["motto"], [*shown.context_data["acts"]])
 
 
-def test_urls_name_their_model_admin() -> None:
+def test_url_functions_have_the_attribute_model_admin() -> None:
     for where in ("", "live/", "data/", "exports/change/", "exports/live/", "exports/act/pause/"):
         owner: Any = getattr(resolve(LIST + where).func, "model_admin", None)
         assert isinstance(owner, NameAdmin), where
 
 
 def test_manage_permission_includes_viewing() -> None:
-    assert staff("manage_locks").get(LIST).status_code == 200
+    assert client_of("manage_locks").get(LIST).status_code == 200
 
 
-@pytest.mark.parametrize("where", ["", "live/", "exports/change/", "exports/live/"])
+@pytest.mark.parametrize(
+    "where", ["", "live/", "data/", "exports/change/", "exports/live/", "exports/data/"]
+)
 def test_pages_need_the_view_permission(where: str) -> None:
-    assert staff().get(LIST + where).status_code == 403
+    assert client_of().get(LIST + where).status_code == 403
     assert Client().get(LIST + where).status_code == 302
 
 
-def test_add_delete_and_change_by_post_are_refused(viewer: Client) -> None:
+def test_pages_reject_adding_deleting_and_posting(viewer: Client) -> None:
     assert viewer.get(LIST + "add/").status_code == 403
     assert viewer.get(LIST + "exports/delete/").status_code == 403
-    assert viewer.post(LIST + "exports/change/").status_code == 405
+    for where in ("exports/change/", "data/", "exports/data/"):
+        assert viewer.post(LIST + where).status_code == 405
 
 
-def test_list_shows_use_of_limit(viewer: Client, held: Callable[..., None]) -> None:
+def test_list_shows_permits_in_use_and_the_limit(viewer: Client, held: Callable[..., None]) -> None:
     held("first-exports", 4)
     held("first-exports", 4)
 
@@ -149,7 +146,7 @@ def test_list_shows_how_many_leases_were_lost(viewer: Client) -> None:
     eventually(lambda: "1 / 0" in shown_list(viewer, "slow-job"))
 
 
-def test_list_names_what_it_cannot_read_and_shows_the_rest(
+def test_list_reports_unreadable_names_and_shows_the_rest(
     raw: redis.Redis, viewer: Client, held: Callable[..., None]
 ) -> None:
     held("good", 3)
@@ -184,7 +181,7 @@ def test_list_can_be_searched_sorted_and_paged(
 
     shown = shown_list(viewer, query="?q=-BET")
     assert "list-beta</bdi>" in shown and "list-alpha</bdi>" not in shown
-    assert 'name="q" value="-BET"' in shown  # to be searched again
+    assert 'name="q" value="-BET"' in shown  # the form keeps the search
     assert "No name contains" in shown_list(viewer, query=f"?q={EVIL}")
 
     assert "list-beta</bdi>" in shown_list(viewer, query="?q=+list-beta+")
@@ -192,7 +189,7 @@ def test_list_can_be_searched_sorted_and_paged(
     monkeypatch.setattr(pages, "PER_PAGE", 2)
     shown = html.unescape(shown_list(viewer, query="?q=list-&o=-use"))
     assert "Page 1 of 2" in shown and 'rel="prev"' not in shown
-    # Links keep the search; a second click on a header turns the order.
+    # Links keep the search. A second click on a header reverses the order.
     assert 'href="?q=list-&o=-use&p=2"' in shown and 'id="sort-use" href="?q=list-&o=use"' in shown
     assert 'id="sort-waiting" href="?q=list-&o=waiting"' in shown
     shown = html.unescape(shown_list(viewer, query="?q=list-&p=2"))
@@ -237,7 +234,7 @@ def test_cell_labels_match_the_column_headers(viewer: Client) -> None:
     assert seen >= 3
 
 
-def test_rejections_count_with_and_without_waiting(
+def test_rejections_and_timeouts_are_summed_in_the_list_but_not_on_the_page(
     viewer: Client, held: Callable[..., None]
 ) -> None:
     held("too-small", 1)
@@ -279,8 +276,6 @@ def test_html_in_names_and_labels_is_escaped(viewer: Client, held: Callable[...,
 
 
 def quoted(name: str, key: str | None = None) -> str:
-    from django.contrib.admin.utils import quote
-
     return quote(Name.of(name, key).id)
 
 
@@ -317,20 +312,20 @@ def test_every_valid_name_has_a_page(viewer: Client, name: str, key: str | None)
     assert response.context["status"].key == key
 
 
-class Whole(HTMLParser):
-    """A page: the ids on it, those that its attributes name, and where its links lead."""
+class ParsedPage(HTMLParser):
+    """The ids of a page, the ids that its attributes refer to, and the targets of its links."""
 
-    NAMING = ("for", "form", "aria-labelledby", "aria-describedby", "aria-controls")
+    REFERRING = ("for", "form", "aria-labelledby", "aria-describedby", "aria-controls")
 
     def __init__(self, content: bytes) -> None:
         super().__init__()
-        self.ids, self.named, self.links = list[str](), set[str](), set[str]()
+        self.ids, self.referred, self.links = list[str](), set[str](), set[str]()
         self.feed(content.decode())
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         given = dict(attrs)
         self.ids += [given["id"]] if "id" in given else []
-        self.named.update(one for name in self.NAMING for one in given.get(name, "").split())
+        self.referred.update(id for name in self.REFERRING for id in given.get(name, "").split())
         self.links.update([given["href"]] if tag == "a" else [])
 
 
@@ -342,8 +337,8 @@ SITE = """{% extends "admin/base.html" %}
 
 
 @pytest.fixture
-def of_the_host(settings: Any) -> None:
-    """A project's own frame around the pages of the admin."""
+def host_templates(settings: Any) -> None:
+    """A project that overrides `admin/base_site.html`."""
     (engine,) = settings.TEMPLATES
     loaders = [
         ("django.template.loaders.locmem.Loader", {"admin/base_site.html": SITE}),
@@ -354,11 +349,11 @@ def of_the_host(settings: Any) -> None:
     settings.TEMPLATES = [{**engine, "APP_DIRS": False, "OPTIONS": options}]
 
 
-@pytest.mark.usefixtures("of_the_host")
+@pytest.mark.usefixtures("host_templates")
 def test_pages_extend_the_project_templates_and_have_no_dead_links(
     held: Callable[..., None],
 ) -> None:
-    name, key, manager = "whole_2F/1?#", "k_40/2", staff("view_locks", "manage_locks")
+    name, key, manager = "whole_2F/1?#", "k_40/2", client_of("view_locks", "manage_locks")
     held(name, 2)
     held(name, 2, key=key)
     eventually(lambda: listed(Name.of(name, key).id))
@@ -367,16 +362,16 @@ def test_pages_extend_the_project_templates_and_have_no_dead_links(
     shown = [LIST, *(one + end for one in (plain, child) for end in ("change/", "history/"))]
     answers = {url: manager.get(url) for url in shown}
     answers[f"{child}act/resume/"] = manager.get(f"{child}act/resume/")
-    with out_of_reach():
+    with unreachable_redis():
         answers["down"] = manager.get(LIST)
     assert b'<table class="sync-table sync-log" id="acts"' in answers[f"{child}history/"].content
     assert [*[200] * 6, 503] == [answer.status_code for answer in answers.values()]
     links = set[str]()
     for url, answer in answers.items():
-        found = Whole(answer.content)
+        found = ParsedPage(answer.content)
         links |= {link for link in found.links if link.startswith(LIST) and "?" not in link}
         assert (url, sorted({*found.ids})) == (url, sorted(found.ids))
-        assert (url, set()) == (url, found.named - {*found.ids})
+        assert (url, set()) == (url, found.referred - {*found.ids})
         assert {"host-style", "host-head", "host-footer"} <= {*found.ids}, url
         assert b"host-class" in answer.content, url
         assert b'id="logout-form"' in answer.content, url
@@ -390,7 +385,7 @@ def test_pages_extend_the_project_templates_and_have_no_dead_links(
 def test_untranslated_pages_declare_english(
     language: str, english: bool, held: Callable[..., None]
 ) -> None:
-    manager, page = staff("view_locks", "manage_locks"), f"{LIST}exports/"
+    manager, page = client_of("view_locks", "manage_locks"), f"{LIST}exports/"
     held("exports", 3)
     with override_settings(LANGUAGE_CODE=language), translation.override(language):
         shown = [
@@ -398,7 +393,7 @@ def test_untranslated_pages_declare_english(
             manager.get(page + "change/"),
             manager.get(page + "act/pause/"),
         ]
-        with out_of_reach():
+        with unreachable_redis():
             shown.append(manager.get(LIST))
     marked = re.compile(rb'<div id="content-main"[^>]* lang="en" dir="ltr"')
     assert [english] * 4 == [bool(marked.search(answer.content)) for answer in shown]
@@ -417,7 +412,7 @@ def test_policy_page_lists_its_keys_and_a_key_links_to_its_policy(
     assert b"2 in 2 keys" in viewer.get(LIST).content
 
 
-@pytest.mark.parametrize("unknown", ["nobody", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
+@pytest.mark.parametrize("unknown", ["unused", "%7Bx%7D:leases", "a%00b", "x" * 500, "%252F"])
 def test_unknown_name_is_not_found(viewer: Client, unknown: str) -> None:
     assert viewer.get(f"{LIST}{unknown}/change/").status_code == 404
     assert viewer.get(f"{LIST}{unknown}/live/").status_code == 404
@@ -427,7 +422,7 @@ def test_unknown_name_is_not_found(viewer: Client, unknown: str) -> None:
 @pytest.mark.parametrize("unknown", ["%7Bx%7D:leases", "a%00b", "x" * 500])
 def test_invalid_name_has_no_history(viewer: Client, unknown: str) -> None:
     response = viewer.get(f"{LIST}{unknown}/history/")
-    assert (302, "/admin/") == (response.status_code, response["Location"])  # as of any model
+    assert (302, "/admin/") == (response.status_code, response["Location"])  # as for any model
     name = urllib.parse.unquote(unknown)
     assert name == str(Name(id=name))
 
@@ -435,7 +430,7 @@ def test_invalid_name_has_no_history(viewer: Client, unknown: str) -> None:
 def test_custom_admin_site_keeps_its_own_addresses(held: Callable[..., None]) -> None:
     held("elsewhere", 2)
     with override_settings(ROOT_URLCONF=__name__):
-        client = staff("manage_locks")
+        client = client_of("manage_locks")
         eventually(lambda: listed("elsewhere"))
         shown = client.get("/ops/django_redis_sync/name/").content.decode()
         assert 'href="/ops/django_redis_sync/name/elsewhere/change/"' in shown
@@ -446,16 +441,7 @@ def test_custom_admin_site_keeps_its_own_addresses(held: Callable[..., None]) ->
         assert response["Location"] == "/ops/django_redis_sync/name/elsewhere/change/"
 
 
-# Down, or wrong
-
-
-def broken(viewer: Client, **changed: object) -> str:
-    """What all pages say while the settings are these; they answer, and no more."""
-    with override_settings(**changed):
-        for where in ("", "live/", "exports/change/", "exports/live/", "?o=use"):
-            response = viewer.get(LIST + where)
-            assert response.status_code == 503
-        return viewer.get(LIST).content.decode()
+# Redis is down, or the settings are wrong
 
 
 def cache(location: str, **options: object) -> dict[str, object]:
@@ -484,10 +470,12 @@ def cache(location: str, **options: object) -> dict[str, object]:
 def test_wrong_settings_are_explained_without_the_password(
     viewer: Client, changed: dict[str, object]
 ) -> None:
-    text = broken(viewer, **changed)
-
-    assert "Correct REDIS_SYNC or CACHES" in text
-    assert "hunter2" not in text
+    with override_settings(**changed):
+        for where in ("", "live/", "exports/change/", "exports/live/", "?o=use"):
+            response = viewer.get(LIST + where)
+            text = response.content.decode()
+            assert 503 == response.status_code
+            assert "Correct REDIS_SYNC or CACHES" in text and "hunter2" not in text
 
 
 @pytest.mark.promise(28)
@@ -518,10 +506,10 @@ def test_foreign_value_under_a_key_is_explained(viewer: Client, raw: redis.Redis
 
 @pytest.mark.parametrize("where", ["/admin/", "/admin/login/", LIST, LIST + "live/"])
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
-def test_misspelled_setting_leaves_the_admin_open_under_the_middleware(
+def test_admin_answers_under_the_middleware_when_a_setting_is_misspelled(
     viewer: Client, settings: Any, where: str, asgi: bool
 ) -> None:
-    """The admin explains it. Other limited pages fail, as with any wrong settings."""
+    """The admin's pages of locks explain the mistake. Pages outside of the admin fail."""
     limits = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, limits]
@@ -556,7 +544,7 @@ def test_search_finds_a_user_or_address_in_all_policies(
     assert 1 == page.count(f"found-b@{address}</bdi>") and "found-b@4711</bdi>" not in page
     held("found-c", 3)
     none = viewer.get(LIST + "found-b/change/?q=nobody").content.decode()
-    # The search can be changed, and left.
+    # The section of the keys stays even if no key matches.
     assert 'id="keys"' in page and 'id="keys"' in none and "No name contains “nobody”" in none
     assert 'id="keys"' not in viewer.get(LIST + "found-c/change/?q=4711").content.decode()
 
@@ -580,15 +568,8 @@ def test_data_has_what_the_pages_show(viewer: Client, held: Callable[..., None])
     assert {(1, 1)} == {(each["keys"], each["read"]) for each in keys["policies"]}
 
 
-@pytest.mark.parametrize("where", ["data/", "exports/data/"])
-def test_data_needs_the_view_permission(where: str) -> None:
-    assert 403 == staff().get(LIST + where).status_code
-    assert 302 == Client().get(LIST + where).status_code
-    assert 405 == staff("view_locks").post(LIST + where).status_code
-
-
 def test_data_explains_that_redis_is_down(viewer: Client) -> None:
-    with override_settings(CACHES=cache(f"redis://:hunter2@127.0.0.1:{free_port()}/0")):
+    with unreachable_redis():
         response = viewer.get(LIST + "data/")
     assert 503 == response.status_code
     assert {"error", "remedy"} == set(response.json()) and b"hunter2" not in response.content
@@ -599,7 +580,7 @@ def test_data_explains_that_redis_is_down(viewer: Client) -> None:
 
 @pytest.fixture
 def shown_name(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Show the page of a name in a state that is hard to reach, as text without tags."""
+    """Return a function that shows the page of a name in a given state, as text without tags."""
 
     def show(**state: Any) -> str:
         monkeypatch.setattr(pages, "statuses", lambda *_, **__: [make.status(**state)])
@@ -625,12 +606,12 @@ def test_name_page_explains_unusual_holders_waiters_and_limits(
     assert "Callers disagree on the limit: 3 now, 4 before" in text
     parts = re.split(r"\b(aaa|bbb|ccc|www|xxx)\b", text)
     about = dict(zip(parts[1::2], parts[2::2], strict=True))
-    for words, id in (
+    for note, id in (
         ("released, retained by min_hold", "bbb"),
         ("just handed over", "ccc"),
         ("heartbeat missed", "xxx"),
     ):
-        assert [id] == [each for each in about if words in about[each]], words
+        assert [id] == [each for each in about if note in about[each]], note
     assert "its process is dead, the permit goes to the next by itself within 5 s" in text
     assert "0 ms 2 " in about["www"] and "0 ms all " in about["xxx"]
     assert "and 1 more" in about["ccc"] and "and 5 more" in about["xxx"]
@@ -645,19 +626,19 @@ def test_name_page_shows_holders_and_waiters_before_actions_and_history(
     assert sorted(order) == order
 
 
-def test_name_page_shows_times_by_the_clock_and_as_an_age(shown_name: Callable[..., str]) -> None:
+def test_name_page_shows_times_as_a_date_and_as_an_age(shown_name: Callable[..., str]) -> None:
     text = shown_name(holders=(holder("aaa", held=65),), waiters=(waiter("www", waits=5),))
     assert re.search(r"2026-01-31 \d\d:58:55 1 min 5 s", text) and "5.0 s" in text
 
 
-def test_chart_numbers_are_written_for_svg_in_every_language(viewer: Client) -> None:
+def test_charts_links_and_forms_have_unlocalized_numbers(viewer: Client) -> None:
     with (
         override_settings(LANGUAGE_CODE="de", USE_THOUSAND_SEPARATOR=True),
         Semaphore("exports", 3) as lease,
     ):
         page = viewer.get(LIST + "exports/change/").content.decode()
         actions.resize("exports", None, 3000)
-        manager = staff("view_locks", "manage_locks")
+        manager = client_of("view_locks", "manage_locks")
         links = manager.get(LIST + "exports/change/").content.decode()
         form = manager.get(LIST + "exports/act/resize/?limit=3000").content.decode()
     assert 'width="33.3"' in page and f"?fence={lease.fence}" in links
@@ -668,7 +649,7 @@ def test_chart_numbers_are_written_for_svg_in_every_language(viewer: Client) -> 
 @pytest.mark.parametrize(
     ("hours", "key", "link"), [(6, None, True), (1, None, False), (6, "7", False)]
 )
-def test_name_page_offers_the_whole_history_that_is_kept(
+def test_name_page_links_to_history_of_more_than_an_hour(
     viewer: Client, settings: Any, hours: int, key: str | None, link: bool
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": hours}
@@ -681,7 +662,7 @@ def test_name_page_offers_the_whole_history_that_is_kept(
     assert 'id="past-title">The last hour<' in page
 
 
-def test_list_shows_findings_of_the_doctor_and_repeats_them_for_a_minute(
+def test_list_shows_the_findings_of_the_doctor_and_caches_them(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = viewer.get(LIST).content.decode()

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import pytest
 import redis
 from django.conf import settings
-from django.contrib.auth.models import User
 from django.test import Client
 
 from django_redis_sync import Semaphore
@@ -65,16 +64,12 @@ def large(raw: redis.Redis) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def admin() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
 def commands_of(raw: redis.Redis, client: Client, page: str) -> list[str]:
-    """Return the commands of a request, not those in scripts. The least of three requests: the
-    housekeeping of this process sends commands too."""
+    """Return the commands of a request without those in scripts.
+
+    Of three requests, the one with the fewest commands counts, because the housekeeping of this
+    process sends commands too.
+    """
     return min((_commands_of(raw, client, page) for _ in range(3)), key=len)
 
 
@@ -95,15 +90,15 @@ def _commands_of(raw: redis.Redis, client: Client, page: str) -> list[str]:
 @pytest.mark.parametrize("order", ["", "?o=use", "?o=oldest", "?o=name", "?o=recent", "?q=99"])
 def test_list_sends_at_most_300_commands(
     raw: redis.Redis,
-    admin: Client,
+    admin_client: Client,
     order: str,
     health: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    admin.get(LIST)
+    admin_client.get(LIST)
     if health == "examined":
         monkeypatch.setattr(pages, "HEALTH_LIFETIME", 0)
-    found = commands_of(raw, admin, order)
+    found = commands_of(raw, admin_client, order)
     assert len(found) <= 300, found
 
 
@@ -128,23 +123,21 @@ def test_list_sends_at_most_300_commands(
     ],
 )
 def test_live_refresh_and_name_page_send_at_most_60_commands(
-    raw: redis.Redis, admin: Client, page: str
+    raw: redis.Redis, admin_client: Client, page: str
 ) -> None:
-    admin.get(LIST + page)  # what is read again after half a minute
-    found = commands_of(raw, admin, page)
+    admin_client.get(LIST + page)  # fills caches that live for half a minute
+    found = commands_of(raw, admin_client, page)
     assert len(found) <= 60, found
 
 
-def test_list_begins_with_the_names_with_problems(admin: Client) -> None:
-    page = admin.get(LIST).content.decode()
+def test_list_begins_with_names_that_have_problems(admin_client: Client) -> None:
+    page = admin_client.get(LIST).content.decode()
     assert [TROUBLE] == re.findall(r'id="row-([^"]+)"', page)[:1]
     assert f"{NAMES + 1} names" in page
 
 
-def test_policy_page_shows_the_same_keys_at_each_load(admin: Client) -> None:
+def test_policy_page_shows_the_same_keys_at_each_load(admin_client: Client) -> None:
     eventually(lambda: statistics_of(["policy-7"])[0].in_use == 30)
-    loads = [
-        re.findall(r'id="row-([^"]+)"', admin.get(f"{LIST}policy-7/change/").content.decode())
-        for _ in range(5)
-    ]
+    texts = [admin_client.get(f"{LIST}policy-7/change/").content.decode() for _ in range(5)]
+    loads = [re.findall(r'id="row-([^"]+)"', text) for text in texts]
     assert loads[:1] * 5 == loads

@@ -1,7 +1,8 @@
-"""Four of the admin's pages as text, each whole: see `tests/snapshots`.
+"""Four of the admin's pages match their snapshots in `tests/snapshots`.
 
-A line for each element and each text of the part that this project writes, below the element that
-contains it. What Django or a skin draws around it is left out; so is what differs with each run."""
+A snapshot has one line for each element and each text, indented below its parent. It contains the
+part of the page that this project writes, without values that differ with each run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 from django_redis_sync import Semaphore
@@ -37,7 +37,7 @@ pytestmark = [
 
 LIST = "/admin/django_redis_sync/name/"
 VOID = ("br", "hr", "img", "input", "link", "meta")
-#: What differs with each run, machine, or version.
+#: Values that differ with each run, machine, or version, and their replacements.
 CHANGING = {
     r"\w{3,9}\.? \d+, \d{4}, (?:[\d:]+ [ap]\.m\.|noon|midnight)": "DATE",
     r"\b[0-9a-f]{8}\b": "ID",
@@ -89,16 +89,9 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture
-def admin() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("ada"))
-    return client
-
-
-@pytest.fixture
 def busy(clean_redis: None, fresh_keeper: None) -> Iterator[None]:  # noqa: F811
     """A full semaphore with a permanent holder and a waiter, a policy, and an idle name."""
-    while time.time() % 60 > 45:  # the pages have a row per minute: let all be in one
+    while time.time() % 60 > 45:  # the pages have a row per minute: finish within one minute
         time.sleep(0.1)
 
     def wait() -> None:
@@ -124,17 +117,18 @@ def busy(clean_redis: None, fresh_keeper: None) -> Iterator[None]:  # noqa: F811
     ("name", "address"),
     [("list", ""), ("name", "exports/change/"), ("confirm", "exports/act/pause/?reason=a+%26+b")],
 )
-def test_page_is_as_the_snapshot(
-    admin: Client, name: str, address: str, monkeypatch: pytest.MonkeyPatch
+def test_page_matches_the_snapshot(
+    admin_client: Client, name: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = Finding("acl", "error", "Permissions are missing", "Denied: ZADD.", "Grant them.")
     health = Health([problem], [Finding("clock", "ok", "Clocks agree", "")], time.monotonic())
     monkeypatch.setattr(pages, "health", lambda: health)
-    as_written(name, Outline(admin.get(LIST + address).content.decode()).lines)
+    as_written(name, Outline(admin_client.get(LIST + address).content.decode()).lines)
 
 
-def test_history_page_is_as_the_snapshot(admin: Client) -> None:
+def test_history_page_matches_the_snapshot(admin_client: Client) -> None:
     with Semaphore("exports", 2):
         actions.pause("exports", by="cron", reason="the disk <b> is full")
-        admin.post(f"{LIST}exports/act/resume/", {"reason": "mended"})
-    as_written("history", Outline(admin.get(f"{LIST}exports/history/").content.decode()).lines)
+        admin_client.post(f"{LIST}exports/act/resume/", {"reason": "mended"})
+    page = admin_client.get(f"{LIST}exports/history/").content.decode()
+    as_written("history", Outline(page).lines)

@@ -1,4 +1,4 @@
-"""What the articles' own code does, in own words: the rows of docs/articles.md, one test each."""
+"""The articles' own code, paraphrased: one test for each row of docs/articles.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 
 from django_redis_sync import LeaseLost, Lock, RLock, Semaphore
 
@@ -22,18 +23,10 @@ from .behaviour.watching import View
 pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 ROOT = Path(__file__).resolve().parent.parent
-KEY = "test-sync-article"
+KEY = f"{settings.PREFIX}:article"
 
 
-@pytest.fixture
-def their(raw: redis.Redis) -> redis.Redis:
-    """The server for an article's code: its keys go with the test."""
-    for key in raw.scan_iter(match=f"{KEY}*"):
-        raw.delete(key)
-    return raw
-
-
-def test_every_row_of_the_page_names_a_test_that_is_here() -> None:
+def test_page_has_one_row_for_each_test_of_this_module() -> None:
     page = (ROOT / "docs" / "articles.md").read_text(encoding="utf-8")
     section = page.partition("## The articles' own code")[2].partition("\n## ")[0]
     named = re.findall(r"`(test_\w+)`", section)
@@ -47,8 +40,8 @@ def test_every_row_of_the_page_names_a_test_that_is_here() -> None:
 # Semaphores in sorted sets
 
 
-def by_its_end(client: redis.Redis, limit: int, timeout: float, now: float) -> str | None:
-    """Scored by when the lease ends, so that leases of any length clean themselves up."""
+def end_scored_acquire(client: redis.Redis, limit: int, timeout: float, now: float) -> str | None:
+    """Acquire in a sorted set whose scores are the ends of leases, and return the member."""
     me = uuid.uuid4().hex
     with client.pipeline() as pipe:
         pipe.zremrangebyscore(KEY, "-inf", now)
@@ -61,26 +54,26 @@ def by_its_end(client: redis.Redis, limit: int, timeout: float, now: float) -> s
 
 
 @both
-async def test_a_score_that_is_the_leases_end_lets_a_short_one_in(io, their) -> None:
-    assert by_its_end(their, 1, 60, 1000.0)
-    assert by_its_end(their, 1, 60, 1000.1) is None
-    assert by_its_end(their, 1, 5, 1000.2)  # ranks first, beside the holder
-    assert 2 == their.zcard(KEY)
+async def test_sorted_set_scored_by_lease_end_admits_a_shorter_lease(io, raw) -> None:
+    assert end_scored_acquire(raw, 1, 60, 1000.0)
+    assert end_scored_acquire(raw, 1, 60, 1000.1) is None
+    assert end_scored_acquire(raw, 1, 5, 1000.2)  # ranks before the holder
+    assert 2 == raw.zcard(KEY)
 
-    await io.do(Semaphore("ours", 1, timeout=60), "acquire")
-    assert await io.do(Semaphore("ours", 1, timeout=5), "acquire", blocking_timeout=0) is None
+    await io.do(Semaphore("library", 1, timeout=60), "acquire")
+    assert await io.do(Semaphore("library", 1, timeout=5), "acquire", blocking_timeout=0) is None
 
 
 @both
-async def test_zadd_xx_answers_alike_for_alive_and_dead(io, their) -> None:
-    """It counts what was added, and with XX nothing ever is."""
-    their.zadd(KEY, {"alive": 1000.0})
-    assert 0 == their.zadd(KEY, {"alive": 1001.0}, xx=True)
-    assert 0 == their.zadd(KEY, {"dead": 1001.0}, xx=True)
-    # CH would tell them apart, unless the time is the same.
-    assert [1, 0] == [their.zadd(KEY, {one: 1002.0}, xx=True, ch=True) for one in ("alive", "dead")]
+async def test_zadd_xx_returns_0_for_existing_and_missing_members(io, raw) -> None:
+    """ZADD counts the members added, and XX never adds any."""
+    raw.zadd(KEY, {"alive": 1000.0})
+    assert 0 == raw.zadd(KEY, {"alive": 1001.0}, xx=True)
+    assert 0 == raw.zadd(KEY, {"dead": 1001.0}, xx=True)
+    # With CH, the replies differ unless the score stays the same.
+    assert [1, 0] == [raw.zadd(KEY, {one: 1002.0}, xx=True, ch=True) for one in ("alive", "dead")]
 
-    lease = await io.do(Lock("ours", timeout=60), "acquire")
+    lease = await io.do(Lock("library", timeout=60), "acquire")
     await io.do(lease, "renew", 0.05)
     await io.sleep(0.1)
     with pytest.raises(LeaseLost):
@@ -88,35 +81,36 @@ async def test_zadd_xx_answers_alike_for_alive_and_dead(io, their) -> None:
 
 
 @both
-async def test_a_misspelt_owner_key_limits_nobody(io, their) -> None:
-    """A rank in a set that is not there is nil, and nil is less than any limit: null, nil and false
-    are in the languages of these articles, and 0 is what their drivers make of it."""
+async def test_rank_in_a_misspelled_key_admits_all_callers(io, raw) -> None:
+    """The rank in a missing set is nil, which is less than any limit in the articles' languages."""
 
     def acquire(limit: int) -> bool:
         me = uuid.uuid4().hex
-        their.zadd(f"{KEY}:owner", {me: their.incr(f"{KEY}:counter")})
-        return (their.zrank(f"{KEY}:onwer", me) or 0) < limit
+        raw.zadd(f"{KEY}:owner", {me: raw.incr(f"{KEY}:counter")})
+        return (raw.zrank(f"{KEY}:onwer", me) or 0) < limit
 
     assert [True] * 6 == [acquire(2) for _ in range(6)]
 
-    sem = Semaphore("ours", 2, blocking=False)
+    sem = Semaphore("library", 2, blocking=False)
     got = [await io.do(sem, "acquire") for _ in range(6)]
     assert [True, True, False, False, False, False] == [lease is not None for lease in got]
 
 
 @both
-async def test_a_32_bit_counter_is_none_and_does_not_overflow_in_two_hours(io, their) -> None:
-    """INCR counts to 2^63 on every platform: at a million a second for 292,000 years. What ends
-    first is the score, a double: beyond 2^53, which is 285 years at that rate, ranks are equal."""
-    their.set(KEY, 2**31 - 1)
-    assert 2**31 == their.incr(KEY)
-    their.set(KEY, 2**63 - 1)
+async def test_redis_counter_has_64_bits_and_overflows_at_2_to_the_63(io, raw) -> None:
+    """At a million per second, INCR reaches 2^63 after 292,000 years on every platform.
+
+    Scores are doubles: beyond 2^53, after 285 years, different counts can have equal scores.
+    """
+    raw.set(KEY, 2**31 - 1)
+    assert 2**31 == raw.incr(KEY)
+    raw.set(KEY, 2**63 - 1)
     with pytest.raises(redis.ResponseError, match="overflow"):
-        their.incr(KEY)
+        raw.incr(KEY)
     assert 285 == int(2**53 / 1e6 / 60 / 60 / 24 / 365)
 
-    lease = await io.do(Lock("ours"), "acquire")
-    assert abs(time.time() * 1e6 - lease.fence) < 60e6  # a time in µs: good for 2^53 until 2255
+    lease = await io.do(Lock("library"), "acquire")
+    assert abs(time.time() * 1e6 - lease.fence) < 60e6  # a time in µs: below 2^53 until 2255
 
 
 # Locks
@@ -126,28 +120,28 @@ def setnx_with_repair(client: redis.Redis, name: str, lease: int) -> bool:
     if client.setnx(name, uuid.uuid4().hex):
         client.expire(name, lease)
         return True
-    elif not client.ttl(name):  # its maker died before EXPIRE: repair it
+    elif not client.ttl(name):  # the creator died before EXPIRE
         client.expire(name, lease)
     return False
 
 
 @both
-async def test_the_repair_of_a_key_without_expiry_never_fires(io, their) -> None:
-    """TTL answered nothing for such a key once; it answers -1, which is not nothing."""
-    their.setnx(KEY, "died before EXPIRE")
-    assert [False] * 3 == [setnx_with_repair(their, KEY, 1) for _ in range(3)]
-    assert -1 == their.ttl(KEY)
+async def test_ttl_check_does_not_repair_a_key_without_expiry(io, raw) -> None:
+    """TTL returns -1 for a key without expiry, and -1 is true."""
+    raw.setnx(KEY, "died before EXPIRE")
+    assert [False] * 3 == [setnx_with_repair(raw, KEY, 1) for _ in range(3)]
+    assert -1 == raw.ttl(KEY)
 
-    await io.do(Lock("ours"), "acquire")
-    assert 0 < View(their, "ours").ends_in <= 30
+    await io.do(Lock("library"), "acquire")
+    assert 0 < View(raw, "library").ends_in <= 30
 
 
 @both
-async def test_bytes_are_never_the_str_that_was_stored(io, their) -> None:
-    """On Python 3 the owner check is false for the owner, and nothing is ever released."""
+async def test_owner_check_fails_when_bytes_are_compared_with_str(io, raw) -> None:
+    """On Python 3, the owner check fails even for the owner, so the lock is never released."""
 
     def release(token: str) -> bool:
-        with their.pipeline() as pipe:
+        with raw.pipeline() as pipe:
             pipe.watch(KEY)
             if pipe.get(KEY) == token:
                 pipe.multi()
@@ -157,49 +151,49 @@ async def test_bytes_are_never_the_str_that_was_stored(io, their) -> None:
         return False
 
     token = uuid.uuid4().hex
-    assert their.set(KEY, token, nx=True)
+    assert raw.set(KEY, token, nx=True)
     assert not release(token)
-    assert their.exists(KEY)
+    assert raw.exists(KEY)
 
-    lease = await io.do(Lock("ours"), "acquire")
+    lease = await io.do(Lock("library"), "acquire")
     await io.do(lease, "release")
-    assert not await io.do(Lock("ours"), "locked")
+    assert not await io.do(Lock("library"), "locked")
 
 
 @both
-async def test_an_incr_lock_that_was_asked_for_in_vain_is_never_free_again(io, their) -> None:
-    """Whoever asks counts, too; one DECR for many INCR leaves it above 0."""
+async def test_incr_lock_is_never_free_again_after_a_failed_attempt(io, raw) -> None:
+    """A failed attempt counts too: one DECR after several INCR leaves the counter above 0."""
 
     def acquire() -> bool:
-        return bool(their.incr(KEY) == 1)
+        return bool(raw.incr(KEY) == 1)
 
     assert [True, False, False] == [acquire() for _ in range(3)]
-    their.decr(KEY)  # the holder's release
+    raw.decr(KEY)  # the holder's release
     assert [False] * 3 == [acquire() for _ in range(3)]
-    assert -1 == their.pttl(KEY)
+    assert -1 == raw.pttl(KEY)
 
-    lease = await io.do(Lock("ours"), "acquire")
-    assert await io.do(Lock("ours"), "acquire", blocking_timeout=0) is None
+    lease = await io.do(Lock("library"), "acquire")
+    assert await io.do(Lock("library"), "acquire", blocking_timeout=0) is None
     await io.do(lease, "release")
-    assert await io.do(Lock("ours"), "acquire", blocking_timeout=0)
+    assert await io.do(Lock("library"), "acquire", blocking_timeout=0)
 
 
 @both
-async def test_an_early_return_leaves_the_lock_taken(io, their) -> None:
-    """Sold out: the others wait for a whole lease to be told so."""
+async def test_early_return_before_the_release_leaves_the_lock_taken(io, raw) -> None:
+    """After "sold out", other callers find the lock taken until the lease expires."""
 
     def buy(stock: int) -> str:
-        if not their.set(KEY, "me", nx=True, px=10_000):
+        if not raw.set(KEY, "me", nx=True, px=10_000):
             return "busy"
         if stock < 1:
             return "sold out"
-        their.delete(KEY)
+        raw.delete(KEY)
         return "bought"
 
     assert ["bought", "sold out", "busy"] == [buy(stock) for stock in (1, 0, 0)]
 
     async def buy_here(stock: int) -> str:
-        async with io.entered(Lock("ours", blocking=False)):
+        async with io.entered(Lock("library", blocking=False)):
             if stock < 1:
                 return "sold out"
             return "bought"
@@ -208,13 +202,15 @@ async def test_an_early_return_leaves_the_lock_taken(io, their) -> None:
     assert ["bought", "sold out", "sold out"] == bought
 
 
-# Three things with one name
+# Semaphore, reentrant lock, and pool
 
 
 @both
-async def test_a_semaphore_a_reentrant_lock_and_a_pool_are_three_things(io) -> None:
-    """A semaphore counts permits, whoever takes them; a reentrant lock knows its owner; a pool
-    bounds one process' workers, and of another process knows nothing."""
+async def test_semaphore_reentrant_lock_and_pool_limit_different_things(io) -> None:
+    """A semaphore counts permits of all callers. A reentrant lock admits its owner again.
+
+    A pool limits the workers of one process only.
+    """
     sem = Semaphore("permits", 2, blocking=False)
     mine = [await io.do(sem, "acquire") for _ in range(3)]
     assert [True, True, False] == [lease is not None for lease in mine]
@@ -222,25 +218,25 @@ async def test_a_semaphore_a_reentrant_lock_and_a_pool_are_three_things(io) -> N
     again = RLock("owner", blocking=False)
     assert all([await io.do(again, "acquire") for _ in range(3)])
 
-    inside = Most()
+    inside = Occupancy()
     with ThreadPoolExecutor(2) as one, ThreadPoolExecutor(2) as other:
         pools = [pool.submit(inside.visit, 0.2) for pool in (one, other) for _ in range(2)]
         [done.result() for done in pools]
-    assert 4 == inside.most  # two pools of two, as two processes have them
+    assert 4 == inside.most  # two pools of two threads stand for two processes
 
     def limited() -> None:
         with Semaphore("shared", 2):
             inside_too.visit(0.05)
 
-    inside_too = Most()
+    inside_too = Occupancy()
     with ThreadPoolExecutor(2) as one, ThreadPoolExecutor(2) as other:
         pools = [pool.submit(limited) for pool in (one, other) for _ in range(2)]
         [done.result() for done in pools]
     assert 2 >= inside_too.most
 
 
-class Most:
-    """The most that were inside at once."""
+class Occupancy:
+    """The number of visitors inside, now and at most."""
 
     def __init__(self) -> None:
         self.inside = self.most = 0

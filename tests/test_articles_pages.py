@@ -1,7 +1,7 @@
-"""The example site's pages, one for each family: each works, and holds with many visitors at once.
+"""The example site's pages with one visitor, and with many visitors at once.
 
-`python -m tests.test_articles_pages PREFIX ROLES` visits them with Django's test client, in a
-process of its own that has the example site's settings.
+`python -m tests.test_articles_pages PREFIX ROLES` visits the pages with Django's test client, in a
+process with the example site's settings.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PREFIXES = pytest.mark.parametrize("prefix", ["/", "/async/"], ids=["sync", "asy
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Any:
-    """Plays roles in a process, and returns what each saw; the same ones once."""
+def run_roles(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Any:
+    """Return a cached function that runs roles in a process and returns the result of each."""
 
     @functools.cache
     def run(prefix: str, *roles: str, **environment: str) -> Any:
@@ -54,41 +54,41 @@ def played(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Any:
 
 
 @PREFIXES
-def test_every_page_can_be_looked_at(played, prefix: str) -> None:
-    seen = played(prefix, *ROLES)["look"]
+def test_each_page_is_shown_and_linked_from_the_index(run_roles, prefix: str) -> None:
+    seen = run_roles(prefix, *ROLES)["look"]
     assert {200} == set(seen["status"].values())
     assert 6 <= len(seen["status"])
     assert set() == set(seen["status"]) - set(seen["linked"]) - {"/"}
 
 
 @PREFIXES
-def test_the_queue_serves_in_the_order_of_arrival(played, prefix: str) -> None:
-    seen = played(prefix, *ROLES)["stand_in_line"]
+def test_queue_page_serves_customers_in_the_order_of_arrival(run_roles, prefix: str) -> None:
+    seen = run_roles(prefix, *ROLES)["stand_in_line"]
     assert [200] * 8 == seen["status"]
     assert seen["arrived"] == seen["served"]
     assert {f"customer {number}" for number in range(8)} == set(seen["served"])
-    assert 2 == seen["most"]
-    assert seen["shown"]  # looked at meanwhile: somebody stands in line, by name
+    assert 2 == seen["most_at_once"]
+    assert seen["shown"]  # the page named a waiting customer
     assert "Thank you, customer 7" in seen["answers"][7]
 
 
 @PREFIXES
-def test_readers_of_the_price_list_never_see_half_a_change(played, prefix: str) -> None:
-    seen = played(prefix, *ROLES)["read_prices"]
+def test_price_list_shows_its_readers_only_complete_changes(run_roles, prefix: str) -> None:
+    seen = run_roles(prefix, *ROLES)["read_prices"]
     assert {200} == set(seen["status"])
     assert 1 + seen["changes"] == seen["edition"]
-    assert 2 <= seen["together"]  # readers do not wait for each other
+    assert 2 <= seen["together"]  # readers don't wait for each other
 
 
 @PREFIXES
-def test_without_locks_the_price_list_is_torn(played, prefix: str) -> None:
-    """The page can tell: its readers do see half a change when nothing protects it."""
-    assert 500 in played(prefix, "read_prices", DEMO_WITHOUT_LOCKS="1")["read_prices"]["status"]
+def test_price_list_shows_incomplete_changes_without_locks(run_roles, prefix: str) -> None:
+    """This shows that the other test can fail."""
+    assert 500 in run_roles(prefix, "read_prices", DEMO_WITHOUT_LOCKS="1")["read_prices"]["status"]
 
 
 @PREFIXES
-def test_a_stream_holds_its_permit_until_its_body_has_left(played, prefix: str) -> None:
-    seen = played(prefix, *ROLES)["stream"]
+def test_stream_holds_its_permit_until_its_body_is_sent(run_roles, prefix: str) -> None:
+    seen = run_roles(prefix, *ROLES)["stream"]
     assert [200, 200, 503] == seen["opened"]
     assert seen["retry_after"]
     assert [20, 20] == seen["lines"]
@@ -114,7 +114,7 @@ Delay = float | Callable[[], bool]
 
 
 def _pauses(delay: Delay) -> Iterator[float]:
-    """How long to sleep, and again, until it is time."""
+    """Yield seconds to sleep until `delay` has passed or, if it is callable, returns True."""
     if not callable(delay):
         yield delay
         return
@@ -131,7 +131,10 @@ class Visitors:
         self.prefix = prefix
 
     def at_once(self, *requests: tuple[Delay, str, str, dict[str, Any]]) -> list[Any]:
-        """(delay, method, page, data) each; their responses. A delay may be what to wait for."""
+        """Send requests, each after its delay, and return the responses.
+
+        A delay is a number of seconds, or a function that returns True when the time has come.
+        """
         if self.prefix == "/":
             with ThreadPoolExecutor(len(requests)) as pool:
                 return list(pool.map(lambda request: self._visit(*request), requests))
@@ -177,17 +180,20 @@ def stand_in_line(prefix: str) -> dict[str, Any]:
     from django_redis_sync.operators.status import status_of
     from example_project.shop.tills import AT_THE_TILLS, tills
 
-    def came(number: int) -> bool:
+    def has_arrived(number: int) -> bool:
         status = status_of(tills().name)
         labels = [one.label.get("label") for one in status.everyone]
         return f"customer {number}" in [*labels, *(visit.who for visit in AT_THE_TILLS.visits())]
 
     def turn(number: int) -> bool:
-        """One after the other; the second a while after the first, so that they also leave so."""
+        """Let customers arrive one by one, the second 0.3 s after the first is served.
+
+        So customers also leave one by one.
+        """
         if number == 1:
             entered = [visit.entered for visit in AT_THE_TILLS.visits()]
             return bool(entered) and time.monotonic() - entered[0] > 0.3
-        return number == 0 or came(number - 1)
+        return number == 0 or has_arrived(number - 1)
 
     def customer(number: int) -> tuple[Delay, str, str, dict[str, Any]]:
         data = {"customer": f"customer {number}", "seconds": "0.6"}
@@ -201,7 +207,7 @@ def stand_in_line(prefix: str) -> dict[str, Any]:
         "answers": [response.content.decode() for response in responses],
         "served": [visit.who for visit in visits],
         "arrived": [visit.who for visit in sorted(visits, key=lambda visit: visit.arrived)],
-        "most": max(visit.inside for visit in visits),
+        "most_at_once": max(visit.inside for visit in visits),
         "shown": "In line" in text and "customer" in text.partition("In line")[2],
     }
 
@@ -209,13 +215,13 @@ def stand_in_line(prefix: str) -> dict[str, Any]:
 def read_prices(prefix: str) -> dict[str, Any]:
     from example_project.shop import prices
 
-    reading, most, changes, guard = [0], [0], 3, threading.Lock()
+    reading, most_at_once, changes, guard = [0], [0], 3, threading.Lock()
     look, alook = prices._look, prices._alook
 
     def count(step: int) -> None:
         with guard:
             reading[0] += step
-            most[0] = max(most[0], reading[0])
+            most_at_once[0] = max(most_at_once[0], reading[0])
 
     def looking(half: float) -> Any:
         count(1)
@@ -242,12 +248,12 @@ def read_prices(prefix: str) -> dict[str, Any]:
         "status": [response.status_code for response in responses],
         "changes": changes,
         "edition": prices.read_one("dollar"),
-        "together": most[0],
+        "together": most_at_once[0],
     }
 
 
 def stream(prefix: str) -> dict[str, Any]:
-    """Three opened, none of them read yet; then two of them read."""
+    """Open three streams, then read two of them."""
     page = f"{prefix}stream/?seconds=0.1"
     return asyncio.run(_astream(page)) if prefix != "/" else _stream(page)
 
@@ -257,7 +263,7 @@ def _stream(page: str) -> dict[str, Any]:
     lines = [len(_sync_parts(response)) for response in responses[:2]]
     last = client().get(page)
     _sync_parts(last)
-    return _said(responses, lines, last)
+    return _summary(responses, lines, last)
 
 
 async def _astream(page: str) -> dict[str, Any]:
@@ -265,10 +271,10 @@ async def _astream(page: str) -> dict[str, Any]:
     lines = [len(await _async_parts(response)) for response in responses[:2]]
     last = await aclient().get(page)
     await _async_parts(last)
-    return _said(responses, lines, last)
+    return _summary(responses, lines, last)
 
 
-def _said(responses: list[Any], lines: list[int], last: Any) -> dict[str, Any]:
+def _summary(responses: list[Any], lines: list[int], last: Any) -> dict[str, Any]:
     return {
         "opened": [response.status_code for response in responses],
         "retry_after": responses[2].headers.get("Retry-After"),
@@ -286,7 +292,7 @@ def main() -> None:
     from django.test.utils import setup_test_environment
 
     django.setup()
-    setup_test_environment()  # the test client's host is allowed
+    setup_test_environment()  # allows the test client's host
     call_command("migrate", verbosity=0, interactive=False)
     prefix, *roles = sys.argv[1:]
     print(json.dumps({role: ROLES[role](prefix) for role in roles}))

@@ -1,6 +1,6 @@
-"""Rows of the founding articles that only real processes show.
+"""Statements of docs/articles.md that need several processes to prove.
 
-`python -m tests.test_articles_processes ROLE ARGS` is one of those processes: roles stand below.
+`python -m tests.test_articles_processes ROLE ARGS` runs one process, in a role defined below.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MODES = pytest.mark.parametrize("mode", ["sync", "async"])
 BUYERS, PROCESSES, TICKETS = 50, 5, 10
 
 
-class Other(Child):
-    """Another process, in a role of this module."""
+class RoleProcess(Child):
+    """A process in a role of this module."""
 
     module = __name__
 
@@ -40,105 +40,100 @@ class Other(Child):
 
 
 @MODES
-def test_fifty_buyers_in_several_processes_buy_ten_tickets_once_each(raw, mode: str) -> None:
+def test_lock_sells_each_ticket_once_to_buyers_in_several_processes(raw, mode: str) -> None:
     from .behaviour.watching import View
 
     stock = "test-sync-stock"
     raw.set(stock, TICKETS)
     try:
-        with Other("sell", "tickets", mode, stock, PROCESSES, BUYERS // PROCESSES) as shop:
-            said = shop.ended()
+        with RoleProcess("sell", "tickets", mode, stock, PROCESSES, BUYERS // PROCESSES) as shop:
+            printed = shop.ended()
         left = int(raw.get(stock))
     finally:
         raw.delete(stock)
-    sold = [int(number) for word, number in said if word == "sold"]
-    assert list(range(1, TICKETS + 1)) == sold  # in order, each once
+    sold = [int(number) for word, number in printed if word == "sold"]
+    assert list(range(1, TICKETS + 1)) == sold
     assert 0 == left
-    words = [word for word, _ in said]
-    assert words.count("left") > 0  # somebody gave up waiting, somebody changed their mind
+    words = [word for word, _ in printed]
+    assert words.count("left") > 0  # buyers that stopped waiting or raised an error
     assert BUYERS == len(words)
     assert View(raw, "tickets").empty
 
 
 @MODES
-def test_optimistic_locking_a_paused_holder_cannot_write(
+def test_update_with_an_older_fence_changes_nothing_after_a_pause(
     raw, tmp_path, redis_url, mode: str
 ) -> None:
-    """Its lease ran out while it was stopped: the one UPDATE refuses its older fence."""
+    """The lease of the first process expires while the process is stopped."""
     database = tmp_path / "accounts.sqlite3"
     environment = {"DJANGO_REDIS_SYNC_TEST_DB": str(database)}
     with (
-        Other("account", "paused", mode, 0.5, "a", "prepare", **environment) as first,
-        Other("account", "paused", mode, 60, "b", "-", **environment) as second,
+        RoleProcess("account", "paused", mode, 0.5, "a", "prepare", **environment) as first,
+        RoleProcess("account", "paused", mode, 60, "b", "-", **environment) as second,
     ):
         assert ["ready"] == first.line() == second.line()
-        first.run_callbacks()
+        first.send_line()
         fence = int(first.line()[1])
         os.kill(first.process.pid, signal.SIGSTOP)
-        second.run_callbacks()
+        second.send_line()
         newer = int(second.line()[1])
         assert newer > fence
-        second.run_callbacks()
+        second.send_line()
         assert [["wrote", "1"], ["left", "well"]] == [second.line(), second.line()]
         os.kill(first.process.pid, signal.SIGCONT)
-        first.run_callbacks()
+        first.send_line()
         assert [["wrote", "0"], ["left", "LeaseLost"]] == [first.line(), first.line()]
     with contextlib.closing(sqlite3.connect(database)) as file:
         assert [(newer, "b")] == file.execute("SELECT fence, owner FROM account").fetchall()
 
 
 @MODES
-def test_a_permit_taken_here_is_given_back_in_another_process(raw, mode: str) -> None:
-    """As a request does with a Celery task."""
+def test_handle_lets_another_process_adopt_and_release_a_permit(raw, mode: str) -> None:
     from django_redis_sync import LeaseLost, Semaphore
 
     from .behaviour.watching import View
 
     sem, view = Semaphore("handed", 1, blocking=False), View(raw, "handed")
-    with Other("finish", mode) as worker:
+    with RoleProcess("finish", mode) as worker:
         with sem as lease:
             handle = lease.detach(timeout=60)
         assert 30 < view.ends_in <= 60
         assert sem.acquire() is None
-        worker.run_callbacks(handle)
+        worker.send_line(handle)
         assert ["adopted", str(lease.fence)] == worker.line()
         with pytest.raises(LeaseLost):
             lease.renew()
         assert sem.acquire() is None
-        worker.run_callbacks()
+        worker.send_line()
         assert ["released"] == worker.line()
-        worker.run_callbacks(handle)  # delivered twice, as queues do
-        assert ["refused", "LeaseLost"] == worker.line()
+        worker.send_line(handle)  # a queue may deliver a message twice
+        assert ["rejected", "LeaseLost"] == worker.line()
     assert sem.acquire()
 
 
 @MODES
-def test_a_handle_that_nobody_adopts_frees_its_permit(raw, mode: str) -> None:
+def test_permit_of_an_unadopted_handle_expires(raw, mode: str) -> None:
     from django_redis_sync import Lock
-
-    from .behaviour.both import Async, Sync
 
     async def work(io: Any) -> None:
         await io.do(await io.do(Lock("dropped"), "acquire"), "detach", timeout=0.3)
         assert await io.do(Lock("dropped"), "acquire", blocking_timeout=20)
 
-    io = Sync() if mode == "sync" else Async()
-    io.run(work(io))
+    _run_one(mode, work)
 
 
 @MODES
-def test_once_per_period_of_ten_processes_one_runs(raw, mode: str) -> None:
+def test_min_hold_lets_one_of_ten_processes_run_a_periodic_job(raw, mode: str) -> None:
     from .behaviour.watching import View
 
-    with Other("nightly", "nightly", mode, 10) as fleet:
-        said = fleet.ended()
-    assert ["None"] * 9 + ["ran"] == sorted(word for (word,) in said)
-    assert 30 < View(raw, "nightly").ends_in <= 60  # its run is long over
+    with RoleProcess("nightly", "nightly", mode, 10) as fleet:
+        printed = fleet.ended()
+    assert ["None"] * 9 + ["ran"] == sorted(word for (word,) in printed)
+    assert 30 < View(raw, "nightly").ends_in <= 60  # retained, though the job has ended
 
 
 @MODES
-def test_a_crashed_holder_of_a_permanent_lease_stays_until_it_is_cleared(raw, mode: str) -> None:
-    """As with sets, counters and keys per permit; but here it is seen, and can be cleared."""
+def test_permanent_lease_of_a_crashed_holder_is_shown_and_can_be_cleared(raw, mode: str) -> None:
     import io
 
     from django.core.management import call_command
@@ -146,7 +141,7 @@ def test_a_crashed_holder_of_a_permanent_lease_stays_until_it_is_cleared(raw, mo
     from django_redis_sync import Lock
     from django_redis_sync.operators import doctor
 
-    with Other("hold_for_ever", "crashed", mode) as holder:
+    with RoleProcess("hold_for_ever", "crashed", mode) as holder:
         assert ["held"] == holder.line()
     lock = Lock("crashed", blocking=False)
     assert lock.acquire() is None
@@ -161,12 +156,20 @@ def test_a_crashed_holder_of_a_permanent_lease_stays_until_it_is_cleared(raw, mo
     assert lock.acquire()
 
 
-def test_a_forked_child_is_another_owner_of_a_reentrant_lock(raw) -> None:
-    with Other("fork_inside") as child_and_parent:
+def test_reentrant_lock_is_not_owned_by_a_forked_child(raw) -> None:
+    with RoleProcess("fork_inside") as child_and_parent:
         assert [["child", "None"], ["parent", "True"]] == child_and_parent.ended()
 
 
 # Roles
+
+
+def _run_one(mode: str, work: Callable[[Any], Awaitable[None]]) -> None:
+    """Run `work(io)` in sync or async code."""
+    from .behaviour.both import Async, Sync
+
+    io = Sync() if mode == "sync" else Async()
+    io.run(work(io))
 
 
 def _threads(count: int, work: Callable[[int], Any]) -> None:
@@ -178,7 +181,7 @@ def _threads(count: int, work: Callable[[int], Any]) -> None:
 
 
 def _run(mode: str, count: int, work: Callable[[Any, int], Awaitable[None]]) -> None:
-    """`work(io, number)` in so many threads, or tasks."""
+    """Run `work(io, number)` in `count` threads, or tasks."""
     from .behaviour.both import Async, Sync
 
     if mode == "sync":
@@ -192,18 +195,21 @@ def _run(mode: str, count: int, work: Callable[[Any, int], Awaitable[None]]) -> 
 
 
 def sell(name: str, mode: str, stock: str, processes: int, buyers: int) -> None:
-    """Reads the stock, thinks, writes the stock. Some leave early: out of patience, or by error."""
+    """Run buyers that read the stock, pause, and write the stock under the lock.
+
+    A fifth of the buyers hardly waits for the lock, and another fifth raises an error.
+    """
     import redis
 
     from django_redis_sync import Lock
 
     url = os.environ["DJANGO_REDIS_SYNC_TEST_URL"]
 
-    def process(mine: int) -> None:
+    def process(index: int) -> None:
         shop = redis.Redis.from_url(url)
 
         async def buyer(io: Any, number: int) -> None:
-            chance = random.Random(mine * 100 + number)
+            chance = random.Random(index * 100 + number)
             lock = Lock(name, timeout=5, renew=True)
             if number % 5 == 0 and await io.do(lock, "acquire", blocking_timeout=0.001) is None:
                 return say("left", number)
@@ -228,13 +234,11 @@ def sell(name: str, mode: str, stock: str, processes: int, buyers: int) -> None:
     reap(forked(processes, process))
 
 
-def account(name: str, mode: str, timeout: float, who: str, prepare: str) -> None:
-    """Takes the lock when told, and writes under its fence when told again."""
+def account(name: str, mode: str, timeout: float, owner: str, prepare: str) -> None:
+    """Take the lock after a line on stdin, and write with its fence after a second line."""
     from django.db import connection, models
 
     from django_redis_sync import LeaseLost, Lock
-
-    from .behaviour.both import Async, Sync
 
     class Account(models.Model):
         owner = models.CharField(max_length=9)
@@ -252,7 +256,7 @@ def account(name: str, mode: str, timeout: float, who: str, prepare: str) -> Non
     sys.stdin.readline()
 
     def write(fence: int) -> int:
-        return Account.objects.filter(pk=1, fence__lte=fence).update(owner=who, fence=fence)
+        return Account.objects.filter(pk=1, fence__lte=fence).update(owner=owner, fence=fence)
 
     async def work(io: Any) -> None:
         lock = Lock(name, timeout=timeout)
@@ -271,15 +275,12 @@ def account(name: str, mode: str, timeout: float, who: str, prepare: str) -> Non
         else:
             say("left", "well")
 
-    io = Sync() if mode == "sync" else Async()
-    io.run(work(io))
+    _run_one(mode, work)
 
 
 def finish(mode: str) -> None:
-    """A worker that takes a permit over and gives it back."""
+    """Adopt a permit from its handle, release it, and try to adopt it again."""
     from django_redis_sync import Lease, LeaseLost
-
-    from .behaviour.both import Async, Sync
 
     async def work(io: Any) -> None:
         lease = await io.do(Lease, "from_handle", sys.stdin.readline().strip())
@@ -290,14 +291,13 @@ def finish(mode: str) -> None:
         try:
             await io.do(Lease, "from_handle", sys.stdin.readline().strip())
         except LeaseLost:
-            say("refused", "LeaseLost")
+            say("rejected", "LeaseLost")
 
-    io = Sync() if mode == "sync" else Async()
-    io.run(work(io))
+    _run_one(mode, work)
 
 
 def nightly(name: str, mode: str, hosts: int) -> None:
-    """A periodic job as every host runs it."""
+    """Start the same periodic job in `hosts` processes at once."""
     from django_redis_sync import synchronized
 
     @synchronized(name, on_full="skip", min_hold=60)
@@ -312,20 +312,20 @@ def nightly(name: str, mode: str, hosts: int) -> None:
 
 
 def hold_for_ever(name: str, mode: str) -> None:
-    """Holds permanently, and is killed."""
+    """Hold a permanent lease until the process is killed."""
     import math
 
     from django_redis_sync import Lock
 
     lock = Lock(name, timeout=math.inf)
     lease = lock.acquire() if mode == "sync" else asyncio.run(lock.aacquire())
-    time.sleep(0.5)  # by then the name is listed
-    say("held" if lease else "refused")
+    time.sleep(0.5)  # until the name is in the registry
+    say("held" if lease else "rejected")
     time.sleep(60)
 
 
 def fork_inside() -> None:
-    """Takes a reentrant lock and forks: its child has not got it."""
+    """Hold a reentrant lock and fork a child that tries to acquire the lock."""
     from django_redis_sync import RLock
 
     with RLock("forked") as lease:

@@ -1,12 +1,13 @@
-"""`cache.lock(...)` becomes `Lock(...)`: the same code does the same, but for what is stated.
+"""Code that is migrated from `cache.lock(...)` to `Lock(...)`.
 
-The first part runs the same body against both; the second asserts each difference that
+The first part runs the same code with both. The second part asserts each difference that
 docs/migrating.md lists.
 """
 
 from __future__ import annotations
 
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -17,14 +18,14 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from django_redis_sync import LeaseLost, Lock, NotAcquired
 
-from .behaviour.both import both
+from .behaviour.both import Sync, both, until
 from .behaviour.watching import View
 
 pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
 
-class AsyncTheirs:
-    """redis.asyncio's lock, with the names of our twins."""
+class AsyncRedisPyLock:
+    """A lock of redis.asyncio whose methods have the names of `Lock`'s async methods."""
 
     def __init__(self, lock: Any) -> None:
         self.lock = lock
@@ -45,23 +46,23 @@ class AsyncTheirs:
         return await self.lock.__aexit__(*error)
 
 
-class Maker:
-    """Makes locks of redis-py, or ours, for sync or async code."""
+class LockFactory:
+    """Factory of locks of redis-py or of this library, for sync or async code."""
 
     def __init__(self, io: Any, kind: str, url: str) -> None:
         self.io, self.kind = io, kind
         self.client = redis.asyncio.Redis.from_url(url) if repr(io) == "async" else None
 
     def __call__(self, name: str, **options: Any) -> Any:
-        if self.kind == "ours":
+        if self.kind == "library":
             return Lock(name, **options)
         if self.client is not None:
-            return AsyncTheirs(self.client.lock(name, **options))
-        if "raise_on_release_error" in options:  # cache.lock does not know it
+            return AsyncRedisPyLock(self.client.lock(name, **options))
+        if "raise_on_release_error" in options:  # cache.lock() does not accept this option
             return cache.client.get_client(write=True).lock(name, **options)
         return cache.lock(name, **options)
 
-    async def __aenter__(self) -> Maker:
+    async def __aenter__(self) -> LockFactory:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
@@ -69,17 +70,17 @@ class Maker:
             await self.client.aclose()
 
 
-def same(test: Any) -> Any:
-    """A body for both libraries, in sync and async code."""
-    return pytest.mark.parametrize("kind", ["theirs", "ours"])(both(test))
+def for_both_libraries(test: Any) -> Any:
+    """Run a test with both libraries, in sync and async code."""
+    return pytest.mark.parametrize("kind", ["redis_py", "library"])(both(test))
 
 
-# The same
+# The same behavior
 
 
-@same
-async def test_acquire_and_release(io, kind, redis_url) -> None:
-    async with Maker(io, kind, redis_url) as make:
+@for_both_libraries
+async def test_lock_excludes_another_until_it_is_released(io, kind, redis_url) -> None:
+    async with LockFactory(io, kind, redis_url) as make:
         lock = make("name", timeout=10)
         assert not await io.do(lock, "locked") and not await io.do(lock, "owned")
         assert await io.do(lock, "acquire")
@@ -92,9 +93,11 @@ async def test_acquire_and_release(io, kind, redis_url) -> None:
         assert await io.do(other, "acquire")
 
 
-@same
-async def test_blocking_and_its_timeout(io, kind, redis_url) -> None:
-    async with Maker(io, kind, redis_url) as make:
+@for_both_libraries
+async def test_acquire_of_a_taken_lock_fails_at_once_or_after_its_timeout(
+    io, kind, redis_url
+) -> None:
+    async with LockFactory(io, kind, redis_url) as make:
         await io.do(make("name", timeout=10), "acquire")
         for options in ({"blocking": False}, {"blocking_timeout": 0.05}):
             assert not await io.do(make("name", timeout=10, sleep=0.01, **options), "acquire")
@@ -104,9 +107,9 @@ async def test_blocking_and_its_timeout(io, kind, redis_url) -> None:
                 pytest.fail("two are in")
 
 
-@same
-async def test_who_waits_gets_it_when_the_lease_is_over(io, kind, redis_url) -> None:
-    async with Maker(io, kind, redis_url) as make:
+@for_both_libraries
+async def test_waiter_acquires_the_lock_when_the_lease_expires(io, kind, redis_url) -> None:
+    async with LockFactory(io, kind, redis_url) as make:
         first, second = make("name", timeout=0.2), make("name", timeout=10, sleep=0.01)
         assert await io.do(first, "acquire")
         assert await io.do(second, "acquire", blocking_timeout=20)
@@ -115,9 +118,9 @@ async def test_who_waits_gets_it_when_the_lease_is_over(io, kind, redis_url) -> 
         assert not await io.do(first, "owned") and await io.do(second, "owned")
 
 
-@same
-async def test_extend_and_reacquire(io, kind, redis_url) -> None:
-    async with Maker(io, kind, redis_url) as make:
+@for_both_libraries
+async def test_extend_and_reacquire_prolong_only_a_held_lease(io, kind, redis_url) -> None:
+    async with LockFactory(io, kind, redis_url) as make:
         lock = make("name", timeout=0.25)
         for method, *args in (["extend", 10], ["reacquire"], ["release"]):
             with pytest.raises(LockError):
@@ -134,9 +137,11 @@ async def test_extend_and_reacquire(io, kind, redis_url) -> None:
                 await io.do(lock, method, *args)
 
 
-@same
-async def test_leaving_a_block_whose_lease_is_over(io, kind, redis_url, caplog) -> None:
-    async with Maker(io, kind, redis_url) as make:
+@for_both_libraries
+async def test_block_raises_or_logs_on_exit_when_its_lease_expired(
+    io, kind, redis_url, caplog
+) -> None:
+    async with LockFactory(io, kind, redis_url) as make:
         with pytest.raises(LockNotOwnedError):
             async with io.entered(make("name", timeout=0.05)):
                 await io.sleep(0.1)
@@ -145,35 +150,33 @@ async def test_leaving_a_block_whose_lease_is_over(io, kind, redis_url, caplog) 
         assert [] != caplog.records
 
 
-@pytest.mark.parametrize("kind", ["theirs", "ours"])
+@pytest.mark.parametrize("kind", ["redis_py", "library"])
 @pytest.mark.parametrize("thread_local", [True, False])
-def test_thread_local(kind: str, thread_local: bool, redis_url) -> None:
-    import threading
-
-    from .behaviour.both import Sync
-
-    lock = Maker(Sync(), kind, redis_url)("name", timeout=10, thread_local=thread_local)
+def test_thread_local_lock_is_not_released_by_another_thread(
+    kind: str, thread_local: bool, redis_url
+) -> None:
+    lock = LockFactory(Sync(), kind, redis_url)("name", timeout=10, thread_local=thread_local)
     lock.acquire()
-    said: list[Any] = []
+    results: list[Any] = []
 
     def other() -> None:
         try:
-            said.append(lock.release())
+            results.append(lock.release())
         except Exception as error:
-            said.append(type(error))
+            results.append(type(error))
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join(30)
-    # Nobody releases what another thread took; redis-py says so by accident.
-    refused = NotAcquired if kind == "ours" else AttributeError
-    assert [refused if thread_local else None] == said
+    # redis-py raises AttributeError by accident.
+    error = NotAcquired if kind == "library" else AttributeError
+    assert [error if thread_local else None] == results
     assert thread_local == lock.locked()
 
 
-@same
-async def test_the_bodys_exception_releases(io, kind, redis_url) -> None:
-    async with Maker(io, kind, redis_url) as make:
+@for_both_libraries
+async def test_exception_in_a_block_releases_the_lock(io, kind, redis_url) -> None:
+    async with LockFactory(io, kind, redis_url) as make:
         lock = make("name", timeout=10)
         with pytest.raises(ZeroDivisionError):
             async with io.entered(lock):
@@ -181,11 +184,11 @@ async def test_the_bodys_exception_releases(io, kind, redis_url) -> None:
         assert not await io.do(lock, "locked")
 
 
-# Different
+# Differences
 
 
 @both
-async def test_our_errors_are_subclasses_of_theirs(io) -> None:
+async def test_errors_are_subclasses_of_redis_py_errors(io) -> None:
     assert (LockError, LockNotOwnedError) == (NotAcquired.__bases__[1], LeaseLost.__bases__[1])
     lock = Lock("name", timeout=0.05)
     with pytest.raises(LockError) as caught:
@@ -204,91 +207,91 @@ async def test_our_errors_are_subclasses_of_theirs(io) -> None:
 
 
 @both
-async def test_acquire_says_more_than_yes_and_no(io) -> None:
+async def test_acquire_returns_a_lease_or_none(io) -> None:
     lease = await io.do(Lock("name", blocking=False), "acquire")
     assert lease and lease is not True
     assert await io.do(Lock("name", blocking=False), "acquire") is None
 
 
 @both
-async def test_no_timeout_is_a_renewed_lease_and_not_an_eternal_one(io, raw) -> None:
-    cache.lock("theirs").acquire()
-    (key,) = raw.keys("*theirs*")
+async def test_lock_without_timeout_has_a_lease_that_expires(io, raw) -> None:
+    cache.lock("redis_py").acquire()
+    (key,) = raw.keys("*redis_py*")
     assert -1 == raw.pttl(key)
-    lease = await io.do(Lock("ours"), "acquire")
-    assert 0 < View(raw, "ours").ends_in <= 30
+    lease = await io.do(Lock("library"), "acquire")
+    assert 0 < View(raw, "library").ends_in <= 30
     assert lease.remaining <= 30
 
 
 @both
-async def test_without_a_timeout_extend_and_reacquire_work(io) -> None:
-    theirs, ours = cache.lock("name"), Lock("name")
-    theirs.acquire()
-    await io.do(ours, "acquire")
+async def test_extend_and_reacquire_work_without_a_timeout(io) -> None:
+    redis_py_lock, lock = cache.lock("name"), Lock("name")
+    redis_py_lock.acquire()
+    await io.do(lock, "acquire")
     for method, *args in (["extend", 10], ["reacquire"]):
         with pytest.raises(LockError, match="no timeout"):
-            getattr(theirs, method)(*args)
-        assert await io.do(ours, method, *args) is True
+            getattr(redis_py_lock, method)(*args)
+        assert await io.do(lock, method, *args) is True
 
 
 @both
-async def test_old_and_new_code_do_not_exclude_each_other(io) -> None:
+async def test_lock_and_redis_py_lock_do_not_exclude_each_other(io) -> None:
     assert cache.lock("name", timeout=10).acquire()
     assert await io.do(Lock("name", blocking=False), "acquire")
 
 
 @both
-async def test_a_token_of_ones_own_is_refused(io) -> None:
+async def test_acquire_rejects_a_token_argument(io) -> None:
     assert cache.lock("name", timeout=10).acquire(token="mine")
     with pytest.raises(TypeError, match="token"):
         await io.do(Lock("name"), "acquire", token="mine")
 
 
 @both
-async def test_sleep_is_accepted_and_not_needed(io) -> None:
+async def test_lock_accepts_but_ignores_sleep(io) -> None:
     assert await io.do(Lock("name", sleep=5), "acquire", sleep=5)
 
 
 @both
-async def test_the_first_argument_of_acquire_is_blocking(io) -> None:
-    """As in threading; in redis-py it is `sleep`."""
+async def test_first_argument_of_acquire_is_blocking(io) -> None:
+    """The same as in `threading`. In redis-py, the first argument is `sleep`."""
     async with io.entered(Lock("name")):
         assert await io.do(Lock("name"), "acquire", False) is None
 
 
 @both
-async def test_a_short_wait_is_waited(io) -> None:
-    """redis-py gives up at once when its sleep is longer."""
-    cache.lock("theirs", timeout=0.1).acquire()
-    assert cache.lock("theirs", sleep=10, blocking_timeout=5).acquire() is False
-    await io.do(Lock("ours", timeout=0.1), "acquire")
-    assert await io.do(Lock("ours", sleep=10, blocking_timeout=20), "acquire")
+async def test_blocking_timeout_shorter_than_sleep_is_waited_for(io) -> None:
+    """redis-py fails at once if `sleep` is longer than `blocking_timeout`."""
+    cache.lock("redis_py", timeout=0.1).acquire()
+    assert cache.lock("redis_py", sleep=10, blocking_timeout=5).acquire() is False
+    await io.do(Lock("library", timeout=0.1), "acquire")
+    assert await io.do(Lock("library", sleep=10, blocking_timeout=20), "acquire")
 
 
 @both
-async def test_a_release_inside_the_block_is_no_error(io) -> None:
-    theirs = cache.lock("theirs", timeout=10)
-    with pytest.raises(LockError, match="already unlocked"), theirs:
-        theirs.release()
-    ours = Lock("ours")
-    async with io.entered(ours):
-        await io.do(ours, "release")
+async def test_release_inside_the_block_is_allowed(io) -> None:
+    redis_py_lock = cache.lock("redis_py", timeout=10)
+    with pytest.raises(LockError, match="already unlocked"), redis_py_lock:
+        redis_py_lock.release()
+    lock = Lock("library")
+    async with io.entered(lock):
+        await io.do(lock, "release")
 
 
 @both
-async def test_a_lost_lease_never_hides_the_bodys_exception(io) -> None:
-    with pytest.raises(LockNotOwnedError), cache.lock("theirs", timeout=0.05):
+async def test_lost_lease_does_not_hide_the_exception_of_the_block(io) -> None:
+    with pytest.raises(LockNotOwnedError), cache.lock("redis_py", timeout=0.05):
         await io.sleep(0.1)
         raise ZeroDivisionError
     with pytest.raises(ZeroDivisionError):
-        async with io.entered(Lock("ours", timeout=0.05)):
+        async with io.entered(Lock("library", timeout=0.05)):
             await io.sleep(0.1)
             raise ZeroDivisionError
 
 
 @both
-async def test_one_object_can_hold_several_leases(io) -> None:
-    """What is taken through it is remembered as a stack, not as one token."""
+async def test_one_lock_object_can_hold_several_leases(io) -> None:
+    """`release()` releases the newest lease of the object."""
     lock = Lock("name", timeout=0.1)
     await io.do(lock, "acquire")
     newer = await io.do(lock, "acquire", blocking_timeout=20)
@@ -297,9 +300,7 @@ async def test_one_object_can_hold_several_leases(io) -> None:
 
 
 @both
-async def test_the_order_of_asking_is_kept(io, raw) -> None:
-    from .behaviour.both import until
-
+async def test_lock_is_granted_in_the_order_of_the_requests(io, raw) -> None:
     order: list[int] = []
 
     async def caller(number: int) -> None:

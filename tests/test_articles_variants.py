@@ -1,6 +1,6 @@
-"""The articles' variants, and ours in the same trouble: what docs/articles.md says, shown.
+"""The articles' variants and this library under the same faults, as docs/articles.md states.
 
-Each variant is as the articles have it, in as few lines as it takes.
+Each variant is the articles' code, shortened.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.conf import settings
 
 from django_redis_sync import LeaseLost, Lock, Semaphore
 
@@ -20,67 +21,52 @@ from .behaviour.watching import View, sent
 
 pytestmark = [pytest.mark.tools, pytest.mark.usefixtures("clean_redis")]
 
-KEY = "test-sync-variant"
-
-
-@pytest.fixture
-def their(raw: redis.Redis) -> redis.Redis:
-    """The server for a variant: its keys go with the test."""
-    for key in raw.scan_iter(match=f"{KEY}*"):
-        raw.delete(key)
-    return raw
-
-
-@pytest.fixture
-def view(raw: Any) -> Any:
-    return lambda name: View(raw, name)
+KEY = f"{settings.PREFIX}:variant"
 
 
 # Locks
 
 
 @both
-async def test_setnx_then_expire_can_leave_a_key_for_ever(io, their, view) -> None:
-    """The process dies between the two commands."""
-    assert their.setnx(KEY, "me")
-    assert -1 == their.pttl(KEY)  # here it died, and nothing frees the lock
+async def test_setnx_without_expire_leaves_a_key_forever(io, raw) -> None:
+    assert raw.setnx(KEY, "me")
+    assert -1 == raw.pttl(KEY)  # the process dies before EXPIRE
 
-    await io.do(Lock("ours"), "acquire")  # one script: the lease has its end from the start
-    assert 0 < view("ours").ends_in <= 30
+    await io.do(Lock("library"), "acquire")  # one script stores the owner and the end of the lease
+    assert 0 < View(raw, "library").ends_in <= 30
 
 
 @both
-async def test_a_release_without_an_owner_check_frees_anothers_lock(io, their) -> None:
-    their.set(KEY, "first", nx=True, px=20)
+async def test_release_without_an_owner_check_frees_the_lock_of_another(io, raw) -> None:
+    raw.set(KEY, "first", nx=True, px=20)
     await io.sleep(0.04)
-    assert their.set(KEY, "second", nx=True, px=10_000)
-    their.delete(KEY)  # the first one's release
-    assert their.set(KEY, "third", nx=True)  # beside the second
+    assert raw.set(KEY, "second", nx=True, px=10_000)
+    raw.delete(KEY)  # the release by "first"
+    assert raw.set(KEY, "third", nx=True)  # while "second" holds the lock
 
-    first = await io.do(Lock("ours", timeout=0.02), "acquire")
+    first = await io.do(Lock("library", timeout=0.02), "acquire")
     await io.sleep(0.04)
-    second = await io.do(Lock("ours"), "acquire")
+    second = await io.do(Lock("library"), "acquire")
     with pytest.raises(LeaseLost):
         await io.do(first, "release")
     assert await io.do(second, "owned")
 
 
 @both
-async def test_a_watched_release_is_refused_and_has_to_be_sent_again(io, their) -> None:
-    """Safe, at the price of four commands and a loop. Ours is one script: who touches the same name
-    meanwhile costs nothing."""
-    their.set(KEY, "first", px=10_000)
-    with their.pipeline() as pipe:
+async def test_release_by_watch_fails_after_another_client_changes_the_key(io, raw) -> None:
+    """WATCH is safe, but takes four commands and a loop. `Lock` releases with one script."""
+    raw.set(KEY, "first", px=10_000)
+    with raw.pipeline() as pipe:
         pipe.watch(KEY)
         assert b"first" == pipe.get(KEY)
-        their.pexpire(KEY, 20_000)  # anybody touches it
+        raw.pexpire(KEY, 20_000)  # another client changes the key
         pipe.multi()
         pipe.delete(KEY)
         with pytest.raises(redis.WatchError):
             pipe.execute()
 
-    lease = await io.do(Lock("ours"), "acquire")
-    assert await io.do(Lock("ours"), "acquire", blocking=False) is None
+    lease = await io.do(Lock("library"), "acquire")
+    assert await io.do(Lock("library"), "acquire", blocking=False) is None
     with sent() as seen:
         await io.do(lease, "release")
     assert {"evalsha": 1} == seen.by_name
@@ -88,17 +74,17 @@ async def test_a_watched_release_is_refused_and_has_to_be_sent_again(io, their) 
 
 
 @both
-async def test_set_nx_ex_has_neither_an_order_nor_a_fence(io, their) -> None:
-    """Whoever polls at the right moment gets it; a late writer can't be told from a fresh one."""
-    their.set(KEY, "first", nx=True, px=10_000)
-    assert not their.set(KEY, "second", nx=True)  # asks again in 100 ms
-    their.delete(KEY)
-    assert their.set(KEY, "third", nx=True)  # came last, and is in
+async def test_set_nx_ex_grants_out_of_order_and_without_fence(io, raw) -> None:
+    """The caller that polls first gets the lock. Storage can't reject late writes."""
+    raw.set(KEY, "first", nx=True, px=10_000)
+    assert not raw.set(KEY, "second", nx=True)  # tries again after 100 ms
+    raw.delete(KEY)
+    assert raw.set(KEY, "third", nx=True)  # arrived last, admitted first
 
-    lock, order, fences = Lock("ours"), [], []
+    lock, order, fences = Lock("library"), [], []
 
     async def caller(number: int) -> None:
-        lease = await io.do(Lock("ours"), "acquire")
+        lease = await io.do(Lock("library"), "acquire")
         order.append(number)
         fences.append(lease.fence)
         await io.do(lease, "release")
@@ -107,7 +93,7 @@ async def test_set_nx_ex_has_neither_an_order_nor_a_fence(io, their) -> None:
     waiting = []
     for number in range(3):
         waiting.append(io.start(caller(number)))
-        await until(io, lambda number=number: View(their, "ours").waiting == number + 1)
+        await until(io, lambda number=number: View(raw, "library").waiting == number + 1)
     await io.do(first, "release")
     for one in waiting:
         await io.result(one)
@@ -116,8 +102,8 @@ async def test_set_nx_ex_has_neither_an_order_nor_a_fence(io, their) -> None:
 
 
 @both
-async def test_a_majority_alone_does_not_stop_a_paused_writer(io) -> None:
-    """Redlock's lease ends as any other does. What stops a late write is a fence."""
+async def test_fence_stops_the_late_write_of_a_paused_holder(io) -> None:
+    """A majority of servers, as in Redlock, does not stop a late write. A fence does."""
     written: list[int] = []
 
     def write(fence: int) -> bool:
@@ -126,9 +112,9 @@ async def test_a_majority_alone_does_not_stop_a_paused_writer(io) -> None:
         written.append(fence)
         return True
 
-    first = await io.do(Lock("ours", timeout=0.05), "acquire")
+    first = await io.do(Lock("library", timeout=0.05), "acquire")
     await io.sleep(0.1)  # a pause, of its process or of the network
-    second = await io.do(Lock("ours"), "acquire")
+    second = await io.do(Lock("library"), "acquire")
     assert [True, False] == [write(second.fence), write(first.fence)]
 
 
@@ -136,7 +122,7 @@ async def test_a_majority_alone_does_not_stop_a_paused_writer(io) -> None:
 
 
 def zset_acquire(client: Any, limit: int, timeout: float, now: float) -> str | None:
-    """The unfair one: members by the client's clock, ranked."""
+    """Acquire in the unfair variant: a sorted set whose scores are times of the client's clock."""
     me = uuid.uuid4().hex
     with client.pipeline(transaction=True) as pipe:
         pipe.zremrangebyscore(KEY, "-inf", now - timeout)
@@ -149,125 +135,126 @@ def zset_acquire(client: Any, limit: int, timeout: float, now: float) -> str | N
 
 
 @both
-async def test_in_an_unfair_sorted_set_a_slow_clock_steals(io, their) -> None:
-    """A client whose clock is behind ranks before those that hold."""
-    assert [True] * 2 == [bool(zset_acquire(their, 2, 10, 1000.0)) for _ in range(2)]
-    assert zset_acquire(their, 2, 10, 1000.1) is None
-    assert zset_acquire(their, 2, 10, 999.9)  # 0.2 s behind: a third of two
-    assert 3 == their.zcard(KEY)
+async def test_unfair_sorted_set_exceeds_its_limit_when_a_clock_is_behind(io, raw) -> None:
+    """A client whose clock is behind ranks before the holders."""
+    assert [True] * 2 == [bool(zset_acquire(raw, 2, 10, 1000.0)) for _ in range(2)]
+    assert zset_acquire(raw, 2, 10, 1000.1) is None
+    assert zset_acquire(raw, 2, 10, 999.9)  # 0.2 s behind: the third holder at a limit of 2
+    assert 3 == raw.zcard(KEY)
 
-    sem = Semaphore("ours", 2, blocking=False)
+    sem = Semaphore("library", 2, blocking=False)
     leases = [await io.do(sem, "acquire") for _ in range(3)]
     assert [True, True, False] == [bool(lease) for lease in leases]
 
 
 @both
-async def test_in_an_unfair_sorted_set_a_fast_clock_evicts(io, their, monkeypatch) -> None:
-    """It cuts off what is older than the timeout by its own clock."""
-    holder = zset_acquire(their, 1, 10, 1000.0)
-    assert zset_acquire(their, 1, 10, 1011.0)  # 11 s ahead
-    assert their.zscore(KEY, holder) is None
+async def test_unfair_sorted_set_evicts_a_holder_when_a_clock_is_ahead(
+    io, raw, monkeypatch
+) -> None:
+    """The client removes members that are older than the timeout by its own clock."""
+    holder = zset_acquire(raw, 1, 10, 1000.0)
+    assert zset_acquire(raw, 1, 10, 1011.0)  # 11 s ahead
+    assert raw.zscore(KEY, holder) is None
 
-    lease = await io.do(Semaphore("ours", 1, timeout=60), "acquire")
+    lease = await io.do(Semaphore("library", 1, timeout=60), "acquire")
     real, real_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 3600 * 10**9)
-    assert await io.do(Semaphore("ours", 1, timeout=60, blocking=False), "acquire") is None
+    assert await io.do(Semaphore("library", 1, timeout=60, blocking=False), "acquire") is None
     assert lease.held and await io.do(lease, "owned")
 
 
 @both
-async def test_mixed_timeouts_evict_the_longer_lease(io, their) -> None:
-    """The set knows when one came, and not for how long it asked."""
-    long = zset_acquire(their, 1, 60, 1000.0)
-    assert zset_acquire(their, 1, 1, 1002.0)
-    assert their.zscore(KEY, long) is None
+async def test_unfair_sorted_set_evicts_a_longer_lease(io, raw) -> None:
+    """The set stores when a holder arrived, but not its timeout."""
+    long = zset_acquire(raw, 1, 60, 1000.0)
+    assert zset_acquire(raw, 1, 1, 1002.0)
+    assert raw.zscore(KEY, long) is None
 
-    await io.do(Semaphore("ours", 1, timeout=60), "acquire")
+    await io.do(Semaphore("library", 1, timeout=60), "acquire")
     await io.sleep(0.06)
-    assert await io.do(Semaphore("ours", 1, timeout=0.05, blocking=False), "acquire") is None
+    assert await io.do(Semaphore("library", 1, timeout=0.05, blocking=False), "acquire") is None
 
 
 @both
-async def test_a_refresh_by_zadd_revives_the_dead(io, their) -> None:
-    """ZADD says 0 for a member that was there and adds one that was not."""
-    holder = zset_acquire(their, 1, 10, 1000.0)
-    other = zset_acquire(their, 1, 10, 1011.0)
-    assert 1 == their.zadd(KEY, {holder: 1012.0})  # it was gone, and is there again
-    assert {holder, other} == {member.decode() for member in their.zrange(KEY, 0, -1)}
-    # The articles' cure: when ZADD says 1, remove it. A crash in between leaves a third.
+async def test_renewal_by_zadd_restores_an_expired_holder(io, raw) -> None:
+    holder = zset_acquire(raw, 1, 10, 1000.0)
+    other = zset_acquire(raw, 1, 10, 1011.0)
+    assert 1 == raw.zadd(KEY, {holder: 1012.0})  # it was removed, and is a member again
+    assert {holder, other} == {member.decode() for member in raw.zrange(KEY, 0, -1)}
+    # In the articles, the client removes the member if ZADD returns 1. After a crash in between,
+    # the member remains.
 
-    dead = await io.do(Semaphore("ours", 1, timeout=0.05), "acquire")
-    alive = await io.do(Semaphore("ours", 1, timeout=60), "acquire", blocking_timeout=20)
+    dead = await io.do(Semaphore("library", 1, timeout=0.05), "acquire")
+    alive = await io.do(Semaphore("library", 1, timeout=60), "acquire", blocking_timeout=20)
     with pytest.raises(LeaseLost):
         await io.do(dead, "renew")
-    (row,) = (await io.do(Semaphore("ours", 1), "status")).holders
+    (row,) = (await io.do(Semaphore("library", 1), "status")).holders
     assert alive.token == row.token
 
 
 @both
-async def test_without_expiry_a_crash_costs_a_permit_for_ever(io, their, view) -> None:
-    """A set of holders, a counter, and a list of permits alike."""
-    their.sadd(f"{KEY}:set", "dead")
-    their.set(f"{KEY}:count", 1)
-    their.rpush(f"{KEY}:list", "permit")
-    their.lpop(f"{KEY}:list")
-    assert [1, 1, 0] == [
-        their.scard(f"{KEY}:set"), int(their.get(f"{KEY}:count")), their.llen(f"{KEY}:list")
-    ]  # fmt: skip
-    assert -1 == their.pttl(f"{KEY}:set") == their.pttl(f"{KEY}:count")
+async def test_crashed_holder_without_expiry_keeps_its_permit_forever(io, raw) -> None:
+    """This applies to a set of holders, a counter, and a list of permits."""
+    raw.sadd(f"{KEY}:set", "dead")
+    raw.set(f"{KEY}:count", 1)
+    raw.rpush(f"{KEY}:list", "permit")
+    raw.lpop(f"{KEY}:list")
+    assert 1 == raw.scard(f"{KEY}:set") == int(raw.get(f"{KEY}:count"))
+    assert 0 == raw.llen(f"{KEY}:list")
+    assert -1 == raw.pttl(f"{KEY}:set") == raw.pttl(f"{KEY}:count")
 
-    # Ours only when asked for; then it is seen, and freed by hand.
-    await io.do(Semaphore("ours", 1, timeout=0.05), "acquire")
-    assert await io.do(Semaphore("ours", 1, timeout=math.inf), "acquire", blocking_timeout=20)
-    (row,) = (await io.do(Semaphore("ours", 1), "status")).holders
+    # A lease of this library is permanent only with timeout=math.inf, and its status says so.
+    await io.do(Semaphore("library", 1, timeout=0.05), "acquire")
+    assert await io.do(Semaphore("library", 1, timeout=math.inf), "acquire", blocking_timeout=20)
+    (row,) = (await io.do(Semaphore("library", 1), "status")).holders
     assert row.permanent
 
 
 @both
-async def test_a_counter_can_be_given_back_twice(io, their) -> None:
-    """Or by somebody who never had it: no permit has an owner."""
-    their.incr(KEY)
-    their.decr(KEY)
-    their.decr(KEY)
-    assert -1 == int(their.get(KEY))  # from now on one more than the limit gets in
+async def test_counter_accepts_a_second_release(io, raw) -> None:
+    """A counter does not store the owners of permits."""
+    raw.incr(KEY)
+    raw.decr(KEY)
+    raw.decr(KEY)
+    assert -1 == int(raw.get(KEY))  # from now on, one caller too many is admitted
 
-    lease = await io.do(Semaphore("ours", 1), "acquire")
+    lease = await io.do(Semaphore("library", 1), "acquire")
     await io.do(lease, "release")
     with pytest.raises(Exception, match="released already"):
         await io.do(lease, "release")
-    assert View(their, "ours").empty
+    assert View(raw, "library").empty
 
 
 @both
-async def test_a_counter_that_expires_forgets_its_holders(io, their) -> None:
-    """One expiry for all of them."""
-    their.set(KEY, 1, px=20)
+async def test_expired_counter_admits_callers_beside_its_holders(io, raw) -> None:
+    """A counter has one expiry for all holders."""
+    raw.set(KEY, 1, px=20)
     await io.sleep(0.04)
-    assert 1 == their.incr(KEY)  # the second of a limit of one
+    assert 1 == raw.incr(KEY)  # the second holder at a limit of 1
 
-    await io.do(Semaphore("ours", 2, timeout=0.02), "acquire")
-    long = await io.do(Semaphore("ours", 2, timeout=60), "acquire")
+    await io.do(Semaphore("library", 2, timeout=0.02), "acquire")
+    long = await io.do(Semaphore("library", 2, timeout=60), "acquire")
     await io.sleep(0.04)
-    sem = Semaphore("ours", 2, timeout=60, blocking=False)
+    sem = Semaphore("library", 2, timeout=60, blocking=False)
     assert [True, False] == [bool(await io.do(sem, "acquire")) for _ in range(2)]
     assert await io.do(long, "owned")
 
 
 @both
-async def test_a_key_per_permit_takes_as_many_commands_as_permits(io, their) -> None:
-    """Each has its own expiry, which is right; finding a free one means trying them all."""
+async def test_key_per_permit_needs_one_command_per_permit(io, raw) -> None:
+    """Each permit has its own expiry, but a caller has to try all keys to find a free permit."""
     tries = 0
     for number in range(10):
-        their.set(f"{KEY}:{number}", "held", nx=True, px=10_000)
+        raw.set(f"{KEY}:{number}", "held", nx=True, px=10_000)
     for number in range(10):
         tries += 1
-        if their.set(f"{KEY}:{number}", "me", nx=True, px=10_000):
+        if raw.set(f"{KEY}:{number}", "me", nx=True, px=10_000):
             break
     assert 10 == tries
-    their.delete(f"{KEY}:3")  # nobody is told, and nobody knows who came first
+    raw.delete(f"{KEY}:3")  # waiters are neither notified nor in an order
 
-    sem = Semaphore("ours", 10, blocking=False)
+    sem = Semaphore("library", 10, blocking=False)
     leases = [await io.do(sem, "acquire") for _ in range(9)]
     with sent() as seen:
         leases.append(await io.do(sem, "acquire"))

@@ -1,4 +1,4 @@
-"""What is given to others: the sdist, the wheel, and the types in it."""
+"""The sdist, the wheel, and the types in the wheel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", "*.sqlite
 pytestmark = pytest.mark.timeout(600)
 
 
-#: The time that builds of the tests say.
+#: SOURCE_DATE_EPOCH of the builds.
 EPOCH = "1700000000"
 
 
@@ -52,7 +52,7 @@ def build(source: Path, dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def rebuilt(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel that somebody builds from the unpacked sdist, later."""
+    """A folder with the sdist and the wheel of a later build from the unpacked sdist."""
     folder = tmp_path_factory.mktemp("rebuilt")
     run(sys.executable, "-m", "tarfile", "-e", sdist, folder, cwd=folder)
     (source,) = folder.iterdir()
@@ -84,37 +84,30 @@ def sdist(built: Path) -> Path:
     return found
 
 
-def test_the_index_would_take_both(built: Path) -> None:
+def test_twine_accepts_sdist_and_wheel(built: Path) -> None:
     pytest.importorskip("twine")
-    said = run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
-    assert 2 == said.count("PASSED")
+    output = run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
+    assert 2 == output.count("PASSED")
 
 
-def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
+def test_wheel_contains_only_the_package_without_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {PACKAGE} == {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert [] == [name for name in names if re.search(r"/test_|conftest|\.po$|\.pyc$", name)]
-    package = [name.removeprefix(f"{PACKAGE}/") for name in names]
-    for needed in (
-        "py.typed",
-        "protocol/lua/acquire.lua",
-        "locale/zh_Hans/LC_MESSAGES/django.mo",
-        "management/commands/locks.py",
-        "migrations/0001_initial.py",
-    ):
-        assert needed in package
-    assert any(name.startswith("static/") for name in package)
-    assert any(name.startswith("templates/") for name in package)
+    package = {name.removeprefix(f"{PACKAGE}/") for name in names}
+    needed = "py.typed protocol/lua/acquire.lua locale/zh_Hans/LC_MESSAGES/django.mo"
+    needed += " management/commands/locks.py migrations/0001_initial.py"
+    assert set() == {*needed.split()} - package
+    assert {"static", "templates"} <= {name.split("/")[0] for name in package if "/" in name}
 
 
-def test_a_build_is_the_same_wherever_and_whenever(built: Path, rebuilt: Path) -> None:
-    """Byte for byte, with SOURCE_DATE_EPOCH."""
+def test_builds_of_the_same_source_are_identical(built: Path, rebuilt: Path) -> None:
     assert {path.name: path.read_bytes() for path in built.iterdir()} == {
         path.name: path.read_bytes() for path in rebuilt.iterdir()
     }
 
 
-def test_the_sdist_says_one_time_and_nothing_of_who_made_it(sdist: Path) -> None:
+def test_sdist_has_one_time_and_no_user_names(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
     assert {(int(EPOCH), 0, 0, "", "")} == {
@@ -124,7 +117,7 @@ def test_the_sdist_says_one_time_and_nothing_of_who_made_it(sdist: Path) -> None
 
 
 def files(package: Path) -> set[str]:
-    """The files that belong into a wheel; catalogs go in compiled."""
+    """Return the files that belong into the wheel: of catalogs, only the compiled ones."""
     return {
         path.relative_to(package).as_posix()
         for path in package.rglob("*")
@@ -132,16 +125,11 @@ def files(package: Path) -> set[str]:
     }
 
 
-def test_the_wheel_holds_every_file_of_the_package(installed: Path) -> None:
+def test_installed_package_has_the_files_of_the_source(installed: Path) -> None:
     assert files(ROOT / PACKAGE) == files(installed / PACKAGE)
 
 
-def test_the_wheel_holds_nothing_but_the_package(installed: Path) -> None:
-    tops = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
-    assert {PACKAGE} == tops
-
-
-def test_the_installed_wheel_takes_a_lock(
+def test_installed_wheel_acquires_a_lock(
     installed: Path, tmp_path: Path, clean_redis: None
 ) -> None:
     script = """if True:
@@ -167,11 +155,11 @@ def test_the_installed_wheel_takes_a_lock(
     assert str(installed / PACKAGE / "__init__.py") == out.strip()
 
 
-def test_the_wheel_is_for_every_python_3(wheel: Path) -> None:
+def test_wheel_is_tagged_for_all_versions_of_python_3(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
-def test_the_wheel_says_its_license_and_extras(wheel: Path) -> None:
+def test_wheel_metadata_has_license_and_extras(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
     lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
@@ -180,22 +168,13 @@ def test_the_wheel_says_its_license_and_extras(wheel: Path) -> None:
     assert any(path.endswith("/LICENSE") for path in archive.namelist())
 
 
-def test_the_sdist_holds_what_tests_and_builds_it(sdist: Path) -> None:
+def test_sdist_contains_the_files_to_test_and_build_it(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
-    for needed in (
-        "setup.cfg",
-        "pyproject.toml",
-        "LICENSE",
-        "CHANGELOG.md",
-        "SECURITY.md",
-        "Makefile",
-    ):
-        assert needed in names
-    for needed in ("tests/conftest.py", "devtools/servers.py", "example_project/settings.py"):
-        assert needed in names
-    for needed in ("noxfile.py", "benchmarks/__main__.py", "docs/images/protocol.svg"):
-        assert needed in names
+    needed = "setup.cfg pyproject.toml LICENSE CHANGELOG.md SECURITY.md Makefile noxfile.py"
+    needed += " tests/conftest.py devtools/servers.py example_project/settings.py"
+    needed += " benchmarks/__main__.py docs/images/protocol.svg"
+    assert set() == {*needed.split()} - {*names}
     assert [] == [name for name in names if name.endswith((".pyc", ".sqlite3"))]
 
 
@@ -210,7 +189,7 @@ def typed_project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
     (target,) = environment.glob("lib/python*/site-packages")
     zipfile.ZipFile(wheel).extractall(target)
-    # What the wheel depends on; not the checkout, which only the folder itself would name.
+    # The wheel's dependencies, but not the checkout.
     (target / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     project = folder / "project"
     shutil.copytree(ROOT / "tests" / "typed_use", project / "typed_use", ignore=IGNORED)
@@ -218,8 +197,8 @@ def typed_project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.fixture(scope="module")
-def complaints(typed_project: tuple[Path, Path]) -> list[str]:
-    """What mypy says, strictly, of a project that installed the wheel."""
+def mypy_errors(typed_project: tuple[Path, Path]) -> list[str]:
+    """The output of `mypy --strict` for a project that installed the wheel."""
     for module in ("mypy", "mypy_django_plugin"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"no {module}: make lint installs it")
@@ -231,27 +210,26 @@ def complaints(typed_project: tuple[Path, Path]) -> list[str]:
     return done.stdout.splitlines()[:-1]
 
 
-def test_a_project_that_checks_its_types_strictly_finds_them(complaints: list[str]) -> None:
-    kept = [line for line in complaints if not re.search(r"/(decorated|refused)\.py", line)]
-    assert [] == kept
+def test_mypy_strict_accepts_a_project_that_uses_the_wheel(mypy_errors: list[str]) -> None:
+    assert [] == [line for line in mypy_errors if not re.search(r"/(decorated|refused)\.py", line)]
 
 
-def test_what_is_decorated_keeps_its_type(complaints: list[str]) -> None:
-    assert [] == [line for line in complaints if "decorated.py" in line]
+def test_decorators_preserve_types_for_mypy(mypy_errors: list[str]) -> None:
+    assert [] == [line for line in mypy_errors if "decorated.py" in line]
 
 
-def marked() -> list[int]:
-    """The lines of refused.py that a type checker has to refuse."""
+def marked_lines() -> list[int]:
+    """Return the numbers of the lines in refused.py with a type error."""
     lines = (ROOT / "tests/typed_use/refused.py").read_text(encoding="utf-8").splitlines()
     return [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
 
 
-def test_mypy_refuses_wrong_options_and_nothing_else(complaints: list[str]) -> None:
-    found = {int(n) for line in complaints for n in re.findall(r"refused\.py:(\d+): error", line)}
-    assert marked() == sorted(found), "\n".join(complaints)
+def test_mypy_rejects_wrong_options_and_nothing_else(mypy_errors: list[str]) -> None:
+    found = {int(n) for line in mypy_errors for n in re.findall(r"refused\.py:(\d+): error", line)}
+    assert marked_lines() == sorted(found), "\n".join(mypy_errors)
 
 
-def test_pyright_refuses_wrong_options_and_nothing_else(typed_project: tuple[Path, Path]) -> None:
+def test_pyright_rejects_wrong_options_and_nothing_else(typed_project: tuple[Path, Path]) -> None:
     if importlib.util.find_spec("basedpyright") is None:
         pytest.skip("no basedpyright: pip install basedpyright")
     project, python = typed_project
@@ -260,6 +238,6 @@ def test_pyright_refuses_wrong_options_and_nothing_else(typed_project: tuple[Pat
     done = subprocess.run(
         [*command, "typed_use/refused.py"], cwd=project, capture_output=True, text=True
     )
-    said = json.loads(done.stdout)["generalDiagnostics"]
-    found = {one["range"]["start"]["line"] + 1 for one in said if one["severity"] == "error"}
-    assert marked() == sorted(found), said
+    output = json.loads(done.stdout)["generalDiagnostics"]
+    found = {one["range"]["start"]["line"] + 1 for one in output if one["severity"] == "error"}
+    assert marked_lines() == sorted(found), output

@@ -1,5 +1,4 @@
-"""The system checks: the mistakes that each names, that sound projects are left alone, and that no
-check opens a connection."""
+"""The system checks report each mistake, accept correct projects, and open no connection."""
 
 import ast
 import math
@@ -31,17 +30,17 @@ from tests.support.snapshots import as_written
 pytestmark = pytest.mark.promise(29)
 
 ROOT = Path(__file__).resolve().parent.parent
-OURS = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
+MIDDLEWARE = "django_redis_sync.middleware.ConcurrencyLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 CSRF = "django.middleware.csrf.CsrfViewMiddleware"
 
 
 @pytest.fixture(autouse=True)
 def nothing_connects(monkeypatch) -> None:
-    mine, connect = threading.current_thread(), socket.socket.connect
+    own_thread, connect = threading.current_thread(), socket.socket.connect
 
     def refuse(*args):
-        if threading.current_thread() is mine:
+        if threading.current_thread() is own_thread:
             raise AssertionError("a check opened a connection")
         return connect(*args)
 
@@ -138,7 +137,7 @@ def mixed(**attributes):
 
 
 def both(first: str, second: str, between=never_cache):
-    """Takes two limits, with another decorator in between."""
+    """Return a view with two limits and another decorator in between."""
     return limit(first)(between(limit(second)(view)))
 
 
@@ -155,9 +154,9 @@ PROXY = {"REQUESTS": {"trusted_proxies": 1}}
 class Case(NamedTuple):
     """A project: REDIS_SYNC, the views, the middleware, and other settings."""
 
-    sync: dict[str, Any] = {}  # with one trusted proxy, unless it says REQUESTS
+    sync: dict[str, Any] = {}  # trusts one proxy unless it has REQUESTS
     views: Any = ()
-    middleware: Any = (AUTHENTICATION, OURS)
+    middleware: Any = (AUTHENTICATION, MIDDLEWARE)
     atomic: bool = False
     caches: dict[str, Any] = {}
 
@@ -175,11 +174,11 @@ def semaphores(**entry):
     return {"SEMAPHORES": {"here": entry}}
 
 
-SHARDS = cache(CLIENT_CLASS="django_redis.client.ShardClient", location=["redis://127.0.0.1:1"])
-DJANGOS = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://h"}
+SHARDED = cache(CLIENT_CLASS="django_redis.client.ShardClient", location=["redis://127.0.0.1:1"])
+DJANGO_CACHE = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://h"}
 SMALL = {"small": cache(location="redis://h", CONNECTION_POOL_KWARGS={"max_connections": 3})}
 
-#: What each mistake is found as: the ids, by the case's own words.
+#: For each mistake, the ids of its messages and a project with it.
 MISTAKES: dict[str, tuple[list[str], Case]] = {
     "an unknown key": (["E001"], Case({"CASHE": "default"})),
     "an unknown key of REQUESTS": (["E001"], Case({"REQUESTS": {"max_waiter": 3}})),
@@ -188,10 +187,10 @@ MISTAKES: dict[str, tuple[list[str], Case]] = {
     "an endpoint without a name": (["E001"], Case({"ENDPOINTS": {3: "exports"}})),
     "a missing alias": (["E002"], Case({"CACHE": "unknown"})),
     "a missing alias of an entry": (["E002"], Case(semaphores(limit=1, using="another"))),
-    "Django's own cache": (["E003"], Case({"CACHE": "own"}, caches={"own": DJANGOS})),
-    "a sharded cache": (["E004"], Case({"CACHE": "shards"}, caches={"shards": SHARDS})),
+    "Django's own cache": (["E003"], Case({"CACHE": "own"}, caches={"own": DJANGO_CACHE})),
+    "a sharded cache": (["E004"], Case({"CACHE": "shards"}, caches={"shards": SHARDED})),
     "an endpoint with limit 0": (["E005"], Case(endpoints(limit=0), [view])),
-    "a misspelt option": (["E005"], Case(endpoints(limt=1), [view])),
+    "a misspelled option": (["E005"], Case(endpoints(limt=1), [view])),
     "an endpoint without a limit": (["E005"], Case({"ENDPOINTS": {"view0": "there"}}, [view])),
     "a path to nowhere": (["E005"], Case(endpoints(limit=1, key="nowhere.at_all"), [view])),
     "a path to a str": (["E005"], Case(endpoints(limit=1, key=f"{__name__}.KEY"), [view])),
@@ -206,7 +205,7 @@ MISTAKES: dict[str, tuple[list[str], Case]] = {
     "a method without a limit": (["E013"], Case({}, [OnGet.as_view()])),
     "a mixin with limit 0": (["E013"], Case({}, [mixed(semaphore_limit=0)])),
     "a mixin's key": (["E013"], Case({}, [mixed(semaphore_limit=3, semaphore_key="nobody")])),
-    "one mistake of two": (["E013"], Case({}, [semaphore_required("x")(limit()(view))])),
+    "one of two limits": (["E013"], Case({}, [semaphore_required("x")(limit()(view))])),
     "a path to no async client": (["E016"], Case({"ASYNC_CLIENT": "nowhere.at_all"})),
     "an async client that is a str": (["E016"], Case({"ASYNC_CLIENT": f"{__name__}.KEY"})),
     "a key without an argument": (["E017"], Case({}, [limit(key=lambda: "x")(view)] * 2)),
@@ -215,14 +214,14 @@ MISTAKES: dict[str, tuple[list[str], Case]] = {
         ["E017"],
         Case({}, [limit(share="user", share_limit=lambda a, b: 3)(view)]),
     ),
-    "a share of another word": (["E005"], Case(endpoints(limit=3, share="users"), [view])),
+    "an unknown share": (["E005"], Case(endpoints(limit=3, share="users"), [view])),
     "a share_limit of 0": (["E005"], Case(endpoints(limit=3, share="user", share_limit=0), [view])),
-    "a share out of order": (
+    "a share that is not fair": (
         ["E013"],
         Case({}, [mixed(semaphore_limit=3, semaphore_share="user", semaphore_fair=False)]),
     ),
     "a limit with two arguments": (["E017"], Case({}, [limit(number=lambda a, b: 3)(view)])),
-    "a response with one": (["E017"], Case({}, [limit(response=lambda request: None)(view)])),
+    "a one-argument response": (["E017"], Case({}, [limit(response=lambda request: None)(view)])),
     "a method in place of a function": (["E017"], Case({}, [WithSelf.as_view()])),
     "an endpoint without a view": (["W006"], Case(endpoints(limit=1), [])),
     "endpoints without middleware": (["W007"], Case(endpoints(limit=1), [view], ())),
@@ -233,8 +232,8 @@ MISTAKES: dict[str, tuple[list[str], Case]] = {
             {}, [method_decorator(limit(), name="get")(type("M", (Plain,), {})).as_view()], (), True
         ),
     ),
-    "middleware too early": (["W009"], Case({}, [], (OURS, CSRF))),
-    "middleware twice": (["W009"], Case({}, [], (OURS, OURS))),
+    "middleware too early": (["W009"], Case({}, [], (MIDDLEWARE, CSRF))),
+    "middleware twice": (["W009"], Case({}, [], (MIDDLEWARE, MIDDLEWARE))),
     "a DRF view by user": (["W010"], Case(endpoints(limit=1, key="user"), [drf.Token.as_view()])),
     "a DRF view shared by user": (
         ["W010"],
@@ -246,20 +245,20 @@ MISTAKES: dict[str, tuple[list[str], Case]] = {
         ["W012"],
         Case({"CACHE": "x"}, caches={"x": cache(location="redis://h/1?max_connections=2")}),
     ),
-    "synchronized too short": (["W014"], Case({}, [races] * 7, atomic=True)),
-    "synchronized further inside": (["W014"], Case({}, [never_cache(races)], atomic=True)),
+    "synchronized inside a transaction": (["W014"], Case({}, [races] * 7, atomic=True)),
+    "synchronized below another decorator": (["W014"], Case({}, [never_cache(races)], atomic=True)),
     "a synchronized method": (["W014"], Case({}, [Races.as_view()], atomic=True)),
-    "a misspelt method": (["W016"], Case({}, [limit(methods=["PSOT"])(view)])),
+    "a misspelled method": (["W016"], Case({}, [limit(methods=["PSOT"])(view)])),
     "different limits of a name": (
         ["W018"],
         Case(
             {"ENDPOINTS": {f"view{n}": {"name": "x", "limit": n + 1} for n in (0, 1)}}, [view, view]
         ),
     ),
-    "a user without middleware": (["W019"], Case({}, [limit(key="user")(view)], (OURS,))),
-    "a share by user without middleware": (
+    "a user without authentication": (["W019"], Case({}, [limit(key="user")(view)], (MIDDLEWARE,))),
+    "a share by user without authentication": (
         ["W019"],
-        Case({}, [limit(share="user")(view)], (OURS,)),
+        Case({}, [limit(share="user")(view)], (MIDDLEWARE,)),
     ),
     "a share_limit without a share": (["W024"], Case({}, [limit(share_limit=2)(view)])),
     "a share_limit of the settings without a share": (
@@ -284,24 +283,24 @@ MISTAKES: dict[str, tuple[list[str], Case]] = {
             {"ENDPOINTS": {"view0": {"name": "b", "limit": 1}}}, [limit("a")(view), both("a", "b")]
         ),
     ),
-    # Of deployments
+    # Reported by `check --deploy` only
     "a shared URL": (
         ["W011"],
         Case({"CACHE": "x"}, caches={"x": cache(), "pages": cache(location=[cache()["LOCATION"]])}),
     ),
-    "an address without proxies": (
+    "an address without trusted proxies": (
         ["W015"],
         Case({"REQUESTS": {"trusted_proxies": 0}}, [limit(key="ip")(view)]),
     ),
-    "a share by address without proxies": (
+    "a share by address without trusted proxies": (
         ["W015"],
         Case({"REQUESTS": {"trusted_proxies": 0}}, [limit(share="ip")(view)]),
     ),
-    "waits by default": (["W021"], Case({}, [limit(blocking_timeout=2)(view)])),
+    "a waiting view": (["W021"], Case({}, [limit(blocking_timeout=2)(view)])),
 }
 
-#: What is sound.
-SOUND = {
+#: Projects without mistakes.
+CORRECT = {
     "nothing": Case(),
     "settings": Case(
         {
@@ -323,9 +322,9 @@ SOUND = {
     "a login first": Case({}, [AfterLogin.as_view(), Delegates.as_view()]),
     "atomic with middleware": Case({}, [limit()(view), waits], atomic=True),
     "not atomic": Case({}, [transaction.non_atomic_requests(lambda r: races(r))], atomic=True),
-    "other middleware": Case({}, [], (OURS, "django.middleware.common.CommonMiddleware")),
+    "other middleware": Case({}, [], (MIDDLEWARE, "django.middleware.common.CommonMiddleware")),
     "middleware that Django reports": Case({}, [], ("no.such.Middleware", f"{__name__}.view")),
-    "a DRF view by user": Case({}, [drf.Token.as_view()], (OURS,)),
+    "a DRF view by user": Case({}, [drf.Token.as_view()], (MIDDLEWARE,)),
     "a large pool": Case(
         {"CACHE": "x"}, caches={"x": cache(CONNECTION_POOL_KWARGS={"max_connections": 4})}
     ),
@@ -335,8 +334,8 @@ SOUND = {
         semaphores(limit=3, share_limit=2),
         [semaphore_required("here")(view), semaphore_required("here", share="user")(view)],
     ),
-    "a share of code": Case(semaphores(limit=3, share_limit=2)),
-    "tiers": Case({}, [limit(share="user", share_limit=int)(view)]),
+    "a share_limit of code": Case(semaphores(limit=3, share_limit=2)),
+    "a share_limit that is a function": Case({}, [limit(share="user", share_limit=int)(view)]),
     "decorators on each other": Case(
         {}, [limit("a")(limit("b")(view)), limit("b")(limit("a")(view)), both("a", "b")]
     ),
@@ -349,7 +348,7 @@ DEPLOYMENTS = {"W011", "W015", "W021"}
 
 @pytest.fixture
 def messages(settings, monkeypatch):
-    """The messages of a project."""
+    """Return a function that returns the messages for a project."""
     own = settings.CACHES
 
     def of(case: Case, deploy: bool = True) -> list:
@@ -361,7 +360,7 @@ def messages(settings, monkeypatch):
         monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", case.atomic)
         clear_url_caches()
         found = run_checks(tags=["redis_sync"], include_deployment_checks=deploy)
-        assert all(message.hint for message in found), "a message says what helps"
+        assert all(message.hint for message in found)
         return found
 
     yield of
@@ -373,19 +372,18 @@ def ids(found: list) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_check_names_each_mistake_and_no_other(name: str, messages) -> None:
+def test_check_reports_each_mistake_and_no_other(name: str, messages) -> None:
     expected, case = MISTAKES[name]
     assert expected == ids(messages(case))
     assert [] == [one for one in ids(messages(case, deploy=False)) if one in DEPLOYMENTS]
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_check_leaves_a_sound_project_alone(name: str, messages) -> None:
-    assert [] == ids(messages(SOUND[name]))
+@pytest.mark.parametrize("name", CORRECT)
+def test_check_reports_nothing_in_a_correct_project(name: str, messages) -> None:
+    assert [] == ids(messages(CORRECT[name]))
 
 
-def test_check_messages_are_those_of_the_snapshot(messages) -> None:
-    """They name the object, up to five of several views, and what to do."""
+def test_check_messages_match_the_snapshot(messages) -> None:
     found = [one for _, case in MISTAKES.values() for one in messages(case)]
     lines = {f"{type(one).__name__} {one.id}: {one.msg} {one.hint}" for one in found}
     as_written("checks", sorted(lines))
@@ -402,7 +400,7 @@ def test_check_reports_each_limit_of_a_view(messages) -> None:
     assert ["a", "b"] == [re.findall("limit of '(.*?)'", one.msg)[0] for one in found]
 
 
-def test_policies_of_a_route_are_those_without_a_mistake(settings) -> None:
+def test_policies_of_a_route_omit_those_with_a_mistake(settings) -> None:
     wrong = limit()(mixed(semaphore_limit="three"))
     route = routes.Route("shop", wrong)
     assert {"here"} == {policy.name for policy in routes.policies_of(route)}
@@ -410,7 +408,7 @@ def test_policies_of_a_route_are_those_without_a_mistake(settings) -> None:
     assert [] == [*routes.policies_of(route)]
 
 
-def test_routes_have_the_name_of_a_view_that_the_urls_do_not_name(settings, monkeypatch) -> None:
+def test_route_without_a_url_name_has_the_path_of_its_view(settings, monkeypatch) -> None:
     class Callable:
         def __call__(self, request):
             return HttpResponse()
@@ -425,7 +423,7 @@ def test_routes_have_the_name_of_a_view_that_the_urls_do_not_name(settings, monk
         assert [] == routes.routes()
 
 
-def test_routes_have_all_namespaces_of_a_view(settings) -> None:
+def test_route_name_includes_all_namespaces(settings) -> None:
     inner = path("c/", view, name="view")
     for space in ("inner", "outer"):
         inner = path(f"{space}/", include(([inner], space)))
@@ -438,7 +436,7 @@ def test_routes_have_all_namespaces_of_a_view(settings) -> None:
 
 
 def functions_by_id() -> dict[str, set[str]]:
-    """The functions that give each id. E002 to E004 are of one, which counts."""
+    """Return the functions that use each id. `_check_alias` computes E002 to E004."""
     found = defaultdict(set)
     for module in (ROOT / "django_redis_sync" / "checks").glob("*.py"):
         for node in ast.parse(module.read_text()).body:
@@ -447,12 +445,12 @@ def functions_by_id() -> dict[str, set[str]]:
     return found | {f"E00{number}": {"settings._check_alias"} for number in (2, 3, 4)}
 
 
-def test_an_id_belongs_to_a_single_check() -> None:
-    """Silencing one must not silence another."""
+def test_each_check_id_belongs_to_one_check() -> None:
+    """Otherwise, silencing one check would silence another."""
     assert {} == {one: where for one, where in functions_by_id().items() if len(where) > 1}
 
 
-def test_every_id_is_in_the_documentation() -> None:
+def test_each_check_id_is_documented() -> None:
     rows = re.findall(
         r"^\| `redis_sync\.([EW]\d{3})` \|", (ROOT / "docs/checks.md").read_text(), re.MULTILINE
     )
@@ -471,7 +469,7 @@ print([name for name in sys.modules if name.startswith("django_redis_sync.checks
 """
 
 
-def test_installed_app_loads_the_checks_when_they_run() -> None:
+def test_installed_app_does_not_import_the_checks_before_they_run() -> None:
     words = [sys.executable, "-c", LOADED]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert "[]" == done.stdout.strip()

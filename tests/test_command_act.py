@@ -2,27 +2,27 @@
 
 import math
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.operators.facts import Status
 from django_redis_sync.operators.names import family, names_in_use
 from django_redis_sync.operators.status import MAX_ROWS, status_of, statuses
 from tests.behaviour.both import eventually
+from tests.support.commands import locks
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
 
 @pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
-    """What the operator types; None: nobody is there."""
+def type_answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """Return a function that sets what the operator types. None: the input is at its end."""
 
-    def answers(text: str | None) -> None:
+    def set_answer(text: str | None) -> None:
         def ask() -> str:
             if text is None:
                 raise EOFError
@@ -30,36 +30,30 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
 
         monkeypatch.setattr("builtins.input", ask)
 
-    answers(None)
-    return answers
-
-
-def locks(*words: str, **options: Any) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out, **options)
-    return out.getvalue()
+    set_answer(None)
+    return set_answer
 
 
 def held(name: str, *, key: str | None = None) -> int:
     return status_of(name, key).holding
 
 
-def test_clear_shows_whom_and_asks_first(answer: Any) -> None:
+def test_clear_shows_the_holders_and_asks_for_confirmation(type_answer: Any) -> None:
     lease = Lock("a", timeout=math.inf, label="stuck.job").acquire()
     for typed in ("n", "", "yes please", None):
-        answer(typed)
+        type_answer(typed)
         with pytest.raises(CommandError, match="Nothing was cleared"):
             locks("clear", "a")
     assert lease.owned()
-    answer("y")
-    said = locks("clear", "a")
-    assert "permanent" in said and "stuck.job" in said
-    assert lease.token[:8] in said and lease.token not in said
-    assert said.endswith("\nClear this one? [y/N] Cleared 1.\n")
+    type_answer("y")
+    output = locks("clear", "a")
+    assert "permanent" in output and "stuck.job" in output
+    assert lease.token[:8] in output and lease.token not in output
+    assert output.endswith("\nClear this one? [y/N] Cleared 1.\n")
     assert held("a") == 0
 
 
-def test_all_that_hold_are_cleared_however_many_rows_a_status_has() -> None:
+def test_clear_includes_holders_beyond_the_rows_of_a_status() -> None:
     semaphore = Semaphore("s", MAX_ROWS + 9)
     leases = [semaphore.acquire(blocking=False) for _ in range(MAX_ROWS + 1)]
     assert all(leases)
@@ -67,13 +61,13 @@ def test_all_that_hold_are_cleared_however_many_rows_a_status_has() -> None:
     assert held("s") == 0
 
 
-def test_dry_run_only_shows() -> None:
+def test_clear_releases_no_holder_in_a_dry_run() -> None:
     with Lock("a"):
         assert "Dry run: nothing was cleared." in locks("clear", "a", "--dry-run")
         assert held("a") == 1
 
 
-def test_clear_takes_one_holder_by_its_id() -> None:
+def test_clear_with_a_holder_id_releases_only_that_holder() -> None:
     stuck, fine = (Semaphore("s", 2).acquire() for _ in range(2))
     locks("clear", "s", "--holder", stuck.token[:8], "--no-input")
     assert fine.owned() and not stuck.owned()
@@ -81,12 +75,12 @@ def test_clear_takes_one_holder_by_its_id() -> None:
 
 
 @pytest.mark.parametrize("id", ["", "0", "zzzzzzzz"])
-def test_an_unknown_id_clears_nobody(id: str) -> None:
+def test_clear_with_an_unknown_holder_id_fails(id: str) -> None:
     with Lock("a"), pytest.raises(CommandError, match="nothing was cleared"):
         locks("clear", "a", "--holder", id, "--no-input")
 
 
-def test_a_name_is_literal_unless_it_is_said_to_be_a_pattern() -> None:
+def test_clear_treats_a_name_as_a_glob_only_with_pattern() -> None:
     with Lock("x[1]"):
         one, other = Lock("x1").acquire(), Lock("x2").acquire()
         eventually(lambda: listed("x[1]", "x1", "x2"))
@@ -101,7 +95,7 @@ def test_a_name_is_literal_unless_it_is_said_to_be_a_pattern() -> None:
         assert held("x[1]") == 1
 
 
-def test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place(
+def test_clear_releases_only_holders_that_were_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shown, newcomers = Lock("a").acquire(), []
@@ -117,7 +111,7 @@ def test_clear_acts_on_the_holder_shown_even_if_a_newcomer_took_its_place(
     newcomers[0].release()
 
 
-def test_clear_speaks_of_all_keys_and_of_one_with_key() -> None:
+def test_clear_includes_all_keys_unless_a_key_is_given() -> None:
     leases = [Semaphore("api", 2, key=key).acquire() for key in ("1", "2", "3")]
     eventually(lambda: listed("api@1", "api@2", "api@3"))
     locks("clear", "api", "--key", "2", "--no-input")
@@ -129,7 +123,7 @@ def test_clear_speaks_of_all_keys_and_of_one_with_key() -> None:
 @pytest.mark.parametrize(
     "words", [["clear", "exprots"], ["resume", "exprots"], ["resize", "exprots", "--reset"]]
 )
-def test_what_is_undone_or_cleared_of_an_unknown_name_is_an_error(words: list[str]) -> None:
+def test_clear_resume_and_reset_fail_for_an_unknown_name(words: list[str]) -> None:
     with Lock("exports"):
         eventually(lambda: listed("exports"))
         with pytest.raises(CommandError, match=r"Nothing is known of exprots.*exports\?") as caught:
@@ -138,7 +132,7 @@ def test_what_is_undone_or_cleared_of_an_unknown_name_is_an_error(words: list[st
     assert names_in_use() == [("exports", None)]
 
 
-def test_a_name_can_be_paused_before_it_is_used() -> None:
+def test_pause_with_create_accepts_an_unused_name() -> None:
     assert locks("pause", "coming", "--create") == "Paused coming until resume.\n"
     assert locks("clear", "coming") == "There are no holders.\n"
     assert locks("resume", "coming") == "Resumed coming.\n"
@@ -161,16 +155,16 @@ def test_pause_resume_and_resize_take_effect_at_once() -> None:
         assert not tries()
 
 
-def test_pause_speaks_of_all_keys_of_a_policy() -> None:
+def test_pause_includes_all_keys_of_a_policy() -> None:
     with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
         eventually(lambda: listed("api@1", "api@2"))
         assert locks("pause", "api").startswith("Paused api (2 keys) ")
-        assert all(status.paused for status in every("api"))
+        assert all(status.paused for status in statuses_of_family("api"))
         locks("resume", "api", "--key", "1")
-        assert [s.paused for s in every("api") if s.key == "1"] == [False]
+        assert [s.paused for s in statuses_of_family("api") if s.key == "1"] == [False]
         locks("resume", "api")
-        assert not any(status.paused for status in every("api"))
+        assert not any(status.paused for status in statuses_of_family("api"))
 
 
-def every(name: str) -> list[Status]:
+def statuses_of_family(name: str) -> list[Status]:
     return statuses(family(name))

@@ -1,35 +1,31 @@
-"""`manage.py locks history`: what happened to a name in the last day."""
+"""`manage.py locks history`: the counters of a name in the last day."""
 
 import json
-from io import StringIO
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings as django_settings
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from django_redis_sync import Semaphore
 from django_redis_sync.operators.statistics import past_of
 from django_redis_sync.protocol.keys import group_keys, keys_of
 from django_redis_sync.protocol.scripts import CONSTANTS
 from tests.behaviour.both import eventually
+from tests.support.commands import locks
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 PAIR = CONSTANTS["PAIR"]
 
 
-def locks(*words: str) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out)
-    return out.getvalue()
-
-
 @pytest.fixture
 def night(raw: redis.Redis) -> int:
-    """Write, as scripts count it, what happened 10 hours ago in one minute, and 20 hours ago in
-    another; return the minute now."""
+    """Write the counters of one minute 10 hours ago and of one 20 hours ago, as scripts do.
+
+    Return the current minute.
+    """
     keys = keys_of(django_settings.PREFIX, "exports")
     minute = int(raw.time()[0]) // 60
     fields: dict[str, Any] = {"tidied": minute - 700}
@@ -46,13 +42,13 @@ def night(raw: redis.Redis) -> int:
 
 @pytest.fixture
 def exports(night: int) -> None:
-    """Acquire once: that sums up counters that are too old for their fields."""
+    """Acquire once, so that the script merges the counters of old minutes."""
     with Semaphore("exports", 3):
         eventually(lambda: listed("exports"))
 
 
 @pytest.mark.usefixtures("exports")
-def test_history_reaches_back_a_day_by_the_quarter_of_an_hour(night: int, raw: Any) -> None:
+def test_history_of_a_day_has_rows_of_15_minutes(night: int, raw: Any) -> None:
     found = past_of("exports", minutes=1440)
     assert (15, 1440) == (found.step, len(found.rows) * found.step)
     rows = {int(start.timestamp()) // 60: row for start, row in found.rows if row.granted}
@@ -67,13 +63,13 @@ def test_history_reaches_back_a_day_by_the_quarter_of_an_hour(night: int, raw: A
 
 
 @pytest.mark.usefixtures("exports")
-def test_history_of_the_last_hours_is_by_the_minute() -> None:
+def test_history_of_two_hours_has_rows_of_one_minute() -> None:
     found = past_of("exports", minutes=120)
     assert (1, 120) == (found.step, len(found.rows))
 
 
 @pytest.mark.usefixtures("exports")
-def test_command_history_shows_the_time_asked_for_and_advises() -> None:
+def test_command_history_shows_the_period_asked_for_and_a_suggestion() -> None:
     text = locks("history", "exports")
     assert "Last 24 h: granted 97, of these after waiting 6" in text
     assert "rejected 21" in text and "it is 3 now" in text
@@ -83,7 +79,7 @@ def test_command_history_shows_the_time_asked_for_and_advises() -> None:
 
 
 @pytest.mark.usefixtures("exports")
-def test_command_history_is_told_to_machines() -> None:
+def test_command_history_prints_json() -> None:
     found = json.loads(locks("history", "exports", "--since", "1d", "--format", "json"))
     assert ("exports", None, 1440, 15) == tuple(
         found[key] for key in ("name", "key", "minutes", "step_minutes")
@@ -92,13 +88,13 @@ def test_command_history_is_told_to_machines() -> None:
     assert found["suggested_limit"] > 3
 
 
-def test_command_history_of_a_policy_is_that_of_all_keys() -> None:
+def test_command_history_of_a_policy_includes_all_keys() -> None:
     with Semaphore("api", 2, key="1"), Semaphore("api", 2, key="2"):
         eventually(lambda: listed("api@1", "api@2"))
         eventually(lambda: "granted 2" in locks("history", "api"))
 
 
-def test_command_history_refuses_an_unknown_name(settings: Any) -> None:
+def test_command_history_fails_for_an_unknown_name_or_without_statistics(settings: Any) -> None:
     with pytest.raises(CommandError, match="Nothing is known") as caught:
         locks("history", "exprots")
     assert 3 == caught.value.returncode
@@ -108,7 +104,7 @@ def test_command_history_refuses_an_unknown_name(settings: Any) -> None:
             locks("history", "exports")
 
 
-def test_command_history_says_how_far_it_reaches(settings: Any) -> None:
+def test_command_history_shows_how_far_back_it_reaches(settings: Any) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "STATS_HOURS": 2}
     with Semaphore("exports", 3):
         assert "History reaches back 2 h 0 min." in locks("history", "exports")

@@ -1,4 +1,4 @@
-"""`manage.py locks run`: flock(1) for a fleet, from real shells."""
+"""`manage.py locks run`, which is flock(1) for several hosts, in processes of its own."""
 
 import io
 import os
@@ -29,7 +29,10 @@ Run = Callable[..., worker_processes.Process]
 
 @pytest.fixture
 def run(raw: redis.Redis, tmp_path: Path) -> Iterator[Run]:
-    """Starts `locks run`, with leases of LEASE seconds; ends what is left of it."""
+    """Return a function that starts `locks run` with leases of LEASE seconds.
+
+    After the test, kill the processes that are left.
+    """
     (tmp_path / "quick_settings.py").write_text(
         "from tests.settings import *\n"
         f"REDIS_SYNC = {{**REDIS_SYNC, 'TIMEOUT': {LEASE}, "
@@ -70,10 +73,10 @@ def taken(name: str) -> bool:
     return bool(status_of(name).holding)
 
 
-def test_it_gives_the_commands_output_and_exit_code(run: Run) -> None:
-    script = 'echo "$OF_OURS $REDIS_SYNC_NAME $REDIS_SYNC_FENCE $@"; exit 7'
+def test_run_passes_on_the_output_and_exit_code_of_the_command(run: Run) -> None:
+    script = 'echo "$INHERITED $REDIS_SYNC_NAME $REDIS_SYNC_FENCE $@"; exit 7'
     words = ("job", "--", "sh", "-c", script, "sh", "-v", "--limit", "--", "3")
-    code, out, err = ended(run(*words, OF_OURS="kept"))
+    code, out, err = ended(run(*words, INHERITED="kept"))
     own, name, fence, *arguments = out.split()
     assert (code, own, name, err) == (7, "kept", "job", "")
     assert int(fence) > 10**15
@@ -81,7 +84,7 @@ def test_it_gives_the_commands_output_and_exit_code(run: Run) -> None:
     assert not taken("job")
 
 
-def test_of_two_shells_one_runs_and_the_other_waits(run: Run, tmp_path: Path) -> None:
+def test_second_run_waits_until_the_first_has_ended(run: Run, tmp_path: Path) -> None:
     script = "echo in $0; sleep 0.6; echo out $0"
     both = [run("job", "--", "sh", "-c", f"({script}) >> log", name) for name in ("a", "b")]
     assert [ended(process)[0] for process in both] == [0, 0]
@@ -90,7 +93,7 @@ def test_of_two_shells_one_runs_and_the_other_waits(run: Run, tmp_path: Path) ->
     assert words[1] == words[3] != words[5] == words[7]
 
 
-def test_of_two_shells_one_runs_and_the_other_skips(run: Run) -> None:
+def test_skip_does_not_run_the_command_while_the_name_is_taken(run: Run) -> None:
     with Lock("job"):
         assert ended(run("job", "--skip", "--", "echo", "never")) == (0, "", "")
         start = time.monotonic()
@@ -98,7 +101,7 @@ def test_of_two_shells_one_runs_and_the_other_skips(run: Run) -> None:
         assert time.monotonic() - start > 0.5
 
 
-def test_when_time_is_up_it_says_so_with_a_code_of_its_own(run: Run) -> None:
+def test_run_without_a_permit_in_time_exits_with_75_and_the_reason(run: Run) -> None:
     with Lock("job"):
         code, out, err = ended(run("job", "--wait", "0.2", "--", "echo", "never"))
     assert (code, out) == (75, "")
@@ -108,26 +111,29 @@ def test_when_time_is_up_it_says_so_with_a_code_of_its_own(run: Run) -> None:
     assert (code, err) == (75, "job was not acquired: an operator paused it.\n")
 
 
-def test_several_may_run_when_the_limit_allows(run: Run) -> None:
+def test_limit_lets_several_commands_run_at_once(run: Run) -> None:
     with Semaphore("many", 2), Semaphore("named", 2):
         assert ended(run("many", "--limit", "2", "--wait", "0", "--", "true"))[0] == 0
         assert ended(run("named", "--wait", "0", "--", "true"))[0] == 0
 
 
 @pytest.mark.parametrize("name", ["job", "with-timeout"])
-def test_run_renews_for_as_long_as_the_command_runs(run: Run, name: str) -> None:
+def test_run_renews_the_lease_until_the_command_ends(run: Run, name: str) -> None:
     process = run(name, "--", "sleep", str(2.5 * LEASE))
     eventually(lambda: taken(name))
     start, last = time.monotonic(), 0.0
     while taken(name):
         last = time.monotonic() - start
         time.sleep(0.05)
-    assert last > 2 * LEASE  # without a gap
+    assert last > 2 * LEASE
     assert ended(process)[0] == 0
 
 
-def test_ctrl_z_does_not_suspend_what_renews(raw: redis.Redis) -> None:
-    """In a process group below a shell, as at a terminal: elsewhere the kernel ignores Ctrl-Z."""
+def test_ctrl_z_does_not_suspend_the_process_that_renews(raw: redis.Redis) -> None:
+    """The job has a process group of its own below its parent, as in a shell with job control.
+
+    In an orphaned process group, the kernel ignores SIGTSTP.
+    """
     code = """if True:
         import os, signal, subprocess, sys, time
         words = [sys.executable, "-m", "django", "locks", "run", "job", "--", "sh", "-c"]
@@ -155,7 +161,7 @@ def test_ctrl_z_does_not_suspend_what_renews(raw: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_signals_reach_the_command(run: Run, number: signal.Signals) -> None:
+def test_run_forwards_signals_to_the_command(run: Run, number: signal.Signals) -> None:
     script = f"trap 'echo got it; exit 3' {number.name[3:]}; echo up; while :; do sleep 0.05; done"
     process = run("job", "--", "sh", "-c", script)
     assert process.stdout is not None and process.stdout.readline() == "up\n"
@@ -164,11 +170,11 @@ def test_signals_reach_the_command(run: Run, number: signal.Signals) -> None:
     assert not taken("job")
 
 
-def test_a_command_that_dies_by_a_signal_gives_the_shells_code(run: Run) -> None:
+def test_run_exits_with_128_plus_the_signal_that_killed_the_command(run: Run) -> None:
     assert ended(run("job", "--", "sh", "-c", "kill -9 $$"))[0] == 137
 
 
-def test_a_signal_while_waiting_leaves_no_waiter(run: Run) -> None:
+def test_signal_during_the_wait_removes_the_waiter(run: Run) -> None:
     with Lock("job"):
         process = run("job", "--", "echo", "never")
         eventually(lambda: status_of("job").waiting)
@@ -177,7 +183,7 @@ def test_a_signal_while_waiting_leaves_no_waiter(run: Run) -> None:
         assert not status_of("job").waiting
 
 
-def test_clearing_the_lease_ends_the_command_and_its_children(run: Run, tmp_path: Path) -> None:
+def test_lost_lease_ends_the_command_and_its_children(run: Run, tmp_path: Path) -> None:
     slow = "trap 'sleep 0.5; exit' TERM; sleep 60 & echo $! > pid; wait"
     process = run("job", "--", "sh", "-c", slow)
     eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
@@ -193,7 +199,7 @@ def clear(name: str) -> None:
     actions.clear(status, [holder.token for holder in status.holders])
 
 
-def test_a_command_that_ignores_sigterm_is_killed(
+def test_lost_lease_kills_a_command_that_ignores_sigterm(
     raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any, tmp_path: Path
 ) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "TIMEOUT": LEASE}
@@ -208,7 +214,7 @@ def test_a_command_that_ignores_sigterm_is_killed(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_killed_runner_frees_its_name_within_the_lease_and_takes_the_command_along(
+def test_killed_run_ends_its_command_and_frees_the_name_within_the_lease(
     run: Run, tmp_path: Path
 ) -> None:
     process = run("job", "--", "sh", "-c", "echo $$ > pid; exec sleep 60")
@@ -222,7 +228,7 @@ def test_a_killed_runner_frees_its_name_within_the_lease_and_takes_the_command_a
 
 
 def pids(folder: Path, *names: str) -> list[int]:
-    """What the command wrote into files, once it is there."""
+    """Return the process ids that the command wrote into these files. Wait for the files."""
     files = [folder / name for name in names]
     eventually(lambda: all(file.exists() and file.read_text().strip() for file in files))
     return [int(file.read_text()) for file in files]
@@ -239,8 +245,10 @@ wait
 
 @needs_linux
 @pytest.mark.parametrize("how", ["killed", "lost"])
-def test_the_process_group_ends_with_the_permit(run: Run, tmp_path: Path, how: str) -> None:
-    """A process that left the group, here by setsid, is out of reach."""
+def test_process_group_of_the_command_ends_with_the_permit(
+    run: Run, tmp_path: Path, how: str
+) -> None:
+    """A process that left the group by `setsid` survives."""
     process = run("job", "--", "sh", "-c", FAMILY)
     child, apart = pids(tmp_path, "child", "apart")
     if how == "killed":
@@ -256,7 +264,7 @@ def test_the_process_group_ends_with_the_permit(run: Run, tmp_path: Path, how: s
 
 
 @needs_linux
-def test_a_killed_watchdog_takes_its_process_group_along(run: Run, tmp_path: Path) -> None:
+def test_process_group_ends_when_its_watchdog_is_killed(run: Run, tmp_path: Path) -> None:
     process = run("job", "--", "sh", "-c", "echo $PPID > dog; sleep 61 & echo $! > child; wait")
     dog, child = pids(tmp_path, "dog", "child")
     os.kill(dog, signal.SIGKILL)
@@ -264,8 +272,8 @@ def test_a_killed_watchdog_takes_its_process_group_along(run: Run, tmp_path: Pat
     eventually(lambda: not alive(child))
 
 
-def test_what_a_command_leaves_behind_on_purpose_goes_on(run: Run, tmp_path: Path) -> None:
-    """As in a shell: the permit is for as long as the command runs."""
+def test_process_detached_by_the_command_survives_the_command(run: Run, tmp_path: Path) -> None:
+    """The permit is released when the command itself ends."""
     script = "setsid sh -c 'echo $$ > left; exec sleep 30' >/dev/null 2>&1 & sleep 0.3; exit 5"
     assert 5 == ended(run("job", "--", "sh", "-c", script))[0]
     (left,) = pids(tmp_path, "left")
@@ -281,7 +289,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_min_hold_keeps_the_name_taken_once_per_period(run: Run) -> None:
+def test_min_hold_keeps_the_name_taken_for_the_period(run: Run) -> None:
     period = ["job", "--skip", "--min-hold", "60", "--", "echo", "ran"]
     assert ended(run(*period))[:2] == (0, "ran\n")
     assert ended(run(*period))[:2] == (0, "")
@@ -289,21 +297,23 @@ def test_min_hold_keeps_the_name_taken_once_per_period(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
-def test_what_can_not_be_run_gives_the_shells_code(run: Run, command: str, code: int) -> None:
+def test_command_that_can_not_start_gives_the_exit_code_of_a_shell(
+    run: Run, command: str, code: int
+) -> None:
     found = ended(run("job", "--min-hold", "60", "--", command))
     assert found[0] == code
     assert found[2].startswith(command) and found[2].count("\n") == 1
-    assert not taken("job")  # nor kept: another host has the command, maybe
+    assert not taken("job")  # despite min_hold: another host may have the command
 
 
-def test_redis_down_is_one_line_before_the_command_starts(run: Run) -> None:
+def test_run_prints_one_line_and_starts_nothing_while_redis_is_down(run: Run) -> None:
     dead = {"DJANGO_REDIS_SYNC_TEST_URL": "redis://me:secret@127.0.0.1:1/0"}
     code, out, err = ended(run("job", "--", "echo", "never", **dead))
     assert (code, out, err.count("\n")) == (69, "", 1)
     assert "LOCATION in CACHES" in err and "secret" not in err
 
 
-def test_who_holds_is_shown_without_the_commands_arguments(run: Run) -> None:
+def test_holder_label_has_no_arguments_of_the_command(run: Run) -> None:
     process: Any = run("job", "--", "sleep", "30.123")
     eventually(lambda: taken("job"))
     (holder,) = status_of("job").holders
@@ -312,7 +322,7 @@ def test_who_holds_is_shown_without_the_commands_arguments(run: Run) -> None:
     assert ended(process)[0] == 128 + signal.SIGTERM
 
 
-def test_a_paused_name_is_skipped(run: Run) -> None:
+def test_paused_name_counts_as_taken(run: Run) -> None:
     actions.pause("job")
     assert (0, "") == ended(run("job", "--skip", "--", "false"))[::2]
     assert 75 == ended(run("job", "--wait", "0", "--", "false"))[0]

@@ -1,4 +1,4 @@
-"""`manage.py locks status`: as a table, as JSON, on a terminal, again and again."""
+"""`manage.py locks status`: as a table, as JSON, on a terminal, and with `--watch`."""
 
 import contextlib
 import fcntl
@@ -33,6 +33,7 @@ from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import eventually
 from tests.support import worker_processes
+from tests.support.commands import locks
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
@@ -40,19 +41,13 @@ pytestmark = pytest.mark.usefixtures("fresh_keeper")
 ROOT = Path(__file__).resolve().parent.parent
 MANAGE = ["-m", "django", "locks"]
 
-# Gives the command a terminal of its own, as a shell does: Ctrl-C reaches it.
+# Makes the pseudo-terminal the command's controlling terminal, so that Ctrl-C reaches the command.
 ON_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv("
 ON_TERMINAL += "sys.executable, [sys.executable, *sys.argv[1:]])"
 
 
-def locks(*words: str, **options: Any) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out, **options)
-    return out.getvalue()
-
-
-def spoil(raw: redis.Redis, name: str) -> None:
-    """Another program's value, where the leases of a name would be."""
+def store_foreign_value(raw: redis.Redis, name: str) -> None:
+    """Store another program's value under the key of a name's leases."""
     raw.set(keys_of(settings.PREFIX, name).leases, "precious")
 
 
@@ -63,7 +58,7 @@ def environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def busy(raw: redis.Redis) -> Iterator[None]:
-    """A name with holders and waiters, and several that are odd in some way."""
+    """Names in use: some full, permanent, exclusive, of many keys, or with unusual characters."""
     with contextlib.ExitStack() as stack:
         for _ in range(2):
             label = "reports.views.export_everything_for_the_accountants_of_all_countries"
@@ -83,7 +78,7 @@ def busy(raw: redis.Redis) -> Iterator[None]:
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    """The tables of a text, whatever the order of their columns: the cells of a row by title."""
+    """Return the rows of all tables in a text: the cells by column title, in any order."""
     found: list[dict[str, str]] = []
     for block in text.split("\n\n"):
         head: list[tuple[str, int, int]] = []
@@ -110,7 +105,7 @@ def by_name(text: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.promise(25)
-def test_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> None:
+def test_list_has_one_row_for_each_name_and_each_policy(busy: None) -> None:
     actions.pause("api")
     found = by_name(locks("status"))
     assert 8 == len(found)
@@ -123,21 +118,21 @@ def test_list_has_a_line_for_each_name_and_one_for_a_policy(busy: None) -> None:
 
 
 @pytest.mark.promise(25, 28)
-def test_page_shows_holders_with_their_place_and_their_lease(busy: None) -> None:
+def test_page_shows_host_process_and_lease_of_each_holder(busy: None) -> None:
     page = locks("status", "exports")
     lease = status_of("exports").holders[0]
     assert "exports: 2 of 2 in use\n" in page
     row = next(row for row in rows(page) if row["HOLDER"] == lease.id)
     assert f"{os.uname().nodename}:{os.getpid()}" == row["WHERE"]
     assert "1" == row["PERMITS"] and row["HELD FOR"] and row["LEASE LEFT"]
-    # On a pipe nothing is cut and nothing is colored.
+    # Output that isn't a terminal is neither shortened nor colored.
     assert row["WHO"].startswith("reports.views.export_everything_for_the_accountants_of_all_c")
     assert lease.token not in page and "…" not in page and "\x1b" not in page
     assert "Last 60 min: granted 2, at most 2 in use." in page
     assert "Trouble: rejected 1." in page
 
 
-def test_page_shows_what_is_odd_about_holders(raw: redis.Redis) -> None:
+def test_page_shows_permanent_retained_and_exclusive_holders(raw: redis.Redis) -> None:
     Semaphore("s", 9, min_hold=60, label="early").acquire().release()
     with Semaphore("s", 9, timeout=math.inf, label="endless"), ReadWriteLock("rw").write:
         lease = Semaphore("s", 9, label="two").acquire(permits=2)
@@ -154,7 +149,7 @@ def test_page_shows_what_is_odd_about_holders(raw: redis.Redis) -> None:
     assert "all" == writer["PERMITS"]
 
 
-def test_page_shows_waiters_in_order_and_one_that_is_silent(raw: redis.Redis) -> None:
+def test_page_shows_position_and_missed_heartbeat_of_a_waiter(raw: redis.Redis) -> None:
     with Lock("a"), subprocess_waiter("a") as waiter:
         eventually(lambda: status_of("a").waiting)
         page = locks("status", "a")
@@ -165,7 +160,7 @@ def test_page_shows_waiters_in_order_and_one_that_is_silent(raw: redis.Redis) ->
         eventually(lambda: "(silent)" in locks("status", "a"), 30)
 
 
-def test_page_explains_a_permit_that_was_just_handed_over(raw: redis.Redis) -> None:
+def test_page_explains_a_permit_that_was_handed_off(raw: redis.Redis) -> None:
     lease = Lock("a").acquire()
     with subprocess_waiter("a") as waiter:
         eventually(lambda: status_of("a").waiting)
@@ -176,7 +171,7 @@ def test_page_explains_a_permit_that_was_just_handed_over(raw: redis.Redis) -> N
     assert rows(page)[0]["LEASE LEFT"].endswith("*")
 
 
-def test_page_of_a_busy_policy_has_a_line_for_each_key(raw: redis.Redis) -> None:
+def test_page_of_a_policy_with_many_keys_has_one_row_for_each_key(raw: redis.Redis) -> None:
     with contextlib.ExitStack() as stack:
         for n in range(21):
             stack.enter_context(Semaphore("api", 3, key=f"k{n}"))
@@ -191,24 +186,24 @@ def test_page_of_a_busy_policy_has_a_line_for_each_key(raw: redis.Redis) -> None
         assert ["me"] == [row["WHO"].split(",")[0] for row in rows(locks("status", "few"))]
 
 
-def test_color_is_for_terminals_and_on_demand(busy: None) -> None:
+def test_color_is_used_only_on_demand_or_on_a_terminal(busy: None) -> None:
     assert re.search(r"\x1b\[[\d;]+m2/2", locks("status", force_color=True)), "a full name"
     assert "\x1b[" not in locks("status")
 
 
-def test_the_list_begins_with_trouble(busy: None) -> None:
+def test_list_begins_with_names_in_trouble(busy: None) -> None:
     with Lock("a-quiet-name"):
         eventually(lambda: "a-quiet-name" in locks("status"))
         names = [line.split("  ")[0] for line in locks("status").splitlines()[1:]]
     assert names.index("exports") < names.index("a-quiet-name"), "exports rejected a call"
 
 
-def test_nothing_is_said_in_one_sentence(raw: redis.Redis) -> None:
+def test_list_without_names_is_one_sentence(raw: redis.Redis) -> None:
     assert locks("status") == "No lock or semaphore was used within the last day.\n"
 
 
-def unheard_of(*words: str) -> str:
-    """What is said of a name that nobody knows; nothing else is."""
+def error_of_unknown_name(*words: str) -> str:
+    """Return the error for an unknown name. Check that nothing else is printed."""
     out = StringIO()
     with pytest.raises(CommandError) as caught:
         call_command("locks", *words, stdout=out)
@@ -216,15 +211,15 @@ def unheard_of(*words: str) -> str:
     return str(caught.value)
 
 
-def test_a_name_that_nobody_knows_is_no_free_one(busy: None) -> None:
-    said = "Nothing is known of exprots: nobody used it within the last day. Did you mean exports?"
-    assert unheard_of("status", "exprots") == said
-    assert unheard_of("status", "zzz").endswith("within the last day.")
-    assert "Did you mean api@42, " in unheard_of("status", "api", "--key", "43")
-    assert "Did you mean api@42" in unheard_of("status", "apu@42")
+def test_unknown_name_is_an_error_that_suggests_known_names(busy: None) -> None:
+    error = "Nothing is known of exprots: nobody used it within the last day. Did you mean exports?"
+    assert error_of_unknown_name("status", "exprots") == error
+    assert error_of_unknown_name("status", "zzz").endswith("within the last day.")
+    assert "Did you mean api@42, " in error_of_unknown_name("status", "api", "--key", "43")
+    assert "Did you mean api@42" in error_of_unknown_name("status", "apu@42")
 
 
-def test_a_name_that_is_known_may_be_free(
+def test_known_name_without_holders_is_shown_as_free(
     raw: redis.Redis, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDIS_SYNC = {
@@ -241,12 +236,12 @@ def test_a_name_that_is_known_may_be_free(
     eventually(lambda: len(names_in_use()) >= 2)
     for name in ("in-settings", "shop", "just-used", "counted"):
         assert locks("status", name).startswith(f"{name}: free")
-    # Dropped from the registry, which holds the newest: the counters are left.
+    # A busy registry drops old names, but their counters remain.
     raw.delete(f"{settings.PREFIX}:names", *raw.keys("*{counted}:[il]*"))
     assert locks("status", "counted").startswith("counted: free")
 
 
-def test_json_of_an_unknown_name_is_whole_and_the_code_says_so(busy: None) -> None:
+def test_json_of_an_unknown_name_is_complete_and_the_exit_code_is_3(busy: None) -> None:
     out = StringIO()
     with pytest.raises(CommandError, match="Did you mean exports") as caught:
         call_command("locks", "status", "exprots", "--format", "json", stdout=out)
@@ -266,7 +261,7 @@ def subprocess_waiter(name: str) -> Iterator[worker_processes.Process]:
             waiter.kill()
 
 
-def test_marks_are_visible_with_the_way_back(busy: None) -> None:
+def test_page_shows_overrides_and_how_to_undo_them(busy: None) -> None:
     actions.pause("exports")
     actions.resize("exports", None, 7)
     page = locks("status", "exports")
@@ -278,7 +273,7 @@ def test_marks_are_visible_with_the_way_back(busy: None) -> None:
     assert "Callers disagree on the limit: 4 and, " in locks("status", "clash")
 
 
-def test_control_characters_are_shown_and_not_sent(busy: None) -> None:
+def test_control_characters_are_shown_as_escapes(busy: None) -> None:
     for page in (locks("status", "evil"), locks("status", "evil", force_color=True)):
         assert r"\x1b[31mred\u202e\nnew line" in page
         assert "\u202e" not in page
@@ -286,7 +281,7 @@ def test_control_characters_are_shown_and_not_sent(busy: None) -> None:
         assert "  \\x1b[2J" in locks("status", "clears the screen")
 
 
-def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:
+def test_letters_that_the_terminal_lacks_are_shown_as_escapes(busy: None) -> None:
     done = subprocess.run(
         [sys.executable, *MANAGE, "status"],
         env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"),
@@ -307,7 +302,9 @@ def test_a_terminal_that_lacks_letters_gets_escapes(busy: None) -> None:
         ("oldest", ["b", "a 2", "a 10"]),
     ],
 )
-def test_list_is_in_the_order_asked_for(raw: redis.Redis, order: str, names: list[str]) -> None:
+def test_list_has_the_order_of_the_sort_option(
+    raw: redis.Redis, order: str, names: list[str]
+) -> None:
     with Semaphore("b", 2), Semaphore("a 2", 3), Semaphore("a 10", 1):
         for name, limit in (("a 2", 3), ("a 2", 3), ("a 10", 1)):
             assert Semaphore(name, limit).acquire(blocking=False, permits=limit) is None
@@ -319,18 +316,18 @@ def test_list_is_in_the_order_asked_for(raw: redis.Redis, order: str, names: lis
 # Which name is meant
 
 
-def test_a_policy_shows_all_its_keys_and_one_by_key(busy: None) -> None:
+def test_page_of_a_policy_shows_all_keys_or_the_key_given(busy: None) -> None:
     page = locks("status", "api")
     assert page.startswith("api: 3 keys, 3 in use, 0 waiting, limit 5 each\n")
     assert page.count(" of 5 in use\n") == 3
     for words in (["api", "--key", "42"], ["api@42"]):
         assert locks("status", *words).startswith("api@42: 1 of 5 in use\n")
-    address = identity.digest("ip", "10.0.0.1")  # as the policies of requests do it
+    address = identity.digest("ip", "10.0.0.1")  # request policies store the digest
     page = locks("status", "api", "--key", "10.0.0.1")
     assert page.startswith(f"api@{address}: 1 of 5 in use\n")
 
 
-def test_a_plain_name_with_an_at_sign_comes_first(raw: redis.Redis) -> None:
+def test_name_with_an_at_sign_precedes_a_policy_with_that_key(raw: redis.Redis) -> None:
     with Lock("a@b"), Semaphore("a", 3, key="b"):
         eventually(lambda: len(names_in_use()) >= 2)
         assert "1 of 1 in use" in locks("status", "a@b")
@@ -339,7 +336,7 @@ def test_a_plain_name_with_an_at_sign_comes_first(raw: redis.Redis) -> None:
 # JSON
 
 
-def test_json_holds_everything_the_table_shows(busy: None) -> None:
+def test_json_has_everything_that_the_table_shows(busy: None) -> None:
     found = json.loads(locks("status", "--format", "json"))
     by_name = {one["display"]: one for one in found["names"]}
     assert len(by_name) == 10
@@ -347,9 +344,10 @@ def test_json_holds_everything_the_table_shows(busy: None) -> None:
     about = "name key display kind limit callers_limit override paused_since paused_until in_use"
     about += " exclusive holding waiting conflicting_limit fence at members holders waiters recent"
     about += " ever suggested_limit suggested_limit_is_estimate"
-    assert {*about.split()} <= {*exports}, "scripts rely on these"
-    who = "id since held_seconds ends_in_seconds permanent permits state fence host pid thread"
-    assert {*who.split(), "label", "user", "request"} <= {*exports["holders"][0]}
+    assert {*about.split()} <= {*exports}, "scripts rely on these keys"
+    of_holder = "id since held_seconds ends_in_seconds permanent permits state fence host pid"
+    of_holder += " thread label user request"
+    assert {*of_holder.split()} <= {*exports["holders"][0]}
     assert (exports["in_use"], exports["limit"], exports["waiting"]) == (2, 2, 0)
     holder = exports["holders"][0]
     assert holder["host"] == os.uname().nodename and holder["pid"] == os.getpid()
@@ -369,7 +367,7 @@ def test_json_holds_everything_the_table_shows(busy: None) -> None:
 
 
 @pytest.mark.parametrize(("action", "code"), [("status", 1), ("doctor", 2)])
-def test_redis_down_is_one_line_and_an_exit_code(action: str, code: int) -> None:
+def test_command_prints_one_line_and_fails_while_redis_is_down(action: str, code: int) -> None:
     dead = environment(DJANGO_REDIS_SYNC_TEST_URL="redis://me:secret@127.0.0.1:1/0")
     done = worker_processes.run(*MANAGE, action, env=dead)
     assert done.returncode == code
@@ -379,7 +377,7 @@ def test_redis_down_is_one_line_and_an_exit_code(action: str, code: int) -> None
     assert "secret" not in line
 
 
-def test_a_reader_that_leaves_early_is_no_error(busy: None) -> None:
+def test_pipe_closed_by_its_reader_is_not_an_error(busy: None) -> None:
     done = subprocess.run(
         f"{sys.executable} -m django locks status | head -1; echo ${{PIPESTATUS[0]}}",
         env=environment(),
@@ -391,7 +389,7 @@ def test_a_reader_that_leaves_early_is_no_error(busy: None) -> None:
     assert (done.stdout.split()[-1], done.stderr) == ("0", "")
 
 
-# Again and again
+# --watch
 
 
 class Terminal:
@@ -412,7 +410,7 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, wanted: str, seconds: float = 15.0) -> str:
-        """What came since the last call, to `wanted` (without colours) at least."""
+        """Return the output since the last call, up to at least `wanted` (without colors)."""
         start, end = len(self.seen), time.monotonic() + seconds
         while wanted not in re.sub(r"\x1b\[[0-9;]*m", "", self.seen[start:]):
             assert time.monotonic() < end, self.seen
@@ -432,7 +430,7 @@ class Terminal:
 
     def wait(self) -> int:
         try:
-            while True:  # a terminal whose process is gone says so by an error
+            while True:  # reading fails once the process has exited
                 if select.select([self._master], [], [], 5)[0]:
                     self.seen += os.read(self._master, 65536).decode()
         except OSError:
@@ -442,9 +440,7 @@ class Terminal:
 
 
 @pytest.mark.parametrize("ends", ["ctrl-c", "sigterm"])
-def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
-    raw: redis.Redis, ends: str
-) -> None:
+def test_watch_redraws_in_place_and_restores_the_terminal(raw: redis.Redis, ends: str) -> None:
     with Terminal("status", "watched", "--watch", "0") as screen:
         screen.read_until("Nothing is known of watched")
         with Lock("watched", label="a long label that has to be cut at eighty columns, surely"):
@@ -460,10 +456,10 @@ def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
         else:
             screen.process.send_signal(signal.SIGTERM)
         assert screen.wait() == 0
-    assert "every 100 ms" in screen.seen  # however often it is asked for
+    assert "every 100 ms" in screen.seen  # the shortest interval, though 0 was given
     assert screen.seen.startswith("\x1b[?1049h\x1b[?25l\x1b[H")
     assert screen.seen.replace("^C", "").endswith("\x1b[?25h\x1b[?1049l")
-    # Never blank in between: lines are overwritten and then cleared to their right.
+    # The screen is never cleared as a whole: lines are overwritten and then cleared to their right.
     assert "\x1b[2J" not in screen.seen
     for frame in frames.split("\x1b[H")[1:-1]:
         assert frame.count("\x1b[J") == 1 and frame.endswith("\x1b[J")
@@ -471,7 +467,7 @@ def test_watch_redraws_in_place_and_leaves_the_terminal_as_it_was(
         assert len(lines) <= 24 and all(terminal.wide(line) <= 80 for line in lines)
 
 
-def test_watch_goes_on_while_redis_is_down(new_server: Any) -> None:
+def test_watch_continues_while_redis_is_down(new_server: Any) -> None:
     server = new_server()
     words = ("status", "watched", "--watch", "0.1")
     with Terminal(*words, DJANGO_REDIS_SYNC_TEST_URL=server.url) as screen:
@@ -482,7 +478,7 @@ def test_watch_goes_on_while_redis_is_down(new_server: Any) -> None:
         screen.read_until("Nothing is known of watched")
 
 
-def test_watch_on_a_pipe_gives_a_json_line_each_time(raw: redis.Redis) -> None:
+def test_watch_on_a_pipe_prints_one_json_line_per_interval(raw: redis.Redis) -> None:
     words = ("status", "a", "--format", "json", "--watch", "0.1")
     with worker_processes.Process(*MANAGE, *words, env=environment()) as watch:
         lines = [json.loads(watch.line()) for _ in range(3)]
@@ -491,10 +487,10 @@ def test_watch_on_a_pipe_gives_a_json_line_each_time(raw: redis.Redis) -> None:
     assert [line["names"][0]["display"] for line in lines] == ["a"] * 3
 
 
-def test_a_name_that_cannot_be_read_does_not_hide_the_others(raw: redis.Redis) -> None:
+def test_list_shows_other_names_when_one_can_not_be_read(raw: redis.Redis) -> None:
     with Lock("good"), Lock("spoiled"):
         eventually(lambda: listed("good", "spoiled"))
-    spoil(raw, "spoiled")
+    store_foreign_value(raw, "spoiled")
     out = StringIO()
     with pytest.raises(CommandError, match="1 name can't be read: spoiled") as caught:
         call_command("locks", "status", stdout=out)
@@ -507,14 +503,14 @@ def test_a_name_that_cannot_be_read_does_not_hide_the_others(raw: redis.Redis) -
     found = json.loads(out.getvalue())
     assert ["good"] == [one["name"] for one in found["names"]]
     assert ["spoiled"] == [one["name"] for one in found["unread"]]
-    said = found["unread"][0]["error"]
-    assert "another program's value" in said and "{spoiled}" in said  # under which key
+    error = found["unread"][0]["error"]
+    assert "another program's value" in error and "{spoiled}" in error  # the key is named
 
 
-def test_names_none_of_which_can_be_read_are_an_error(raw: redis.Redis) -> None:
+def test_status_fails_when_no_name_can_be_read(raw: redis.Redis) -> None:
     with Lock("spoiled"):
         eventually(lambda: listed("spoiled"))
-    spoil(raw, "spoiled")
+    store_foreign_value(raw, "spoiled")
     with pytest.raises(CommandError, match="another program's value"):
         locks("status")
     with pytest.raises(CommandError, match="another program's value"):

@@ -1,4 +1,4 @@
-"""How `manage.py locks` is called, and what it says of that."""
+"""The arguments of `manage.py locks`: help, and errors of wrong usage."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def help_of(*words: str) -> str:
     return out.getvalue()
 
 
-def test_help_is_as_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without line breaks, which differ with the version of Python."""
+def test_help_matches_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot has no line breaks of Python's, which differ between versions."""
     monkeypatch.setenv("COLUMNS", "200")
     lines = [" ".join(line.split()) for name in ACTIONS for line in help_of(name).splitlines()]
     general = help_of()
@@ -45,7 +45,7 @@ def test_help_is_as_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         "history e --since -1h", "clear", "pause", "resume", "run", "stat", "",
     ],
 )  # fmt: skip
-def test_what_can_not_be_meant_is_rejected_before_anything_is_done(
+def test_invalid_arguments_are_rejected_before_anything_is_stored(
     words: str, raw: redis.Redis
 ) -> None:
     with pytest.raises(CommandError):
@@ -54,7 +54,7 @@ def test_what_can_not_be_meant_is_rejected_before_anything_is_done(
 
 
 @pytest.mark.parametrize("words", ["resize e", "run e", "status --key 7", "resize e 3 --reset"])
-def test_wrong_usage_has_an_exit_code_of_its_own(words: str) -> None:
+def test_wrong_usage_exits_with_2(words: str) -> None:
     with pytest.raises(CommandError) as caught:
         call_command("locks", *words.split(), stdout=StringIO())
     assert 2 == caught.value.returncode
@@ -63,7 +63,7 @@ def test_wrong_usage_has_an_exit_code_of_its_own(words: str) -> None:
 @pytest.mark.parametrize(
     "option", ["--settings tests.settings", "--pythonpath .", "-v 2", "--no-color", "--traceback"]
 )
-def test_options_of_django_may_follow_the_action(
+def test_options_of_django_may_precede_or_follow_the_action(
     option: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -76,7 +76,7 @@ def test_options_of_django_may_follow_the_action(
 @pytest.mark.promise(29)
 @pytest.mark.parametrize("action", ["pause", "clear", "status", "log"])
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-def test_a_name_that_can_not_be_is_rejected_in_one_line(name: str, action: str) -> None:
+def test_invalid_name_is_rejected_with_one_line(name: str, action: str) -> None:
     with pytest.raises(CommandError, match="a name must not") as caught:
         call_command("locks", action, name, stdout=StringIO())
     assert "\n" not in str(caught.value)

@@ -35,7 +35,7 @@ def test_bar_is_full_only_with_waiters(arguments: Any, bar: Bar) -> None:
     assert bar == charts.bar(*arguments)
 
 
-def test_steps_have_the_highest_peak_and_the_sums_of_their_minutes() -> None:
+def test_step_has_the_highest_peak_and_the_sums_of_its_minutes() -> None:
     rows = [
         (make.AT + timedelta(minutes=n), Counters(peak=n % 7, waited=1, rejected=1, timed_out=1))
         for n in range(361)
@@ -79,7 +79,7 @@ def test_chart_table_has_the_steps_with_events(event: str) -> None:
     assert (eventful,) == charts.chart([quiet, eventful], 3).eventful
 
 
-def test_sparkline_runs_from_edge_to_edge() -> None:
+def test_sparkline_spans_the_full_width() -> None:
     assert "0,22 60,12 120,2" == charts.sparkline([0, 1, 2], 2)
     assert "0,12 120,22" == charts.sparkline([2, 0], 4)
     assert ("", "0,2") == (charts.sparkline([0, 0], 2), charts.sparkline([3], 1))

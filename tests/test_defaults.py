@@ -1,4 +1,4 @@
-"""The table of options: what is in it is taken everywhere, and stands nowhere else."""
+"""The table of options in `defaults.py` applies wherever options are given."""
 
 import inspect
 import os
@@ -46,64 +46,64 @@ OTHER = {
     "using": "other",
     "limit": 9,
 }
-#: The options that code may not say anything of; others are true or false, or called.
+#: Options of code whose values are checked. The others are flags, callbacks, or ignored.
 CHECKED = SEMAPHORE.keys() - {
     "blocking", "renew", "fair", "on_lost", "thread_local", "raise_on_release_error", "sleep"
 }  # fmt: skip
 
 
 @pytest.fixture
-def requests(settings):
-    def give(**options):
+def set_requests(settings):
+    def set_options(**options):
         settings.REDIS_SYNC = {**settings.REDIS_SYNC, "REQUESTS": options}
 
-    return give
+    return set_options
 
 
-def test_each_option_has_a_value_to_try() -> None:
+def test_other_has_a_value_for_each_option() -> None:
     assert OTHER.keys() == ENTRY.keys()
 
 
 @pytest.mark.parametrize("option", ENTRY)
-def test_a_policy_takes_every_option_of_the_table(option: str) -> None:
+def test_policy_accepts_each_option(option: str) -> None:
     policy = parse("x", {"limit": 1, option: OTHER[option]})
     assert ENTRY[option].checked(OTHER[option]) == getattr(policy, option)
     semaphore_required("x", **{option: OTHER[option]})
 
 
 @pytest.mark.parametrize("option", sorted(REQUESTS.keys() & ENTRY.keys()))
-def test_requests_says_it_where_nothing_else_does(option: str, requests) -> None:
-    requests(**{option: OTHER[option]})
+def test_policy_uses_the_default_from_requests(option: str, set_requests) -> None:
+    set_requests(**{option: OTHER[option]})
     assert ENTRY[option].checked(OTHER[option]) == getattr(parse("x", {"limit": 1}), option)
 
 
 @pytest.mark.parametrize("option", ["limit", "key", "share", "share_limit", "using"])
-def test_what_requests_can_not_say_is_told_where_it_belongs(option: str, requests) -> None:
-    requests(**{option: OTHER[option]})
-    said = rf"REDIS_SYNC\['REQUESTS'\] has unknown keys: {option} \(it belongs into an entry"
-    with pytest.raises(ImproperlyConfigured, match=said):
+def test_requests_rejects_an_option_that_belongs_into_an_entry(option: str, set_requests) -> None:
+    set_requests(**{option: OTHER[option]})
+    message = rf"REDIS_SYNC\['REQUESTS'\] has unknown keys: {option} \(it belongs into an entry"
+    with pytest.raises(ImproperlyConfigured, match=message):
         conf.current()
 
 
-def test_the_refusal_of_all_requests_can_be_set(requests) -> None:
-    requests(status=429)
+def test_requests_sets_the_status_of_rejections(set_requests) -> None:
+    set_requests(status=429)
     assert 429 == parse("x", {"limit": 1}).refusal_status()
 
 
-def test_the_mixin_has_an_attribute_and_a_method_for_each() -> None:
+def test_mixin_has_an_attribute_and_a_method_for_each_option() -> None:
     for option in ENTRY:
         assert hasattr(SemaphoreRequiredMixin, f"semaphore_{option}")
         assert callable(getattr(SemaphoreRequiredMixin, f"get_semaphore_{option}"))
 
 
-def test_a_semaphore_in_code_takes_what_the_table_says() -> None:
+def test_semaphore_has_the_keywords_and_defaults_of_the_table() -> None:
     parameters = inspect.signature(Semaphore).parameters
     taken = {one.name: one.default for one in parameters.values() if one.kind is one.KEYWORD_ONLY}
     assert {row.name: row.default for row in SEMAPHORE.values()} == taken
 
 
 @pytest.mark.parametrize("option", NAMED)
-def test_code_has_from_the_settings_what_the_table_says(option: str, settings) -> None:
+def test_semaphore_reads_each_named_option_from_the_settings(option: str, settings) -> None:
     entry = {"limit": 1, option: "soon"}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
     with pytest.raises(ImproperlyConfigured, match=option):
@@ -111,16 +111,16 @@ def test_code_has_from_the_settings_what_the_table_says(option: str, settings) -
 
 
 @pytest.mark.parametrize("option", sorted(CHECKED))
-def test_each_option_in_code_refuses_what_is_of_no_use_to_it(option: str) -> None:
+def test_semaphore_rejects_an_unsuitable_value_of_each_option(option: str) -> None:
     with pytest.raises((TypeError, ValueError), match=rf"\b{option}\b"):
         Semaphore("x", 1, **{option: object()})
 
 
-# What is said of a mistake
+# Messages about mistakes
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"SEMAPHORE": {}}, r"unknown keys: SEMAPHORE \(did you mean SEMAPHORES\?\)"),
         ({"timeout": 3}, r"timeout \(did you mean TIMEOUT\?\)"),
@@ -133,27 +133,27 @@ def test_each_option_in_code_refuses_what_is_of_no_use_to_it(option: str) -> Non
         ({"MAX_HOLD": 0}, "MAX_HOLD must be above 0"),
     ],
 )
-def test_a_key_that_is_none_is_named_with_what_was_meant(given, said: str) -> None:
-    with override_settings(REDIS_SYNC=given), pytest.raises(ImproperlyConfigured, match=said):
+def test_invalid_setting_is_reported_with_a_suggestion(given, message: str) -> None:
+    with override_settings(REDIS_SYNC=given), pytest.raises(ImproperlyConfigured, match=message):
         conf.current()
 
 
 @pytest.mark.parametrize("option", SETTINGS)
-def test_each_setting_refuses_what_is_of_no_use_to_it(option: str) -> None:
-    given, said = {option.upper(): object()}, rf"\b{option.upper()}\b"
-    with override_settings(REDIS_SYNC=given), pytest.raises(ImproperlyConfigured, match=said):
+def test_settings_reject_an_unsuitable_value_of_each_key(option: str) -> None:
+    given, message = {option.upper(): object()}, rf"\b{option.upper()}\b"
+    with override_settings(REDIS_SYNC=given), pytest.raises(ImproperlyConfigured, match=message):
         conf.current()
 
 
 @pytest.mark.parametrize("option", REQUESTS)
-def test_each_option_of_requests_refuses_what_is_of_no_use_to_it(option: str, requests) -> None:
-    requests(**{option: object()})
+def test_requests_rejects_an_unsuitable_value_of_each_option(option: str, set_requests) -> None:
+    set_requests(**{option: object()})
     with pytest.raises(ImproperlyConfigured, match=rf"\b{option}\b"):
         conf.current()
 
 
-#: Of each option that has bounds, the nearest value that is out of them.
-BEYOND = {
+#: For each option with bounds, the nearest value out of bounds.
+OUT_OF_BOUNDS = {
     **dict.fromkeys(("timeout", "max_hold", "limit"), 0),
     **dict.fromkeys(("min_hold", "blocking_timeout"), -0.001),
     **dict.fromkeys(("max_waiters", "trusted_proxies"), -1),
@@ -171,35 +171,37 @@ BEYOND = {
         pytest.param(table, option, id=f"{name}-{option}")
         for name, table in TABLES.items()
         for option in table
-        if option in BEYOND
+        if option in OUT_OF_BOUNDS
     ],
 )
-def test_each_option_has_its_bounds_wherever_it_is_said(table, option: str) -> None:
+def test_option_rejects_a_value_out_of_bounds_in_each_table(table, option: str) -> None:
     with pytest.raises(ValueError, match=rf"\b{option}\b"):
-        table[option].checked(BEYOND[option])
+        table[option].checked(OUT_OF_BOUNDS[option])
 
 
 @pytest.mark.parametrize("option", ENTRY)
-def test_each_option_of_a_policy_refuses_what_is_of_no_use_to_it(option: str) -> None:
+def test_policy_rejects_an_unsuitable_value_of_each_option(option: str) -> None:
     with pytest.raises((TypeError, ValueError), match=rf"\b{option}\b"):
         parse("x", {"limit": 1, option: object()})
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         (2, r"REDIS_SYNC\['SEMAPHORES'\]\['x'\] must be a dict such as \{'limit': 2\}, not 2"),
         ({"limt": 3}, r"REDIS_SYNC\['SEMAPHORES'\]\['x'\].* limt \(did you mean limit\?\)"),
     ],
 )
-def test_an_entry_that_is_none_is_a_configuration_error_in_code_too(entry, said, settings) -> None:
+def test_invalid_entry_is_a_configuration_error_for_code_and_policies(
+    entry, message, settings
+) -> None:
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "SEMAPHORES": {"x": entry}}
     for take in (Semaphore("x", 1).acquire, lambda: parse("x", {"limit": 1})):
-        with pytest.raises(ImproperlyConfigured, match=said):
+        with pytest.raises(ImproperlyConfigured, match=message):
             take()
 
 
-def test_a_misspelt_option_of_a_decorator_is_told_what_was_meant() -> None:
+def test_misspelled_option_of_a_decorator_is_reported_with_a_suggestion() -> None:
     with pytest.raises(TypeError, match=r"limitt \(did you mean limit\?\)"):
         semaphore_required("x", limitt=3)
 
@@ -214,7 +216,7 @@ KEY = """class Settings:
 
     shade: Annotated[int, values.count, Option(2, "How dark it is.")]
 """
-TRIED = """
+SCRIPT = """
 from django.conf import settings
 settings.configure(REDIS_SYNC={"REQUESTS": {"patience": 5}, "SHADE": 3}, CACHES={"default": {}})
 from django_redis_sync import SemaphoreRequiredMixin, conf, semaphore_required
@@ -236,7 +238,7 @@ assert "| `patience` | yes | int | `4` | How patient the client is. |" in settin
 """
 
 
-def test_a_new_option_and_a_new_key_need_their_line_alone(tmp_path: Path) -> None:
+def test_new_option_and_new_key_need_one_line_each(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name)
     shutil.copytree(PACKAGE.parent / "devtools", tmp_path / "devtools")
     table = tmp_path / PACKAGE.name / "defaults.py"
@@ -247,12 +249,12 @@ def test_a_new_option_and_a_new_key_need_their_line_alone(tmp_path: Path) -> Non
     table.write_text(source, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     environment.pop("DJANGO_SETTINGS_MODULE", None)
-    command = [sys.executable, "-c", TRIED]
+    command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (0, "") == (done.returncode, done.stderr)
 
 
-def test_the_page_has_every_option_once() -> None:
+def test_settings_page_has_each_option_once() -> None:
     page = settings_page.page()
     for name in map(str.upper, SETTINGS):
         assert 1 == page.count(f"| `{name}` |")
@@ -260,9 +262,9 @@ def test_the_page_has_every_option_once() -> None:
         assert (name in ENTRY) + (name in SEMAPHORE) == page.count(f"| `{name}` |")
 
 
-# What nobody sets
+# Times that are not settings
 
-#: Times by module and name, in seconds, roughly.
+#: The expected times in seconds, roughly, by module and name.
 TIMES = {
     "engine.renewal": {"POLL_INTERVAL": 60},
     "engine.loops": {"TICK": 0.05, "LATE": 0.01, "LAST_LOOK": 0.002, "MAX_LATE": 10},
@@ -291,8 +293,8 @@ TIMES = {
 
 
 @pytest.mark.parametrize("module", TIMES)
-def test_times_that_nobody_sets_are_seconds(module: str) -> None:
-    """None is a thousand times longer or shorter than is meant, and none ten times."""
+def test_internal_times_have_the_expected_magnitude(module: str) -> None:
+    """A mistake in the unit, such as milliseconds for seconds, fails this test."""
     inside = import_module(f"django_redis_sync.{module}")
     for name, seconds in TIMES[module].items():
         assert seconds / 4 <= attrgetter(name)(inside) <= seconds * 4, name

@@ -1,4 +1,4 @@
-"""The demo: it passes, it can fail, and it leaves nothing behind."""
+"""The demo passes, fails without locks, and leaves no process behind."""
 
 import fcntl
 import hashlib
@@ -37,7 +37,7 @@ class Demo:
             "REDIS_URL": redis_url,
             "PYTHONIOENCODING": "utf-8",
         }
-        with self.output.open("wb") as output, listening_to_ctrl_c():
+        with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "example_project.demo", *flags],
                 cwd=ROOT,
@@ -53,7 +53,7 @@ class Demo:
 
     @property
     def ports(self) -> list[int]:
-        """Gunicorn's and uvicorn's."""
+        """The ports of gunicorn and uvicorn."""
         return [int(port) for port in re.findall(r"workers at http://127.0.0.1:(\d+)", self.text)]
 
     def wait_for(self, text: str) -> None:
@@ -64,14 +64,14 @@ class Demo:
             time.sleep(0.05)
 
     def ended(self) -> int:
-        """Its exit code; every process it started is gone by then."""
+        """Return the exit code. Check that all processes of the demo have ended."""
         code = self.process.wait(SECONDS)
         assert processes_of(self.folder) == []
         assert [port for port in self.ports if answers(port)] == []
         return code
 
     def cells(self) -> list[list[str]]:
-        """The table's rows: title, gunicorn's cell, uvicorn's cell, each in one line."""
+        """Return the rows of the table: title, gunicorn's cell, and uvicorn's cell."""
         rows: list[list[str]] = []
         for line in self.text.splitlines():
             if line.startswith(("├", "┡", "|-", "+=")):
@@ -82,16 +82,6 @@ class Demo:
                     f"{old} {new}".strip() for old, new in zip(rows[-1], parts, strict=True)
                 ]
         return rows
-
-
-@contextmanager
-def listening_to_ctrl_c() -> Iterator[None]:
-    """What is started meanwhile does, also where a script put the tests into the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -108,7 +98,7 @@ def demo(folder: Path, redis_url: str, *flags: str) -> Iterator[Demo]:
 
 
 def delete_keys_of(folder: Path, redis_url: str) -> None:
-    """The counters that a demo leaves would expire by themselves, but only after hours."""
+    """Delete the counters that a demo leaves. They would expire only after hours."""
     prefix = "shop-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
     with redis.Redis.from_url(neighbour_database(redis_url)) as client:
         for key in client.scan_iter(match=f"{prefix}:*", count=1000):
@@ -116,14 +106,14 @@ def delete_keys_of(folder: Path, redis_url: str) -> None:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines of the living processes that were started for this folder (on Linux)."""
+    """Return the command lines of the demo's living processes (on Linux only)."""
     mark = f"DEMO_DIR={folder}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (process / "environ").read_bytes().split(b"\0"):
                 found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:  # not ours, or gone meanwhile
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return found
 
@@ -135,7 +125,7 @@ def answers(port: int) -> bool:
 
 @pytest.mark.deep
 @pytest.mark.timeout(400)
-def test_the_demo_holds_under_both_servers(tmp_path: Path, redis_url: str) -> None:
+def test_demo_passes_with_gunicorn_and_uvicorn(tmp_path: Path, redis_url: str) -> None:
     with demo(tmp_path, redis_url, "--exit") as running:
         code = running.ended()
         rows = running.cells()
@@ -152,9 +142,7 @@ def test_the_demo_holds_under_both_servers(tmp_path: Path, redis_url: str) -> No
 
 @pytest.mark.deep
 @pytest.mark.timeout(400)
-def test_without_locks_every_row_is_broken_and_the_site_stays_up_until_ctrl_c(
-    tmp_path: Path, redis_url: str
-) -> None:
+def test_demo_without_locks_fails_and_serves_until_ctrl_c(tmp_path: Path, redis_url: str) -> None:
     with demo(tmp_path, redis_url, "--without-locks") as running:
         running.wait_for("Ctrl-C ends it.")
         for port in running.ports:
@@ -175,7 +163,7 @@ def test_without_locks_every_row_is_broken_and_the_site_stays_up_until_ctrl_c(
 
 @pytest.mark.deep
 @pytest.mark.timeout(200)
-def test_a_demo_ended_midway_leaves_no_process(tmp_path: Path, redis_url: str) -> None:
+def test_terminated_demo_leaves_no_process(tmp_path: Path, redis_url: str) -> None:
     own_redis = "" if find_server() else redis_url
     with demo(tmp_path, own_redis, "--exit") as running:
         running.wait_for("flash sale, gunicorn")
@@ -185,7 +173,7 @@ def test_a_demo_ended_midway_leaves_no_process(tmp_path: Path, redis_url: str) -
 
 
 @pytest.mark.timeout(200)
-def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, redis_url: str) -> None:
+def test_second_demo_in_the_same_folder_exits_with_2(tmp_path: Path, redis_url: str) -> None:
     with (tmp_path / "in_use").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with demo(tmp_path, redis_url, "--exit") as running:
@@ -193,7 +181,7 @@ def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, redis_url: 
             assert "another demo runs in" in running.text
 
 
-# The locks' own database
+# The database of the locks
 
 
 @pytest.mark.parametrize(
@@ -206,5 +194,5 @@ def test_a_second_demo_in_the_same_folder_is_refused(tmp_path: Path, redis_url: 
         ("unix:///run/redis.sock?db=15", "unix:///run/redis.sock?db=14"),
     ],
 )
-def test_the_locks_live_in_another_database(url: str, neighbour: str) -> None:
+def test_neighbour_database_differs_from_the_database_of_the_url(url: str, neighbour: str) -> None:
     assert neighbour == neighbour_database(url)

@@ -1,12 +1,12 @@
-"""The pages in docs/ and the README do what they say: every Python block runs.
+"""The Python blocks in docs/ and in the README run, and their shell commands are valid.
 
-The blocks of a page run in order and share a namespace. A block in a comment (`<!-- python`) sets
-the scene or checks what came out. A comment `<!-- needs: module -->` before a block: where the
-module is not installed the page runs without it, and a test of its own is skipped.
-Blocks may `await`. A `REDIS_SYNC` that a block assigns is in force from there on.
+The blocks of a page run in order and share a namespace. A hidden block (`<!-- python`) prepares
+the next block or checks the result of the last. A block after `<!-- needs: module -->` runs only in
+a second run of the page, which is skipped if the module isn't installed. Blocks may `await`. A
+`REDIS_SYNC` that a block assigns applies from there on.
 
-Shell blocks are not run here: their words are read by what would run them, so that a page names no
-verb, option or choice that there isn't. What the verbs do is tested where they are.
+Shell commands are not run. Their parsers read them, so that a page names no unknown verb, option,
+or choice.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from django.core.management import execute_from_command_line, get_commands
 from django.db import connection
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Pages that a test of their own follows to the letter.
+#: Pages that a test module of their own runs.
 ELSEWHERE = {"tutorial": "test_tutorial.py"}
-FRONT = [ROOT / name for name in ("README.md", "README.zh-Hans.md", "CONTRIBUTING.md")]
+TOP_PAGES = [ROOT / name for name in ("README.md", "README.zh-Hans.md", "CONTRIBUTING.md")]
 PAGES = {
     page.stem: page
-    for page in [*sorted((ROOT / "docs").glob("**/*.md")), *FRONT]
+    for page in [*sorted((ROOT / "docs").glob("**/*.md")), *TOP_PAGES]
     if page.stem not in ELSEWHERE
 }
 
@@ -52,7 +52,7 @@ BLOCK = re.compile(
 class Block(NamedTuple):
     language: str
     text: str
-    line: int  # where its text starts
+    line: int  # the first line of the text
     needs: str | None
 
 
@@ -76,18 +76,18 @@ def installed(module: str) -> bool:
 
 @pytest.fixture
 def run(clean_redis: None, transactional_db: None, settings: Any) -> Iterator[Any]:
-    """Runs a page, with the blocks that need some module or without."""
-    made: list[Any] = []
+    """Return a function that runs a page with the blocks that need the given modules."""
+    models: list[Any] = []
 
     def create_table(model: Any) -> None:
         with connection.schema_editor() as editor:
             editor.create_model(model)
-        made.append(model)
+        models.append(model)
 
     def run_page(name: str, *optional: str) -> None:
         module = ModuleType(f"docs_{name.replace('-', '_')}")
         module.__dict__["create_table"] = create_table
-        sys.modules[module.__name__] = module  # for those who look a function's module up
+        sys.modules[module.__name__] = module  # for code that looks up a function's module
         try:
             for block in blocks(PAGES[name]):
                 if block.language == "python" and (not block.needs or block.needs in optional):
@@ -98,14 +98,14 @@ def run(clean_redis: None, transactional_db: None, settings: Any) -> Iterator[An
 
     def _apply(redis_sync: dict[str, Any] | None) -> None:
         if redis_sync is not None:
-            ours = {"KEY_PREFIX": django_settings.PREFIX, "CACHE": "default"}
-            settings.REDIS_SYNC = {**redis_sync, **ours}
+            of_tests = {"KEY_PREFIX": django_settings.PREFIX, "CACHE": "default"}
+            settings.REDIS_SYNC = {**redis_sync, **of_tests}
 
     if installed("django.tasks"):
         immediate = "django.tasks.backends.immediate.ImmediateBackend"
         settings.TASKS = {"default": {"BACKEND": immediate}}
     yield run_page
-    for model in made:
+    for model in models:
         with connection.schema_editor() as editor:
             editor.delete_model(model)
         apps.all_models[model._meta.app_label].pop(model._meta.model_name)
@@ -115,7 +115,7 @@ def run(clean_redis: None, transactional_db: None, settings: Any) -> Iterator[An
 def _execute(block: Block, page: Path, namespace: dict[str, Any]) -> None:
     filename = str(page.relative_to(ROOT))
     tree = ast.parse(block.text, filename)
-    ast.increment_lineno(tree, block.line - 1)  # so that tracebacks show the page's lines
+    ast.increment_lineno(tree, block.line - 1)  # tracebacks show the page's lines
     code = compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, namespace)
     if inspect.iscoroutine(result):
@@ -123,7 +123,7 @@ def _execute(block: Block, page: Path, namespace: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_python_block_of_a_page_runs(name: str, run: Any) -> None:
+def test_each_python_block_of_a_page_runs(name: str, run: Any) -> None:
     run(name)
 
 
@@ -136,7 +136,9 @@ OPTIONAL = sorted(
     "default::DeprecationWarning:celery", "default::DeprecationWarning:kombu"
 )
 @pytest.mark.parametrize(("name", "module"), OPTIONAL)
-def test_blocks_that_need_a_library_run_where_it_is(name: str, module: str, run: Any) -> None:
+def test_blocks_that_need_a_library_run_when_it_is_installed(
+    name: str, module: str, run: Any
+) -> None:
     if not installed(module):
         pytest.skip(f"{module} is not installed")
     run(name, module)
@@ -147,12 +149,12 @@ TARGETS = set(re.findall(r"^(\w+):", MAKEFILE, re.MULTILINE))
 
 
 class Parsed(Exception):
-    """The words were taken: nothing is run."""
+    """Raised after the words were parsed, so that the command does not run."""
 
 
 @pytest.fixture
 def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Calls something that reads words from sys.argv, and stops it once it has taken them."""
+    """Return a function that lets a program parse words from sys.argv but not run them."""
     real = argparse.ArgumentParser.parse_args
 
     def stop(self: argparse.ArgumentParser, *args: Any, **options: Any) -> None:
@@ -169,26 +171,26 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def read_make(words: list[str], parse: Callable[..., None]) -> None:
-    """A target, and ARGS that its module takes."""
+    """Check that the target exists and that its module accepts ARGS."""
     target, *rest = words
     assert target in TARGETS
     recipe = MAKEFILE.partition(f"\n{target}:")[2].partition("\n\n")[0]
-    for said in rest:
+    for word in rest:
         module = re.search(r"-m ([\w.]+) \$\(ARGS\)", recipe)
-        assert said.startswith("ARGS=") and module, said
+        assert word.startswith("ARGS=") and module, word
         main = importlib.import_module(f"{module[1]}.__main__").main
-        parse(main, [module[1], *shlex.split(said.removeprefix("ARGS="))])
+        parse(main, [module[1], *shlex.split(word.removeprefix("ARGS="))])
 
 
 def read_manage(words: list[str], parse: Callable[..., None]) -> None:
-    """A command, and options that it takes. Behind `--` stands what another program reads."""
+    """Check that the command exists and accepts the words before `--`."""
     assert words[0] in get_commands()
-    ours = words[: words.index("--")] if "--" in words else words
-    parse(lambda: execute_from_command_line(["manage.py", *ours]), ["manage.py", *ours])
+    argv = ["manage.py", *(words[: words.index("--")] if "--" in words else words)]
+    parse(lambda: execute_from_command_line(argv), argv)
 
 
 def read_pip(words: list[str], parse: Callable[..., None]) -> None:
-    """Extras that there are."""
+    """Check that the extras exist."""
     project = configparser.ConfigParser()
     project.read(ROOT / "setup.cfg", encoding="utf-8")
     wanted = set(re.findall(r"\w+", ",".join(re.findall(r"\[(.*?)\]", " ".join(words)))))
@@ -200,7 +202,7 @@ def read_pre_commit(words: list[str], parse: Callable[..., None]) -> None:
     assert (ROOT / ".pre-commit-config.yaml").is_file()
 
 
-#: What begins a command, and what reads the rest of it.
+#: The functions that check a command, by its beginning.
 READERS: dict[str, Callable[[list[str], Callable[..., None]], None]] = {
     "make ": read_make,
     "python manage.py ": read_manage,
@@ -211,10 +213,10 @@ READERS: dict[str, Callable[[list[str], Callable[..., None]], None]] = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_shell_command_of_a_page_can_be_given(name: str, parse: Callable[..., None]) -> None:
+def test_each_shell_command_of_a_page_is_valid(name: str, parse: Callable[..., None]) -> None:
     for command in commands_of(PAGES[name]):
         begins = [start for start in READERS if command.startswith(start)]
-        assert len(begins) == 1, f"nothing here reads {command}"
+        assert len(begins) == 1, f"no function in READERS for {command}"
         READERS[begins[0]](shlex.split(command)[len(begins[0].split()) :], parse)
 
 
@@ -228,37 +230,36 @@ def commands_of(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", [*PAGES, *ELSEWHERE])
-def test_what_a_page_has_made_is_a_target_of_the_makefile(name: str) -> None:
+def test_make_targets_named_on_a_page_exist(name: str) -> None:
     page = PAGES.get(name) or ROOT / "docs" / f"{name}.md"
     named = re.findall(r"(?:`|\$ |\()make (\w+)", page.read_text(encoding="utf-8"))
     assert set() == set(named) - TARGETS
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_has_no_block_of_an_unknown_language(name: str) -> None:
+def test_each_block_of_a_page_has_a_known_language(name: str) -> None:
     known = {"python", "console", "sh", "shell", "bash", "text", "json", "ini", "{eval-rst}"}
     assert set() == {block.language for block in blocks(PAGES[name])} - known
-    fences = len(re.findall(r"^```", PAGES[name].read_text(encoding="utf-8"), re.MULTILINE))
+    text = PAGES[name].read_text(encoding="utf-8")
+    fences = len(re.findall(r"^```", text, re.MULTILINE))
     shown = [block for block in blocks(PAGES[name]) if block.language]
-    hidden = len(
-        re.findall(r"^<!-- python$", PAGES[name].read_text(encoding="utf-8"), re.MULTILINE)
-    )
+    hidden = len(re.findall(r"^<!-- python$", text, re.MULTILINE))
     assert fences == 2 * (len(shown) - hidden)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_between_pages_lead_somewhere(name: str) -> None:
+def test_links_between_pages_have_existing_targets(name: str) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [] == [target for target in targets if not (PAGES[name].parent / target).exists()]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_picture_is_there_and_says_what_it_shows(name: str) -> None:
+def test_each_picture_exists_and_has_a_description(name: str) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
     pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text)
     assert [] == [
-        path for said, path in pictures if not said or not (PAGES[name].parent / path).is_file()
+        path for text, path in pictures if not text or not (PAGES[name].parent / path).is_file()
     ]
 
 
@@ -274,15 +275,17 @@ def test_each_public_name_has_an_entry_in_the_api_reference() -> None:
     assert set() == set(django_redis_sync.__all__) - documented
 
 
-def test_the_quickstart_takes_under_twenty_lines() -> None:
-    text = FRONT[0].read_text(encoding="utf-8").partition("\n## Use it\n")[2].partition("\n## ")[0]
+def test_quickstart_has_fewer_than_20_lines() -> None:
+    text = (
+        TOP_PAGES[0].read_text(encoding="utf-8").partition("\n## Use it\n")[2].partition("\n## ")[0]
+    )
     shown = re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in shown for line in block.splitlines() if line.strip()]
     assert 0 < len(lines) < 20
 
 
-def _frame(page: Path) -> list[Any]:
-    """What two languages of a page share: headings, links, tables and code without its comments."""
+def _structure(page: Path) -> list[Any]:
+    """Return the headings, links, tables, and code without comments of a page."""
     text = page.read_text(encoding="utf-8")
     code = [re.sub(r" *#.*", "", block.text) for block in blocks(page)]
     prose = BLOCK.sub("", text)
@@ -295,8 +298,8 @@ def _frame(page: Path) -> list[Any]:
     return [sections, code]
 
 
-def test_the_readme_is_the_same_in_both_languages() -> None:
-    assert _frame(FRONT[0]) == _frame(FRONT[1])
+def test_readme_has_the_same_structure_in_both_languages() -> None:
+    assert _structure(TOP_PAGES[0]) == _structure(TOP_PAGES[1])
 
 
 def _sources() -> str:
@@ -305,9 +308,8 @@ def _sources() -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
-def test_contributing_names_what_is_there() -> None:
-    """Every file and every identifier in backticks."""
-    text = BLOCK.sub("", FRONT[2].read_text(encoding="utf-8"))
+def test_files_and_identifiers_named_in_contributing_exist() -> None:
+    text = BLOCK.sub("", TOP_PAGES[2].read_text(encoding="utf-8"))
     words = {word for word in re.findall(r"`([^`\n]+)`", text) if " " not in word}
     files = {word for word in words if "/" in word or re.search(r"\.(py|lua|md|cfg)$", word)}
     roots = (ROOT, ROOT / "django_redis_sync")

@@ -1,4 +1,4 @@
-"""Which node of a Cluster is asked, and what its answers lead to, with no server."""
+"""Routing in a Cluster: which node gets a command, and what follows its reply. Without a server."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from redis.crc import key_slot
 
 from django_redis_sync.engine import loops
 from django_redis_sync.engine.cluster import server as servers
-from django_redis_sync.engine.cluster import topology as routing
 from django_redis_sync.engine.cluster import topology as topologies
-from django_redis_sync.engine.cluster.server import AsyncClusterServer, ClusterServer, Node
+from django_redis_sync.engine.cluster.server import (
+    EARS,
+    AsyncClusterServer,
+    ClusterHub,
+    ClusterServer,
+    Node,
+)
 from django_redis_sync.engine.cluster.topology import LAST_CHANCE, SUSPECT, Address, Topology
 from django_redis_sync.engine.wire import clock
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Run, Wait
+from tests.test_engine_batching import Radio, on_loop, receive, run_callbacks
 
 A, B, C = (Address("127.0.0.1", port) for port in (7001, 7002, 7003))
 SEEDS = [f"redis://127.0.0.1:{one.port}/0" for one in (A, B, C)]
@@ -46,7 +52,7 @@ def silence() -> Failure:
 
 
 def slots(*owners: Address) -> list[Any]:
-    """CLUSTER SLOTS: all slots shared out in equal ranges."""
+    """Return a reply to CLUSTER SLOTS that gives each owner a range of the same size."""
     size = 16384 // len(owners) + 1
     return [
         [n * size, min(16383, (n + 1) * size - 1), [one.host, one.port, "id"]]
@@ -58,7 +64,7 @@ REAL_NODE = AsyncClusterServer.node
 
 
 class StandIn:
-    """A node: answers as the test says, and keeps what it was asked."""
+    """Stand-in for a node. It records requests, and replies what `Nodes.answers` has."""
 
     def __init__(self, address: Address, nodes: Nodes) -> None:
         self.address, self.nodes = address, nodes
@@ -66,10 +72,10 @@ class StandIn:
 
     def _answer(self, how: str, step: Any) -> Any:
         self.nodes.asked.append((how, self.address))
-        said = self.nodes.says(how, self.address)
-        if isinstance(said, Exception):
-            raise said
-        return said
+        reply = self.nodes.reply(how, self.address)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def run(self, step: Run) -> Answer:
         return Answer(self._answer("run", step), clock(), clock())
@@ -87,8 +93,8 @@ class StandIn:
 
     def commands(self, several: Any, timeout: float) -> list[Any]:
         self.nodes.commands.append((tuple(several), timeout))
-        said = self._answer("commands", several)
-        return [said.get(args[1], (self.address, args[1])) for args in several]
+        replies = self._answer("commands", several)
+        return [replies.get(args[1], (self.address, args[1])) for args in several]
 
     def wait(self, step: Wait) -> Answer:
         return Answer(self._answer("wait", step), clock(), clock())
@@ -116,6 +122,8 @@ class AsyncStandIn(StandIn):
 
 
 class Nodes:
+    """The requests to all stand-ins, and their replies by kind of request and address."""
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, Address]] = []
         self.timeouts: dict[Address, list[float]] = {}
@@ -123,14 +131,14 @@ class Nodes:
         self.answers: dict[tuple[str, Address], Any] = {}
         self.topologies: list[Topology] = []
 
-    def says(self, how: str, address: Address) -> Any:
+    def reply(self, how: str, address: Address) -> Any:
         if how == "slots" and ("slots", address) not in self.answers:
             return slots(A, B, C)
         if how == "commands" and (how, address) not in self.answers:
             return {}
         return self.answers.get((how, address), ["ok", address.port])
 
-    def verbs(self) -> list[tuple[str, Address]]:
+    def asked_without_slots(self) -> list[tuple[str, Address]]:
         return [one for one in self.asked if one[0] != "slots"]
 
 
@@ -170,52 +178,37 @@ def async_reply(step: Run, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture(params=["sync", "async"])
 def reply(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], Any]:
-    """Of a cluster, in sync or in async code."""
+    """Return the function that runs a step on a cluster, in sync or async code."""
     if request.param == "sync":
         return sync_reply
     return lambda step: async_reply(step, monkeypatch)
 
 
-#: Who has KEY by `slots(A, B, C)`, and another one.
+#: The node that has KEY by `slots(A, B, C)`, and another node.
 OWNER = (A, B, C)[SLOT // (16384 // 3 + 1)]
 OTHER = next(one for one in (A, B, C) if one != OWNER)
 
 
-def test_ask_is_followed_with_asking_and_only_this_once(nodes: Nodes, reply: Any) -> None:
-    """Without ASKING the other node would send it back, until the slot has moved."""
-    nodes.answers["run", OWNER] = ask(OTHER)
-    assert ["ok", OTHER.port] == reply(step())
-    assert [("run", OWNER), ("asking", OTHER)] == nodes.verbs()
-
-
-def test_moved_is_followed_without_asking(nodes: Nodes, reply: Any) -> None:
-    nodes.answers["run", OWNER] = moved(OTHER)
-    assert ["ok", OTHER.port] == reply(step())
-    assert [("run", OWNER), ("run", OTHER)] == nodes.verbs()
-
-
 @pytest.mark.parametrize(
-    ("kind", "how"), [(errors.AskError, "asking"), (errors.MovedError, "run")], ids=["ask", "moved"]
+    "to",
+    [OTHER, Address("127.0.0.2", OWNER.port), Address("", OTHER.port)],
+    ids=["another port", "another host", "no host"],
 )
-def test_a_node_that_names_no_host_means_its_own(
-    nodes: Nodes, reply: Any, kind: Any, how: str
+@pytest.mark.parametrize(
+    ("redirect", "how"), [(ask, "asking"), (moved, "run")], ids=["ask", "moved"]
+)
+def test_ask_redirect_sends_asking_and_moved_redirect_does_not(
+    nodes: Nodes, reply: Any, redirect: Callable[[Address], Failure], how: str, to: Address
 ) -> None:
-    nodes.answers["run", OWNER] = Failure(kind(f"{SLOT} :{OTHER.port}"), clock(), "final")
-    assert ["ok", OTHER.port] == reply(step())
-    assert [("run", OWNER), (how, OTHER)] == nodes.verbs()
+    """Without ASKING, the other node redirects the step back until the slot has moved. A redirect
+    without a host means another port of the same host."""
+    there = to._replace(host=to.host or OWNER.host)
+    nodes.answers["run", OWNER] = redirect(to)
+    assert ["ok", there.port] == reply(step())
+    assert [("run", OWNER), (how, there)] == nodes.asked_without_slots()
 
 
-@pytest.mark.parametrize(("to", "how"), [(ask, "asking"), (moved, "run")])
-def test_a_node_of_another_host_is_found_there(
-    nodes: Nodes, reply: Any, to: Callable[[Address], Failure], how: str
-) -> None:
-    elsewhere = Address("127.0.0.2", OWNER.port)
-    nodes.answers["run", OWNER] = to(elsewhere)
-    assert ["ok", elsewhere.port] == reply(step())
-    assert [("run", OWNER), (how, elsewhere)] == nodes.verbs()
-
-
-def test_what_moved_is_remembered_and_what_was_asked_is_not(nodes: Nodes) -> None:
+def test_topology_stores_moved_redirects_and_no_ask_redirects(nodes: Nodes) -> None:
     server = ClusterServer("cluster")
     nodes.answers["run", OWNER] = ask(OTHER)
     server.run(step())
@@ -225,24 +218,24 @@ def test_what_moved_is_remembered_and_what_was_asked_is_not(nodes: Nodes) -> Non
     assert OTHER == server.topology.of(KEY)
 
 
-def test_nodes_that_point_at_each_other_are_given_up(nodes: Nodes, reply: Any) -> None:
+def test_circular_redirects_fail_as_busy(nodes: Nodes, reply: Any) -> None:
     nodes.answers["run", OWNER] = moved(OTHER)
     nodes.answers["run", OTHER] = moved(OWNER)
     with pytest.raises(Failure) as caught:
         reply(step())
-    assert len(nodes.verbs()) <= 6
-    assert "busy" == caught.value.why  # they will agree: it is asked again
+    assert len(nodes.asked_without_slots()) <= 6
+    assert "busy" == caught.value.why  # the caller retries: the nodes will agree
 
 
-def test_several_steps_follow_ask_as_one_does(nodes: Nodes) -> None:
+def test_many_follows_ask_redirects(nodes: Nodes) -> None:
     nodes.answers["run", OWNER] = ask(OTHER)
     answers = ClusterServer("cluster").many([step(), step()])
     assert [["ok", OTHER.port]] * 2 == [answer.reply for answer in answers]
-    assert ("run", OTHER) not in nodes.verbs()
+    assert ("run", OTHER) not in nodes.asked_without_slots()
 
 
 class Wire:
-    """A connection that keeps what was written."""
+    """Stand-in for a connection. It records what is written."""
 
     socket_timeout = 5.0
 
@@ -274,21 +267,21 @@ class Lender:
     def release(self, connection: Any) -> None: ...
 
 
-def test_asking_stands_before_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_sends_asking_before_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire("OK", errors.NoScriptError("none"), "OK", ["ok"])
-    monkeypatch.setattr(Node, "own", lambda self: Lender(wire), raising=False)
+    monkeypatch.setattr(Node, "own", lambda self: Lender(wire))
     reply = Node("cluster", None).asking([("EVALSHA", "sha"), ("EVAL", "source")], 5.0)
     words = [packed.split(b"\r\n")[2] for packed in wire.written]
     assert (["ok"], [b"ASKING", b"EVALSHA", b"ASKING", b"EVAL"]) == (reply, words)
 
 
-def test_a_node_that_is_asking_is_sent_a_script_that_it_does_not_know(
+def test_ask_redirect_sends_the_source_of_an_unknown_script(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, said = [100.0], list[Any]()
+    now, sent = [100.0], list[Any]()
 
     def asking(self: SyncStandIn, words: Any, timeout: float) -> Any:
-        said.extend(one[0] for one in words)
+        sent.extend(one[0] for one in words)
         now[0] += 1
         return ["ok"]
 
@@ -296,48 +289,48 @@ def test_a_node_that_is_asking_is_sent_a_script_that_it_does_not_know(
     monkeypatch.setattr(servers, "clock", lambda: now[0])
     nodes.answers["run", OWNER] = ask(OTHER)
     assert Answer(["ok"], 100.0, 101.0) == ClusterServer("cluster").run(step())
-    assert ["EVALSHA", "EVAL"] == said
+    assert ["EVALSHA", "EVAL"] == sent
 
 
 # Silent nodes
 
 
-def test_a_silent_node_is_suspected(nodes: Nodes, reply: Any) -> None:
+def test_silent_node_becomes_a_suspect(nodes: Nodes, reply: Any) -> None:
     nodes.answers["run", OWNER] = silence()
     with pytest.raises(Failure) as caught:
         reply(step())
-    assert ("unanswered", [("run", OWNER)]) == (caught.value.why, nodes.verbs())
+    assert ("unanswered", [("run", OWNER)]) == (caught.value.why, nodes.asked_without_slots())
     assert [True, False] == [nodes.topologies[0].suspect(one) for one in (OWNER, OTHER)]
 
 
-def test_a_suspect_is_asked_last_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topology_asks_suspects_last_until_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(topologies, "clock", lambda: now[0])
     asked: list[Address] = []
 
-    def says(address: Address) -> Any:
+    def slots_from(address: Address) -> Any:
         asked.append(address)
         if address == A:
             raise silence()
         return slots(A, B, C)
 
-    topology = Topology(SEEDS, says)
+    topology = Topology(SEEDS, slots_from)
     assert OWNER == topology.of(KEY)
     assert ([A, B], True) == (asked, topology.suspect(A))
     assert [B, C, A] == topology.addresses
     asked.clear()
     now[0] += 1
-    topology.lost(B)  # silent too: asked later than the one that is not
+    topology.lost(B)  # now A and B are suspects, so C is asked first
     assert [C] == asked
     now[0] += SUSPECT
     assert not topology.suspect(A) and not topology.suspect(B)
 
 
-def test_a_node_that_knows_of_no_slots_is_not_believed() -> None:
-    said = {A: [], B: slots(A, B, C), C: []}
-    topology = Topology(SEEDS, lambda address: said[address])
+def test_topology_ignores_an_empty_slot_map() -> None:
+    replies = {A: [], B: slots(A, B, C), C: []}
+    topology = Topology(SEEDS, lambda address: replies[address])
     assert OWNER == topology.of(KEY)
-    said[B] = []
+    replies[B] = []
     with pytest.raises(Failure) as caught:
         topology.look()
     assert "busy" == caught.value.why
@@ -345,20 +338,20 @@ def test_a_node_that_knows_of_no_slots_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("up", [True, False], ids=["answering", "down"])
-def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
+def test_lost_node_makes_the_topology_read_the_map_once_per_interval(
     monkeypatch: pytest.MonkeyPatch, up: bool
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(topologies, "clock", lambda: now[0])
     asked: list[Address] = []
 
-    def says(address: Address) -> Any:
+    def slots_from(address: Address) -> Any:
         asked.append(address)
         if len(asked) > 1 and not up:
             raise silence()
         return slots(B, C) if len(asked) > 1 else slots(A, B, C)
 
-    topology = Topology(SEEDS, says)
+    topology = Topology(SEEDS, slots_from)
     topology.of(KEY)
     now[0] += 10
     for _ in range(100):
@@ -368,9 +361,7 @@ def test_a_lost_node_has_the_others_asked_but_not_all_the_time(
 
 
 @pytest.mark.parametrize("silent", [A, B, C])
-def test_a_suspect_holds_up_the_renewals_of_the_others_for_a_moment_only(
-    nodes: Nodes, silent: Address
-) -> None:
+def test_many_asks_a_suspect_last_and_with_a_short_timeout(nodes: Nodes, silent: Address) -> None:
     server = ClusterServer("cluster")
     server.topology.look()
     of: dict[Address, Run] = {}
@@ -385,19 +376,19 @@ def test_a_suspect_holds_up_the_renewals_of_the_others_for_a_moment_only(
     answers = dict(zip(asked, server.many([of[one] for one in asked]), strict=True))
     kinds = {one: type(answer) for one, answer in answers.items()}
     assert {one: Failure if one == silent else Answer for one in (A, B, C)} == kinds
-    assert silent == nodes.verbs()[-1][1]  # last
+    assert silent == nodes.asked_without_slots()[-1][1]
     assert {one: [5.0] for one in of} | {silent: [LAST_CHANCE]} == nodes.timeouts
 
 
 class Pipeline:
-    """In the place of a client and its pipeline: keeps what was executed."""
+    """Stand-in for a client and its pipeline. It records the commands."""
 
     def __init__(self, *replies: Any) -> None:
         self.executed: list[list[str]] = []
         self._replies = list(replies)
 
     def pipeline(self, transaction: bool) -> Pipeline:
-        assert not transaction, "ASKING is of the next command only, and that would be MULTI"
+        assert not transaction, "ASKING applies to the next command only, which would be MULTI"
         self.executed.append([])
         return self
 
@@ -408,7 +399,7 @@ class Pipeline:
         return ["OK", self._replies.pop(0)]
 
 
-def test_asking_stands_before_each_command_in_async_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_async_node_sends_asking_before_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Pipeline):
         async def execute(self, raise_on_error: bool) -> Any:
             now[0] += 1
@@ -431,25 +422,22 @@ def test_asking_stands_before_each_command_in_async_code(monkeypatch: pytest.Mon
         ([errors.ResponseError("TRYAGAIN Multiple keys")], "busy"),
         ([errors.ResponseError("OOM command not allowed")], "final"),
     ],
-    ids=["pointed on", "unknown as a whole", "half moved", "refused"],
+    ids=["redirect", "source unknown", "half-moved slot", "out of memory"],
 )
-def test_an_error_of_the_node_that_is_asking_is_its_answer(
+@on_loop
+async def test_async_asking_raises_the_error_of_the_node(
     replies: list[Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "Batcher", lambda client: None)
-
-    async def main() -> None:
-        with pytest.raises(Failure) as caught:
-            await servers.AsyncNode(Pipeline(*replies)).asking(step())
-        assert (replies[-1], why) == (caught.value.cause, caught.value.why)
-
-    asyncio.run(main())
+    with pytest.raises(Failure) as caught:
+        await servers.AsyncNode(Pipeline(*replies)).asking(step())
+    assert (replies[-1], why) == (caught.value.cause, caught.value.why)
 
 
 # Addresses
 
 
-def test_a_map_knows_the_first_and_the_last_slot_of_each_range() -> None:
+def test_slot_map_ranges_include_both_ends() -> None:
     found = topologies.read_map([[0, 99, ["", 7001, "id"]], [200, 299, ["b", 7002]]], asked=C)
     nameless, named = Address(C.host, 7001), Address("b", 7002)
     owners = [found.of(slot) for slot in (0, 99, 100, 199, 200, 299, 300)]
@@ -464,36 +452,26 @@ def test_a_map_knows_the_first_and_the_last_slot_of_each_range() -> None:
         ("redis://a:1/0", "::1", "redis://[::1]:7002/0"),
     ],
 )
-def test_a_node_is_reached_as_the_seed_is(seed: str, host: str, url: str) -> None:
+def test_node_url_has_the_scheme_login_and_options_of_the_seed(
+    seed: str, host: str, url: str
+) -> None:
     assert url == topologies.url_at(seed, Address(host, 7002))
 
 
 NON_LOCAL = errors.ResponseError("Script attempted to access a non local key")
 
 
-def test_one_that_met_a_half_moved_slot_is_asked_again(nodes: Nodes, reply: Any) -> None:
+def test_step_in_a_half_moved_slot_counts_as_unanswered(nodes: Nodes, reply: Any) -> None:
     nodes.answers["run", OWNER] = Failure(NON_LOCAL, 1.0, "final")
     with pytest.raises(Failure) as caught:
         reply(step())
     assert "unanswered" == caught.value.why
 
 
-def test_each_of_several_that_met_a_half_moved_slot_may_have_run(nodes: Nodes) -> None:
+def test_many_counts_steps_in_a_half_moved_slot_as_unanswered(nodes: Nodes) -> None:
     nodes.answers["run", OWNER] = Failure(NON_LOCAL, 1.0, "final")
     answers = ClusterServer("cluster").many([step(), step()])
     assert ["unanswered"] * 2 == [one.why for one in answers if isinstance(one, Failure)]
-
-
-def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:
-    async def main() -> list[Any]:
-        hub = servers.ClusterHub(None, "p")  # type: ignore[arg-type]
-        first = hub.wait("t", 60, "x")
-        for _ in range(2):
-            hub._deliver(b"t 1 2 3")
-        assert "1 2 3" == first.result().reply
-        return [hub.wait("t", 60, "x").done(), servers.EARS]
-
-    assert [False, 2] == asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -515,21 +493,21 @@ def test_a_message_that_both_ears_heard_counts_once(nodes: Nodes) -> None:
     ],
     ids=str,
 )
-def test_the_key_of_a_command_routes_it(words: Any, key: str | None) -> None:
-    assert key == routing.key_of(words)
+def test_key_of_finds_the_key_that_routes_a_command(words: Any, key: str | None) -> None:
+    assert key == topologies.key_of(words)
 
 
-def looked() -> ClusterServer:
-    """A server that knows where the slots are."""
+def server_with_map() -> ClusterServer:
+    """Return a server that has read the slot map."""
     server = ClusterServer("cluster")
     server.topology.look()
     return server
 
 
-def test_several_commands_go_to_each_node_at_once_and_come_back_in_their_order(
+def test_commands_takes_one_batch_per_node_and_keeps_the_order(
     nodes: Nodes,
 ) -> None:
-    server, keys = looked(), [f"sync:{{name{n}}}:leases" for n in range(12)]
+    server, keys = server_with_map(), [f"sync:{{name{n}}}:leases" for n in range(12)]
     nodes.commands.clear()
     replies = server.commands([("HGETALL", key) for key in keys], 0.7)
     assert [(server.topology.of(key), key) for key in keys] == replies
@@ -537,10 +515,10 @@ def test_several_commands_go_to_each_node_at_once_and_come_back_in_their_order(
 
 
 @pytest.mark.parametrize(("elsewhere", "how"), [(moved, "slots"), (ask, "asking")])
-def test_a_command_of_several_whose_slot_moves_is_asked_where_it_is(
+def test_commands_follows_redirects_of_single_commands(
     nodes: Nodes, elsewhere: Callable[[Address], Failure], how: str
 ) -> None:
-    server = looked()
+    server = server_with_map()
     nodes.answers["commands", OWNER] = {KEY: elsewhere(OTHER).cause}
     nodes.answers["slots", OWNER] = elsewhere(OTHER)
     nodes.answers[how, OTHER] = "there"
@@ -548,17 +526,17 @@ def test_a_command_of_several_whose_slot_moves_is_asked_where_it_is(
     assert (("HGETALL", KEY), 0.7) == nodes.commands[-1]
 
 
-def test_several_commands_fail_when_a_node_is_silent_and_it_is_suspected(nodes: Nodes) -> None:
-    server = looked()
+def test_commands_raises_failure_and_suspects_a_silent_node(nodes: Nodes) -> None:
+    server = server_with_map()
     nodes.answers["commands", OWNER] = silence()
     with pytest.raises(Failure):
         server.commands([("HGETALL", KEY)])
     assert server.topology.suspect(OWNER) and not server.topology.suspect(OTHER)
-    assert OWNER != server.pool()  # that of a node that answers
+    assert OWNER != server.pool()  # the pool of a node that is not a suspect
 
 
-def test_any_node_answers_what_names_no_key_but_what_it_refuses_is_refused(nodes: Nodes) -> None:
-    server = looked()
+def test_command_without_a_key_tries_the_next_node_only_after_silence(nodes: Nodes) -> None:
+    server = server_with_map()
     first, second, *_ = server.topology.addresses
     nodes.answers["slots", second] = "PONG"
     nodes.answers["slots", first] = Failure(errors.ResponseError("NOPERM"), clock(), "final")
@@ -569,25 +547,25 @@ def test_any_node_answers_what_names_no_key_but_what_it_refuses_is_refused(nodes
     assert server.topology.suspect(first)
 
 
-def test_a_wait_follows_its_name_and_is_over_while_the_slot_moves(nodes: Nodes) -> None:
+def test_wait_follows_moved_and_is_busy_while_the_slot_moves(nodes: Nodes) -> None:
     wait = Wait(keys_of("sync", "exports"), "t", 0.1)
-    server = looked()
+    server = server_with_map()
     nodes.answers["wait", OWNER] = ask(OTHER)
     with pytest.raises(Failure) as caught:
         server.wait(wait)
-    assert ("busy", [("wait", OWNER)]) == (caught.value.why, nodes.verbs())
+    assert ("busy", [("wait", OWNER)]) == (caught.value.why, nodes.asked_without_slots())
     nodes.answers["wait", OWNER] = moved(OTHER)
     nodes.answers["wait", OTHER] = "woken"
     assert "woken" == server.wait(wait).reply
 
 
-def test_when_no_node_says_where_the_slots_are_each_of_several_fails(nodes: Nodes) -> None:
+def test_many_returns_a_failure_per_step_when_no_node_has_a_slot_map(nodes: Nodes) -> None:
     nodes.answers |= {("slots", one): silence() for one in (A, B, C)}
     answers = ClusterServer("cluster").many([step(), step()])
     assert ["unanswered"] * 2 == [answer.why for answer in answers]  # type: ignore[union-attr]
 
 
-def test_a_node_is_made_once_by_the_projects_factory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_node_has_one_pool_from_the_projects_factory(monkeypatch: pytest.MonkeyPatch) -> None:
     factory = SimpleNamespace(pool=lambda url: [url])
     client = SimpleNamespace(connection_factory=factory, _server=SEEDS)
     monkeypatch.setattr(servers, "backend_of", lambda alias: client)
@@ -603,31 +581,29 @@ def test_a_node_is_made_once_by_the_projects_factory(monkeypatch: pytest.MonkeyP
 # On an event loop
 
 
-class OfLoop:
-    """In the place of an AsyncNode: keeps what it was sent, and how it was ended."""
+class StandInOfLoop:
+    """Stand-in for an AsyncNode. It records the steps and the calls that close it."""
 
     def __init__(self, address: Address) -> None:
         self.address, self.sent, self.ended = address, list[asyncio.Future[Answer]](), list[str]()
         self.batcher = self.client = self
+        self.radio = Radio()
 
     def submit(self, step: Run) -> asyncio.Future[Answer]:
         self.sent.append(asyncio.get_running_loop().create_future())
         return self.sent[-1]
 
-    def pubsub(self, **options: Any) -> Address:
-        return self.address
+    def pubsub(self, **options: Any) -> Radio:
+        return self.radio
 
     async def aclose(self) -> None:
         self.ended.append("closed")
 
-    def drop(self) -> None:
-        self.ended.append("dropped")
-
 
 @pytest.fixture
-def of_loop(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> dict[Address, OfLoop]:
-    """The nodes by address; `AsyncClusterServer("default")` has them."""
-    made: dict[Address, OfLoop] = {}
+def nodes_of_loop(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> dict[Address, StandInOfLoop]:
+    """The nodes of `AsyncClusterServer("default")` by address."""
+    made: dict[Address, StandInOfLoop] = {}
     monkeypatch.setattr(AsyncClusterServer, "node", REAL_NODE)
     monkeypatch.setattr(servers, "server_of", lambda alias: ClusterServer(alias))
     monkeypatch.setattr(servers, "async_redis", lambda alias, url: url)
@@ -635,94 +611,106 @@ def of_loop(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> dict[Address, OfLo
     return made
 
 
-def at(url: str) -> tuple[Address, OfLoop]:
+def at(url: str) -> tuple[Address, StandInOfLoop]:
     address = next(one for one in (A, B, C) if f":{one.port}/" in url)
-    return address, OfLoop(address)
+    return address, StandInOfLoop(address)
 
 
-def on_a_loop(body: Callable[[AsyncClusterServer], Any]) -> Any:
-    async def main() -> Any:
-        server = AsyncClusterServer("default")
-        await server.looked()
-        return await body(server)
-
-    return asyncio.run(main())
+async def async_server_with_map() -> AsyncClusterServer:
+    server = AsyncClusterServer("default")
+    await server.looked()
+    return server
 
 
-async def a_little() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+@on_loop
+async def test_cancelled_step_follows_no_redirect(
+    nodes_of_loop: dict[Address, StandInOfLoop],
+) -> None:
+    server = await async_server_with_map()
+    first, second = server.perform(step()), server.perform(step())
+    sent = nodes_of_loop[OWNER].sent
+    sent[0].cancel()
+    second.cancel()
+    sent[1].set_exception(moved(OTHER))
+    await run_callbacks()
+    assert (True, 2, {OWNER}) == (first.cancelled(), len(sent), {*nodes_of_loop})
 
 
-def test_a_cancelled_step_is_not_sent_after_its_name(of_loop: dict[Address, OfLoop]) -> None:
-    async def body(server: AsyncClusterServer) -> None:
-        first, second = server.perform(step()), server.perform(step())
-        sent = of_loop[OWNER].sent
-        sent[0].cancel()
-        second.cancel()
-        sent[1].set_exception(moved(OTHER))
-        await a_little()
-        assert (True, 2, {OWNER}) == (first.cancelled(), len(sent), {*of_loop})
-
-    on_a_loop(body)
+@on_loop
+async def test_aclose_closes_all_nodes(nodes_of_loop: dict[Address, StandInOfLoop]) -> None:
+    server = await async_server_with_map()
+    assert server.node(A) is server.node(A) is not server.node(B)
+    await server.aclose()
+    assert [["closed", "closed"]] * 2 == [one.ended for one in nodes_of_loop.values()]
 
 
-def test_the_end_of_a_loop_ends_all_nodes(of_loop: dict[Address, OfLoop]) -> None:
-    async def body(server: AsyncClusterServer) -> None:
-        assert server.node(A) is server.node(A) is not server.node(B)
-        await server.aclose()
-
-    on_a_loop(body)
-    assert [["closed", "closed"]] * 2 == [one.ended for one in of_loop.values()]
-
-
-def test_the_end_of_a_loop_waits_for_steps_whose_node_is_looked_for(
-    of_loop: dict[Address, OfLoop], monkeypatch: pytest.MonkeyPatch
+@on_loop
+async def test_aclose_waits_for_steps_whose_node_is_not_known_yet(
+    nodes_of_loop: dict[Address, StandInOfLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops, "END", 20.0)
-
-    async def main() -> None:
-        server, go = AsyncClusterServer("default"), threading.Event()
-        look = server.topology.look
-        monkeypatch.setattr(server.topology, "look", lambda: (go.wait(20), look()))
-        done = server.perform(step())
-        closing = asyncio.ensure_future(server.aclose())
-        await a_little()
-        go.set()
-        while OWNER not in of_loop or not of_loop[OWNER].sent:
-            await asyncio.sleep(0.001)
-        of_loop[OWNER].sent[0].set_result(Answer(["ok"], 0.0, 0.0))
-        await closing
-        assert done.done() and ["ok"] == done.result().reply
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    server, go = AsyncClusterServer("default"), threading.Event()
+    look = server.topology.look
+    monkeypatch.setattr(server.topology, "look", lambda: (go.wait(20), look()))
+    done = server.perform(step())
+    closing = asyncio.ensure_future(server.aclose())
+    await run_callbacks()
+    go.set()
+    while OWNER not in nodes_of_loop or not nodes_of_loop[OWNER].sent:
+        await asyncio.sleep(0.001)
+    nodes_of_loop[OWNER].sent[0].set_result(Answer(["ok"], 0.0, 0.0))
+    await closing
+    assert done.done() and ["ok"] == done.result().reply
 
 
-def test_two_nodes_are_listened_to_until_the_end(
-    of_loop: dict[Address, OfLoop], monkeypatch: pytest.MonkeyPatch
+async def both_ears(nodes: dict[Address, StandInOfLoop], hub: ClusterHub) -> list[Radio]:
+    """Wait until the hub listens on two nodes. Return their connections."""
+    await asyncio.wait_for(hub.ready(1e6), 20.0)
+    while len(ears := [one.radio for one in nodes.values() if one.radio.is_open]) < EARS:
+        await asyncio.sleep(0)
+    await run_callbacks()
+    return ears
+
+
+@on_loop
+async def test_cluster_hub_listens_on_two_nodes_until_it_is_closed(
+    nodes_of_loop: dict[Address, StandInOfLoop],
 ) -> None:
-    heard, ended = list[Any](), list[Any]()
+    server = await async_server_with_map()
+    for close in (server.hub.aclose, server.aclose):
+        assert 2 == len(await both_ears(nodes_of_loop, server.hub))
+        await close()
+        assert not any(one.radio.is_open for one in nodes_of_loop.values())
 
-    async def listen(self: Any, tried: asyncio.Event) -> None:
-        heard.append(self.pubsub())
-        tried.set()
-        tried.clear()  # an ear that tries again
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.append(self)
 
-    monkeypatch.setattr(servers.Hub, "_read", listen)
+@on_loop
+async def test_cluster_hub_delivers_a_message_from_two_nodes_once(
+    nodes_of_loop: dict[Address, StandInOfLoop],
+) -> None:
+    server = await async_server_with_map()
+    ears = await both_ears(nodes_of_loop, server.hub)
+    first = server.hub.wait("t", 60, "x")
+    for ear in ears:
+        await receive(ear, "t 1 2 3")
+    assert "1 2 3" == first.result().reply
+    assert not server.hub.wait("t", 60, "x").done()
+    await server.aclose()
 
-    async def body(server: AsyncClusterServer) -> None:
-        for close in (server.hub.aclose, server.aclose):
-            heard.clear()
-            ended.clear()
-            await asyncio.wait_for(server.hub.ready(30.0), 20.0)
-            await a_little()
-            assert 2 == len({*heard}) == servers.EARS
-            await close()
-            await a_little()
-            assert 2 == len(ended)
 
-    on_a_loop(body)
+@on_loop
+async def test_cluster_hub_is_ready_while_one_node_is_subscribed_again(
+    nodes_of_loop: dict[Address, StandInOfLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await async_server_with_map()
+    ear, _ = await both_ears(nodes_of_loop, server.hub)
+    again = asyncio.Event()
+
+    async def subscribe(self: Radio, channel: str) -> None:
+        again.set()
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Radio, "subscribe", subscribe)
+    ear.said.put_nowait(errors.ConnectionError("cut"))
+    await asyncio.wait_for(again.wait(), 20)
+    await asyncio.wait_for(server.hub.ready(1e6), 20)
+    await server.aclose()

@@ -13,8 +13,8 @@ from django_redis_sync.operators.statistics import statistics_of
 from tests.behaviour.watching import View
 from tests.support import worker_processes
 
-#: Python 3.12 and later start no thread while the interpreter shuts down. On earlier versions the
-#: handler makes it so.
+#: Python 3.12 and later start no thread while the interpreter shuts down. The handler has the same
+#: effect on earlier versions.
 PROGRAM = """if True:
     import atexit, sys, threading, time
     import django
@@ -23,8 +23,10 @@ PROGRAM = """if True:
     for number, url in enumerate({urls}):
         settings.CACHES[f"q{{number}}"] = {{**settings.CACHES["default"], "LOCATION": url}}
     from django.core.management import call_command
-    from django_redis_sync import Lock, Semaphore
+    from django_redis_sync import Lock, Semaphore, conf
     from django_redis_sync.engine.renewal import renewer
+    from django_redis_sync.protocol.keys import keys_of
+    from django_redis_sync.protocol.plans import undoing
 
     def refuse(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -40,7 +42,7 @@ PROGRAM = """if True:
 
 
 def errors_of(body: str = "", at_exit: str = "", urls: tuple[str, ...] = ()) -> str:
-    """The standard error of a process that runs `body`, and then `at_exit` in an exit handler."""
+    """Return the standard error of a process that runs `body`, and `at_exit` in an exit handler."""
     program = PROGRAM.format(body=body or "pass", at_exit=at_exit or "pass", urls=urls)
     done = worker_processes.run("-c", program)
     assert 0 == done.returncode, done.stderr
@@ -49,21 +51,21 @@ def errors_of(body: str = "", at_exit: str = "", urls: tuple[str, ...] = ()) -> 
 
 @pytest.mark.parametrize("at", ["body", "at_exit"])
 def test_process_writes_names_and_statistics_before_it_exits(raw: redis.Redis, at: str) -> None:
-    said = errors_of(**{at: "Lock('x').acquire().release()"})
+    logged = errors_of(**{at: "Lock('x').acquire().release()"})
     (site,) = statistics_of([""])
-    assert ("", [("x", None)]) == (said, list(names_in_use()))
+    assert ("", [("x", None)]) == (logged, list(names_in_use()))
     assert (1, 0) == (site.history.total.granted, site.in_use)
 
 
 @pytest.mark.parametrize("command", ["'pause', 'x'", "'status'"])
 def test_command_logs_no_error_at_exit(raw: redis.Redis, command: str) -> None:
-    said = errors_of("Lock('x').acquire().release()", f"call_command('locks', {command})")
-    assert "" == said
+    body = "Lock('x').acquire().release()"
+    assert "" == errors_of(body, f"call_command('locks', {command})")
 
 
 def test_pending_cleanup_is_sent_at_exit(raw: redis.Redis) -> None:
-    at_exit = "renewer('default').later(lease._state.giving_back())"
-    assert "" == errors_of("lease = Lock('x').acquire()", at_exit)
+    undo = "undoing(keys_of(conf.current().prefix('default'), 'x'), lease.token)"
+    assert "" == errors_of("lease = Lock('x').acquire()", f"renewer('default').later({undo})")
     assert 0 == View(raw, "x").holding
 
 
@@ -73,5 +75,4 @@ def test_quorum_lock_works_in_an_exit_handler(
     urls = tuple(new_server().url for _ in range(3))
     lock = "Lock('x', using=['q0', 'q1', 'q2'])"
     cycle = f"{lock}.acquire().release()"
-    said = errors_of(cycle, cycle, urls)
-    assert "" == said
+    assert "" == errors_of(cycle, cycle, urls)

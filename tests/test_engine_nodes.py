@@ -17,8 +17,8 @@ from django_redis_sync.protocol.keys import keys_of
 def test_node_that_hangs_delays_no_renewal_on_another_node(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each renewal on the node that hangs is a round trip of its own, and takes its time limit. All
-    of them come before the renewal on the other node, and together take longer than its lease."""
+    """Each renewal on the node that hangs takes a whole time limit, as BATCH is 1. These renewals
+    come first, and together take longer than the lease on the other node lasts."""
     monkeypatch.setattr(renewal, "BATCH", 1)
     lost: list[Lease] = []
 

@@ -1,9 +1,10 @@
-"""Connections that are lent, kept at hand, and given back: without a server."""
+"""Connections: checked out, cached, and released. Without a server."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +22,14 @@ from django_redis_sync.engine.pools import (
     Waiting,
 )
 from django_redis_sync.engine.server import Server
+from django_redis_sync.protocol import plans
+from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Failure
 from tests.support import worker_processes
 
 
 class Line:
-    """In the place of a connection. `replies`: what is read of it, exceptions are raised."""
+    """Stand-in for a connection. It reads `replies`, and raises the exceptions among them."""
 
     def __init__(self, **given: Any) -> None:
         self.socket_timeout = self.socket_connect_timeout = 5.0
@@ -60,7 +63,7 @@ class Line:
 
 
 class Pool:
-    """In the place of a project's pool. `back`: what it was given back, in order."""
+    """Stand-in for a project's pool. `back`: the connections that were released to it, in order."""
 
     def __init__(self, most: int = 1000) -> None:
         self.max_connections, self.free = most, most
@@ -78,9 +81,7 @@ class Pool:
         self.back.append(connection)
 
 
-class ByPrimary(Pool, SentinelConnectionPool):
-    """As Sentinel's."""
-
+class SentinelPool(Pool, SentinelConnectionPool):
     __repr__ = object.__repr__
 
 
@@ -94,99 +95,106 @@ def never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock's time."""
+    """The current time: assign to `now[0]` to change it."""
     time = [1000.0]
     monkeypatch.setattr(pools, "clock", lambda: time[0])
     return time
 
 
-def hand_of(pool: Any) -> CachedConnections:
-    hand = CachedConnections()
-    hand.belong_to(pool, Own(pool))
-    return hand
+def cached_of(pool: Any) -> CachedConnections:
+    cached = CachedConnections()
+    cached.belong_to(pool, Own(pool))
+    return cached
 
 
-def use(hand: CachedConnections | Own, times: int = 1) -> list[Any]:
-    """So many connections at the same time, given back."""
-    lent = [hand.lend(5.0)[0] for _ in range(times)]
+def use(cached: CachedConnections | Own, times: int = 1) -> list[Any]:
+    """Check out this number of connections at the same time, release them, and return them."""
+    lent = [cached.lend(5.0)[0] for _ in range(times)]
     for connection in lent:
-        hand.release(connection)
+        cached.release(connection)
     return lent
 
 
-# At hand
+# Cached connections
 
 
-def test_a_connection_stays_at_hand_while_it_is_fresh(now: list[float]) -> None:
+def test_cached_connection_is_used_again_while_it_is_fresh(now: list[float]) -> None:
     pool = Pool()
-    hand = hand_of(pool)
-    (first,) = use(hand)
+    cached = cached_of(pool)
+    (first,) = use(cached)
     now[0] += FRESH / 2
-    assert ([first], []) == (use(hand), pool.back)
+    assert ([first], []) == (use(cached), pool.back)
 
 
-def test_one_that_is_no_longer_fresh_goes_back_with_all_others_and_another_comes(
+def test_all_cached_connections_are_released_when_one_is_no_longer_fresh(
     now: list[float],
 ) -> None:
     pool = Pool()
-    hand = hand_of(pool)
-    stale = use(hand, 3)
+    cached = cached_of(pool)
+    stale = use(cached, 3)
     now[0] += FRESH
-    (other,) = use(hand)
+    (other,) = use(cached)
     assert other not in stale
     assert {*stale} == {*pool.back}
     assert 999 == pool.free
 
 
 @pytest.mark.parametrize(("most", "kept"), [(1000, 8), (64, 4), (16, 1), (15, 0)])
-def test_no_more_stay_at_hand_than_a_sixteenth_of_the_pool(most: int, kept: int) -> None:
+def test_at_most_a_sixteenth_of_the_pool_is_cached(most: int, kept: int) -> None:
     pool = Pool(most)
-    use(hand_of(pool), 10)
+    use(cached_of(pool), 10)
     assert kept == most - pool.free
 
 
-def test_none_of_sentinels_stays_at_hand() -> None:
-    pool = ByPrimary()
-    use(hand_of(pool), 2)
+def test_no_connection_of_a_sentinel_pool_is_cached() -> None:
+    pool = SentinelPool()
+    use(cached_of(pool), 2)
     assert 2 == len(pool.back)
 
 
-def test_another_pools_connections_go_back_to_it(now: list[float]) -> None:
+def test_cached_connections_are_released_to_their_pool_when_the_pool_changes(
+    now: list[float],
+) -> None:
     before, after = Pool(), Pool()
-    hand = hand_of(before)
-    mine = use(hand, 2)
-    hand.belong_to(after, Own(after))
+    cached = cached_of(before)
+    mine = use(cached, 2)
+    cached.belong_to(after, Own(after))
     assert ({*mine}, 1000) == ({*before.back}, before.free)
     now[0] += FRESH + 0.1
-    assert hand.is_old()
+    assert cached.is_old()
 
 
-def test_after_a_fork_none_of_the_parents_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_uses_no_connection_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool()
-    hand, own = hand_of(pool), Own(pool)
-    parents = [*use(hand), *use(own)]
+    cached, own = cached_of(pool), Own(pool)
+    parents = [*use(cached), *use(own)]
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert hand.is_old()
-    hand.belong_to(pool, own)
-    assert not {*parents} & {*use(hand), *use(own)}
-    assert [] == pool.back  # a parent's is not the child's to give back
+    assert cached.is_old()
+    cached.belong_to(pool, own)
+    assert not {*parents} & {*use(cached), *use(own)}
+    assert [] == pool.back  # the connections of the parent stay with the parent
 
 
-def test_an_exhausted_pool_keeps_nobody_from_a_release() -> None:
+def test_private_connections_are_used_when_the_pool_is_exhausted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pools, "_MAX_IDLE", 0)
     pool = Pool(most=2)
-    hand = hand_of(pool)
-    lent = [hand.lend(5.0)[0] for _ in range(4)]
+    cached = cached_of(pool)
+    lent = [cached.lend(5.0)[0] for _ in range(4)]
     assert 0 == pool.free
     for connection in lent:
-        hand.release(connection)
-    assert lent[:2] == pool.back  # the others are ours
-    assert not hand._lent, "what was given back is not kept in mind"
+        cached.release(connection)
+    assert lent[:2] == pool.back
+    private = [weakref.ref(one) for one in lent[2:]]
+    del lent, connection
+    assert not any(one() for one in private), "a released connection is still referenced"
 
 
 @pytest.mark.parametrize(
     ("error", "known"), [(KeyboardInterrupt(), False), (AttributeError(), True)]
 )
-def test_whoever_is_interrupted_while_a_pool_connects_hears_of_it_and_leaves_nothing_half_made(
+def test_exception_while_the_pool_connects_closes_its_idle_connections(
     error: BaseException, known: bool
 ) -> None:
     class Interrupted(Pool):
@@ -203,11 +211,11 @@ def test_whoever_is_interrupted_while_a_pool_connects_hears_of_it_and_leaves_not
 
     pool = Interrupted()
     with contextlib.nullcontext() if known else pytest.raises(KeyboardInterrupt):
-        use(hand_of(pool))
+        use(cached_of(pool))
     assert (1, int(known)) == (pool.cut, 1000 - pool.free)
 
 
-def test_a_pool_that_waits_or_may_do_anything_is_known_as_such() -> None:
+def test_never_waits_recognizes_pools_that_may_wait() -> None:
     class Own(ConnectionPool):
         def get_connection(self, *_: Any, **__: Any) -> Any: ...
 
@@ -217,7 +225,7 @@ def test_a_pool_that_waits_or_may_do_anything_is_known_as_such() -> None:
     assert [True, False, False, False] == [_never_waits(pool) for pool in made]
 
 
-# Borrowed
+# Checked-out connections
 
 
 @pytest.mark.parametrize(
@@ -233,20 +241,20 @@ def test_a_pool_that_waits_or_may_do_anything_is_known_as_such() -> None:
     ],
     ids=repr,
 )
-def test_a_connection_goes_back_open_when_all_was_read_of_it(
+def test_connection_stays_open_only_if_its_reply_was_read(
     error: BaseException | None, stays: bool
 ) -> None:
     pool = Pool()
-    hand = hand_of(pool)
-    bystander, used = use(hand, 2)
+    cached = cached_of(pool)
+    bystander, used = use(cached, 2)
     used.connect()
     ends = pytest.raises((Failure, KeyboardInterrupt)) if error else contextlib.nullcontext()
-    with ends, CheckedOut(hand, 5.0) as borrowed:
+    with ends, CheckedOut(cached, 5.0) as borrowed:
         assert used is borrowed.connection
         if error:
             raise error
     assert stays == used.is_open
-    # What broke one may have broken all: the pool looks at each.
+    # The same cause may have broken all connections, so the pool gets all to check them.
     assert (set() if stays else {bystander, used}) == {*pool.back}
 
 
@@ -257,10 +265,10 @@ def test_a_connection_goes_back_open_when_all_was_read_of_it(
         (lambda to: to.send_several([b"PING", b"PING"]), "unanswered"),
     ],
 )
-def test_of_several_commands_some_may_have_left_before_sending_failed(
+def test_failed_send_of_several_commands_counts_as_unanswered(
     send: Callable[[CheckedOut], None], why: str
 ) -> None:
-    """Half a command is none; of a pipeline the first half may have run."""
+    """The server ignores half a command, but it may have run the first commands of a pipeline."""
 
     class Choked(Line):
         def send_packed_command(self, packed: Any) -> None:
@@ -284,7 +292,7 @@ def test_of_several_commands_some_may_have_left_before_sending_failed(
         ("final", errors.ResponseError(), 1),
     ],
 )
-def test_only_what_a_lost_connection_cut_is_asked_anew_and_once(
+def test_only_a_command_whose_connection_was_lost_is_retried_once(
     why: Any, cause: Exception, asked: int
 ) -> None:
     failure, alone, together = Failure(cause, 0.0, why), list[int](), list[list[Any]]()
@@ -305,17 +313,17 @@ def test_only_what_a_lost_connection_cut_is_asked_anew_and_once(
     assert [steps, ["cut"]][:asked] == together
 
 
-def test_a_reply_is_waited_for_as_long_as_is_left_whatever_the_socket_waits() -> None:
-    told: list[float] = []
+def test_read_uses_the_time_that_is_left_as_its_timeout() -> None:
+    timeouts: list[float] = []
 
-    class Told(Line):
+    class Recent(Line):
         def read_response(self, timeout: float = 0.0) -> Any:
-            told.append(timeout)
+            timeouts.append(timeout)
             return super().read_response()
 
     class Older(Line):
         def can_read(self, timeout: float = 0) -> bool:
-            told.append(timeout)
+            timeouts.append(timeout)
             return self.noisy
 
         def read_response(self) -> Any:
@@ -324,18 +332,20 @@ def test_a_reply_is_waited_for_as_long_as_is_left_whatever_the_socket_waits() ->
     older = Older()
     older.connect()
     older.noisy = True
-    assert [b"OK"] * 2 == [pools.read(line, 0.5) for line in (Told(), older)]
+    assert [b"OK"] * 2 == [pools.read(line, 0.5) for line in (Recent(), older)]
     older.noisy = False
     with pytest.raises(errors.TimeoutError, match=r"within 0\.5 s"):
         pools.read(older, 0.5)
-    assert ([0.5] * 3, False) == (told, older.is_open)
+    assert ([0.5] * 3, False) == (timeouts, older.is_open)
 
 
-# Our own
+# Private connections
 
 
-@pytest.mark.parametrize("found", [True, errors.ConnectionError("cut")], ids=["noise", "its end"])
-def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float], found: Any) -> None:
+@pytest.mark.parametrize(
+    "found", [True, errors.ConnectionError("cut")], ids=["unread data", "closed"]
+)
+def test_idle_private_connection_is_checked_before_use(now: list[float], found: Any) -> None:
     own = Own(Pool())
     (first,) = use(own)
     now[0] += FRESH
@@ -346,17 +356,17 @@ def test_an_own_connection_that_lay_idle_is_looked_at(now: list[float], found: A
     assert not first.is_open
 
 
-def test_a_connection_of_the_pool_that_waits_for_longer_than_there_is_time_stays_idle() -> None:
+def test_cached_connection_with_a_longer_timeout_than_wanted_is_not_used() -> None:
     pool = Pool()
-    hand = hand_of(pool)
-    (kept,) = use(hand)
-    connection, _ = hand.lend(0.5)
-    hand.release(connection)
+    cached = cached_of(pool)
+    (kept,) = use(cached)
+    connection, _ = cached.lend(0.5)
+    cached.release(connection)
     assert connection is not kept
-    assert [kept] == use(hand)
+    assert [kept] == use(cached)
 
 
-def test_own_connections_are_closed_when_there_are_too_many_or_they_are_idle_for_long(
+def test_surplus_and_long_idle_private_connections_are_closed(
     now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "_MAX_IDLE", 3)
@@ -368,7 +378,7 @@ def test_own_connections_are_closed_when_there_are_too_many_or_they_are_idle_for
     assert 1 == sum(line.is_open for line in some)
 
 
-def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[float]) -> None:
+def test_time_to_connect_is_deducted_from_the_timeout(now: list[float]) -> None:
     class Slow(Line):
         def connect(self) -> None:
             now[0] += 3.0
@@ -378,22 +388,28 @@ def test_the_time_for_making_one_is_part_of_the_time_that_there_is(now: list[flo
     assert 2.0 == Own(pool).lend(5.0)[1]
 
 
-@pytest.mark.parametrize("said", [2.0, None])
-def test_one_is_made_and_answers_in_the_time_that_there_is_or_less(said: float | None) -> None:
-    class Told(Line):
+@pytest.mark.parametrize("configured", [2.0, None])
+def test_private_connection_has_the_shorter_of_both_timeouts(
+    configured: float | None,
+) -> None:
+    class AnyTimeout(Line):
         def __init__(self, **given: Any) -> None:
             super().__init__()
-            self.__dict__.update(given)  # None too
+            self.__dict__.update(given)
 
     pool = Pool()
-    pool.connection_class = Told
-    pool.connection_kwargs = {"socket_timeout": said, "socket_connect_timeout": said}
-    for within, timeout in ((0.5, 0.5), (0.0, pools._SHORTEST), (60.0, said or pools.ATTEMPT)):
+    pool.connection_class = AnyTimeout
+    pool.connection_kwargs = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), configured)
+    for within, timeout in (
+        (0.5, 0.5),
+        (0.0, pools._SHORTEST),
+        (60.0, configured or pools.ATTEMPT),
+    ):
         line, _ = Own(pool).lend(within)
         assert (timeout, timeout) == (line.socket_timeout, line.socket_connect_timeout)
 
 
-def test_a_class_that_is_told_nothing_of_its_library_is_not_told() -> None:
+def test_connection_class_without_the_argument_driver_info_works() -> None:
     class Plain(Line):
         driver_info = "its own"
 
@@ -409,48 +425,55 @@ def test_a_class_that_is_told_nothing_of_its_library_is_not_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("patience", "wanted", "asked"),
+    ("socket_timeout", "wanted", "asked"),
     [(5.0, 0.3, "0.300"), (5.0, 20, "4.000"), (1.0, 20, "0.500"), (5.0, 0.0, "0.010")],
 )
-def test_a_wait_ends_before_the_socket_gives_up_and_never_lasts_for_ever(
-    monkeypatch: pytest.MonkeyPatch, patience: float, wanted: float, asked: str
+def test_wait_ends_before_the_socket_timeout_and_is_never_endless(
+    monkeypatch: pytest.MonkeyPatch, socket_timeout: float, wanted: float, asked: str
 ) -> None:
     pool = Pool()
-    pool.connection_kwargs = {"socket_timeout": patience}
+    pool.connection_kwargs = {"socket_timeout": socket_timeout}
     own, read = Own(pool), list[float]()
     monkeypatch.setattr(pools, "read", lambda line, seconds: read.append(seconds) or b"OK")
     assert b"OK" == Waiting(own).pop("wake", wanted)
-    (line,) = use(own)  # it was given back
-    assert min(patience, float(asked) + 1.0) == read[0]  # and no longer where the server hangs
+    (line,) = use(own)
+    assert min(socket_timeout, float(asked) + 1.0) == read[0]
     assert f"${len(asked)}\r\n{asked}\r\n".encode() in line.sent[0]
 
 
 @pytest.mark.parametrize("error", [errors.TimeoutError("late"), KeyboardInterrupt()], ids=repr)
-def test_a_waiter_that_was_interrupted_leaves_its_place_and_no_connection(
-    error: BaseException,
+def test_interrupted_waiter_closes_its_connection(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pools, "MAX_WAITING", 1)
     own = Own(Pool())
     (line,) = use(own)
     line.replies = [error]
     waiting = Waiting(own)
     with pytest.raises(type(error)):
         waiting.pop("wake", 0.1)
-    assert ({}, False) == (waiting._inside, line.is_open)
+    assert not line.is_open
     assert [line] != use(own)
+    assert b"OK" == waiting.pop("wake", 0.1)  # its wait slot is free again
 
 
-def test_what_is_lent_when_a_server_is_let_go_is_not_kept_when_it_comes_back() -> None:
-    mine, pool = Server("default"), Pool()
-    mine._own[pool] = own = Own(pool)
-    mine._at_hand.belong_to(pool, own)
-    lent, borrowed = own.lend(5.0)[0], mine._at_hand.lend(5.0)[0]
-    mine.let_go()
-    own.release(lent)
-    mine._at_hand.release(borrowed)
-    assert (False, [borrowed]) == (lent.is_open, pool.back)
+def test_connections_checked_out_during_let_go_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class LettingGo(Line):
+        def send_packed_command(self, packed: Any) -> None:
+            mine.let_go()
+
+    mine, pool, used = Server("default"), Pool(), LettingGo()
+    monkeypatch.setattr(mine, "pool", lambda: pool)
+    monkeypatch.setattr(pool, "get_connection", lambda: used)
+    private, _ = mine.own().lend(5.0)
+    mine.run(plans.undoing(keys_of("p", "x"), "t")._replace(timeout=5.0))
+    mine.own().release(private)
+    assert (False, [used]) == (private.is_open, pool.back)
 
 
-#: A thread of the parent has the lock of the project's pool while the process forks.
+#: A thread holds the lock of the project's pool while the process forks.
 FORKING = """if True:
     import os, threading
     import django
@@ -459,15 +482,15 @@ FORKING = """if True:
     from django_redis_sync import Lock
 
     Lock("x").acquire().release()
-    pool, has_it = caches["default"].client.get_client().connection_pool, threading.Event()
+    pool, locked = caches["default"].client.get_client().connection_pool, threading.Event()
 
     def hold():
         with pool._lock:
-            has_it.set()
+            locked.set()
             threading.Event().wait()
 
     threading.Thread(target=hold, daemon=True).start()
-    has_it.wait()
+    locked.wait()
     child = os.fork()
     if child == 0:
         Lock("x").acquire().release()

@@ -1,4 +1,4 @@
-"""Which lease is due when."""
+"""The schedule of the leases and waiters that are due."""
 
 import math
 import random
@@ -10,7 +10,7 @@ def taken(schedule: Schedule, now: float) -> list[str]:
     return list(schedule.take(now))
 
 
-def test_the_most_urgent_comes_first_and_what_is_not_due_stays() -> None:
+def test_take_returns_due_tokens_most_urgent_first() -> None:
     schedule = Schedule()
     for token, at in [("c", 3.0), ("a", 1.0), ("d", 4.0), ("b", 2.0)]:
         schedule.put(token, at, at)
@@ -19,7 +19,7 @@ def test_the_most_urgent_comes_first_and_what_is_not_due_stays() -> None:
     assert schedule.earliest() == 4.0
 
 
-def test_what_may_come_early_is_taken_along() -> None:
+def test_take_includes_tokens_that_may_be_early() -> None:
     schedule = Schedule()
     schedule.put("due", 1.0, 0.9)
     schedule.put("soon", 1.1, 0.99)
@@ -29,7 +29,7 @@ def test_what_may_come_early_is_taken_along() -> None:
     assert ["due", "soon"] == taken(schedule, 1.0)
 
 
-def test_what_was_put_anew_is_due_when_it_was_put_last() -> None:
+def test_put_replaces_the_time_of_a_token() -> None:
     schedule = Schedule()
     schedule.put("a", 1.0, 1.0)
     assert schedule.earliest() == 1.0
@@ -40,7 +40,7 @@ def test_what_was_put_anew_is_due_when_it_was_put_last() -> None:
     assert [] == taken(schedule, 9.0)
 
 
-def test_what_was_dropped_is_never_due() -> None:
+def test_dropped_token_is_never_due() -> None:
     schedule = Schedule()
     for token in "ab":
         schedule.put(token, 1.0, 1.0)
@@ -52,7 +52,7 @@ def test_what_was_dropped_is_never_due() -> None:
     assert [] == taken(schedule, 9.0)
 
 
-def test_what_comes_and_goes_between_two_looks_costs_the_heap_nothing() -> None:
+def test_token_dropped_before_the_owner_looks_never_enters_the_heap() -> None:
     schedule = Schedule()
     for number in range(10_000):
         schedule.put(str(number), 10.0, 9.0)
@@ -61,19 +61,19 @@ def test_what_comes_and_goes_between_two_looks_costs_the_heap_nothing() -> None:
     assert schedule.entries == len(schedule) == 0
 
 
-def test_what_was_dropped_behind_the_heaps_back_does_not_pile_up_in_it() -> None:
+def test_stale_entries_do_not_pile_up_in_the_heap() -> None:
     schedule = Schedule()
-    schedule.put("live", 1.0, 1.0)  # above all those that are dropped
+    schedule.put("live", 1.0, 1.0)  # at the top of the heap
     for number in range(10_000):
         schedule.put(str(number), 1e9, 1e9)
-        schedule.earliest()  # a look: it is in the heap now
+        schedule.earliest()  # moves the token into the heap
         schedule.drop(str(number))
         assert schedule.entries < 200
     schedule.put("last", 3.0, 3.0)
     assert ["live", "last"] == taken(schedule, 4.0)
 
 
-def test_it_says_what_a_plain_list_would() -> None:
+def test_schedule_agrees_with_a_dict_after_random_operations() -> None:
     chance, schedule, plain = random.Random(5), Schedule(), dict[str, float]()
     now = 0.0
     for _ in range(20_000):
@@ -96,7 +96,7 @@ def test_it_says_what_a_plain_list_would() -> None:
         assert min(plain.values(), default=math.inf) == schedule.earliest()
 
 
-def test_what_was_cleared_is_due_no_more() -> None:
+def test_cleared_schedule_is_empty() -> None:
     schedule = Schedule()
     schedule.put("seen", 1.0, 1.0)
     assert 1.0 == schedule.earliest()

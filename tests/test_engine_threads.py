@@ -1,4 +1,4 @@
-"""Threads are there when they are needed, whatever happened to the one before, or to a caller."""
+"""Worker threads, the callback executor, and the quorum's loop: starts, interruptions, forks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import math
 import os
 import queue
 import random
+import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -24,7 +27,7 @@ from django.db import connections
 
 from django_redis_sync import LeaseLost, Lock, Semaphore
 from django_redis_sync.engine import threads
-from django_redis_sync.engine.quorum import server as loop
+from django_redis_sync.engine.quorum import server as quorum_server
 from django_redis_sync.engine.threads import (
     Bell,
     CallbackExecutor,
@@ -40,7 +43,7 @@ from tests.support.no_threads import NoThreads
 
 
 class Desk:
-    """Work for a worker: what is put on it is done."""
+    """A worker, and the work that its thread moves from `todo` to `done`."""
 
     def __init__(self, name: str = "redis-sync-test") -> None:
         self.todo: deque[Any] = deque()
@@ -70,22 +73,31 @@ class Desk:
         return self.worker.expect(-math.inf)
 
 
-def stop(of_quorum: Any) -> None:
-    """End the thread of a quorum's event loop."""
-    of_quorum.loop.call_soon_threadsafe(of_quorum.loop.stop)
-    of_quorum._thread.join(10)
+def child_returns_true(body: Callable[[], bool]) -> bool:
+    """Run `body` in a forked child. Return True if it returned True within 20 seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads run (Python 3.12)
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        is_true = False
+        with contextlib.suppress(BaseException):
+            is_true = body()
+        os._exit(not is_true)
+    return os.waitpid(child, 0)[1] == 0
 
 
 @pytest.fixture(autouse=True)
-def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test has started ends with it, about."""
+def short_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have threads end soon after a test."""
     monkeypatch.setattr(threads, "IDLE_TIMEOUT", 0.5)
 
 
 # The bell
 
 
-def test_a_bell_that_was_rung_before_ends_the_next_wait_and_no_other() -> None:
+def test_bell_that_rang_before_ends_only_the_next_wait() -> None:
     bell = Bell()
     bell.ring()
     bell.ring()
@@ -98,7 +110,7 @@ def test_a_bell_that_was_rung_before_ends_the_next_wait_and_no_other() -> None:
 # The worker
 
 
-def test_many_callers_at_once_get_one_thread() -> None:
+def test_worker_starts_one_thread_for_concurrent_callers() -> None:
     desk = Desk("redis-sync-test-many")
     callers = [threading.Thread(target=desk.put, args=(n,)) for n in range(50)]
     for caller in callers:
@@ -110,7 +122,7 @@ def test_many_callers_at_once_get_one_thread() -> None:
     eventually(lambda: [t.name for t in threading.enumerate()].count("redis-sync-test-many") <= 1)
 
 
-def test_a_thread_without_work_ends_and_the_next_work_starts_another() -> None:
+def test_worker_thread_ends_when_idle_and_restarts_with_new_work() -> None:
     desk = Desk()
     for number in range(3):
         desk.put(number)
@@ -119,13 +131,11 @@ def test_a_thread_without_work_ends_and_the_next_work_starts_another() -> None:
     assert len(set(desk.by)) == 3
 
 
-def test_what_comes_in_a_threads_last_moment_is_done_by_another(
+def test_work_that_arrives_while_the_thread_ends_is_done_by_another_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk()
-
     class Unheard(Bell):
-        """Work comes when the first wait is over, and just before the thread says that it ends."""
+        """Have work arrive after the first wait, just before the thread ends."""
 
         def wait(self, seconds: float) -> bool:
             if desk.done != ["first"]:
@@ -133,7 +143,8 @@ def test_what_comes_in_a_threads_last_moment_is_done_by_another(
             desk.put("last")
             return False
 
-    monkeypatch.setattr(desk.worker, "_bell", Unheard())
+    monkeypatch.setattr(threads, "Bell", Unheard)
+    desk = Desk()
     desk.put("first")
     eventually(lambda: desk.done == ["first", "last"])
     assert 2 == len(set(desk.by))
@@ -141,16 +152,16 @@ def test_what_comes_in_a_threads_last_moment_is_done_by_another(
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_died_is_replaced_by_the_next_work(error: BaseException) -> None:
+def test_worker_replaces_a_thread_that_died(error: BaseException) -> None:
     desk = Desk()
     desk.put(error)
     eventually(lambda: desk.by and not desk.worker.runs)
-    desk.by[0].join(30)  # what it ends with is told within this test
+    desk.by[0].join(30)  # so that the warning about its exception falls into this test
     desk.put("on")
     eventually(lambda: desk.done == ["on"])
 
 
-def test_a_thread_that_could_not_start_is_started_by_the_next_work(
+def test_worker_retries_a_failed_thread_start_with_the_next_work(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk()
@@ -158,9 +169,9 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_work(
         for number in range(5):
             assert not desk.put(number)
         assert none.tried == 5
-    said = [record for record in caplog.records if record.levelno == logging.ERROR]
+    logged = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     why = "the next use tries again: can't start new thread"
-    assert [f"redis-sync-test could not start, {why}"] == [one.getMessage() for one in said]
+    assert [f"redis-sync-test could not start, {why}"] == logged
     assert desk.put(5)
     eventually(lambda: desk.done == list(range(6)))
 
@@ -168,10 +179,10 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_work(
 # Callers that are interrupted, at any bytecode
 
 
-def test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_for() -> None:
+def test_caller_interrupted_at_any_bytecode_does_not_block_the_worker() -> None:
     desks = [Desk()]
     for _ in interruptions(lambda: desks[-1].put("mine"), "engine/threads.py", where=at_any_step):
-        # The thread was not started, or was, or is about to: another caller's work is done.
+        # Wherever the caller was interrupted, the work of another caller is done.
         began, desk = time.monotonic(), desks[-1]
         desk.put("other's")
         eventually(lambda desk=desk: "other's" in desk.done, 5)
@@ -180,24 +191,24 @@ def test_a_caller_interrupted_at_any_bytecode_leaves_nothing_that_others_wait_fo
     assert len(desks) > 20
 
 
-def test_a_executor_interrupted_at_any_bytecode_still_delivers() -> None:
-    couriers, told = [CallbackExecutor()], list[int]()
+def test_caller_interrupted_at_any_bytecode_does_not_block_the_executor() -> None:
+    executors, ran = [CallbackExecutor()], list[int]()
     tries = interruptions(
-        lambda: couriers[-1].submit(lambda: None), "engine/threads.py", where=at_any_step
+        lambda: executors[-1].submit(lambda: None), "engine/threads.py", where=at_any_step
     )
     for nth, _ in enumerate(tries):
-        couriers[-1].submit(lambda nth=nth: told.append(nth))
-        eventually(lambda nth=nth: told[-1:] == [nth], 5)
-        couriers.append(CallbackExecutor())
-    assert len(couriers) > 10
+        executors[-1].submit(lambda nth=nth: ran.append(nth))
+        eventually(lambda nth=nth: ran[-1:] == [nth], 5)
+        executors.append(CallbackExecutor())
+    assert len(executors) > 10
 
 
 # Destructors
 
 
-def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
-    """The garbage collector may run one at any bytecode, and inside the call that it repeats."""
-    desk, callbacks, told = Desk(), CallbackExecutor(), list[str]()
+def test_destructor_may_submit_inside_a_submit_of_its_own_thread() -> None:
+    """The garbage collector may run a destructor at any bytecode, also inside the same call."""
+    desk, callbacks, ran = Desk(), CallbackExecutor(), list[str]()
     inside: list[str] = []
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
@@ -207,7 +218,7 @@ def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
         if event == "opcode":
             sys.settrace(None)
             desk.put("destructor's")
-            callbacks.submit(lambda: told.append("destructor's"))
+            callbacks.submit(lambda: ran.append("destructor's"))
             inside.append(event)
             sys.settrace(trace)
         return trace
@@ -216,7 +227,7 @@ def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
         sys.settrace(trace)
         try:
             desk.put("mine")
-            callbacks.submit(lambda: told.append("mine"))
+            callbacks.submit(lambda: ran.append("mine"))
         finally:
             sys.settrace(None)
 
@@ -225,14 +236,14 @@ def test_a_destructor_may_send_what_its_own_thread_is_just_sending() -> None:
     caller.join(20)
     assert not caller.is_alive()
     expected = sorted(["mine", *["destructor's"] * len(inside)])
-    eventually(lambda: sorted(desk.done) == sorted(told) == expected)
+    eventually(lambda: sorted(desk.done) == sorted(ran) == expected)
     assert len(inside) > 20
 
 
-# Receivers
+# Callbacks
 
 
-def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each(
+def test_callbacks_submitted_together_run_in_order_when_one_raises_system_exit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     callbacks, ran = CallbackExecutor(), list[str]()
@@ -247,7 +258,9 @@ def test_calls_sent_together_run_in_their_order_whatever_becomes_of_each(
     assert "SystemExit" in caplog.text
 
 
-def test_the_databases_of_a_receiver_are_closed_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executor_closes_database_connections_after_callbacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     happened: list[tuple[str, int]] = []
 
     def here(what: str) -> None:
@@ -260,15 +273,17 @@ def test_the_databases_of_a_receiver_are_closed_behind_it(monkeypatch: pytest.Mo
     assert 1 == len({thread for _, thread in happened} - {threading.get_ident()})
 
 
-def test_a_fork_has_a_executor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    parents, ran = CallbackExecutor(), list[int]()
-    parents.pid, parents._idle = -1, [object()]  # a thread that waits, in the parent
-    monkeypatch.setattr(threads, "_executor", parents)
-    threads.run_callbacks(lambda: ran.append(1))
-    eventually(lambda: ran)
+def test_forked_child_has_its_own_callback_executor() -> None:
+    def runs_a_callback() -> bool:
+        ran = threading.Event()
+        threads.run_callbacks(ran.set)
+        return ran.wait(20)
+
+    assert runs_a_callback()  # from now on the executor has an idle thread, which no child has
+    assert child_returns_true(runs_a_callback)
 
 
-def test_receivers_without_a_thread_are_looked_after_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callbacks_without_a_thread_are_looked_after_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     monkeypatch.setattr(threads, "_executor", CallbackExecutor())
     assert math.inf == threads.look_after_callbacks(100.0)
@@ -279,7 +294,7 @@ def test_receivers_without_a_thread_are_looked_after_again(monkeypatch: pytest.M
     eventually(lambda: ran)
 
 
-def test_receivers_take_no_more_threads_than_they_may() -> None:
+def test_executor_limits_its_threads() -> None:
     def threads_now() -> int:
         return [one.name for one in threading.enumerate()].count("redis-sync-callbacks")
 
@@ -293,50 +308,56 @@ def test_receivers_take_no_more_threads_than_they_may() -> None:
     eventually(lambda: ran)
 
 
-def test_receivers_that_got_no_thread_run_when_one_can_be_started(
+def test_callbacks_that_got_no_thread_run_when_one_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     callbacks, ran = CallbackExecutor(), list[str]()
     with NoThreads(monkeypatch):
         callbacks.submit(lambda: ran.append("first"))
         assert callbacks.stuck and callbacks.look_after()
-    said = "callbacks wait for a thread, which could not start: can't start new thread"
-    assert [said] * 2 == caplog.messages
+    warning = "callbacks wait for a thread, which could not start: can't start new thread"
+    assert [warning] * 2 == caplog.messages
     assert not callbacks.look_after()
     eventually(lambda: ran == ["first"])
     with NoThreads(monkeypatch):
-        callbacks.submit(lambda: ran.append("second"))  # the thread of before is there
+        callbacks.submit(lambda: ran.append("second"))  # the idle thread runs it
     callbacks.submit(lambda: ran.append("third"))
     eventually(lambda: sorted(ran) == ["first", "second", "third"])
 
 
-# All of them
+# All threads
+
+
+@pytest.fixture
+def new_quorum_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the next step start a thread and a loop. End them after the test."""
+    monkeypatch.setattr(quorum_server, "_loop", None)
+    yield
+    running, thread = quorum_server.on_our_loop(loop_and_thread())
+    running.call_soon_threadsafe(running.stop)
+    thread.join(10)
+    running.close()
+
+
+async def loop_and_thread() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    return asyncio.get_running_loop(), threading.current_thread()
 
 
 @pytest.mark.parametrize("what", ["worker", "callbacks", "quorum"])
-def test_a_thread_of_ours_has_our_name_and_keeps_no_process_alive(
-    monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    monkeypatch.setattr(loop, "_loop", None)
-    told: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
+def test_threads_are_daemons_with_a_name_of_this_package(new_quorum_loop: None, what: str) -> None:
+    used: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
 
-    def run_callbacks() -> float:
-        told.put(threading.current_thread())
+    def turn() -> float:
+        used.put(threading.current_thread())
         return math.inf
 
-    async def on_the_loop() -> None:
-        run_callbacks()
-
     if what == "worker":
-        Worker("redis-sync-worker", run_callbacks, lambda: math.inf).rouse()
+        Worker("redis-sync-worker", turn, lambda: math.inf).rouse()
     elif what == "callbacks":
-        CallbackExecutor().submit(run_callbacks)
+        CallbackExecutor().submit(turn)
     else:
-        loop.on_our_loop(on_the_loop())
-        assert loop._loop is not None
-        stop(loop._loop)
-        loop._loop.loop.close()
-    thread = told.get(timeout=20)
+        used.put(quorum_server.on_our_loop(loop_and_thread())[1])
+    thread = used.get(timeout=20)
     assert (f"redis-sync-{what}", True) == (thread.name, thread.daemon)
 
 
@@ -344,43 +365,37 @@ def test_a_thread_of_ours_has_our_name_and_keeps_no_process_alive(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupted_step_on_the_quorums_loop_holds_up_no_other() -> None:
+def test_interrupted_step_on_the_quorum_loop_does_not_block_others() -> None:
     async def nothing() -> int:
         await asyncio.sleep(0)
         return 1
 
     count = 0
     tries = interruptions(
-        lambda: loop.on_our_loop(nothing()), "quorum/server.py", where=at_any_step
+        lambda: quorum_server.on_our_loop(nothing()), "quorum/server.py", where=at_any_step
     )
     for _ in tries:
         count += 1
         done: list[int] = []
-        other = threading.Thread(target=lambda done=done: done.append(loop.on_our_loop(nothing())))
+        other = threading.Thread(
+            target=lambda done=done: done.append(quorum_server.on_our_loop(nothing()))
+        )
         other.start()
         other.join(10)
         assert done == [1], count
     assert count > 10
 
 
-def test_a_quorums_loop_that_got_no_thread_is_a_failure_and_the_next_step_starts_it(
-    monkeypatch: pytest.MonkeyPatch,
+def test_quorum_loop_without_a_thread_is_a_failure_and_the_next_step_starts_one(
+    new_quorum_loop: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing() -> int:
-        return 1
-
-    monkeypatch.setattr(loop, "_loop", None)
     with NoThreads(monkeypatch), pytest.raises(Failure) as caught:
-        loop.on_our_loop(nothing())
-    assert "unreachable" == caught.value.why  # nothing was sent
-    assert loop.on_our_loop(nothing()) == 1
-    mine = loop._loop
-    assert mine is not None
-    stop(mine)
-    mine.loop.close()
+        quorum_server.on_our_loop(loop_and_thread())
+    assert "unreachable" == caught.value.why
+    assert quorum_server.on_our_loop(loop_and_thread())
 
 
-def test_an_interrupted_step_on_the_quorums_loop_is_cancelled(
+def test_interrupted_step_on_the_quorum_loop_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began, cancelled = threading.Event(), threading.Event()
@@ -398,36 +413,32 @@ def test_an_interrupted_step_on_the_quorums_loop_is_cancelled(
             cancelled.set()
             raise
 
-    monkeypatch.setattr(loop, "queue", SimpleNamespace(SimpleQueue=Interrupting))
+    monkeypatch.setattr(quorum_server, "queue", SimpleNamespace(SimpleQueue=Interrupting))
     with pytest.raises(Interrupted):
-        loop.on_our_loop(lasting())
+        quorum_server.on_our_loop(lasting())
     assert cancelled.wait(20)
 
 
-def test_a_fork_has_a_quorums_loop_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def running() -> Any:
-        return asyncio.get_running_loop()
+def test_forked_child_has_its_own_quorum_loop() -> None:
+    async def process() -> int:
+        return os.getpid()
 
-    parents = loop.on_our_loop(running())
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "_loop", loop._loop)  # put back afterwards
-        patched.setattr(loop._loop, "pid", -1)
-        assert parents is not loop.on_our_loop(running())
-        mine = loop._loop
-        assert mine is not None
-        stop(mine)
-        mine.loop.close()
-    assert parents is loop.on_our_loop(running())
+    def runs_here() -> bool:
+        return bool(quorum_server.on_our_loop(process()) == os.getpid())
+
+    assert runs_here()
+    assert child_returns_true(runs_here)
+    assert runs_here()
 
 
 # A thread that waits, interrupted
 
 
-def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
+def test_waiter_interrupted_at_any_line_does_not_block_others(
     raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a soft time limit or Ctrl-C, at the worst moment: whoever waits next is served, within
-    its time, and what the interrupted one had is back within a lease."""
+    """A soft time limit or Ctrl-C can interrupt a waiter at any line. The next waiter gets the lock
+    in time, at the latest when the lease of the interrupted caller has expired."""
     package = Path(threads.__file__).parents[1].as_posix()
 
     def contend() -> None:
@@ -435,10 +446,10 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
         assert held is not None
         lock = Lock("x", timeout=0.3, renew=True)
         assert lock.acquire(blocking_timeout=15) is not None
-        with contextlib.suppress(LeaseLost):  # so short a lease may be, on a busy machine
+        with contextlib.suppress(LeaseLost):  # its short lease may expire on a busy machine
             lock.release()
 
-    # Every line is thousands of runs: a sample of them, drawn anew in each run of the tests.
+    # All lines would take thousands of runs, so each run of this test draws 40 of them.
     chance = random.Random()
     for _ in range(40):
         left = [chance.randrange(1, 900)]
@@ -475,15 +486,15 @@ def test_a_waiter_interrupted_at_any_line_of_ours_hangs_no_other(
 STORM = """if True:
     import faulthandler, itertools, random, signal, sys, threading, time
     faulthandler.enable()
-    faulthandler.dump_traceback_later(80, exit=True)  # a thread that hangs is shown where it does
+    faulthandler.dump_traceback_later(80, exit=True)  # shows where a thread hangs
     import django
     django.setup()
     import redis.connection
     from django_redis_sync import Lock, Semaphore
     from django_redis_sync.exceptions import LeaseLost, SyncError
 
-    # hiredis reads through a null pointer where a handler raises while it packs a number, as in
-    # redis-py's greeting (docs/failure-modes.md). What is ours holds none for it.
+    # hiredis crashes if a signal handler raises while hiredis packs a number, as in the commands
+    # that redis-py sends on connect (docs/failure-modes.md). This package gives it no numbers.
     redis.connection.HIREDIS_AVAILABLE = False
 
     class Limit(BaseException):
@@ -493,7 +504,7 @@ STORM = """if True:
         raise Limit
 
     signal.signal(signal.SIGALRM, soft_limit)
-    # Python's own import lock stays taken when an import is interrupted: the imports come first.
+    # If an import is interrupted, Python's import lock stays taken. So import everything first.
     Semaphore("storm", 2).acquire().release()
     done = threading.Event()
     late = []
@@ -506,7 +517,7 @@ STORM = """if True:
                 if lease:
                     time.sleep(0.001)
                     lease.release()
-            except LeaseLost:  # so short a lease may be, on a busy machine
+            except LeaseLost:  # its short lease may expire on a busy machine
                 pass
             except SyncError as error:
                 late.append(repr(error))
@@ -545,11 +556,11 @@ STORM = """if True:
 """
 
 
-def test_a_storm_of_signals_leaves_nobody_hanging(raw: Any) -> None:
+def test_storm_of_signals_blocks_no_thread(raw: Any) -> None:
     done = worker_processes.run("-c", STORM, timeout=90)
-    said = done.stdout.split("\n")[0]
-    assert ("True True 0 []", 0) == (said, done.returncode), done.stderr
-    # What was granted to an interrupted caller is nobody's, and back within its lease.
+    line = done.stdout.split("\n")[0]
+    assert ("True True 0 []", 0) == (line, done.returncode), done.stderr
+    # A permit of an interrupted caller becomes available when its lease expires.
     assert Lock("y").acquire(blocking_timeout=20)
     lease = Semaphore("storm", 2).acquire(blocking_timeout=10)
     assert lease
@@ -557,25 +568,24 @@ def test_a_storm_of_signals_leaves_nobody_hanging(raw: Any) -> None:
 
 
 class Slow:
-    """Takes its time to be made."""
+    """An object that takes 50 ms to create."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         time.sleep(0.05)
 
 
-def test_threads_that_come_first_at_once_get_the_same() -> None:
+def test_made_once_returns_the_same_object_to_concurrent_callers() -> None:
     found: dict[str, Slow] = {}
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda _: made_once(found, "default", Slow), range(8)))
     assert 1 == len({id(one) for one in got})
 
 
-def test_a_fork_starts_with_none() -> None:
+def test_forked_child_starts_without_the_objects_of_its_parent() -> None:
     found: dict[str, Slow] = forgotten_in_forks({})
     mine = made_once(found, "default", Slow)
-    child = os.fork()
-    if child == 0:
-        os._exit(len(found) or made_once(found, "default", Slow).pid != os.getpid())
-    assert 0 == os.waitpid(child, 0)[1]
+    assert child_returns_true(
+        lambda: not found and made_once(found, "default", Slow).pid == os.getpid()
+    )
     assert mine is made_once(found, "default", Slow)

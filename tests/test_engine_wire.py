@@ -1,4 +1,4 @@
-"""What an error means, how replies are read, and what changed settings close: without a server."""
+"""Errors, commands and replies, clients, and logged warnings. Without a server."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_redis_sync import conf
-from django_redis_sync.engine import clients, drivers, server, threads, wire
-from django_redis_sync.engine import loops as looping
-from django_redis_sync.engine import renewal as keeping
+from django_redis_sync.engine import clients, drivers, loops, server, threads, wire
 from django_redis_sync.engine.drivers import error_of
-from django_redis_sync.engine.renewal import LeaseRenewer, NodeQueue
 from django_redis_sync.engine.server import AsyncServer, async_server_of
 from django_redis_sync.engine.wire import (
     MAX_LABEL,
@@ -40,6 +37,7 @@ from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Failure, Run
 from tests.behaviour.both import eventually
 from tests.support.caches import under_prefixes
+from tests.test_engine_batching import on_loop
 
 # Errors
 
@@ -73,34 +71,34 @@ from tests.support.caches import under_prefixes
     ],
     ids=lambda value: repr(value) if isinstance(value, Exception) else "",
 )
-def test_what_an_error_means_of_a_command_that_was_sent_or_not(
+def test_why_classifies_an_error_of_a_sent_and_of_an_unsent_command(
     error: Exception, meaning: tuple[str, str]
 ) -> None:
     assert meaning == (why(error, False), why(error, True))
 
 
-def test_of_an_error_what_may_have_run_is_said() -> None:
+def test_error_of_says_whether_the_step_may_have_been_executed() -> None:
     for meaning, maybe in (("unanswered", True), ("unreachable", False), ("busy", False)):
         found = error_of(Failure(errors.ConnectionError("x"), 0.0, meaning))  # type: ignore[arg-type]
         assert isinstance(found, Unavailable) and maybe == found.maybe_executed
         assert "Redis: x" == str(found)
 
 
-def test_another_programs_value_is_told_with_the_keys_where_it_may_be() -> None:
+def test_wrongtype_error_names_the_keys_that_may_have_a_foreign_value() -> None:
     wrong = Failure(errors.ResponseError("WRONGTYPE Operation against a key"), 0.0, "final")
     step = Run("release", ("sync:{a}:leases", "sync:{a}:never"), (), 1.0)
-    for where, said in ((step, "of sync:{a}:leases, sync:{a}:queue, "), (None, "a key: ")):
+    for where, text in ((step, "of sync:{a}:leases, sync:{a}:queue, "), (None, "a key: ")):
         found = error_of(wrong, where)
-        assert isinstance(found, ForeignValue) and said in str(found)
+        assert isinstance(found, ForeignValue) and text in str(found)
 
 
-def test_of_missing_rights_the_remedy_is_said() -> None:
-    refused = errors.ResponseError("NOPERM this user has no permissions")
-    assert "least ACL" in str(error_of(Failure(refused, 0.0, "final")))
+def test_noperm_error_names_the_remedy() -> None:
+    denied = errors.ResponseError("NOPERM this user has no permissions")
+    assert "least ACL" in str(error_of(Failure(denied, 0.0, "final")))
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "text"),
     [
         (errors.AuthenticationError("odd"), "user or password"),
         (errors.ResponseError("NOAUTH Authentication required."), "user or password"),
@@ -113,24 +111,24 @@ def test_of_missing_rights_the_remedy_is_said() -> None:
         (None, ""),
     ],
 )
-def test_a_setting_that_the_server_refuses_is_named(error: Any, said: str) -> None:
+def test_configuration_error_names_the_wrong_setting(error: Any, text: str) -> None:
     found = turned_away(error)
-    assert said in found if said else found == ""
+    assert text in found if text else found == ""
 
 
-def test_the_cause_of_an_error_is_looked_at_too() -> None:
+def test_configuration_error_is_found_among_chained_exceptions() -> None:
     outer = errors.ConnectionError("while connecting")
     outer.__cause__ = errors.ConnectionError("handshake")
     outer.__cause__.__context__ = errors.AuthenticationError("WRONGPASS")
     assert "password" in turned_away(outer)
 
 
-def test_bytes_that_are_no_text_are_shown_all_the_same() -> None:
-    said = [wire.text(b"a\xff"), *wire.text([b"b\xff", [b"c\xff", 7, "d"]])]
-    assert ["a\ufffd", "b\ufffd", ["c\ufffd", 7, "d"]] == said
+def test_text_replaces_invalid_bytes() -> None:
+    texts = [wire.text(b"a\xff"), *wire.text([b"b\xff", [b"c\xff", 7, "d"]])]
+    assert ["a\ufffd", "b\ufffd", ["c\ufffd", 7, "d"]] == texts
 
 
-def test_a_command_has_as_long_as_the_caller_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_passes_its_timeout_on(monkeypatch: pytest.MonkeyPatch) -> None:
     lent: list[float] = []
 
     class Lender:
@@ -150,7 +148,7 @@ def test_a_command_has_as_long_as_the_caller_says(monkeypatch: pytest.MonkeyPatc
     assert [0.5, wire.ATTEMPT] * 2 == lent
 
 
-def test_words_that_are_not_ascii_are_counted_in_bytes() -> None:
+def test_pack_counts_words_in_bytes() -> None:
     step = plans.undoing(keys_of("p", "x"), "t")._replace(argv=("t", "ä", "undo", 1, 0, "-", 0))
     assert "$2\r\nä\r\n".encode() in pack_step(step)
     assert b"*1\r\n$2\r\n\xc3\xa4\r\n" == pack(("ä",))
@@ -161,34 +159,32 @@ def test_words_that_are_not_ascii_are_counted_in_bytes() -> None:
 
 @pytest.fixture
 def replies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a pipeline is answered."""
+    """The replies to a pipeline."""
     made: list[Any] = []
     stub = SimpleNamespace(commands=lambda some: made, command=lambda *words: made[0])
     monkeypatch.setattr(drivers, "server_of", lambda alias: stub)
     return made
 
 
-def test_a_hash_is_a_dict_in_either_protocol(replies: list[Any]) -> None:
+def test_hgetall_returns_a_dict_with_resp2_and_resp3(replies: list[Any]) -> None:
     asked = [("HGETALL", "a"), ("HGETALL", "b"), ("ZRANGE", "c", 0, 1)]
-    replies += [[b"x", b"1"], {b"x": b"1"}, [b"x", b"1"]]
-    assert [{"x": "1"}, {"x": "1"}, ["x", "1"]] == drivers.pipelined("default", asked)
-    flat = [b"a", b"1", b"b", b"2"]
-    assert {"a": "1", "b": "2"} == drivers._shaped(("HGETALL", "k"), flat)
+    replies += [[b"x", b"1", b"y", b"2"], {b"x": b"1"}, [b"x", b"1"]]
+    assert [{"x": "1", "y": "2"}, {"x": "1"}, ["x", "1"]] == drivers.pipelined("default", asked)
 
 
-def test_an_error_in_a_pipeline_is_raised(replies: list[Any]) -> None:
+def test_pipelined_raises_an_error_among_the_replies(replies: list[Any]) -> None:
     replies += [b"1", errors.ResponseError("OOM command not allowed")]
     with pytest.raises(Unavailable, match="OOM"):
         drivers.pipelined("default", [("GET", "a"), ("GET", "b")])
 
 
-def test_a_number_that_cannot_be_ours_is_another() -> None:
+def test_whole_returns_the_default_for_invalid_and_too_large_numbers() -> None:
     texts = ["7", "-7", "", "x", "1.5", str(2**63 - 1), str(2**63), "9" * 400]
     assert [7, -7, 0, 0, 0, 2**63 - 1, 0, 0] == [wire.whole(text) for text in texts]
     assert 5 == wire.whole("x", 5)
 
 
-def test_labels_are_bounded_on_both_ways() -> None:
+def test_labels_are_cut_when_written_and_when_read() -> None:
     long = "x" * 1000
     assert MAX_LABEL == len(read_label(write_label(label=long))["label"])
     assert 1000 > len(write_label(label=long))
@@ -199,8 +195,8 @@ def test_labels_are_bounded_on_both_ways() -> None:
 # Settings
 
 
-class LoopResource(AsyncServer):
-    """An async server without a client. `closed`: how often it was."""
+class StandInServer(AsyncServer):
+    """An async server without a client. `closed` counts the calls of `aclose()`."""
 
     def __init__(self) -> None:
         self.closed = 0
@@ -209,36 +205,34 @@ class LoopResource(AsyncServer):
         self.closed += 1
 
 
-def test_a_retired_server_is_closed_when_its_last_plan_has_ended(settings: Any) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        mine = looping.resources_of(loop)
-        used, idle = LoopResource(), LoopResource()
-        used.plans = 2
-        mine.by_alias.update(used=used, idle=idle)
-        settings.CACHES = {**settings.CACHES}
-        await asyncio.sleep(0.01)
-        assert ({}, 0, 1) == (mine.by_alias, used.closed, idle.closed)
-        used.left()
-        await asyncio.sleep(0.01)
-        assert 0 == used.closed
-        used.left()
-        await asyncio.sleep(0.01)
-        assert 1 == used.closed
-
-    asyncio.run(main())
+@on_loop
+async def test_retired_server_is_closed_when_its_last_plan_has_ended(settings: Any) -> None:
+    loop = asyncio.get_running_loop()
+    mine = loops.resources_of(loop)
+    used, idle = StandInServer(), StandInServer()
+    used.plans = 2
+    mine.by_alias.update(used=used, idle=idle)
+    settings.CACHES = {**settings.CACHES}
+    await asyncio.sleep(0.01)
+    assert ({}, 0, 1) == (mine.by_alias, used.closed, idle.closed)
+    used.left()
+    await asyncio.sleep(0.01)
+    assert 0 == used.closed
+    used.left()
+    await asyncio.sleep(0.01)
+    assert 1 == used.closed
 
 
-def test_on_a_loop_that_sleeps_in_another_thread_what_is_retired_is_closed(settings: Any) -> None:
-    loop, idle = asyncio.new_event_loop(), LoopResource()
+def test_retired_server_of_an_idle_loop_in_another_thread_is_closed(settings: Any) -> None:
+    loop, idle = asyncio.new_event_loop(), StandInServer()
 
     async def begin() -> None:
-        looping.resources_of(loop).by_alias["idle"] = idle
+        loops.resources_of(loop).by_alias["idle"] = idle
 
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     asyncio.run_coroutine_threadsafe(begin(), loop).result(20)
-    time.sleep(0.05)  # it has nothing to do
+    time.sleep(0.05)  # until the loop is idle
     settings.CACHES = {**settings.CACHES}
     eventually(lambda: idle.closed)
     loop.call_soon_threadsafe(loop.stop)
@@ -246,8 +240,19 @@ def test_on_a_loop_that_sleeps_in_another_thread_what_is_retired_is_closed(setti
     loop.close()
 
 
-def own_client(alias: str) -> str:
-    return f"the client of {alias}"
+def attempts_with(retry: Any) -> int:
+    """Return how often a call that always fails is made."""
+    calls: list[int] = []
+
+    async def fail(*_: Any) -> None:
+        calls.append(1)
+        raise errors.ConnectionError("refused")
+
+    async def ignore(*_: Any) -> None: ...
+
+    with pytest.raises(errors.ConnectionError):
+        asyncio.run(retry.call_with_retry(fail, ignore))
+    return len(calls)
 
 
 @pytest.mark.parametrize(
@@ -262,23 +267,21 @@ def own_client(alias: str) -> str:
         ("parser_class", BaseParser),
     ],
 )
-def test_an_async_client_neither_retries_by_itself_nor_takes_the_pools_options(
+def test_async_client_does_not_retry_and_ignores_options_of_the_pool(
     option: str, value: Any, settings: Any
 ) -> None:
     options = {"CONNECTION_POOL_KWARGS": {option: value}, "SOCKET_TIMEOUT": 3}
     cache = {**settings.CACHES["default"], "OPTIONS": options}
     settings.CACHES = {**settings.CACHES, "other": {**cache, "LOCATION": "redis://h:1/2"}}
     found = clients.async_options("other")
-    assert 0 == found.pop("retry")._retries
+    assert 1 == attempts_with(found.pop("retry"))
     assert option not in found and 3 == found["socket_timeout"]
     pool = clients.async_client("other").connection_pool
     assert value != pool.connection_kwargs.get(option) and pool.make_connection()
 
 
 @pytest.mark.parametrize("option", ["connection_class", "credential_provider"])
-def test_options_that_are_for_sync_code_alone_are_refused_by_name(
-    option: str, settings: Any
-) -> None:
+def test_async_client_rejects_options_for_sync_code_by_name(option: str, settings: Any) -> None:
     cache = {**settings.CACHES["default"], "OPTIONS": {"CONNECTION_POOL_KWARGS": {option: object}}}
     settings.CACHES = {**settings.CACHES, "other": {**cache, "LOCATION": "redis://h:1/2"}}
     with pytest.raises(ImproperlyConfigured, match=f"'other' holds {option}, .*ASYNC_CLIENT"):
@@ -288,7 +291,7 @@ def test_options_that_are_for_sync_code_alone_are_refused_by_name(
 # This process
 
 
-def test_a_uwsgi_without_threads_and_a_late_gevent_are_said_once(
+def test_uwsgi_without_threads_and_late_gevent_are_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threads, "_warned", set())
@@ -302,30 +305,27 @@ def test_a_uwsgi_without_threads_and_a_late_gevent_are_said_once(
     assert 1 == caplog.text.count("gevent patched")
 
 
-def test_a_loop_listens_on_a_channel_of_its_caches_own_prefix(settings: Any) -> None:
+@on_loop
+async def test_channel_of_the_hub_has_the_prefix_of_its_cache(settings: Any) -> None:
     under_prefixes(settings, default="of-default", jobs="of-jobs")
-
-    async def main() -> list[str]:
-        return [async_server_of(alias).hub.channel for alias in settings.CACHES]
-
-    for alias, channel in zip(settings.CACHES, asyncio.run(main()), strict=True):
-        assert channel.startswith(f"of-{alias}:sync:wake:")
+    for alias in settings.CACHES:
+        assert async_server_of(alias).hub.channel.startswith(f"of-{alias}:sync:wake:")
 
 
-# Belief
+# Answers
 
 
-class Borrowing:
-    """In the place of Borrowed: sending takes a second, an answer two. `says`: what is read."""
+class StandInCheckedOut:
+    """Stand-in for CheckedOut. Sending takes one second, and reading one of `replies` two."""
 
-    def __init__(self, now: list[float], *says: Any) -> None:
-        self.now, self.says, self.sent = now, list(says), list[float]()
+    def __init__(self, now: list[float], *replies: Any) -> None:
+        self.now, self.replies, self.sent = now, list(replies), list[float]()
 
-    def __call__(self, lender: Any, within: float) -> Borrowing:
+    def __call__(self, lender: Any, within: float) -> StandInCheckedOut:
         self.lent = lender, within
         return self
 
-    def __enter__(self) -> Borrowing:
+    def __enter__(self) -> StandInCheckedOut:
         return self
 
     def __exit__(self, *_: Any) -> None: ...
@@ -338,30 +338,28 @@ class Borrowing:
 
     def read(self) -> Any:
         self.now[0] += 2
-        said = self.says.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        return said
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["known", "unknown script"])
-def test_an_answer_counts_from_before_its_command_was_sent(
+def test_answer_is_timed_from_before_its_command_was_sent(
     unknown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    says = [errors.NoScriptError("none"), [b"ok"]] if unknown else [[b"ok"]]
-    line = Borrowing(now, *says)
+    replies = [errors.NoScriptError("none"), [b"ok"]] if unknown else [[b"ok"]]
+    line = StandInCheckedOut(now, *replies)
     monkeypatch.setattr(server, "CheckedOut", line)
     monkeypatch.setattr(server, "clock", lambda: now[0])
-    mine = server.Server("default")
-    monkeypatch.setattr(mine, "_connections", lambda: None)
-    answer = mine.run(plans.undoing(keys_of("p", "x"), "t"))
+    answer = server.Server("default").run(plans.undoing(keys_of("p", "x"), "t"))
     assert (line.sent[-1], now[0], ["ok"]) == (answer.sent, answer.received, answer.reply)
 
 
-def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_fails_only_the_step_that_got_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    line = Borrowing(now, [b"ok"], errors.ResponseError("WRONGTYPE"), [b"ok"])
+    line = StandInCheckedOut(now, [b"ok"], errors.ResponseError("WRONGTYPE"), [b"ok"])
     monkeypatch.setattr(server, "CheckedOut", line)
     monkeypatch.setattr(server, "clock", lambda: now[0])
     mine = server.Server("default")
@@ -374,17 +372,18 @@ def test_of_several_steps_one_that_fails_fails_alone(monkeypatch: pytest.MonkeyP
     assert ("our own", 1.0) == line.lent
 
 
-def test_of_several_steps_one_whose_script_is_unknown_fails_alone_too(
+def test_many_fails_only_the_step_whose_retry_with_its_source_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is asked for once more, with its source."""
     gone = Failure(errors.ConnectionError("cut"), 100.0, "unanswered")
 
     def run(step: Any) -> Any:
         raise gone
 
     mine = server.Server("default")
-    monkeypatch.setattr(server, "CheckedOut", Borrowing([100.0], errors.NoScriptError(""), [b"ok"]))
+    monkeypatch.setattr(
+        server, "CheckedOut", StandInCheckedOut([100.0], errors.NoScriptError(""), [b"ok"])
+    )
     monkeypatch.setattr(mine, "own", lambda: None)
     monkeypatch.setattr(mine, "run", run)
     step = plans.undoing(keys_of("p", "x"), "t")
@@ -392,48 +391,13 @@ def test_of_several_steps_one_whose_script_is_unknown_fails_alone_too(
     assert failed is gone and ["ok"] == done.reply  # type: ignore[union-attr]
 
 
-class Key:
-    """A pool that is no pool."""
-
-
-# Renewals
-
-
-def test_renewals_that_fail_are_said_once_and_so_are_those_that_work_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    lane, gone = NodeQueue("default", lambda steps: [], lambda *_: None), [GONE]
-    for failures in ([], gone * 3, gone, [], [], gone, []):
-        lane._log(failures)
-    words = ["3 leases of 'default' could not be renewed: refused"]
-    words += ["the leases of 'default' are renewed again"]
-    words += ["1 leases of 'default' could not be renewed: refused", words[1]]
-    assert words == caplog.messages
-
-
-def test_a_mistake_of_our_own_in_a_renewal_fails_it_and_is_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(alias: str) -> Any:
-        raise RuntimeError("odd")
-
-    monkeypatch.setattr(keeping, "server_of", fail)
-    steps = [Run("renew", (), (), 1.0)] * 2
-    assert ["unanswered"] * 2 == [one.why for one in LeaseRenewer("default")._perform(steps)]  # type: ignore[union-attr]
-    assert ["a renewal on 'default' met an error"] == caplog.messages
-    assert "RuntimeError: odd" in caplog.text
-
-
-GONE = Failure(errors.ConnectionError("refused"), 0.0, "unreachable")
-
-
-def test_belief_goes_on_while_the_machine_sleeps() -> None:
-    picked = wire._pick_clock()
+def test_clock_goes_on_while_the_machine_sleeps() -> None:
+    clock: Any = wire.clock
     boot = getattr(time, "CLOCK_BOOTTIME", None)
-    assert boot is None or (time.clock_gettime, (boot,)) == (picked.func, picked.args)  # type: ignore[attr-defined]
+    assert boot is None or (time.clock_gettime, (boot,)) == (clock.func, clock.args)
 
 
-def test_an_async_client_of_sentinel_has_its_database_and_sentinels_passwords(
+def test_async_sentinel_client_has_the_database_and_the_sentinel_password(
     settings: Any,
 ) -> None:
     options = {
@@ -449,7 +413,7 @@ def test_an_async_client_of_sentinel_has_its_database_and_sentinels_passwords(
     assert "of sentinel" == sentinel.connection_pool.connection_kwargs["password"]
 
 
-def test_the_connections_to_sentinels_are_closed_with_the_client() -> None:
+def test_aclose_closes_the_connections_to_sentinels() -> None:
     closed: list[str] = []
 
     def closing(what: str) -> SimpleNamespace:
@@ -465,7 +429,7 @@ def test_the_connections_to_sentinels_are_closed_with_the_client() -> None:
     assert ["client", "first", "second"] == closed
 
 
-def test_uwsgi_says_whether_it_runs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uwsgi_runs_threads_reads_the_options_of_uwsgi(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threads.uwsgi_runs_threads() is None
     for options, runs in (
         ({b"master": b"1"}, False),
@@ -476,7 +440,7 @@ def test_uwsgi_says_whether_it_runs_threads(monkeypatch: pytest.MonkeyPatch) -> 
         assert runs is threads.uwsgi_runs_threads()
 
 
-def test_a_project_that_forgot_to_install_the_app_is_told(
+def test_missing_entry_in_installed_apps_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for installed, times in ((True, 0), (False, 1)):

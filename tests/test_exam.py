@@ -1,4 +1,4 @@
-"""The exam: a sample of its trials, its evidence, and that its folder works alone."""
+"""The exam: a sample of its trials, its evidence, its tables, and a copy of its folder."""
 
 from __future__ import annotations
 
@@ -61,8 +61,11 @@ def test_each_fault_has_evidence() -> None:
     assert [] == [name for name, fault in FAULTS.items() if not fault.evidence]
 
 
-def emptied(what: str, *faults: str) -> dict[str, Any]:
-    """Put a right lock to faults after `what`; return outcomes and verdicts of the exam's exam."""
+def examined_without(code: str, *faults: str) -> dict[str, Any]:
+    """Run `code`, which empties a part of the exam, and examine a correct lock.
+
+    Return by fault the outcome, and True if the verdict is correct.
+    """
     script = f"""
         import json
         from exam import lab
@@ -70,7 +73,7 @@ def emptied(what: str, *faults: str) -> dict[str, Any]:
         from exam.examine import FAULTS, examine
 
         nothing = lambda *_, **__: None
-        {what}
+        {code}
         seen = [examine("control:right", name) for name in {faults or (*FAULTS,)!r}]
         print(json.dumps({{one.fault: [one.outcome, is_just(one)] for one in seen}}))
     """
@@ -78,13 +81,13 @@ def emptied(what: str, *faults: str) -> dict[str, Any]:
     return done
 
 
-def test_each_emptied_fault_is_noticed() -> None:
-    seen = emptied("for fault in FAULTS.values(): vars(fault)['put'] = nothing")
+def test_fault_that_does_nothing_is_noticed() -> None:
+    seen = examined_without("for fault in FAULTS.values(): vars(fault)['put'] = nothing")
     assert {name: ["not reached", False] for name in FAULTS} == seen
 
 
-def test_emptied_instrument_is_noticed() -> None:
-    seen = emptied("lab.Crew.kill = nothing", "waiter-killed")
+def test_instrument_that_does_nothing_is_noticed() -> None:
+    seen = examined_without("lab.Crew.kill = nothing", "waiter-killed")
     assert {"waiter-killed": ["not reached", False]} == seen
 
 
@@ -126,25 +129,25 @@ def test_each_peer_quotes_a_sentence_for_each_claim() -> None:
         lock = find(key)
         made = {name for name, value in vars(lock.claims).items() if value != vars(plain)[name]}
         missing += [f"{key}: {name}" for name in made - {*lock.quotes}]
-        assert re.search(r"\d", lock.source), f"{key} says no version"
+        assert re.search(r"\d", lock.source), f"{key} names no version"
     assert [] == missing
 
 
-def test_python_redis_lock_keeps_what_its_readme_says() -> None:
+def test_python_redis_lock_keeps_the_claims_of_its_readme() -> None:
     pytest.importorskip("redis_lock")
     assert [[]] == [against(one.found) for one in examined("python-redis-lock", "killed")]
 
 
 @pytest.fixture
 def page_lock(tmp_path: Path) -> Path:
-    """The file of docs/exam-adapters.md, as its reader has it in the end."""
+    """The folder with the file that a reader of docs/exam-adapters.md writes."""
     page = (ROOT / "docs" / "exam-adapters.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "my_lock.py").write_text("\n\n".join(shown[:2]))
     return tmp_path
 
 
-def test_the_pages_first_lock_fails_and_its_better_one_passes(page_lock: Path) -> None:
+def test_first_lock_of_the_page_fails_and_the_better_one_passes(page_lock: Path) -> None:
     (first,) = examined("my_lock:MyLock", "late-release", path=page_lock)
     assert TWO_INSIDE == first.found[0].kind
     (better,) = examined("my_lock:MyBetterLock", "late-release", path=page_lock)
@@ -152,15 +155,15 @@ def test_the_pages_first_lock_fails_and_its_better_one_passes(page_lock: Path) -
 
 
 def test_copy_of_the_folder_examines_a_lock_of_its_own(page_lock: Path) -> None:
-    """Nothing of this repository can be imported there, apart from exam/adapters/ours.py."""
+    """The copy can import nothing else of this repository."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "exam", page_lock / "exam", ignore=ignored)
     for module in ("django_redis_sync", "devtools", "tests", "django"):
         (page_lock / f"{module}.py").write_text("raise ImportError('not here')")
     assert "usage: python -m exam" in python("-m", "exam", "--help", folder=page_lock)
     words = ("--only", "my_lock:MyBetterLock", "--fault", "killed", "--json", "seen.json")
-    said = python("-m", "exam", *words, folder=page_lock)
-    assert re.search(r"my_lock:MyBetterLock +killed +✓ 1\.\d s", said), said
+    output = python("-m", "exam", *words, folder=page_lock)
+    assert re.search(r"my_lock:MyBetterLock +killed +✓ 1\.\d s", output), output
 
 
 def test_program_in_another_language_is_killed_with_its_worker(tmp_path: Path) -> None:
@@ -207,7 +210,7 @@ def seen(outcome: str, *found: Finding, free: float = 0.0, why: str = "") -> See
     return Seen("lock", "killed", outcome, list(found), free, why=why)
 
 
-def test_cell_says_what_was_seen() -> None:
+def test_cell_shows_the_outcome() -> None:
     two = Finding(TWO_INSIDE, 1.0, 1.23, "a and b")
     excused = Finding(NOT_GIVEN, 1.0, 3.0, "b waited", against=False)
     assert "✓ 2.1 s" == report.cell(seen("passed", free=2.12))
@@ -227,15 +230,15 @@ def test_delay_on_a_busy_machine_is_repeated_and_an_overlap_is_not() -> None:
     assert [False, False] == [doubted(1.0, waited, two), doubted(1.0)]
 
 
-def test_table_says_what_stands_against_a_lock_and_why_one_is_missing() -> None:
+def test_report_has_the_findings_and_the_reasons_for_missing_locks() -> None:
     table = {
         ("redis-py", "killed"): seen("failed", Finding(TWO_INSIDE, 1.0, 1.23, "a and b")),
-        ("redis-py", "silent"): seen("not applicable", why="so it is"),
+        ("redis-py", "silent"): seen("not applicable", why="no server"),
     }
     text = report.text(table, {"pottery": "pottery is not installed"})
     assert "| holder killed (`killed`) | **two inside** 1.2 s |" in text
     assert "`killed`: two inside for 1.23 s, at 1.00 s: a and b." in text
-    assert "redis-py Lock: so it is (`silent`)." in text
+    assert "redis-py Lock: no server (`silent`)." in text
     assert "pottery was not examined: pottery is not installed." in text
     assert re.search(r"Run on \d{4}-\d\d-\d\d with Python [\d.]+, .+ \d", text)
 

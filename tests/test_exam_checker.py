@@ -1,4 +1,4 @@
-"""The checker, on histories written by hand: each finding, and the innocent case beside it."""
+"""The checker, on histories written by hand: each finding, and a similar history without it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ TELLS = replace(LEASED, told=True)
 
 def history(*lines: tuple[Any, ...]) -> list[Event]:
     """Return events from (at, who, what, number, text); each worker has its own process."""
-    seats: dict[str, int] = {}
+    workers: dict[str, int] = {}
     made = []
     for at, who, what, *rest in sorted(lines, key=lambda line: line[0]):
-        seat = seats.setdefault(who, len(seats) + 1)
+        worker = workers.setdefault(who, len(workers) + 1)
         number, text = [*rest, None, ""][:2] if len(rest) < 2 else rest
         name = "" if what in ("harm", "calm", "busy") else "x"
-        made.append(Event(at, seat, 100 + seat, who, what, name, number, text or ""))
+        made.append(Event(at, worker, 100 + worker, who, what, name, number, text or ""))
     return made
 
 
 def visit(who: str, asked: float, entered: float, left: float, fence: float | None = None) -> Any:
-    """Return a visit as it should be, that looks every 0.1 s."""
+    """Return a correct visit, which checks its lock every 0.1 s."""
     steps = [entered + 0.1 * n for n in range(1, 1000) if entered + 0.1 * n < left]
-    looks = [(at + d, who, what) for at in steps for d, what in ((0, "probe"), (0.01, "held"))]
+    checks = [(at + d, who, what) for at in steps for d, what in ((0, "probe"), (0.01, "held"))]
     return [
         (asked, who, "ask", 1),
         (entered, who, "enter", fence),
-        *looks,
+        *checks,
         (left, who, "leave"),
         (left + 0.01, who, "released"),
     ]
@@ -78,7 +78,7 @@ def test_overlap_is_found_with_its_length(claims: Claims) -> None:
     (found,) = check(history(*visit("a", 0, 0.1, 1), *visit("b", 0.2, 0.5, 2)), claims)
     assert TWO_INSIDE == found.kind
     assert found.seconds == pytest.approx(0.5, abs=0.15)
-    assert "a was never told" in found.text
+    assert "a got no report of a loss" in found.text
 
 
 def test_limit_of_two_is_exceeded_by_the_third() -> None:
@@ -93,7 +93,7 @@ def test_killed_holder_counts_up_to_its_last_message() -> None:
     assert [] == check(history(*seen, *visit("b", 0.2, 0.5, 1)), PLAIN)
 
 
-def test_loss_that_was_told_before_the_next_grant_is_right() -> None:
+def test_loss_that_was_reported_before_the_next_grant_is_right() -> None:
     told = [*visit("a", 0, 0.1, 1)[:-2], (1, "a", "probe"), (1.1, "a", "lost")]
     harm = [(0.05, "exam", "harm"), (0.06, "exam", "calm")]
     assert [] == check(history(*harm, *told, *visit("b", 0.2, 1.05, 2)), TELLS)
@@ -103,7 +103,7 @@ def test_loss_that_was_told_before_the_next_grant_is_right() -> None:
     assert "+0.80 s" in found.text
 
 
-def test_holders_have_a_lease_to_be_told_after_a_loss_of_memory() -> None:
+def test_holders_may_learn_of_lost_data_within_a_lease() -> None:
     harm = [(0.5, "exam", "harm"), (0.6, "exam", "calm")]
     told = [*visit("a", 0, 0.1, 1.5)[:-2], (1.5, "a", "probe"), (1.5, "a", "lost")]
     other = visit("b", 0.6, 0.7, 9)
@@ -138,7 +138,7 @@ def test_lease_begins_at_its_grant_and_not_at_its_request() -> None:
     hard, b = Claims(lease=2), visit("b", 0.2, 2.1, 3.9)
     seen = [*visit("a", 0, 0.1, 1.9), *b, *visit("c", 2.2, 2.6, 4)]
     assert [TWO_INSIDE] == kinds(check(history(*seen), hard))
-    late = [(0.1, "x", "harm"), (2.1, "x", "calm")]  # the answer may have been on its way
+    late = [(0.1, "x", "harm"), (2.1, "x", "calm")]  # the reply may have been delayed
     assert [] == kinds(check(history(*late, *seen), hard))
 
 
@@ -154,7 +154,7 @@ def test_late_write_with_a_lower_fence_is_not_held_against_a_lock() -> None:
 
 
 def test_living_holder_may_keep_its_place_beyond_its_lease() -> None:
-    """A user wants no second holder then; no lock has to let one in."""
+    """Users want no second holder then, so no lock has to grant one."""
     held = history(*visit("a", 0, 0.1, 9), *visit("b", 0.3, 9.05, 10))
     assert [] == check(held, Claims(lease=2, within=2))
 
@@ -168,7 +168,7 @@ def test_dead_holders_place_is_free_after_a_lease() -> None:
     assert [] == check(history(*dead, *visit("b", 0.2, 4.5, 5)), LEASED)
 
 
-def test_free_place_that_a_newcomer_does_not_get_either_is_never_free() -> None:
+def test_place_that_no_newcomer_gets_is_never_free() -> None:
     dead = [(0, "a", "ask", 1), (0.1, "a", "enter"), (1, "a", "died")]
     asks = [(0.2, "b", "ask", 1), (6, "newcomer", "ask", 1), (12, "exam", "harm")]
     assert [NEVER_FREE] == kinds(check(history(*dead, *asks), replace(LEASED, within=None)))
@@ -204,7 +204,7 @@ def test_order_is_broken_by_passing_a_waiter() -> None:
     assert [] == check(history(*close), Claims(fair=True))
 
 
-def test_gap_is_from_one_end_to_the_next_beginning() -> None:
+def test_gap_is_the_time_from_an_end_to_the_next_entry() -> None:
     a = [(0, "a", "ask", 1), (0.1, "a", "enter"), (0.6, "a", "died")]
     assert 1.5 == pytest.approx(gap(history(*a, *visit("b", 0.2, 2.1, 3))))
     assert 0.1 == gap(history(*visit("a", 0, 0.1, 1), *visit("b", 2, 2, 3)))
@@ -219,7 +219,9 @@ def test_fences_have_to_grow() -> None:
     assert [] == check(right, fenced)
     same = history(*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2, 7))
     assert [FENCE] == kinds(check(same, fenced))
-    both = history(*visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7))  # they asked at once
+    both = history(
+        *visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)
+    )  # both asked at the same time
     assert [] == check(both, fenced)
 
 
@@ -234,24 +236,24 @@ def test_loss_early_in_a_lease_needs_a_reason() -> None:
     assert [] == check(history(*a), TELLS)
 
 
-def test_loss_may_be_told_from_the_middle_of_a_lease_on() -> None:
+def test_loss_in_the_second_half_of_a_lease_needs_no_reason() -> None:
     a = [*visit("a", 0, 0.1, 1.3)[:-2], (1.3, "a", "probe"), (1.3, "a", "lost")]
     assert [] == check(history(*a), Claims(lease=2, told=True))
 
 
-def test_holder_that_was_kept_from_running_may_lose_a_renewed_lease() -> None:
+def test_holder_that_did_not_run_may_lose_a_renewed_lease() -> None:
     a = [(0, "a", "ask", 1), (0.1, "a", "enter"), (1.2, "a", "probe"), (1.2, "a", "lost")]
     assert [] == check(history(*a), TELLS)
 
 
-def test_harm_excuses_a_loss_unless_it_is_not_a_reason() -> None:
+def test_harm_excuses_a_loss_unless_the_lock_must_survive_it() -> None:
     harm = [(0.3, "x", "harm"), (0.9, "x", "calm")]
     a = [*visit("a", 0, 0.1, 0.5)[:-2], (0.5, "a", "probe"), (0.5, "a", "lost")]
     assert [] == check(history(*harm, *a), TELLS)
     assert [NO_REASON] == kinds(check(history(*harm, *a), TELLS, keeps=True))
 
 
-def test_no_to_a_caller_that_was_alone_is_found() -> None:
+def test_rejection_of_the_only_caller_is_found() -> None:
     no = [(2, "b", "ask", 1, "0"), (2.1, "b", "gave_up")]
     assert [REFUSED] == kinds(check(history(*visit("a", 0, 0.1, 1), *no), PLAIN))
     assert [] == check(history(*visit("a", 0, 0.1, 2.05), *no), PLAIN)
@@ -267,7 +269,7 @@ def test_late_and_early_answers_count_against_punctual_locks() -> None:
     assert [] == kinds(check(history(*a, *late), PLAIN))
 
 
-def test_error_needs_harm_to_the_same_worker_or_to_all() -> None:
+def test_error_is_excused_only_by_harm_to_its_worker_or_to_all() -> None:
     error = [(1, "b", "ask", 1), (1.1, "b", "error", None, "OSError: no")]
     harm = [(0.5, "x", "harm"), (1.5, "x", "calm")]
     own = [replace(one, name="c") if one.what in ("harm", "calm") else one

@@ -34,17 +34,17 @@ def site(both: tuple[Site, RedisServer]) -> Site:
 
 
 def children(worker: Any) -> list[int]:
-    """The processes of a pool."""
+    """Return the process ids of a worker's pool."""
     path = Path(f"/proc/{worker.pid}/task/{worker.pid}/children")
     return [int(pid) for pid in path.read_text().split()]
 
 
 def displacement(begun: list[int]) -> list[int]:
-    """By how many places each job began too early or too late."""
+    """Return by how many places each job began too early or too late."""
     return [abs(place - job) for place, job in enumerate(dict.fromkeys(begun))]
 
 
-def test_full_tasks_keep_their_places_and_block_no_worker(site: Site) -> None:
+def test_full_tasks_keep_their_order_and_block_no_worker(site: Site) -> None:
     site.send("for n in range(16): limited.delay(n, 0.5)\nfor n in range(8): free.delay(n)")
     site.start(4)
     site.ended(range(16))
@@ -52,9 +52,9 @@ def test_full_tasks_keep_their_places_and_block_no_worker(site: Site) -> None:
     assert sorted(begun) == list(range(16))
     assert site.effects.most_at_once() == 2
     assert max(displacement(begun)) <= 6
-    # The free ones ran beside the first limited ones, though these were sent before.
-    words = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
-    assert words.index("begin free") < 8
+    # The tasks without a limit ran beside the first limited tasks, although they were sent later.
+    begins = [effect.word for effect in site.effects.all() if effect.word.startswith("begin")]
+    assert begins.index("begin free") < 8
 
 
 RESULTS = """
@@ -78,7 +78,7 @@ print(json.dumps(got))
 """
 
 
-def test_retries_chains_chords_and_options_work_as_without(site: Site) -> None:
+def test_retries_chains_chords_and_options_work_with_on_full_retry(site: Site) -> None:
     site.start(4)
     got = json.loads(site.send(RESULTS))
     assert got.pop("helper").startswith('helper has on_full="retry" and is not the body of a')
@@ -100,20 +100,20 @@ def test_retries_chains_chords_and_options_work_as_without(site: Site) -> None:
 
 
 @deep
-def test_copies_of_a_running_task_are_put_off_and_dropped(site: Site, raw: redis.Redis) -> None:
+def test_copies_of_a_running_task_are_deferred_and_dropped(site: Site, raw: redis.Redis) -> None:
     site.send("for n in range(3): limited.apply_async((n, 6), task_id='same')")
     site.start(4)
     (stats,) = [f"{os.environ['DJANGO_REDIS_SYNC_TEST_PREFIX']}:{{exports}}:stats"]
 
     def dropped() -> int:
-        return sum(int(n) for what, n in raw.hgetall(stats).items() if what.endswith(b":d"))
+        return sum(int(n) for field, n in raw.hgetall(stats).items() if field.endswith(b":d"))
 
     site.until(lambda: dropped() == 2)
     assert len(site.effects.jobs("begin")) == len(site.effects.jobs("end")) == 1
 
 
 @deep
-def test_a_killed_child_and_a_killed_worker_lose_no_job(both: tuple[Site, RedisServer]) -> None:
+def test_killed_child_and_killed_worker_lose_no_job(both: tuple[Site, RedisServer]) -> None:
     site, _ = both
     site.environment["CELERY_SITE_CONF"] = json.dumps(
         {"broker_transport_options": {"visibility_timeout": 5}}
@@ -129,7 +129,7 @@ def test_a_killed_child_and_a_killed_worker_lose_no_job(both: tuple[Site, RedisS
 
 
 @deep
-def test_a_flush_of_the_database_of_the_locks_loses_no_job_and_keeps_the_order(
+def test_flush_of_the_lock_database_loses_no_job_and_keeps_the_order(
     site: Site, raw: redis.Redis
 ) -> None:
     site.send("for n in range(16): limited.delay(n, 0.5)")
@@ -142,7 +142,7 @@ def test_a_flush_of_the_database_of_the_locks_loses_no_job_and_keeps_the_order(
 
 
 @deep
-def test_the_worker_waits_when_the_broker_is_gone(both: tuple[Site, RedisServer]) -> None:
+def test_worker_keeps_the_limit_while_the_broker_is_down(both: tuple[Site, RedisServer]) -> None:
     site, broker = both
     site.send("for n in range(8): limited.delay(n, 1)")
     site.start(4)
@@ -157,7 +157,7 @@ def test_the_worker_waits_when_the_broker_is_gone(both: tuple[Site, RedisServer]
 
 @deep
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
-def test_other_pools_keep_the_limit(site: Site, pool: str) -> None:
+def test_thread_and_gevent_pools_keep_the_limit(site: Site, pool: str) -> None:
     site.send("for n in range(12): limited.delay(n, 0.3)")
     site.start(8, pool)
     site.ended(range(12))

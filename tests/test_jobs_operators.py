@@ -1,4 +1,4 @@
-"""What operators see of jobs that are away, and what they can do."""
+"""Operators' view of jobs that wait in their task queue: status, statistics, and `clear`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.promise(33)
 
 
 class Queue:
-    """A task queue that delivers by hand."""
+    """A task queue whose messages the test delivers itself."""
 
     def __init__(self) -> None:
         self.now: Any = None
@@ -41,16 +41,16 @@ def jobs(raw: redis.Redis) -> Queue:
     return Queue()
 
 
-def exported(jobs: Queue, **options: Any) -> Any:
-    @synchronized("exports", 1, on_full=jobs.queue, **options)
+def export_task(jobs: Queue) -> Any:
+    @synchronized("exports", 1, on_full=jobs.queue)
     def export() -> str:
         return "ran"
 
     return export
 
 
-def test_status_shows_jobs_that_are_away(jobs: Queue, capsys: pytest.CaptureFixture[str]) -> None:
-    export = exported(jobs)
+def test_status_shows_waiting_jobs(jobs: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    export = export_task(jobs)
     with Semaphore("exports", 1):
         assert "later" == jobs.deliver(export, "0123456789")
         status = status_of("exports")
@@ -63,7 +63,7 @@ def test_status_shows_jobs_that_are_away(jobs: Queue, capsys: pytest.CaptureFixt
     assert "tasks.export[01234567]" in capsys.readouterr().out
 
 
-def test_jobs_that_are_away_wait_in_their_shares(jobs: Queue) -> None:
+def test_waiting_jobs_count_in_their_shares(jobs: Queue) -> None:
     @synchronized("exports", 2, share="{tenant}", share_limit=1, on_full=jobs.queue)
     def export(tenant: str) -> str:
         return "ran"
@@ -78,12 +78,12 @@ def test_jobs_that_are_away_wait_in_their_shares(jobs: Queue) -> None:
             else:
                 export(tenant)
     assert {("a", 1, 2), ("b", 0, 1), ("c", 1, 0)} == {
-        (one.name, one.in_use, one.waiting) for one in found.shares
+        (share.name, share.in_use, share.waiting) for share in found.shares
     }
 
 
-def test_an_operator_drops_a_job_that_is_away(jobs: Queue) -> None:
-    export = exported(jobs)
+def test_clear_drops_a_waiting_job(jobs: Queue) -> None:
+    export = export_task(jobs)
     with Semaphore("exports", 1):
         jobs.deliver(export, "1")
         status = status_of("exports")
@@ -115,8 +115,8 @@ def test_deliveries_and_dropped_copies_are_counted(jobs: Queue, key: str | None)
     assert 1 == counted().job_copy_dropped
 
 
-def test_a_page_of_many_jobs_shows_the_first(jobs: Queue) -> None:
-    export = exported(jobs)
+def test_status_shows_the_first_200_waiting_jobs(jobs: Queue) -> None:
+    export = export_task(jobs)
     with Semaphore("exports", 1):
         for number in range(230):
             jobs.deliver(export, str(number))

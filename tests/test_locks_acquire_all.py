@@ -1,4 +1,4 @@
-"""acquire_all: several names at once, all or nothing, in one order."""
+"""acquire_all: acquires several names in a fixed order, all or none."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def view(raw: Any) -> Any:
 
 
 @both
-async def test_the_leases_come_in_the_order_given(io, view) -> None:
+async def test_acquire_all_returns_the_leases_in_the_order_given(io, view) -> None:
     names = ["c", "a", "b"]
     async with io.entered(acquire_all([Lock(name) for name in names])) as leases:
         assert names == [lease.name for lease in leases]
-        # Taken in one order, whatever the order given.
+        # They are acquired in the order of their names.
         assert ["a", "b", "c"] == [x.name for x in sorted(leases, key=lambda x: x.fence)]
         assert all(lease.held for lease in leases)
     assert all(view(name).empty for name in names)
 
 
 @both
-async def test_acquire_and_release_go_without_a_block(io, view) -> None:
+async def test_acquire_all_works_without_a_block(io, view) -> None:
     several = acquire_all([Lock("one"), Lock("two")])
     leases = await io.do(several, "acquire")
     assert len(leases) == 2 and all(lease.held for lease in leases)
@@ -55,7 +55,7 @@ async def test_acquire_and_release_go_without_a_block(io, view) -> None:
 
 
 @both
-async def test_it_is_all_or_nothing(io, view) -> None:
+async def test_acquire_all_holds_nothing_if_one_name_is_full(io, view) -> None:
     async with io.entered(Lock("m")):
         for options in ({"blocking": False}, {"blocking_timeout": 0.1}, {"blocking_timeout": 0}):
             several = acquire_all([Lock("z"), Lock("m"), Lock("a")], **options)
@@ -68,7 +68,7 @@ async def test_it_is_all_or_nothing(io, view) -> None:
 
 
 @both
-async def test_the_time_is_for_all_together(io) -> None:
+async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
     held = [await io.do(Lock(name), "acquire") for name in "abcd"]
     several = acquire_all([Lock(name) for name in "abcd"], blocking_timeout=0.6)
     trying = io.start(io.do(several, "acquire"))
@@ -79,7 +79,7 @@ async def test_the_time_is_for_all_together(io) -> None:
 
 
 @both
-async def test_what_went_wrong_undoes_the_others(io, view) -> None:
+async def test_error_for_one_name_releases_the_others(io, view) -> None:
     async with io.entered(ReadWriteLock("rw").read):
         with pytest.raises(WrongKind):
             await io.do(acquire_all([Lock("a"), Lock("b"), Lock("rw")]), "acquire")
@@ -87,7 +87,7 @@ async def test_what_went_wrong_undoes_the_others(io, view) -> None:
 
 
 @both
-async def test_a_lease_that_ran_out_meanwhile_is_told(io, view) -> None:
+async def test_lease_that_expires_while_others_are_awaited_raises(io, view) -> None:
     await io.do(Lock("slow", timeout=0.4), "acquire")
     several = acquire_all([Lock("quick", timeout=0.1), Lock("slow")])
     with pytest.raises(LeaseLost, match="'quick'"):
@@ -96,7 +96,7 @@ async def test_a_lease_that_ran_out_meanwhile_is_told(io, view) -> None:
 
 
 @both
-async def test_the_bodys_own_exception_comes_through(io, view) -> None:
+async def test_exception_of_the_body_replaces_lease_lost(io, view) -> None:
     with pytest.raises(ZeroDivisionError):
         async with io.entered(acquire_all([Lock("a"), Lock("b")])):
             view("a").clear()
@@ -105,7 +105,7 @@ async def test_the_bodys_own_exception_comes_through(io, view) -> None:
 
 
 @both
-async def test_losing_one_of_them_is_told_at_the_end(io, view) -> None:
+async def test_lost_lease_raises_at_the_end_of_the_block(io, view) -> None:
     with pytest.raises(LeaseLost, match="'a'"):
         async with io.entered(acquire_all([Lock("a"), Lock("b")])):
             view("a").clear()
@@ -115,11 +115,11 @@ async def test_losing_one_of_them_is_told_at_the_end(io, view) -> None:
 
 
 @both
-async def test_wrong_arguments_are_refused_before_anything_is_sent(io) -> None:
+async def test_acquire_all_rejects_bad_arguments_before_it_sends_anything(io) -> None:
     with sent() as seen:
-        for nothing in ([], ["name"], [(Lock("a"), 1), None], [ReadWriteLock("a")]):
+        for wrong in ([], ["name"], [(Lock("a"), 1), None], [ReadWriteLock("a")]):
             with pytest.raises(TypeError, match="semaphores and locks"):
-                acquire_all(nothing)
+                acquire_all(wrong)
         with pytest.raises(ValueError, match="each name once"):
             acquire_all([Lock("a"), Semaphore("a", 3)])
         with pytest.raises(ValueError, match="blocking_timeout"):
@@ -129,7 +129,7 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent(io) -> None:
     assert {} == seen.by_name
 
 
-def test_a_task_cancelled_while_it_waits_gives_back_what_it_has(view) -> None:
+def test_cancelled_acquire_all_releases_what_it_has(view) -> None:
     async def main() -> None:
         held = await Lock("b").aacquire()
         waiting = asyncio.create_task(acquire_all([Lock("b"), Lock("a")]).aacquire())
@@ -146,8 +146,8 @@ def test_a_task_cancelled_while_it_waits_gives_back_what_it_has(view) -> None:
 
 
 @both
-async def test_opposite_orders_do_not_deadlock(io, redis_url, view) -> None:
-    """Every pair of names, in both orders, and a reentrant one among them, all at once."""
+async def test_acquire_all_in_opposite_orders_does_not_deadlock(io, redis_url, view) -> None:
+    """16 callers acquire random names at once, in any order. One name is an RLock."""
     names = ["left", "middle", "right"]
     done = []
 
@@ -162,45 +162,40 @@ async def test_opposite_orders_do_not_deadlock(io, redis_url, view) -> None:
         done.append(number)
 
     with journalling(redis_url) as journal:
-        await io.result(io.start(_all(io, [caller(number) for number in range(16)])))
+        await io.result(io.start(io.gather(*[caller(number) for number in range(16)])))
         journal.check()
     assert 16 == len(done)
     assert all(view(name).empty for name in names)
 
 
-async def _all(io: Any, bodies: list[Any]) -> None:
-    await io.gather(*bodies)
-
-
 @both
-async def test_a_table_is_read_while_a_row_of_it_is_locked(io, view) -> None:
-    """Row, table and page locks: shared above, exclusive below."""
-
+async def test_acquire_all_combines_a_shared_table_lock_with_row_locks(io, view) -> None:
     def change(row: int) -> acquire_all:
         return acquire_all([ReadWriteLock("accounts").read, Lock(f"accounts:{row}")])
 
-    async def other(names: acquire_all) -> bool:
-        got = await io.do(names, "acquire")
-        if got:
+    async def acquire_and_release(names: acquire_all) -> bool:
+        leases = await io.do(names, "acquire")
+        if leases:
             await io.do(names, "release")
-        return got is not None
+        return leases is not None
 
-    def tried(*semaphores: Semaphore) -> Any:
-        return io.result(io.start(other(acquire_all(semaphores, blocking=False))))
+    def can_acquire(*semaphores: Semaphore) -> Any:
+        names = acquire_all(semaphores, blocking=False)
+        return io.result(io.start(acquire_and_release(names)))
 
     table = ReadWriteLock("accounts")
     async with io.entered(change(1)):
-        assert await tried(table.read, Lock("accounts:2"))  # another row
-        assert not await tried(table.read, Lock("accounts:1"))  # the same row
-        assert not await tried(table.write)  # the whole table
+        assert await can_acquire(table.read, Lock("accounts:2"))  # another row
+        assert not await can_acquire(table.read, Lock("accounts:1"))  # the same row
+        assert not await can_acquire(table.write)  # the whole table
     async with io.entered(table.write):
-        assert not await tried(table.read, Lock("accounts:2"))
-        waiting = io.start(other(change(3)))
+        assert not await can_acquire(table.read, Lock("accounts:2"))
+        waiting = io.start(acquire_and_release(change(3)))
         await until(io, lambda: view("accounts").waiting == 1)
     assert await io.result(waiting)
 
 
-def test_keys_of_a_name_are_taken_in_order_and_once_each() -> None:
+def test_keys_of_a_name_are_acquired_in_order_and_only_once() -> None:
     one, other = (Semaphore("a", 1, key=key) for key in "xy")
     with acquire_all([other, one]) as leases:
         assert ["a@y", "a@x"] == [lease.name for lease in leases]

@@ -1,4 +1,4 @@
-"""A `with` gives back what it took and nothing else, in whichever thread or task it ends."""
+"""A `with` block releases what it acquired and nothing else, in whichever thread it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .behaviour.watching import View
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
-#: Whatever can be entered, with the names that it holds then.
+#: Every kind of context manager, with the names that it holds inside its block.
 KINDS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "lock": (lambda: Lock("x"), ("x",)),
     "semaphore": (lambda: Semaphore("x", 9), ("x",)),
@@ -56,40 +56,42 @@ def elsewhere(call: Callable[..., Any], *args: Any) -> Any:
         return thread.submit(call, *args).result()
 
 
-def entered(thing: Any) -> Iterator[Any]:
-    with thing as got:
-        yield got
+def generator(manager: Any) -> Iterator[Any]:
+    with manager as entered:
+        yield entered
 
 
-async def aentered(thing: Any) -> AsyncIterator[Any]:
-    async with thing as got:
-        yield got
+async def async_generator(manager: Any) -> AsyncIterator[Any]:
+    async with manager as entered:
+        yield entered
 
 
 @each
-def test_a_generator_that_another_thread_runs_on_gives_back(kind: str, held: Any) -> None:
+def test_block_in_a_generator_releases_when_another_thread_finishes_it(
+    kind: str, held: Any
+) -> None:
     make, names = KINDS[kind]
-    parts = entered(make())
-    next(parts)
+    block = generator(make())
+    next(block)
     assert [1] * len(names) == held(*names)
-    elsewhere(list, parts)
+    elsewhere(list, block)
     assert [0] * len(names) == held(*names)
 
 
 @each
-def test_a_generator_that_another_thread_closes_gives_back(kind: str, held: Any) -> None:
+def test_block_in_a_generator_releases_when_another_thread_closes_it(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
-    parts = elsewhere(entered, make())
-    elsewhere(next, parts)
-    parts.close()
+    block = elsewhere(generator, make())
+    elsewhere(next, block)
+    block.close()
     assert [0] * len(names) == held(*names)
 
 
 @each_shared
-def test_blocks_that_interleave_hold_one_permit_each(kind: str, held: Any) -> None:
-    """Which of them ended can't be told, so the newest lease of the thread is released."""
-    thing = KINDS[kind][0]()
-    first, second = entered(thing), entered(thing)
+def test_interleaved_blocks_release_one_permit_each(kind: str, held: Any) -> None:
+    """Each end of a block releases the newest lease of the thread."""
+    manager = KINDS[kind][0]()
+    first, second = generator(manager), generator(manager)
     next(first)
     next(second)
     list(first)
@@ -99,23 +101,23 @@ def test_blocks_that_interleave_hold_one_permit_each(kind: str, held: Any) -> No
 
 
 @each_shared
-def test_blocks_that_end_elsewhere_and_cannot_be_told_release_nothing(
+def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
     kind: str, held: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    thing = KINDS[kind][0]()
-    first, second = entered(thing), entered(thing)
-    one, other = elsewhere(next, first), elsewhere(next, second)
+    manager = KINDS[kind][0]()
+    first, second = generator(manager), generator(manager)
+    leases = elsewhere(next, first), elsewhere(next, second)
     elsewhere(list, first)
-    assert one.held and other.held, "no block releases the lease of another"
+    assert all(lease.held for lease in leases), "a block released the lease of another block"
     assert "several blocks over the same object are open" in caplog.text
-    gone = [weakref.ref(lease) for lease in (one, other)]
+    references = [*map(weakref.ref, leases)]
     elsewhere(list, second)
-    del first, second, one, other
-    eventually(lambda: [None, None] == [ref() for ref in gone])
-    assert [2] == held("x"), "their leases expire"
+    del first, second, leases
+    eventually(lambda: [None, None] == [reference() for reference in references])
+    assert [2] == held("x"), "the leases stay in Redis until they expire"
 
 
-def test_block_whose_lease_was_lost_releases_no_other(held: Any, raw: redis.Redis) -> None:
+def test_block_with_a_lost_lease_releases_no_other_lease(held: Any, raw: redis.Redis) -> None:
     semaphore = Semaphore("x", 9)
     with semaphore as outer:
         with pytest.raises(LeaseLost), semaphore as inner:
@@ -129,7 +131,7 @@ def test_block_whose_lease_was_lost_releases_no_other(held: Any, raw: redis.Redi
 
 
 @pytest.mark.parametrize("ends", ["released", "detached"])
-def test_block_keeps_its_place_whatever_became_of_its_lease(ends: str, held: Any) -> None:
+def test_block_with_an_ended_lease_releases_no_other_lease(ends: str, held: Any) -> None:
     semaphore = Semaphore("x", 9)
     with semaphore as outer:
         with semaphore as inner:
@@ -155,18 +157,18 @@ def test_downgraded_block_releases_its_own_lease(held: Any) -> None:
 
 
 @each_shared
-def test_nested_blocks_over_one_object_end_their_own(kind: str, held: Any) -> None:
-    thing = KINDS[kind][0]()
-    with thing as one, thing as other:
-        with thing as third:
+def test_nested_blocks_over_one_object_release_their_own_leases(kind: str, held: Any) -> None:
+    manager = KINDS[kind][0]()
+    with manager as one, manager as other:
+        with manager as third:
             assert [3] == held("x")
         assert not third.held and other.held and one.held
     assert [0] == held("x")
 
 
-def test_an_rlock_taken_in_many_places_is_given_back_with_the_last(held: Any) -> None:
+def test_rlock_is_released_when_its_last_block_ends(held: Any) -> None:
     lock = RLock("x")
-    first, second = entered(lock), entered(RLock("x"))
+    first, second = generator(lock), generator(RLock("x"))
     lease = next(first)
     assert next(second) is lease
     with lock:
@@ -180,12 +182,12 @@ def test_an_rlock_taken_in_many_places_is_given_back_with_the_last(held: Any) ->
 
 
 @each
-def test_an_async_generator_that_the_loop_closes_gives_back(kind: str, held: Any) -> None:
-    """Left by `break`, it is closed in a task of the loop's own."""
+def test_block_in_an_async_generator_releases_when_the_loop_closes_it(kind: str, held: Any) -> None:
+    """After a `break`, the loop closes the generator in a task of its own."""
     make, names = KINDS[kind]
 
     async def main() -> None:
-        async for _ in aentered(make()):
+        async for _ in async_generator(make()):
             break
         for _ in range(200):
             gc.collect()
@@ -198,21 +200,21 @@ def test_an_async_generator_that_the_loop_closes_gives_back(kind: str, held: Any
 
 
 @each
-def test_an_async_block_may_end_in_another_task(kind: str, held: Any) -> None:
+def test_async_block_releases_when_it_ends_in_another_task(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
 
     async def main() -> None:
-        parts = aentered(make())
-        await asyncio.create_task(anext(parts))  # type: ignore[arg-type]
+        block = async_generator(make())
+        await asyncio.create_task(anext(block))  # type: ignore[arg-type]
         assert [1] * len(names) == held(*names)
-        await asyncio.create_task(parts.aclose())  # type: ignore[attr-defined]
+        await asyncio.create_task(block.aclose())  # type: ignore[attr-defined]
         assert [0] * len(names) == held(*names)
 
     asyncio.run(main())
 
 
 @each
-def test_a_context_that_a_test_case_enters_is_left_with_it(kind: str, held: Any) -> None:
+def test_enter_context_of_a_test_case_releases_after_the_test(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
 
     class Case(unittest.TestCase):
@@ -225,31 +227,31 @@ def test_a_context_that_a_test_case_enters_is_left_with_it(kind: str, held: Any)
     assert [0] * len(names) == held(*names)
 
 
-# By hand
+# Explicit calls of __enter__ and __exit__
 
 
 @each
-def test_what_was_entered_by_hand_is_left_by_hand(kind: str, held: Any) -> None:
+def test_explicit_exit_releases_an_explicit_enter(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
-    thing = make()
-    thing.__enter__()
+    manager = make()
+    manager.__enter__()
     assert [1] * len(names) == held(*names)
-    thing.__exit__(None, None, None)
+    manager.__exit__(None, None, None)
     assert [0] * len(names) == held(*names)
     with pytest.raises(NotAcquired, match="holds nothing"):
-        thing.__exit__(None, None, None)
+        manager.__exit__(None, None, None)
 
 
 @each
-def test_the_only_one_entered_by_hand_may_be_left_in_another_thread(kind: str, held: Any) -> None:
+def test_explicit_exit_in_another_thread_releases_the_only_lease(kind: str, held: Any) -> None:
     make, names = KINDS[kind]
-    thing = make()
-    thing.__enter__()
-    elsewhere(thing.__exit__, None, None, None)
+    manager = make()
+    manager.__enter__()
+    elsewhere(manager.__exit__, None, None, None)
     assert [0] * len(names) == held(*names)
 
 
-class Loud(Semaphore):
+class Overriding(Semaphore):
     """Overrides `__enter__` and `__exit__`. Its `__enter__` acquires another lock."""
 
     def __enter__(self) -> Lease:
@@ -260,89 +262,88 @@ class Loud(Semaphore):
         super().__exit__(*error)
 
 
-def test_a_subclass_may_override_both_ends(held: Any) -> None:
-    loud = Loud("x", 9)
-    with loud as one:
-        with loud as other:
+def test_blocks_of_a_subclass_that_overrides_enter_and_exit_release(held: Any) -> None:
+    semaphore = Overriding("x", 9)
+    with semaphore as one:
+        with semaphore as other:
             assert [0, 2] == held("note", "x")
         assert one.held and not other.held
     assert [0] == held("x")
 
 
-# What is left behind
+# Leases that remain
 
 
-def test_a_block_that_could_not_begin_holds_nothing(held: Any) -> None:
+def test_block_that_raises_not_acquired_holds_nothing(held: Any) -> None:
     lock, other = Lock("x", blocking=False), Lock("x")
     with other:
-        parts = entered(lock)
+        block = generator(lock)
         with pytest.raises(NotAcquired):
-            next(parts)
+            next(block)
     assert [0] == held("x")
     with lock:
         assert [1] == held("x")
     assert [0] == held("x")
 
 
-def test_a_block_keeps_no_lease_alive_that_nobody_can_give_back(held: Any) -> None:
-    """Else the keeper would renew it for ever."""
+def test_lease_is_collected_when_nothing_can_release_it(held: Any) -> None:
+    """Otherwise the lease renewer would renew it forever."""
     lock = Lock("x")
     lease = lock.__enter__()
-    gone, lock = weakref.ref(lease), None  # type: ignore[assignment]
-    del lease
-    assert gone() is None
+    reference = weakref.ref(lease)
+    del lock, lease
+    assert reference() is None
 
 
 @pytest.mark.parametrize("thread_local", [True, False])
-def test_leases_that_end_by_their_own_release_do_not_pile_up(thread_local: bool) -> None:
-    """As of a dispatcher that takes, and whose workers give back."""
+def test_leases_released_by_their_own_method_do_not_pile_up(thread_local: bool) -> None:
+    """For example, a dispatcher acquires the leases, and its workers release them."""
     semaphore = Semaphore("x", 10_000, thread_local=thread_local)
     oldest = semaphore.acquire()
-    kept: list[weakref.ref[Lease]] = []
+    references: list[weakref.ref[Lease]] = []
     for _ in range(1000):
         lease = semaphore.acquire()
         assert lease is not None
-        kept.append(weakref.ref(lease))
-        elsewhere_or_here = lease.release
-        elsewhere_or_here()
-        del lease, elsewhere_or_here
-    assert sum(ref() is not None for ref in kept) < 250
+        references.append(weakref.ref(lease))
+        lease.release()
+        del lease
+    assert sum(ref() is not None for ref in references) < 250
     semaphore.release()
     assert oldest is not None and not oldest.held
 
 
-def test_leases_that_were_lost_do_not_pile_up() -> None:
+def test_lost_leases_do_not_pile_up() -> None:
     semaphore = Semaphore("x", 10_000, timeout=0.01)
-    kept = []
+    references = []
     for _ in range(600):
         lease = semaphore.acquire()
         assert lease is not None
-        kept.append(weakref.ref(lease))
+        references.append(weakref.ref(lease))
         del lease
-    # Those whose receivers are still to be told are referred to by that.
-    eventually(lambda: sum(ref() is not None for ref in kept) < 450)
+    # Pending `on_lost` callbacks keep references to their leases.
+    eventually(lambda: sum(ref() is not None for ref in references) < 450)
 
 
-def test_what_a_thread_acquired_goes_with_the_thread() -> None:
+def test_leases_of_a_thread_are_collected_after_it_ends() -> None:
     lock = Lock("x")
-    gone = elsewhere(lambda: weakref.ref(lock.acquire()))
-    eventually(lambda: gone() is None)
+    reference = elsewhere(lambda: weakref.ref(lock.acquire()))
+    eventually(lambda: reference() is None)
 
 
-def test_what_a_task_acquired_goes_with_the_task() -> None:
+def test_leases_of_a_task_are_collected_after_it_ends() -> None:
     async def take() -> Any:
         return weakref.ref(await lock.aacquire())  # type: ignore[arg-type]
 
     async def main() -> None:
-        gone = await asyncio.create_task(take())
+        reference = await asyncio.create_task(take())
         await asyncio.sleep(0)
-        assert gone() is None, "the lease outlives its task"
+        assert reference() is None, "the lease outlives its task"
 
     lock = Lock("x")
     asyncio.run(main())
 
 
-def test_leases_of_open_use_are_all_remembered() -> None:
+def test_semaphore_releases_all_its_held_leases() -> None:
     semaphore = Semaphore("x", 10_000)
     leases = [semaphore.acquire() for _ in range(350)]
     for lease in reversed(leases):

@@ -1,4 +1,4 @@
-"""A handle says all that its lease was, to the process that adopts it: without server or clock."""
+"""Handles: they pass the settings of a lease to the adopting process. No server or clock."""
 
 from __future__ import annotations
 
@@ -20,47 +20,51 @@ from django_redis_sync.protocol.plans import Answer, Grant, Run
 GRANT = Grant(Token("ab" * 16), 1790000000000000, 3, 0.0, 0.0, 0.0, unanswered=True)
 
 
-def told(*_: Any) -> None:
-    """A receiver."""
+def callback(*_: Any) -> None:
+    """An `on_lost` callback."""
 
 
-def terms_of(key: str | None = "4711", **said: Any) -> LeaseSettings:
+def settings_of(key: str | None = "4711", **options: Any) -> LeaseSettings:
     config = conf.current()
     keys = keys_of(config.prefix("default"), "exports@{x}", key, config.keep(key))
-    given = {"timeout": 12.5, "renew": True, "max_hold": 3600.0, "min_hold": 7.0, **said}
-    return LeaseSettings(keys, "default", on_lost=told, **given)
+    values = {"timeout": 12.5, "renew": True, "max_hold": 3600.0, "min_hold": 7.0, **options}
+    return LeaseSettings(keys, "default", on_lost=callback, **values)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "options",
     [
         {},
         {"key": None},
         {"renew": False, "max_hold": math.inf, "min_hold": 0.0},
         {"timeout": math.inf, "renew": False},
     ],
-    ids=["a child", "a plain name", "a hard lease", "a permanent one"],
+    ids=["key", "plain name", "not renewed", "permanent"],
 )
-def test_the_terms_and_the_grant_arrive_as_they_were(said: Any) -> None:
-    terms = terms_of(**said)
-    adoption = Adoption(handle.write(terms, GRANT, 9), told)
+def test_handle_restores_the_settings_and_the_grant(options: Any) -> None:
+    terms = settings_of(**options)
+    adoption = Adoption(handle.write(terms, GRANT, 9), callback)
     assert (terms, GRANT, 9) == (adoption.terms, adoption.grant, adoption.known)
     assert isinstance(adoption.grant.token, Token)
 
 
 @pytest.mark.parametrize(
-    ("most", "held", "left"),
+    ("max_hold", "held", "left"),
     [(3600.0, 600.0, 3000.0), (3600.0, 9e9, 0.001), (math.inf, 9.0, math.inf)],
 )
-def test_what_it_was_held_counts_for_its_new_owner(most: float, held: float, left: float) -> None:
-    text = handle.write(terms_of(max_hold=most), GRANT, 9, held)
-    assert left == Adoption(text, told).terms.max_hold
+def test_time_held_so_far_shortens_the_max_hold_of_the_adopter(
+    max_hold: float, held: float, left: float
+) -> None:
+    text = handle.write(settings_of(max_hold=max_hold), GRANT, 9, held)
+    assert left == Adoption(text, callback).terms.max_hold
 
 
-def test_a_lease_of_the_longest_name_has_a_handle() -> None:
-    long, config = "%" * MOST_BYTES, conf.current()
-    terms = terms_of()._replace(keys=keys_of(config.prefix("default"), long, long, config.keep("")))
-    assert terms == Adoption(handle.write(terms, GRANT, 9), told).terms
+def test_handle_can_contain_the_longest_name() -> None:
+    longest, config = "%" * MOST_BYTES, conf.current()
+    terms = settings_of()._replace(
+        keys=keys_of(config.prefix("default"), longest, longest, config.keep(""))
+    )
+    assert terms == Adoption(handle.write(terms, GRANT, 9), callback).terms
 
 
 @pytest.mark.parametrize(
@@ -70,11 +74,11 @@ def test_a_lease_of_the_longest_name_has_a_handle() -> None:
         *((6, -1), (6, "3"), (8, "3"), (9, -1), (9, "3"), (11, "9")),
     ],
 )
-def test_a_handle_with_something_wrong_in_it_is_none(place: int, value: Any) -> None:
-    values = json.loads(base64.urlsafe_b64decode(handle.write(terms_of(), GRANT, 9)))
+def test_handle_with_a_wrong_value_is_rejected(place: int, value: Any) -> None:
+    values = json.loads(base64.urlsafe_b64decode(handle.write(settings_of(), GRANT, 9)))
     values[place] = value
     with pytest.raises(ValueError, match="not the handle of a lease"):
-        Adoption(base64.urlsafe_b64encode(json.dumps(values).encode()).decode(), told)
+        Adoption(base64.urlsafe_b64encode(json.dumps(values).encode()).decode(), callback)
 
 
 def adopted(terms: LeaseSettings, reply: list[Any]) -> tuple[LeaseSettings, Grant, int, Run]:
@@ -85,8 +89,8 @@ def adopted(terms: LeaseSettings, reply: list[Any]) -> tuple[LeaseSettings, Gran
     return *stop.value.value, step
 
 
-def test_an_adopter_asks_for_the_whole_lease_under_a_number_of_its_own() -> None:
-    first, second = (adopted(terms_of(), ["ok", "12500"]) for _ in range(2))
+def test_adopter_requests_the_whole_timeout_under_its_own_number() -> None:
+    first, second = (adopted(settings_of(), ["ok", "12500"]) for _ in range(2))
     for _, grant, nth, step in (first, second):
         assert ("adopt", "12500", nth, 9) == step.argv[2:6]
         assert nth > 9
@@ -94,14 +98,14 @@ def test_an_adopter_asks_for_the_whole_lease_under_a_number_of_its_own() -> None
     assert first[2] != second[2]
 
 
-def test_an_adopted_lease_that_is_not_renewed_ends_when_the_server_says_so() -> None:
-    terms, grant, nth, _ = adopted(terms_of(renew=False, max_hold=math.inf), ["ok", "12500"])
+def test_adopted_lease_without_renewal_ends_at_the_end_in_redis() -> None:
+    terms, grant, nth, _ = adopted(settings_of(renew=False, max_hold=math.inf), ["ok", "12500"])
     assert 1012.499 == pytest.approx(grant.until) == pytest.approx(grant.ends)
     assert 1012.499 == pytest.approx(LeaseState(terms, grant, nth, 1000.0).due)
 
 
-def test_it_is_lost_when_another_adopter_was_faster() -> None:
-    plan = Adoption(handle.write(terms_of(), GRANT, 9), None).plan()
+def test_adoption_raises_lease_lost_after_another_adoption() -> None:
+    plan = Adoption(handle.write(settings_of(), GRANT, 9), None).plan()
     next(plan)
     with pytest.raises(LeaseLost, match="adopted before") as caught:
         plan.send(Answer(["adopted"], 1000.0, 1000.0))

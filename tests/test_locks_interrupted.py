@@ -1,4 +1,4 @@
-"""A caller that is interrupted while it takes something, as by a signal, keeps nothing of it."""
+"""A caller that is interrupted while it acquires, for example by a signal, keeps no lease."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ pytestmark = [
 ]
 
 FILES = ("semaphore.py", "acquiring.py", "callers.py", "acquire_all.py", "locks.py")
-OURS = tuple(f"locks/{file}" for file in FILES)
-#: Of ours, by name: they run when a permit was granted.
+WATCHED = tuple(f"locks/{file}" for file in FILES)
+#: Functions in these files that run after a permit was granted.
 GRANTED = ("_settle", "_count")
 
-# They live as long as this module, and with them what is noted in them.
+# These objects exist as long as the module, and so do the leases that they store.
 LOCK = Lock("one")
 SHARED = Semaphore("one", 2, thread_local=False)
 REENTRANT = RLock("one")
 SEVERAL = acquire_all([Lock("one"), RLock("two")])
 
 
-def blocks(what: Any) -> None:
-    with what:
-        what.inside = True
+def enter_block(semaphore: Any) -> None:
+    with semaphore:
+        semaphore.inside = True
 
 
-def acquires(what: Any) -> None:
-    what.acquire()
-    what.inside = True
+def acquire(semaphore: Any) -> None:
+    semaphore.acquire()
+    semaphore.inside = True
 
 
-def aacquires(what: Any) -> None:
+def acquire_async(semaphore: Any) -> None:
     async def main() -> None:
-        await what.aacquire()
-        what.inside = True
+        await semaphore.aacquire()
+        semaphore.inside = True
 
-    on_the_loop(main())
+    run_on_the_loop(main())
 
 
-def ablocks(what: Any) -> None:
+def enter_async_block(semaphore: Any) -> None:
     async def main() -> None:
-        async with what:
-            what.inside = True
+        async with semaphore:
+            semaphore.inside = True
 
-    on_the_loop(main())
+    run_on_the_loop(main())
 
 
 @pytest.fixture(autouse=True)
 def loop() -> Iterator[None]:
-    """One for all tries of a test: making loops and connecting would be most of the work."""
+    """One event loop for all attempts of a test: a new loop and connection would take too long."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield
@@ -71,50 +71,46 @@ def loop() -> Iterator[None]:
     loop.close()
 
 
-def on_the_loop(body: Coroutine[Any, Any, None]) -> None:
+def run_on_the_loop(body: Coroutine[Any, Any, None]) -> None:
     asyncio.get_event_loop().run_until_complete(body)
 
 
-def kept(*expected: str) -> list[str]:
-    """The names of what this process has renewed; another thread that looks at it just now, or
-    collects garbage, has a moment to end."""
+def renewed_names() -> list[str]:
+    """Return the names of the leases that this process renews. Wait up to 10 s until there are
+    none, because another thread may still use a lease or collect garbage."""
     end = time.monotonic() + 10
     while True:
-        for generation in (1, 2):  # all takes long, and only a collection meanwhile makes it old
+        for generation in (1, 2):  # a full collection is slow, and seldom needed
             gc.collect(generation)
             found = [lease.name for lease in renewer("default")._held()]
-            if found == [*expected] or time.monotonic() > end:
+            if not found or time.monotonic() > end:
                 return found
 
 
-def given_back(what: Any) -> None:
-    """By who was not interrupted before it had it."""
+def release_all(semaphore: Any) -> None:
+    """Release `semaphore` until it holds nothing."""
     while True:
         try:
-            what.release()
+            semaphore.release()
         except NotAcquired:
             return
 
 
-@pytest.mark.parametrize("take", [acquires, blocks, aacquires, ablocks])
+@pytest.mark.parametrize("take", [acquire, enter_block, acquire_async, enter_async_block])
 @pytest.mark.parametrize(
-    "what", [LOCK, SHARED, REENTRANT, SEVERAL], ids=["lock", "shared", "reentrant", "several"]
+    "semaphore", [LOCK, SHARED, REENTRANT, SEVERAL], ids=["lock", "shared", "reentrant", "several"]
 )
-def test_an_interrupted_taking_leaves_nothing_that_is_renewed(raw, what: Any, take: Any) -> None:
+def test_interrupted_acquire_leaves_no_renewed_lease(raw, semaphore: Any, take: Any) -> None:
     count = 0
-    what.inside = False
-    for where in interruptions(lambda: take(what), *OURS, after=GRANTED):
-        if what.inside:  # by then it had it; what interrupts a release is another test's
+    semaphore.inside = False
+    for where in interruptions(lambda: take(semaphore), *WATCHED, after=GRANTED):
+        if semaphore.inside:  # the acquire has ended; interrupted releases have another test
             break
         count += 1
-        assert [] == kept(), where
-        assert_free(what, where)
-        raw.flushdb()  # what was granted and not noted ends with its lease
-    given_back(what)
+        assert [] == renewed_names(), where
+        with pytest.raises(NotAcquired):
+            semaphore.release()
+            pytest.fail(f"a lease is stored after {where}")
+        raw.flushdb()  # a lease that was granted but not stored would end only when it expires
+    release_all(semaphore)
     assert count > 10
-
-
-def assert_free(what: Any, where: str) -> None:
-    with pytest.raises(NotAcquired):
-        what.release()
-        pytest.fail(f"something is noted after {where}")

@@ -1,4 +1,4 @@
-"""Leases, and what the objects say and count, without a server."""
+"""Leases and errors: repr, pickling, callbacks, and counted outcomes."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def in_memory() -> Iterator[None]:
     ],
     ids=repr,
 )
-def test_object_repr_is_how_it_is_written(made: Any, expected: str) -> None:
+def test_repr_is_the_constructor_expression(made: Any, expected: str) -> None:
     assert expected == repr(made)
 
 
 @both
-async def test_status_of_a_key_is_its_own(io, in_memory) -> None:
-    child, policy = Semaphore("exports", 3, key="7"), Semaphore("exports", 3)
-    async with io.entered(child):
-        status = await io.do(child, "status")
+async def test_status_of_a_key_differs_from_the_status_of_its_policy(io, in_memory) -> None:
+    of_key, policy = Semaphore("exports", 3, key="7"), Semaphore("exports", 3)
+    async with io.entered(of_key):
+        status = await io.do(of_key, "status")
         assert (1, "7") == (status.in_use, status.key)
         assert 0 == (await io.do(policy, "status")).in_use
-        assert await io.do(child, "locked") and not await io.do(policy, "locked")
+        assert await io.do(of_key, "locked") and not await io.do(policy, "locked")
 
 
 # Errors
@@ -87,7 +87,7 @@ def test_error_can_be_pickled(error: Any) -> None:
 # Leases
 
 
-def test_lease_repr_shows_its_time_or_its_end(in_memory) -> None:
+def test_lease_repr_shows_the_seconds_left_or_how_it_ended(in_memory) -> None:
     lease = Lock("a", timeout=12.3).acquire()
     assert lease
     head = f"<Lease 'a' {lease.token[:8]}"
@@ -102,7 +102,7 @@ def test_acquired_at_is_the_time_of_the_fence(in_memory) -> None:
 
 
 @both
-async def test_detached_reader_that_was_a_writer_is_adopted_as_a_reader(io, in_memory) -> None:
+async def test_downgraded_lease_is_adopted_as_a_reader(io, in_memory) -> None:
     lock = ReadWriteLock("rows")
     async with io.entered(lock.write) as lease:
         assert await io.do(lock, "downgrade") is lease
@@ -134,7 +134,7 @@ async def test_downgrade_can_be_retried_after_unavailable(io, in_memory, monkeyp
 
 
 @both
-async def test_lost_lease_calls_back_and_logs_once(io, raw, caplog) -> None:
+async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, raw, caplog) -> None:
     called, received = list[Any](), list[Any]()
 
     def receive(sender: Any, lease: Lease, reason: str, **_: Any) -> None:
@@ -157,7 +157,7 @@ async def test_lost_lease_calls_back_and_logs_once(io, raw, caplog) -> None:
 
 
 @both
-async def test_lost_adopted_lease_calls_back_its_adopter_only(io, raw) -> None:
+async def test_lost_adopted_lease_calls_only_the_callback_of_its_adopter(io, raw) -> None:
     former, adopter = list[Any](), list[Any]()
     lease = await io.do(Lock("a", on_lost=former.append), "acquire")
     adopted = await io.do(
@@ -173,7 +173,7 @@ async def test_lost_adopted_lease_calls_back_its_adopter_only(io, raw) -> None:
 # Functions
 
 
-def test_synchronized_holds_until_a_returned_coroutine_is_awaited(in_memory) -> None:
+def test_synchronized_holds_until_a_returned_coroutine_has_ended(in_memory) -> None:
     held: list[bool] = []
 
     @synchronized("a")
@@ -193,14 +193,14 @@ def test_synchronized_holds_until_a_returned_coroutine_is_awaited(in_memory) -> 
     assert ([True], False) == (held, Lock("a").locked())
 
 
-# What is counted
+# Counted outcomes
 
 
 @both
-async def test_outcomes_are_counted_once_each(io, in_memory, monkeypatch) -> None:
+async def test_each_outcome_is_counted_once(io, in_memory, monkeypatch) -> None:
     kinds, held = list[str](), list[int]()
 
-    def count(_: Any, of: Any, kind: str, ms: int, *more: Any) -> None:
+    def count(_: Any, terms: Any, kind: str, ms: int, *more: Any) -> None:
         kinds.append(kind)
         held.extend([ms] * (kind == "r"))
 
@@ -213,11 +213,11 @@ async def test_outcomes_are_counted_once_each(io, in_memory, monkeypatch) -> Non
     assert 10 <= held[0] < 10_000, "a hold is counted in milliseconds"
 
 
-# The end
+# Dropped transactions
 
 
 def test_lease_of_a_dropped_transaction_is_released_on_another_thread(monkeypatch) -> None:
-    """The garbage collector runs on any thread, and may run in the middle of anything."""
+    """The garbage collector can run on any thread, at any bytecode instruction."""
     called, released = list[Any](), list[str]()
     monkeypatch.setattr(transactions, "run_callbacks", called.append)
     lease: Any = SimpleNamespace(name="a", release=lambda: released.append("a"))

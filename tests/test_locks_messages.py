@@ -1,4 +1,4 @@
-"""A mistaken call says which class was called, and what to write instead."""
+"""Error messages of wrong calls: they name the class and what to write instead."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_acquire_names_the_argument_to_write_instead(
     assert f"{option} (write {instead})" in text, text
 
 
-def test_acquire_all_asks_for_a_list() -> None:
+def test_acquire_all_names_the_list_to_write_instead() -> None:
     for call in (lambda: acquire_all(Lock("a"), Lock("b")), lambda: acquire_all(Lock("a"))):  # type: ignore
         text = message(call)
         assert "acquire_all([" in text, text
@@ -90,7 +90,7 @@ def test_synchronized_names_the_option_to_write_instead() -> None:
     assert "synchronized" in text and "expire (write timeout)" in text, text
 
 
-def test_synchronized_above_a_task_says_where_to_put_it() -> None:
+def test_synchronized_above_a_task_decorator_says_to_put_it_below() -> None:
     class Task:
         def __call__(self) -> None: ...
 
@@ -100,7 +100,7 @@ def test_synchronized_above_a_task_says_where_to_put_it() -> None:
     assert "below" in text, text
 
 
-def test_semaphore_without_a_limit_fails_where_it_is_made() -> None:
+def test_semaphore_without_a_limit_raises_when_it_is_made() -> None:
     text = message(lambda: Semaphore("nowhere"), ImproperlyConfigured)
     assert "Semaphore('nowhere', limit)" in text and "SEMAPHORES" in text, text
     with override_settings(REDIS_SYNC={"SEMAPHORES": {"nowhere": {"limit": 2}}}):
@@ -109,7 +109,7 @@ def test_semaphore_without_a_limit_fails_where_it_is_made() -> None:
     assert "SEMAPHORES" in text, text
 
 
-def test_filled_refuses_a_name_that_looks_misspelled() -> None:
+def test_filled_rejects_a_name_that_looks_misspelled() -> None:
     semaphores = {"exports": {"limit": 2}}
     with override_settings(REDIS_SYNC={"SEMAPHORES": semaphores}):
         text = message(lambda: filled("exprots", 3).__enter__(), AssertionError)
@@ -117,7 +117,7 @@ def test_filled_refuses_a_name_that_looks_misspelled() -> None:
 
 
 @pytest.mark.parametrize("seconds", [threading.TIMEOUT_MAX, 1e30, 10**12, 0, 0.0, math.inf])
-def test_blocking_timeout_takes_any_number_from_zero(seconds: float, clean_redis: None) -> None:
+def test_blocking_timeout_accepts_any_number_from_zero(seconds: float, clean_redis: None) -> None:
     with Lock("x", blocking_timeout=seconds):
         assert Lock("x").acquire(blocking_timeout=0) is None
     lease = Lock("x").acquire(blocking_timeout=seconds)
@@ -131,7 +131,7 @@ def test_blocking_timeout_takes_any_number_from_zero(seconds: float, clean_redis
 
 
 @pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, -math.inf])
-def test_blocking_timeout_states_its_rule_when_it_refuses(seconds: float) -> None:
+def test_blocking_timeout_error_states_the_accepted_values(seconds: float) -> None:
     for call in (
         lambda: Lock("x", blocking_timeout=seconds),
         lambda: Lock("x").acquire(blocking_timeout=seconds),

@@ -1,4 +1,4 @@
-"""Fifteen buyers, eight tickets, ATOMIC_REQUESTS, a real PostgreSQL: what each lock sells."""
+"""Ticket sales under locks with PostgreSQL and ATOMIC_REQUESTS: more buyers than tickets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUIRED = os.environ.get("DJANGO_REDIS_SYNC_POSTGRES_REQUIRED")
 
 @pytest.fixture(scope="module")
 def sold(redis_url: str) -> dict[str, Any]:
-    """By way: how many tickets were sold, what was raised, and what the log said."""
+    """The result of each way to lock: tickets sold, errors raised, and messages logged."""
     missing = postgres.reason()
     if not missing and importlib.util.find_spec("psycopg") is None:
         missing = "psycopg is not installed"
@@ -33,21 +33,21 @@ def sold(redis_url: str) -> dict[str, Any]:
         command = ("-m", "tests.tickets", redis_url, words["host"], words["port"])
         done = worker_processes.run(*command, timeout=110)
     assert 0 == done.returncode, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    results: dict[str, Any] = json.loads(done.stdout)
+    return results
 
 
 @pytest.mark.parametrize("way", ["with", "synchronized"])
-def test_a_plain_lock_gives_back_too_early_and_says_so_once(sold: Any, way: str) -> None:
+def test_plain_lock_oversells_and_logs_one_warning(sold: Any, way: str) -> None:
     result = sold[way]
     assert [] == result["errors"]
-    assert TICKETS < result["sold"] <= BUYERS  # that is what is said
-    (told,) = result["told"]
-    assert "before the transaction on 'default' commits" in told
-    assert "release_on_commit=True" in told
+    assert TICKETS < result["sold"] <= BUYERS
+    (message,) = result["told"]
+    assert "before the transaction on 'default' commits" in message
+    assert "release_on_commit=True" in message
 
 
-def test_atomic_inside_of_the_requests_transaction_is_refused_with_the_cure(sold: Any) -> None:
+def test_atomic_with_atomic_requests_raises_and_names_the_remedy(sold: Any) -> None:
     result = sold["atomic"]
     assert BUYERS == len(result["errors"])
     assert all("@transaction.non_atomic_requests" in error for error in result["errors"])
@@ -63,5 +63,5 @@ def test_atomic_inside_of_the_requests_transaction_is_refused_with_the_cure(sold
         "savepoint-release-on-commit",
     ],
 )
-def test_the_safe_ways_sell_what_there_is(sold: Any, way: str) -> None:
+def test_safe_ways_sell_exactly_the_tickets(sold: Any, way: str) -> None:
     assert {"sold": TICKETS, "errors": [], "told": []} == sold[way]

@@ -1,4 +1,4 @@
-"""ReadWriteLock: many readers or one writer, in the order of asking."""
+"""ReadWriteLock: many readers or one writer, in the order of their requests."""
 
 from __future__ import annotations
 
@@ -31,8 +31,12 @@ def view(raw: Any) -> Any:
     return lambda name: View(raw, name)
 
 
-class Line:
-    """Callers that come one after the other, and the order in which they get in."""
+class Callers:
+    """Callers of a ReadWriteLock that are started one after the other.
+
+    `entered`: the callers that got the lock, in order. A caller's name starts with r (read side)
+    or w (write side).
+    """
 
     def __init__(self, io: Any, view: View, name: str) -> None:
         self.io, self.view, self.name = io, view, name
@@ -40,32 +44,33 @@ class Line:
         self.started: list[Any] = []
         self.may_leave: set[str] = set()
 
-    async def joins(self, who: str) -> None:
-        """`who` starts with r or w: its side."""
-        here = len(self.entered) + self.view.waiting
-        self.started.append(self.io.start(self._visit(who)))
-        await until(self.io, lambda: len(self.entered) + self.view.waiting > here)
+    async def start(self, caller: str) -> None:
+        """Start `caller`, and wait until it has got the lock or waits for it."""
+        present = len(self.entered) + self.view.waiting
+        self.started.append(self.io.start(self._hold(caller)))
+        await until(self.io, lambda: len(self.entered) + self.view.waiting > present)
 
-    async def _visit(self, who: str) -> None:
+    async def _hold(self, caller: str) -> None:
         lock = ReadWriteLock(self.name)
-        async with self.io.entered(lock.read if who.startswith("r") else lock.write):
-            self.entered.append(who)
-            await until(self.io, lambda: who in self.may_leave)
+        async with self.io.entered(lock.read if caller.startswith("r") else lock.write):
+            self.entered.append(caller)
+            await until(self.io, lambda: caller in self.may_leave)
 
-    async def inside(self, *who: str) -> None:
-        await until(self.io, lambda: set(who) <= set(self.entered))
-        assert sorted(who) == sorted(set(self.entered) - self.may_leave)
+    async def hold(self, *callers: str) -> None:
+        """Wait until these callers hold the lock, and check that no others do."""
+        await until(self.io, lambda: set(callers) <= set(self.entered))
+        assert sorted(callers) == sorted(set(self.entered) - self.may_leave)
 
-    def leave(self, *who: str) -> None:
-        self.may_leave |= set(who)
+    def leave(self, *callers: str) -> None:
+        self.may_leave |= set(callers)
 
     async def end(self) -> None:
-        for one in self.started:
-            await self.io.result(one)
+        for started in self.started:
+            await self.io.result(started)
 
 
 @both
-async def test_many_read_and_one_writes(io, view) -> None:
+async def test_read_write_lock_admits_many_readers_or_one_writer(io, view) -> None:
     lock = ReadWriteLock("many")
     readers = [await io.do(ReadWriteLock("many").read, "acquire") for _ in range(20)]
     assert view("many").holding == 20
@@ -85,27 +90,28 @@ async def test_many_read_and_one_writes(io, view) -> None:
 
 
 @both
-async def test_a_waiting_writer_goes_before_later_readers(io, view) -> None:
-    line = Line(io, view("first"), "first")
-    for who in ("r1", "r2", "w1", "r3", "r4", "w2", "r5"):
-        await line.joins(who)
-    await line.inside("r1", "r2")
-    line.leave("r1")
-    assert ["r1", "r2"] == sorted(line.entered)
-    line.leave("r2")
-    await line.inside("w1")
-    line.leave("w1")
-    await line.inside("r3", "r4")  # together, and before the second writer
-    line.leave("r3", "r4")
-    await line.inside("w2")
-    line.leave("w2", "r5")
-    await line.end()
-    assert ["w1", "w2", "r5"] == [who for who in line.entered if who in ("w1", "w2", "r5")]
+async def test_waiting_writer_is_admitted_before_later_readers(io, view) -> None:
+    callers = Callers(io, view("first"), "first")
+    for caller in ("r1", "r2", "w1", "r3", "r4", "w2", "r5"):
+        await callers.start(caller)
+    await callers.hold("r1", "r2")
+    callers.leave("r1")
+    assert ["r1", "r2"] == sorted(callers.entered)
+    callers.leave("r2")
+    await callers.hold("w1")
+    callers.leave("w1")
+    await callers.hold("r3", "r4")  # together, and before the second writer
+    callers.leave("r3", "r4")
+    await callers.hold("w2")
+    callers.leave("w2", "r5")
+    await callers.end()
+    last = ("w1", "w2", "r5")
+    assert [*last] == [caller for caller in callers.entered if caller in last]
     assert view("first").empty
 
 
 @both
-async def test_a_reader_that_asks_to_write_is_refused(io, view) -> None:
+async def test_reader_that_acquires_the_write_side_raises(io, view) -> None:
     lock = ReadWriteLock("upgrade")
     async with io.entered(lock.read) as lease:
         for writers in (lock.write, ReadWriteLock("upgrade").write):
@@ -123,15 +129,14 @@ async def test_a_reader_that_asks_to_write_is_refused(io, view) -> None:
 
 
 @both
-async def test_a_writer_that_asks_to_read_is_told_to_downgrade(io) -> None:
+async def test_writer_that_acquires_the_read_side_raises_and_names_downgrade(io) -> None:
     async with io.entered(ReadWriteLock("down").write):
         with pytest.raises(UpgradeRefused, match="downgrade"):
             await io.do(ReadWriteLock("down").read, "acquire")
 
 
 @both
-async def test_only_the_reader_itself_is_refused(io, view) -> None:
-    """Another thread or task waits for it, as it should."""
+async def test_another_caller_than_the_reader_waits_for_the_write_side(io, view) -> None:
     lock = ReadWriteLock("others")
     lease = await io.do(lock.read, "acquire")
     waiting = io.start(io.do(lock.write, "acquire"))
@@ -143,14 +148,14 @@ async def test_only_the_reader_itself_is_refused(io, view) -> None:
 
 
 @both
-async def test_what_several_at_once_read_counts_as_reading(io) -> None:
+async def test_acquire_all_with_a_read_side_makes_its_caller_a_reader(io) -> None:
     async with io.entered(acquire_all([ReadWriteLock("table").read, Lock("row:1")])):
         with pytest.raises(UpgradeRefused):
             await io.do(ReadWriteLock("table").write, "acquire")
 
 
 @both
-async def test_who_lost_the_read_lease_reads_no_more(io, view) -> None:
+async def test_caller_with_an_expired_read_lease_can_acquire_the_write_side(io) -> None:
     lock = ReadWriteLock("gone", timeout=0.1)
     await io.do(lock.read, "acquire")
     await io.sleep(0.2)
@@ -158,30 +163,30 @@ async def test_who_lost_the_read_lease_reads_no_more(io, view) -> None:
 
 
 @both
-async def test_a_writer_downgrades_without_a_gap(io, view) -> None:
-    line = Line(io, view("gap"), "gap")
+async def test_downgrade_admits_waiting_readers_and_no_writer(io, view) -> None:
+    callers = Callers(io, view("gap"), "gap")
     lock = ReadWriteLock("gap")
     async with io.entered(lock.write) as lease:
-        for who in ("r1", "r2", "w1", "r3"):
-            await line.joins(who)
-        assert [] == line.entered
+        for caller in ("r1", "r2", "w1", "r3"):
+            await callers.start(caller)
+        assert [] == callers.entered
         assert await io.do(lock, "downgrade") is lease
-        await line.inside("r1", "r2")  # and not the writer, nor who came after it
+        await callers.hold("r1", "r2")  # and neither the writer nor the reader behind it
         assert lease.held and lease.permits == 1 and await io.do(lease, "owned")
         assert await io.do(lock.read, "owned") and not await io.do(lock.write, "owned")
         with pytest.raises(UpgradeRefused):
             await io.do(lock.write, "acquire")
-        line.leave("r1", "r2")
+        callers.leave("r1", "r2")
         await io.sleep(0.05)
-        assert sorted(line.entered) == ["r1", "r2"]
-    await line.inside("w1")
-    line.leave("w1", "r3")
-    await line.end()
+        assert sorted(callers.entered) == ["r1", "r2"]
+    await callers.hold("w1")
+    callers.leave("w1", "r3")
+    await callers.end()
     assert not lease.held and view("gap").empty
 
 
 @both
-async def test_who_does_not_write_has_nothing_to_downgrade(io, view) -> None:
+async def test_downgrade_raises_without_a_held_write_lease(io, view) -> None:
     lock = ReadWriteLock("nothing")
     with pytest.raises(NotAcquired):
         await io.do(lock, "downgrade")
@@ -197,7 +202,7 @@ async def test_who_does_not_write_has_nothing_to_downgrade(io, view) -> None:
 
 
 @both
-async def test_a_name_is_a_read_write_lock_or_a_plain_one(io) -> None:
+async def test_name_cannot_be_a_read_write_lock_and_a_plain_lock(io) -> None:
     async with io.entered(ReadWriteLock("kind").read):
         for other in (Lock("kind"), Semaphore("kind", 3)):
             with pytest.raises(WrongKind, match="read/write") as caught:
@@ -210,17 +215,16 @@ async def test_a_name_is_a_read_write_lock_or_a_plain_one(io) -> None:
 
 
 @both
-async def test_it_has_no_permits_to_count(io) -> None:
+async def test_read_write_lock_rejects_permits(io) -> None:
     for side in (ReadWriteLock("counted").read, ReadWriteLock("counted").write):
         with pytest.raises(ValueError, match="no permits to count"):
             await io.do(side, "acquire", permits=2)
     lock = ReadWriteLock("counted")
-    assert ("counted", "ReadWriteLock('counted')") == (lock.name, repr(lock))
-    assert "ReadWriteLock('counted').read" == repr(lock.read)
+    assert "counted" == lock.name
 
 
 @both
-async def test_a_storm_of_readers_and_writers_keeps_the_rules(io, redis_url, view) -> None:
+async def test_random_writers_never_overlap_with_other_callers(io, redis_url, view) -> None:
     reading, writing, seen, guard = [0], [0], {"r": 0, "w": 0}, threading.Lock()
 
     async def caller(number: int) -> None:

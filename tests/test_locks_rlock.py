@@ -1,4 +1,4 @@
-"""RLock: the thread or task that has it may take it again."""
+"""RLock: the thread or task that holds it can acquire it again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def view(raw: Any) -> Any:
     return lambda name: View(raw, name)
 
 
-async def elsewhere(io: Any, name: str) -> bool:
-    """Whether another thread or task can have it now."""
+async def free_elsewhere(io: Any, name: str) -> bool:
+    """Return True if another thread or task can acquire the RLock now."""
 
     async def other() -> bool:
         lease = await io.do(RLock(name, blocking=False), "acquire")
@@ -36,7 +36,7 @@ async def elsewhere(io: Any, name: str) -> bool:
 
 
 @both
-async def test_it_can_be_taken_again_and_is_given_back_once(io, view) -> None:
+async def test_rlock_is_released_with_its_last_release(io, view) -> None:
     lock = RLock("again")
     first = await io.do(lock, "acquire")
     second = await io.do(lock, "acquire")
@@ -45,15 +45,15 @@ async def test_it_can_be_taken_again_and_is_given_back_once(io, view) -> None:
     assert 1 == view("again").holding
     for _ in range(2):
         await io.do(lock, "release")
-        assert first.held and not await elsewhere(io, "again")
+        assert first.held and not await free_elsewhere(io, "again")
     await io.do(lock, "release")
-    assert not first.held and await elsewhere(io, "again")
+    assert not first.held and await free_elsewhere(io, "again")
     with pytest.raises(NotAcquired, match="holds nothing"):
         await io.do(lock, "release")
 
 
 @both
-async def test_it_is_owned_while_the_server_says_so(io, view) -> None:
+async def test_rlock_is_owned_while_redis_has_its_lease(io, view) -> None:
     lock = RLock("owned")
     assert not await io.do(lock, "owned")
     await io.do(lock, "acquire")
@@ -63,7 +63,7 @@ async def test_it_is_owned_while_the_server_says_so(io, view) -> None:
 
 
 @both
-async def test_it_is_the_same_through_any_object_of_the_name(io, view) -> None:
+async def test_rlock_objects_of_one_name_share_the_lease(io, view) -> None:
     one, other = RLock("objects"), RLock("objects")
     async with io.entered(one) as outer:
         async with io.entered(other) as inner:
@@ -72,14 +72,13 @@ async def test_it_is_the_same_through_any_object_of_the_name(io, view) -> None:
         assert outer.held and await io.do(other, "owned")
         assert await io.do(RLock("objects"), "extend", 90)
         assert outer.remaining > 60
-        # A lock of another name is another lock.
         async with io.entered(RLock("others")) as unrelated:
             assert unrelated.fence != outer.fence
     assert not outer.held and view("objects").empty
 
 
 @both
-async def test_one_object_takes_and_another_releases(io, view) -> None:
+async def test_rlock_can_be_released_through_another_object(io, view) -> None:
     lease = await io.do(RLock("handed"), "acquire")
     await io.do(RLock("handed"), "acquire")
     await io.do(RLock("handed"), "release")
@@ -89,8 +88,7 @@ async def test_one_object_takes_and_another_releases(io, view) -> None:
 
 
 @both
-async def test_whoever_keeps_only_the_lease_can_take_it_again(io) -> None:
-    """The object that took it is gone; the lease is not."""
+async def test_rlock_can_be_acquired_again_after_its_object_was_collected(io) -> None:
     lease = await io.do(RLock("kept"), "acquire")
     gc.collect()
     assert await io.do(RLock("kept"), "acquire", blocking=False) is lease
@@ -98,8 +96,8 @@ async def test_whoever_keeps_only_the_lease_can_take_it_again(io) -> None:
 
 
 @both
-async def test_another_thread_or_task_waits(io, view) -> None:
-    lock, order = RLock("theirs"), []
+async def test_rlock_makes_another_thread_or_task_wait(io, view) -> None:
+    lock, order = RLock("taken"), []
 
     async def other() -> None:
         async with io.entered(lock):
@@ -107,16 +105,16 @@ async def test_another_thread_or_task_waits(io, view) -> None:
 
     async with io.entered(lock):
         waiting = io.start(other())
-        await until(io, lambda: view("theirs").waiting == 1)
+        await until(io, lambda: view("taken").waiting == 1)
         async with io.entered(lock):
             order.append("mine")
-        assert view("theirs").waiting == 1
+        assert view("taken").waiting == 1
         order.append("mine")
     await io.result(waiting)
     assert ["mine", "mine", "other"] == order
 
 
-def test_a_task_and_its_thread_are_two(view) -> None:
+def test_rlock_separates_a_task_from_its_thread(view) -> None:
     lock = RLock("two")
 
     async def main() -> None:
@@ -128,7 +126,7 @@ def test_a_task_and_its_thread_are_two(view) -> None:
     async def from_a_task() -> None:
         async with lock:
             assert await asyncio.to_thread(lock.acquire, blocking=False) is None
-            # Sync code that a task calls is that task's.
+            # Sync code called in a task belongs to the task.
             assert lock.acquire(blocking=False)
             lock.release()
             assert await lock.aowned()
@@ -138,7 +136,7 @@ def test_a_task_and_its_thread_are_two(view) -> None:
 
 
 @both
-async def test_a_lost_lease_is_not_taken_again(io, view) -> None:
+async def test_rlock_with_a_lost_lease_raises_until_it_is_released(io, view) -> None:
     lock = RLock("lost")
     with pytest.raises(LeaseLost):
         async with io.entered(lock) as lease:
@@ -152,13 +150,13 @@ async def test_a_lost_lease_is_not_taken_again(io, view) -> None:
                     await io.do(RLock("lost"), "acquire")
             assert LeaseLost is type(caught.value)
             await io.do(lock, "release")
-    # Released as often as it was taken: it starts anew.
-    async with io.entered(lock) as fresh:
-        assert fresh.held
+    # After as many releases as acquires, the RLock can be acquired again.
+    async with io.entered(lock) as new:
+        assert new.held
 
 
 @both
-async def test_a_hard_lease_that_ran_out_is_not_taken_again(io) -> None:
+async def test_rlock_with_an_expired_lease_raises_until_it_is_released(io) -> None:
     lock = RLock("short", timeout=0.1)
     await io.do(lock, "acquire")
     await io.sleep(0.2)
@@ -170,7 +168,7 @@ async def test_a_hard_lease_that_ran_out_is_not_taken_again(io) -> None:
 
 
 @both
-async def test_the_leases_own_release_ends_it_at_once(io, view) -> None:
+async def test_lease_release_ends_every_level_of_an_rlock(io, view) -> None:
     lock = RLock("direct")
     async with io.entered(lock) as lease:
         await io.do(lock, "acquire")
@@ -183,7 +181,7 @@ async def test_the_leases_own_release_ends_it_at_once(io, view) -> None:
 
 
 @both
-async def test_a_detached_lease_is_this_sides_no_more(io) -> None:
+async def test_rlock_cannot_be_acquired_again_after_detach(io) -> None:
     lock = RLock("detached")
     lease = await io.do(lock, "acquire")
     await io.do(lease, "detach", 5)
@@ -191,7 +189,7 @@ async def test_a_detached_lease_is_this_sides_no_more(io) -> None:
 
 
 @both
-async def test_the_bodys_exception_gives_back_every_level(io, view) -> None:
+async def test_exception_in_nested_rlock_blocks_releases_every_level(io, view) -> None:
     lock = RLock("raises")
     with pytest.raises(ZeroDivisionError):
         async with io.entered(lock), io.entered(lock):
@@ -200,7 +198,7 @@ async def test_the_bodys_exception_gives_back_every_level(io, view) -> None:
 
 
 @both
-async def test_a_block_whose_body_gave_it_back_ends_quietly(io, view) -> None:
+async def test_rlock_block_ends_without_error_when_its_body_released_it(io, view) -> None:
     lock = RLock("early")
     async with io.entered(lock):
         await io.do(lock, "release")
@@ -209,61 +207,63 @@ async def test_a_block_whose_body_gave_it_back_ends_quietly(io, view) -> None:
 
 
 @both
-async def test_it_has_one_permit_at_every_level(io) -> None:
+async def test_rlock_rejects_more_than_one_permit(io) -> None:
     lock = RLock("single")
     await io.do(lock, "acquire")
     with pytest.raises(ValueError, match="never fit"):
         await io.do(lock, "acquire", permits=2)
 
 
-def test_it_cannot_belong_to_all_threads() -> None:
+def test_rlock_rejects_thread_local_false() -> None:
     with pytest.raises(ValueError, match="thread_local"):
         RLock("x", thread_local=False)
 
 
 @both
-async def test_it_excludes_a_lock_of_the_same_name(io) -> None:
+async def test_rlock_excludes_a_lock_of_the_same_name(io) -> None:
     async with io.entered(RLock("plain")):
         assert await io.do(Lock("plain"), "acquire", blocking=False) is None
 
 
 @both
-async def test_several_at_once_leave_an_outer_level_alone(io, view) -> None:
+async def test_acquire_all_keeps_an_outer_rlock_level(io, view) -> None:
     outer = RLock("outer")
     async with io.entered(outer) as lease:
         async with io.entered(acquire_all([Lock("more"), RLock("outer")])) as (_, again):
             assert again is lease
         assert lease.held and view("more").empty
-        # Undone just so.
+        # A failed attempt undoes only its own level.
         async with io.entered(Lock("zzz")):
-            both_of_them = acquire_all([RLock("outer"), Lock("zzz"), Lock("more")], blocking=False)
-            assert await io.do(both_of_them, "acquire") is None
+            several = acquire_all([RLock("outer"), Lock("zzz"), Lock("more")], blocking=False)
+            assert await io.do(several, "acquire") is None
         assert lease.held and view("more").empty
     assert view("outer").empty and view("zzz").empty
 
 
-def test_many_threads_take_turns_at_depth(view) -> None:
-    inside, most = [0], [0]
+def test_nested_rlock_admits_one_thread_at_a_time(view) -> None:
+    inside, maximum = [0], [0]
 
-    def turn() -> None:
+    def acquire_nested() -> None:
         for _ in range(5):
             with RLock("depth"), RLock("depth"), RLock("depth") as lease:
                 inside[0] += 1
-                most[0] = max(most[0], inside[0])
+                maximum[0] = max(maximum[0], inside[0])
                 assert lease.held
                 inside[0] -= 1
 
-    threads = [threading.Thread(target=turn) for _ in range(12)]
+    threads = [threading.Thread(target=acquire_nested) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert 1 == most[0]
+    assert 1 == maximum[0]
     assert view("depth").empty
 
 
-def test_with_its_release_put_off_to_commit_it_can_be_taken_again(view, transactional_db) -> None:
-    """Without that, the second would wait for a commit that can't come."""
+def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
+    view, transactional_db
+) -> None:
+    """Otherwise the second block would wait for a commit that can't happen."""
     lock = RLock("commit", release_on_commit=True, blocking=False)
     with transaction.atomic():
         with lock as first:
@@ -274,7 +274,7 @@ def test_with_its_release_put_off_to_commit_it_can_be_taken_again(view, transact
             lock.release()
         assert first.held
     assert not first.held and view("commit").empty
-    # Taken again and still in use at the commit: that ends nothing.
+    # If the lock is acquired again and still in use at the commit, it stays held.
     with transaction.atomic():
         with lock as first:
             pass
@@ -284,21 +284,22 @@ def test_with_its_release_put_off_to_commit_it_can_be_taken_again(view, transact
     assert not first.held and view("commit").empty
 
 
-# A plain lock instead
+# A plain Lock that its caller already holds
 
 
 @both
-async def test_a_plain_lock_says_that_its_own_caller_holds_it(io, view) -> None:
-    said = rf"\(this {'task' if repr(io) == 'async' else 'thread'} holds it: an RLock may be taken"
+async def test_full_lock_error_names_the_caller_as_the_holder(io) -> None:
+    caller = "task" if repr(io) == "async" else "thread"
+    message = rf"\(this {caller} holds it: an RLock may be taken"
     async with io.entered(Lock("own")):
-        for impatient in (Lock("own", blocking=False), Lock("own", blocking_timeout=0.05)):
-            with pytest.raises(NotAcquired, match=said):
-                async with io.entered(impatient):
+        for lock in (Lock("own", blocking=False), Lock("own", blocking_timeout=0.05)):
+            with pytest.raises(NotAcquired, match=message):
+                async with io.entered(lock):
                     pass
 
 
 @both
-async def test_a_plain_lock_says_nothing_of_what_others_hold(io, view) -> None:
+async def test_full_lock_error_does_not_name_other_holders(io) -> None:
     lease = await io.result(io.start(io.do(Lock("others'"), "acquire")))
     two = Semaphore("two", 2, blocking=False)
     async with io.entered(Lock("another")), io.entered(two), io.entered(two):
@@ -311,32 +312,32 @@ async def test_a_plain_lock_says_nothing_of_what_others_hold(io, view) -> None:
 
 
 @both
-async def test_a_wait_for_ever_for_what_the_caller_holds_is_logged(io, view, caplog) -> None:
-    said = "'own' waits for itself: this {} holds it: an RLock may be taken again"
-    said = said.format("task" if repr(io) == "async" else "thread")
+async def test_endless_wait_for_a_lock_of_the_caller_is_logged(io, caplog) -> None:
+    caller = "task" if repr(io) == "async" else "thread"
+    message = f"'own' waits for itself: this {caller} holds it: an RLock may be taken again"
     lease = await io.do(Lock("own"), "acquire")
 
-    async def helped() -> None:
-        await until(io, lambda: said in caplog.messages)
+    async def release_after_the_message() -> None:
+        await until(io, lambda: message in caplog.messages)
         await io.do(lease, "release")
 
-    helping = io.start(helped())
+    releasing = io.start(release_after_the_message())
     async with io.entered(Lock("own")):
         assert lease.ended
-    await io.result(helping)
-    assert [said] == caplog.messages
+    await io.result(releasing)
+    assert [message] == caplog.messages
 
 
 @both
-async def test_a_block_inside_leaves_the_lease_to_the_acquire_around_it(io, view) -> None:
+async def test_inner_block_keeps_the_lease_of_an_outer_acquire(io) -> None:
     lock = RLock("around")
-    await io.do(lock, "acquire")  # what it returned is dropped
+    await io.do(lock, "acquire")  # no reference to the lease is kept
 
     async with io.entered(lock):
         pass
     gc.collect()
     lease = lock._mine()
-    assert lease is not None and lease.held and not await elsewhere(io, "around")
+    assert lease is not None and lease.held and not await free_elsewhere(io, "around")
     del lease
     await io.do(lock, "release")
-    assert await elsewhere(io, "around")
+    assert await free_elsewhere(io, "around")

@@ -1,4 +1,4 @@
-"""synchronized: a limit on the calls of any function, by its arguments."""
+"""`synchronized`: a limit on the calls of any function, by its arguments."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def view(raw: Any) -> Any:
     return lambda name: View(raw, name)
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "#f00"
 
 
-def function_of(io: Any, body: Any, **options: Any) -> Any:
-    """`body(*args)` guarded, as a sync or as an async function."""
+def function_of(io: Any, body: Any) -> Any:
+    """Return `body` as a sync or as an async function, depending on `io`."""
 
     def plain(*args: Any, **kwargs: Any) -> Any:
         return io.run(body(*args, **kwargs))
@@ -50,36 +50,36 @@ async def call(function: Any, *args: Any, **kwargs: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def guarded(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
-    """A decorator for coroutine functions that makes of them what the test's `io` wants."""
+def synchronize(io: Any, name: str, limit: int = 1, **options: Any) -> Any:
+    """Return `synchronized(...)` for a coroutine function, which becomes sync if `io` is sync."""
     return lambda body: synchronized(name, limit, **options)(function_of(io, body))
 
 
 @both
-async def test_at_most_so_many_calls_are_inside(io, view) -> None:
-    inside, most = [0], [0]
+async def test_synchronized_runs_at_most_limit_calls_at_once(io, view) -> None:
+    inside, maximum = [0], [0]
 
-    @guarded(io, "few", 3)
+    @synchronize(io, "few", 3)
     async def work(number: int) -> int:
         inside[0] += 1
-        most[0] = max(most[0], inside[0])
+        maximum[0] = max(maximum[0], inside[0])
         await io.sleep(0.005)
         inside[0] -= 1
         return number
 
-    async def one(number: int) -> int:
+    async def call_work(number: int) -> int:
         return await call(work, number)
 
-    assert list(range(12)) == await io.gather(*[one(number) for number in range(12)])
-    assert 2 <= most[0] <= 3
+    assert list(range(12)) == await io.gather(*[call_work(number) for number in range(12)])
+    assert 2 <= maximum[0] <= 3
     assert view("few").empty
 
 
 @both
-async def test_calls_with_other_arguments_do_not_meet(io) -> None:
+async def test_synchronized_separates_calls_with_different_arguments(io) -> None:
     seen = []
 
-    @guarded(io, "invoice:{pk}", on_full="skip")
+    @synchronize(io, "invoice:{pk}", on_full="skip")
     async def pay(pk: int, again: tuple[int, ...] = ()) -> str:
         for other in again:
             seen.append(await call(pay, other))
@@ -89,7 +89,7 @@ async def test_calls_with_other_arguments_do_not_meet(io) -> None:
     assert [None, "paid 2"] == seen
 
 
-def test_a_name_is_made_of_the_argument_and_not_of_another_of_its_name(view) -> None:
+def test_name_uses_a_positional_only_argument_before_a_keyword_of_its_name(view) -> None:
     @synchronized("invoice:{pk}")
     def pay(pk: int, /, **more: int) -> list[bool]:
         return [view(f"invoice:{n}").empty for n in (1, 2)]
@@ -98,12 +98,12 @@ def test_a_name_is_made_of_the_argument_and_not_of_another_of_its_name(view) -> 
 
 
 @both
-async def test_a_full_one_raises_or_is_skipped(io) -> None:
-    @guarded(io, "full", blocking=False)
+async def test_full_call_raises_or_is_skipped(io) -> None:
+    @synchronize(io, "full", blocking=False)
     async def raises() -> str:
         return "ran"
 
-    @guarded(io, "full", on_full="skip")
+    @synchronize(io, "full", on_full="skip")
     async def skips() -> str:
         return "ran"
 
@@ -116,17 +116,17 @@ async def test_a_full_one_raises_or_is_skipped(io) -> None:
 
 
 @both
-async def test_skip_waits_only_when_told_how_long(io, view) -> None:
-    @guarded(io, "later", on_full="skip", blocking_timeout=20)
+async def test_on_full_skip_waits_when_blocking_timeout_is_set(io, view) -> None:
+    @synchronize(io, "later", on_full="skip", blocking_timeout=20)
     async def later() -> str:
         return "ran"
 
     lease = await io.do(Lock("later"), "acquire")
 
-    async def one() -> Any:
+    async def call_later() -> Any:
         return await call(later)
 
-    waiting = io.start(one())
+    waiting = io.start(call_later())
     await until(io, lambda: view("later").waiting == 1)
     await io.do(lease, "release")
     assert "ran" == await io.result(waiting)
@@ -141,7 +141,7 @@ NAMES = [
     ("{x}", datetime(2026, 1, 2, 3, 4), "2026-01-02 03%3A04%3A00"),
     ("{x:%Y-%m}", date(2026, 1, 2), "2026-01"),
     ("{x:05d}", 7, "00007"),
-    ("{x}", Colour.RED, "RED"),
+    ("{x}", Color.RED, "RED"),
     ("{x.pk}", SimpleNamespace(pk=3), "3"),
     ("{x[1]}", ["a", "b"], "b"),
     ("{x}", "1:2%", "1%3A2%25"),
@@ -151,8 +151,8 @@ NAMES = [
 
 @pytest.mark.parametrize(("template", "value", "name"), NAMES)
 @both
-async def test_the_name_is_made_of_the_arguments(io, view, template, value, name) -> None:
-    @guarded(io, template)
+async def test_name_contains_the_formatted_arguments(io, view, template, value, name) -> None:
+    @synchronize(io, template)
     async def work(x: Any) -> int:
         return view(name).holding
 
@@ -160,8 +160,8 @@ async def test_the_name_is_made_of_the_arguments(io, view, template, value, name
 
 
 @both
-async def test_a_name_without_arguments_reads_braces_alike(io, view) -> None:
-    @guarded(io, "a{{b}}")
+async def test_name_without_arguments_unescapes_braces(io, view) -> None:
+    @synchronize(io, "a{{b}}")
     async def work() -> int:
         return view("a{b}").holding
 
@@ -175,11 +175,14 @@ PAIRS = [
     ("{a}/{b}", ("1%2F2", "3"), ("1/2", "3")),
     ("{a}→{b}", ("1→2", "3"), ("1", "2→3")),
     ("{a}:{b}/{c}", ("1", "2/3", "4"), ("1", "2", "3/4")),
+    ("{a}→{b}←{c}", ("→", "b", "c"), ("←", "b", "c")),  # equal first bytes in UTF-8
 ]
 
 
 @pytest.mark.parametrize(("template", "one", "other"), PAIRS)
-def test_two_calls_never_meet_by_accident(template: str, one: Any, other: Any) -> None:
+def test_calls_with_different_arguments_get_different_names(
+    template: str, one: Any, other: Any
+) -> None:
     @synchronized(template, blocking=False)
     def work(a: str, b: str, c: str = "", then: Any = None) -> Any:
         return work(*then) if then else "ran"
@@ -189,16 +192,8 @@ def test_two_calls_never_meet_by_accident(template: str, one: Any, other: Any) -
         work(*one, then=one)
 
 
-def test_separators_that_begin_alike_in_bytes_are_told_apart() -> None:
-    @synchronized("{a}→{b}←{c}", blocking=False)
-    def work(a: str, b: str, c: str, then: Any = None) -> Any:
-        return work(*then) if then else "ran"
-
-    assert "ran" == work("→", "b", "c", then=("←", "b", "c"))
-
-
 @pytest.mark.parametrize("template", ["{a}{b}", "{a}x{b}", "x:{a}%{b}", "{a}:{b}{c}"])
-def test_arguments_that_could_run_together_are_refused(template: str) -> None:
+def test_template_without_a_separator_between_arguments_is_rejected(template: str) -> None:
     with pytest.raises(ValueError, match="put a ':' between"):
         synchronized(template)
 
@@ -208,19 +203,19 @@ BAD_VALUES = [None, 1.5, b"bytes", object(), ["a"], ("a",), SimpleNamespace(pk=1
 
 @pytest.mark.parametrize("value", BAD_VALUES, ids=lambda value: type(value).__name__)
 @both
-async def test_a_value_that_names_nothing_is_refused(io, value: Any) -> None:
-    @guarded(io, "account:{account}")
+async def test_value_of_an_unsupported_type_is_rejected(io, value: Any) -> None:
+    @synchronize(io, "account:{account}")
     async def work(account: Any) -> None:
         pytest.fail("it ran")
 
-    refused = pytest.raises(TypeError, match=r"use str, int, UUID, .*{account\.pk}")
-    with sent() as seen, refused as caught:
+    raises = pytest.raises(TypeError, match=r"use str, int, UUID, .*{account\.pk}")
+    with sent() as seen, raises as caught:
         await call(work, value)
     assert type(value).__name__ in str(caught.value)
     assert {} == seen.by_name
 
 
-def some(pk: int) -> None: ...
+def function_of_pk(pk: int) -> None: ...
 
 
 WRONG = [
@@ -238,19 +233,21 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "error", "said"), WRONG)
-def test_what_is_wrong_is_told_where_it_is_written(name, options, error, said) -> None:
-    with pytest.raises(error, match=said):
-        synchronized(name, **options)(some)
+@pytest.mark.parametrize(("name", "options", "error", "message"), WRONG)
+def test_synchronized_rejects_bad_arguments_when_it_decorates(
+    name, options, error, message
+) -> None:
+    with pytest.raises(error, match=message):
+        synchronized(name, **options)(function_of_pk)
 
 
 @pytest.mark.parametrize("name", ["x:{}", "x:{0}"])
-def test_arguments_are_named_of_any_function(name: str) -> None:
+def test_synchronized_rejects_positions_for_functions_with_kwargs(name: str) -> None:
     with pytest.raises(ValueError, match="name the arguments"):
         synchronized(name)(lambda **options: None)
 
 
-def test_what_it_is_not_for_is_refused() -> None:
+def test_synchronized_rejects_generators_and_classes() -> None:
     def generator() -> Any:
         yield 1
 
@@ -260,25 +257,25 @@ def test_what_it_is_not_for_is_refused() -> None:
     class Klass:
         pass
 
-    for thing, said in (
+    for wrong, message in (
         (generator, "generator"),
         (asyncgen, "generator"),
         (Klass, "functions and methods"),
         (7, "functions and methods"),
-        (classmethod(some), "below @staticmethod and @classmethod"),
-        (staticmethod(some), "below @staticmethod and @classmethod"),
+        (classmethod(function_of_pk), "below @staticmethod and @classmethod"),
+        (staticmethod(function_of_pk), "below @staticmethod and @classmethod"),
     ):
-        with pytest.raises(TypeError, match=said):
-            synchronized("x")(thing)
+        with pytest.raises(TypeError, match=message):
+            synchronized("x")(wrong)
 
 
-def test_without_parentheses_it_says_what_to_write() -> None:
+def test_synchronized_without_parentheses_suggests_the_call_to_write() -> None:
     def send(pk): ...
 
     def nightly(): ...
 
-    said = r'needs a name: write @synchronized\("send"\) for all calls of it, or '
-    with pytest.raises(TypeError, match=said + r'@synchronized\("send:{pk}"\) for each pk$'):
+    start = r'needs a name: write @synchronized\("send"\) for all calls of it, or '
+    with pytest.raises(TypeError, match=start + r'@synchronized\("send:{pk}"\) for each pk$'):
         synchronized(send)
     with pytest.raises(TypeError, match=r'"nightly"\) for all calls of it$'):
         synchronized(nightly)
@@ -289,11 +286,11 @@ def test_without_parentheses_it_says_what_to_write() -> None:
     with pytest.raises(TypeError, match=r'"post:{pk}"\) for each pk$'):
         synchronized(Mail.post)
     with pytest.raises(TypeError, match=r'"min"\) for all calls of it$'):
-        synchronized(min)  # whose arguments nobody knows
+        synchronized(min)  # a built-in without a signature
 
 
 @both
-async def test_methods_class_methods_and_static_methods(io, view) -> None:
+async def test_synchronized_decorates_every_kind_of_method(io, view) -> None:
     class Account:
         pk = 9
 
@@ -324,7 +321,7 @@ async def test_methods_class_methods_and_static_methods(io, view) -> None:
 
 
 @both
-async def test_any_callable_will_do(io, view) -> None:
+async def test_synchronized_decorates_any_callable(io, view) -> None:
     class Job:
         def __call__(self, pk: int) -> int:
             return view(f"job:{pk}").holding
@@ -341,7 +338,7 @@ async def test_any_callable_will_do(io, view) -> None:
     if repr(io) == "sync":
         jobs: list[Any] = [Job(), functools.partial(Job()), functools.partial(Job(), pk=4)]
     else:
-        # Also what looks like sync code and returns something to be awaited, when it says so.
+        # A function that returns an awaitable has to be marked as a coroutine function.
         marked = markcoroutinefunction(lambda pk: later(pk))
         jobs = [AsyncJob(), functools.partial(later), marked]
     for job in jobs:
@@ -350,8 +347,8 @@ async def test_any_callable_will_do(io, view) -> None:
 
 
 @both
-async def test_keyword_arguments_can_name_too(io, view) -> None:
-    @guarded(io, "kw:{tenant}:{pk}")
+async def test_name_can_contain_keyword_arguments(io, view) -> None:
+    @synchronize(io, "kw:{tenant}:{pk}")
     async def work(pk: int = 1, **kwargs: Any) -> int:
         return view(f"kw:{kwargs['tenant']}:{pk}").holding
 
@@ -361,21 +358,24 @@ async def test_keyword_arguments_can_name_too(io, view) -> None:
 
 
 @both
-async def test_a_wrong_call_is_the_functions_own_error(io) -> None:
-    @guarded(io, "x:{pk}")
+async def test_call_with_wrong_arguments_raises_the_error_of_the_function(io) -> None:
+    @synchronize(io, "x:{pk}")
     async def work(pk: int) -> None: ...
 
     with pytest.raises(TypeError, match="pk"):
         await call(work)
 
 
-def test_it_is_a_real_function_of_the_same_name() -> None:
-    """Django's task decorator wants one, at the top of a module."""
-    decorated = synchronized("x:{pk}")(some)
+def test_decorated_function_keeps_module_name_and_signature() -> None:
+    """Django's task decorator requires a function that is defined in a module."""
+    decorated = synchronized("x:{pk}")(function_of_pk)
     assert inspect.isfunction(decorated)
-    assert (some.__module__, "some") == (decorated.__module__, decorated.__qualname__)
-    assert inspect.signature(some) == inspect.signature(decorated)
-    assert decorated.__wrapped__ is some
+    assert (function_of_pk.__module__, "function_of_pk") == (
+        decorated.__module__,
+        decorated.__qualname__,
+    )
+    assert inspect.signature(function_of_pk) == inspect.signature(decorated)
+    assert decorated.__wrapped__ is function_of_pk
 
 
 @synchronized("task:{pk}", on_full="skip")
@@ -389,7 +389,7 @@ async def an_async_task(pk: int) -> str:
 
 
 @both
-async def test_djangos_task_decorator_takes_it(io, settings) -> None:
+async def test_task_decorator_of_django_accepts_a_decorated_function(io, settings) -> None:
     tasks = pytest.importorskip("django.tasks", reason="Django 6 has the task framework")
     settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
     task = tasks.task(a_task if repr(io) == "sync" else an_async_task)
@@ -402,13 +402,13 @@ async def _now(function: Any, *args: Any) -> Any:
 
 
 @both
-async def test_the_functions_own_exception_comes_through(io, view) -> None:
-    @guarded(io, "fails")
+async def test_exception_of_the_function_replaces_lease_lost(io, view) -> None:
+    @synchronize(io, "fails")
     async def fails() -> None:
-        view("fails").clear()  # which alone would be LeaseLost
+        view("fails").clear()  # without the error below, the call would raise LeaseLost
         raise ZeroDivisionError
 
-    @guarded(io, "loses")
+    @synchronize(io, "loses")
     async def loses() -> None:
         view("loses").clear()
 
@@ -419,8 +419,8 @@ async def test_the_functions_own_exception_comes_through(io, view) -> None:
 
 
 @both
-async def test_options_are_the_semaphores(io, view) -> None:
-    @guarded(io, "options", raise_on_release_error=False, timeout=20)
+async def test_synchronized_passes_options_to_the_semaphore(io, view) -> None:
+    @synchronize(io, "options", raise_on_release_error=False, timeout=20)
     async def work() -> float:
         left = view("options").ends_in
         view("options").clear()
@@ -429,7 +429,7 @@ async def test_options_are_the_semaphores(io, view) -> None:
     assert 15 < await call(work) <= 20
 
 
-def test_it_can_give_back_when_the_transaction_ends(view, transactional_db) -> None:
+def test_release_on_commit_releases_after_the_transaction(view, transactional_db) -> None:
     @synchronized("commit", release_on_commit=True)
     def work() -> int:
         return view("commit").holding
@@ -439,7 +439,7 @@ def test_it_can_give_back_when_the_transaction_ends(view, transactional_db) -> N
     assert view("commit").empty
 
 
-def test_one_decorator_serves_several_functions(view) -> None:
+def test_one_decorator_labels_each_function_with_its_own_name(view) -> None:
     decorator = synchronized("several", 3)
 
     @decorator
@@ -454,22 +454,20 @@ def test_one_decorator_serves_several_functions(view) -> None:
 
 
 @both
-async def test_a_cancelled_or_abandoned_call_leaves_nothing(io, view) -> None:
-    """Many at once, each of which raises: every permit comes back."""
-
-    @guarded(io, "raising", 2)
+async def test_calls_that_raise_release_their_permits(io, view) -> None:
+    @synchronize(io, "raising", 2)
     async def work() -> None:
         raise ZeroDivisionError
 
-    async def one() -> None:
+    async def call_work() -> None:
         with pytest.raises(ZeroDivisionError):
             await call(work)
 
-    await io.gather(*[one() for _ in range(10)])
+    await io.gather(*[call_work() for _ in range(10)])
     assert view("raising").empty
 
 
-def test_a_cancelled_call_gives_back(view) -> None:
+def test_cancelled_call_releases_its_permit(view) -> None:
     @synchronized("cancelled")
     async def work() -> None:
         await asyncio.sleep(60)
@@ -487,18 +485,18 @@ def test_a_cancelled_call_gives_back(view) -> None:
 
 
 @both
-async def test_once_per_period_in_one_process_too(io, view) -> None:
+async def test_min_hold_runs_concurrent_calls_once_per_period(io, view) -> None:
     runs = []
 
-    @guarded(io, "nightly", on_full="skip", min_hold=60)
+    @synchronize(io, "nightly", on_full="skip", min_hold=60)
     async def nightly() -> bool:
         runs.append(threading.get_ident())
         return True
 
-    async def one() -> Any:
+    async def call_nightly() -> Any:
         return await call(nightly)
 
-    said = await io.gather(*[one() for _ in range(10)])
-    assert 1 == len(runs) == said.count(True)
-    assert 9 == said.count(None)
+    results = await io.gather(*[call_nightly() for _ in range(10)])
+    assert 1 == len(runs) == results.count(True)
+    assert 9 == results.count(None)
     assert 30 < view("nightly").ends_in <= 60

@@ -1,5 +1,5 @@
-"""Every face on a cache of another server, whose keys have a prefix of their own: all that is
-written is there and begins with it."""
+"""Every public class with a cache on another server and its own key prefix: all keys are written
+to that server and begin with that prefix."""
 
 from __future__ import annotations
 
@@ -31,112 +31,114 @@ from tests.support.caches import OTHER
 pytestmark = pytest.mark.usefixtures("second")
 
 
-def held() -> None:
-    with Lock("face", **OTHER) as lease:
-        assert lease.owned() and Lock("face", **OTHER).locked() and not Lock("face").locked()
+def lock() -> None:
+    with Lock("aliased", **OTHER) as lease:
+        assert lease.owned() and Lock("aliased", **OTHER).locked() and not Lock("aliased").locked()
 
 
-def of_a_key() -> None:
-    with Semaphore("face", 2, key="7", **OTHER) as lease:
+def semaphore_with_key() -> None:
+    with Semaphore("aliased", 2, key="7", **OTHER) as lease:
         lease.renew()
-        assert 1 == Semaphore("face", 2, key="7", **OTHER).status().in_use
+        assert 1 == Semaphore("aliased", 2, key="7", **OTHER).status().in_use
 
 
-def taken_again() -> None:
-    with RLock("face", **OTHER), RLock("face", blocking_timeout=1, **OTHER):
-        assert RLock("face", **OTHER).owned()
+def rlock() -> None:
+    with RLock("aliased", **OTHER), RLock("aliased", blocking_timeout=1, **OTHER):
+        assert RLock("aliased", **OTHER).owned()
 
 
-def refused() -> None:
-    with Lock("face", **OTHER), pytest.raises(NotAcquired, match=r"\(.*this thread"):
-        held_at_once()
+def full_lock() -> None:
+    with Lock("aliased", **OTHER), pytest.raises(NotAcquired, match=r"\(.*this thread"):
+        nonblocking_lock()
 
 
-def held_at_once() -> None:
-    with Lock("face", blocking=False, **OTHER):
+def nonblocking_lock() -> None:
+    with Lock("aliased", blocking=False, **OTHER):
         pass
 
 
-def shared() -> None:
-    with ReadWriteLock("face", **OTHER).read, pytest.raises(UpgradeRefused):
-        ReadWriteLock("face", **OTHER).write.acquire(blocking=False)
+def read_and_write() -> None:
+    with ReadWriteLock("aliased", **OTHER).read, pytest.raises(UpgradeRefused):
+        ReadWriteLock("aliased", **OTHER).write.acquire(blocking=False)
 
 
-def downgraded() -> None:
-    with ReadWriteLock("face", **OTHER).write as lease:
+def downgrade() -> None:
+    with ReadWriteLock("aliased", **OTHER).write as lease:
         lease.downgrade()
-        assert ReadWriteLock("face", **OTHER).read.acquire(blocking=False).release() is None  # type: ignore[union-attr]
+        assert ReadWriteLock("aliased", **OTHER).read.acquire(blocking=False).release() is None  # type: ignore[union-attr]
 
 
-def all_or_none() -> None:
-    with acquire_all([Lock("face", **OTHER), Semaphore("face", 2, key="7", **OTHER)]) as leases:
+def all_at_once() -> None:
+    with acquire_all(
+        [Lock("aliased", **OTHER), Semaphore("aliased", 2, key="7", **OTHER)]
+    ) as leases:
         assert [True, True] == [lease.owned() for lease in leases]
 
 
-def decorated() -> None:
-    synchronized("face", **OTHER)(lambda: None)()
+def decorator() -> None:
+    synchronized("aliased", **OTHER)(lambda: None)()
 
 
-def handed_to_another() -> None:
-    lease = Lock("face", **OTHER).acquire()
+def detach_and_adopt() -> None:
+    lease = Lock("aliased", **OTHER).acquire()
     assert isinstance(lease, Lease)
     adopted = Lease.from_handle(lease.detach())
     assert adopted.owned()
     adopted.release()
 
 
-def waited_for() -> None:
-    lease = Lock("face", **OTHER).acquire()
+def handoff() -> None:
+    lease = Lock("aliased", **OTHER).acquire()
     assert isinstance(lease, Lease)
-    waiter = threading.Thread(target=held)
+    waiter = threading.Thread(target=lock)
     waiter.start()
-    eventually(lambda: Lock("face", **OTHER).status().waiting)
+    eventually(lambda: Lock("aliased", **OTHER).status().waiting)
     lease.release()
     waiter.join()
 
 
-def requested() -> None:
-    @semaphore_required("face", limit=2, **OTHER)
+def request_limit() -> None:
+    @semaphore_required("aliased", limit=2, **OTHER)
     def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(str(Semaphore("face", 2, **OTHER).status().in_use))
+        return HttpResponse(str(Semaphore("aliased", 2, **OTHER).status().in_use))
 
     assert b"1" == view(RequestFactory().get("/")).content
 
 
-async def _awaited() -> None:
-    async with Lock("face", **OTHER) as lease:
-        assert await lease.aowned() and await Lock("face", **OTHER).alocked()
+async def _async_lock() -> None:
+    async with Lock("aliased", **OTHER) as lease:
+        assert await lease.aowned() and await Lock("aliased", **OTHER).alocked()
         waiter = asyncio.create_task(_second())
-        while not (await Lock("face", **OTHER).astatus()).waiting:
+        while not (await Lock("aliased", **OTHER).astatus()).waiting:
             await asyncio.sleep(0.01)
     await waiter
-    lease = await Lock("face", **OTHER).aacquire()
+    lease = await Lock("aliased", **OTHER).aacquire()
     assert isinstance(lease, Lease)
     adopted = await Lease.afrom_handle(await lease.adetach())
     await adopted.arelease()
 
 
 async def _second() -> None:
-    async with Lock("face", **OTHER):
+    async with Lock("aliased", **OTHER):
         pass
 
 
-def awaited() -> None:
-    asyncio.run(_awaited())
+def async_lock() -> None:
+    asyncio.run(_async_lock())
 
 
-FACES = (
-    held, of_a_key, refused, taken_again, shared, downgraded, all_or_none, decorated,
-    handed_to_another, waited_for, requested, awaited,
+USES = (
+    lock, semaphore_with_key, full_lock, rlock, read_and_write, downgrade, all_at_once, decorator,
+    detach_and_adopt, handoff, request_limit, async_lock,
 )  # fmt: skip
 
 
-def test_each_face_writes_there_and_under_its_prefix_alone(raw: redis.Redis) -> None:
-    there: Any = caches["other"]
-    client = there.client.get_client()
-    for face in FACES:
+def test_every_public_class_writes_only_under_the_prefix_of_its_alias(raw: redis.Redis) -> None:
+    other: Any = caches["other"]
+    client = other.client.get_client()
+    for use in USES:
         client.flushdb()
-        face()
+        use()
         found = {key.decode() for key in client.scan_iter()}
-        assert found and all(key.startswith("second:sync:") for key in found), face.__name__
-        assert [] == [key for key in raw.scan_iter() if b"face" in key], face.__name__
+        assert found and all(key.startswith("second:sync:") for key in found), use.__name__
+        assert [] == [key for key in raw.scan_iter() if b"aliased" in key], use.__name__

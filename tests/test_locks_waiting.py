@@ -1,4 +1,4 @@
-"""Sync code on a running event loop: refused where it would wait, never where it gives back."""
+"""Sync calls on a running event loop: they raise if they would wait, but a release never does."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def pay() -> None: ...
 def export(request: Any) -> None: ...
 
 
-def entered(thing: Any) -> None:
-    with thing:
+def enter(manager: Any) -> None:
+    with manager:
         pass
 
 
-#: What waits for Redis without a lease, and what its message says to write instead.
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "with": (lambda: entered(Lock("x")), r"async with Lock\('x'\)"),
+#: Sync calls that wait for Redis, and the alternative that their error message suggests.
+REJECTED: dict[str, tuple[Callable[[], Any], str]] = {
+    "with": (lambda: enter(Lock("x")), r"async with Lock\('x'\)"),
     "acquire": (lambda: Lock("x").acquire(), r"await ….aacquire\(\)"),
     "acquire at once": (lambda: Lock("x").acquire(blocking=False), "aacquire"),
     "semaphore": (lambda: Semaphore("x", 3).acquire(), "aacquire"),
     "rlock": (lambda: RLock("x").acquire(), "aacquire"),
     "read": (lambda: ReadWriteLock("x").read.acquire(), "aacquire"),
-    "write": (lambda: entered(ReadWriteLock("x").write), "async with"),
-    "atomic": (lambda: entered(Lock("x").atomic()), "async with"),
+    "write": (lambda: enter(ReadWriteLock("x").write), "async with"),
+    "atomic": (lambda: enter(Lock("x").atomic()), "async with"),
     "acquire_all": (lambda: acquire_all([Lock("x"), Lock("y")]).acquire(), "async with"),
     "synchronized": (pay, "sync_to_async"),
     "status": (lambda: Lock("x").status(), "astatus"),
@@ -69,8 +69,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "from_handle": (lambda: Lease.from_handle("abc"), "afrom_handle"),
     "a view": (lambda: export(RequestFactory().get("/")), "async with"),
 }
-#: What waits for Redis with a lease.
-OF_A_LEASE = {
+#: Methods of a lease that wait for Redis.
+LEASE_CALLS = {
     "renew": lambda lease: lease.renew(),
     "extend": lambda lease: lease.extend(5),
     "reacquire": lambda lease: lease.reacquire(),
@@ -79,9 +79,9 @@ OF_A_LEASE = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_would_stop_the_loop_is_refused_and_says_what_to_write(what: str, empty: Any) -> None:
-    call, instead = REFUSED[what]
+@pytest.mark.parametrize("kind", REJECTED)
+def test_sync_call_on_a_running_loop_raises_and_names_the_async_one(kind: str, empty: Any) -> None:
+    call, instead = REJECTED[kind]
 
     async def main() -> None:
         with pytest.raises(SynchronousOnlyOperation, match=instead):
@@ -91,19 +91,19 @@ def test_what_would_stop_the_loop_is_refused_and_says_what_to_write(what: str, e
     assert empty()
 
 
-@pytest.mark.parametrize("what", OF_A_LEASE)
-def test_what_would_stop_the_loop_is_refused_of_a_lease(what: str, empty: Any) -> None:
+@pytest.mark.parametrize("method", LEASE_CALLS)
+def test_sync_call_of_a_lease_on_a_running_loop_raises(method: str, empty: Any) -> None:
     async def main() -> None:
         async with Lock("x") as lease:
-            with pytest.raises(SynchronousOnlyOperation, match=f"a{what}"):
-                OF_A_LEASE[what](lease)
+            with pytest.raises(SynchronousOnlyOperation, match=f"a{method}"):
+                LEASE_CALLS[method](lease)
             assert lease.held and await lease.aowned()
 
     asyncio.run(main())
     assert empty()
 
 
-def test_a_downgrade_is_refused(raw: redis.Redis) -> None:
+def test_sync_downgrade_on_a_running_loop_raises(raw: redis.Redis) -> None:
     async def main() -> None:
         lock = ReadWriteLock("x")
         async with lock.write as lease:
@@ -114,7 +114,7 @@ def test_a_downgrade_is_refused(raw: redis.Redis) -> None:
     asyncio.run(main())
 
 
-def test_giving_back_is_never_refused(empty: Any) -> None:
+def test_sync_release_works_on_a_running_loop(empty: Any) -> None:
     async def main() -> None:
         lease = await Lock("x").aacquire()
         assert lease is not None
@@ -124,7 +124,7 @@ def test_giving_back_is_never_refused(empty: Any) -> None:
         lock.release()
         lease = await Lock("x").aacquire()
         assert lease is not None
-        with lease:  # leaving it releases
+        with lease:  # releases at its end
             pass
         lease = await Lock("x").aacquire()
         assert lease is not None
@@ -135,23 +135,22 @@ def test_giving_back_is_never_refused(empty: Any) -> None:
     assert empty()
 
 
-def test_a_block_that_began_elsewhere_may_be_left_on_a_loop(empty: Any) -> None:
-    def parts() -> Any:
+def test_block_entered_before_the_loop_runs_can_end_on_it(empty: Any) -> None:
+    def generator() -> Any:
         with Lock("x"), Semaphore("x:2", 3), RLock("x:3"):
             yield
 
-    begun = parts()
-    next(begun)
+    block = generator()
+    next(block)
 
     async def main() -> None:
-        begun.close()
+        block.close()
 
     asyncio.run(main())
     assert empty()
 
 
-def test_an_rlock_that_is_held_is_taken_again_without_waiting(empty: Any) -> None:
-    """Nothing is asked of Redis."""
+def test_held_rlock_can_be_acquired_again_on_a_running_loop(empty: Any) -> None:
     lock = RLock("x")
 
     async def main() -> None:
@@ -163,7 +162,7 @@ def test_an_rlock_that_is_held_is_taken_again_without_waiting(empty: Any) -> Non
     assert empty()
 
 
-def test_djangos_word_for_notebooks_lets_it_pass(
+def test_django_allow_async_unsafe_permits_sync_calls_on_a_loop(
     empty: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
@@ -177,24 +176,24 @@ def test_djangos_word_for_notebooks_lets_it_pass(
     assert empty()
 
 
-def test_a_callback_of_the_loop_is_the_threads(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_callback_acquires_as_its_thread(empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-    said: list[Any] = []
+    caught: list[Any] = []
 
     def callback() -> None:
-        with Lock("x"), pytest.raises(NotAcquired, match="this thread holds it") as caught:
-            entered(Lock("x", blocking=False))
-        said.append(caught)
+        with Lock("x"), pytest.raises(NotAcquired, match="this thread holds it") as error:
+            enter(Lock("x", blocking=False))
+        caught.append(error)
 
     async def main() -> None:
         asyncio.get_running_loop().call_soon(callback)
         await asyncio.sleep(0.01)
 
     asyncio.run(main())
-    assert said and empty()
+    assert caught and empty()
 
 
-def test_threads_of_sync_to_async_are_no_such_case(empty: Any) -> None:
+def test_sync_calls_work_on_threads_of_sync_to_async(empty: Any) -> None:
     def work() -> bool:
         with Lock("x") as lease:
             lease.renew()
@@ -208,7 +207,7 @@ def test_threads_of_sync_to_async_are_no_such_case(empty: Any) -> None:
 
     @async_to_sync
     async def outer() -> bool:
-        return await sync_to_async(work)()  # on the main thread, whose loop waits for it
+        return await sync_to_async(work)()  # runs on the main thread
 
     assert outer()
     assert empty()
@@ -226,23 +225,23 @@ import django
 django.setup()
 from django_redis_sync import Lock
 
-inside, most, done = 0, 0, 0
+inside, maximum, done = 0, 0, 0
 
 def work():
-    global inside, most, done
+    global inside, maximum, done
     with Lock("greenlets", blocking_timeout=20) as lease:
         inside += 1
-        most = max(most, inside)
+        maximum = max(maximum, inside)
         gevent.sleep(0.01)
         assert lease.held and lease.owned()
         inside -= 1
         done += 1
 
 gevent.joinall([gevent.spawn(work) for _ in range(20)], raise_error=True, timeout=50)
-assert (1, 20) == (most, done), (most, done)
+assert (1, 20) == (maximum, done), (maximum, done)
 lock = Lock("greenlets")
 assert lock.acquire()
-other = gevent.spawn(lock.release)  # another greenlet has nothing to give back
+other = gevent.spawn(lock.release)  # another greenlet holds nothing to release
 other.join()
 assert "NotAcquired" == type(other.exception).__name__, other.exception
 lock.release()
@@ -250,10 +249,10 @@ print("fine")
 """
 
 
-def test_greenlets_wait_as_threads_do(redis_url: str, raw: redis.Redis) -> None:
+def test_greenlets_exclude_each_other_like_threads(redis_url: str, raw: redis.Redis) -> None:
     if importlib.util.find_spec("gevent") is None:
         pytest.skip("no gevent: pip install gevent")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
-    words = [sys.executable, "-c", GREENLETS, redis_url]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=90, cwd=ROOT)
+    command = [sys.executable, "-c", GREENLETS, redis_url]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, cwd=ROOT)
     assert done.stdout.endswith("fine\n"), done.stdout + done.stderr

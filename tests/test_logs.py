@@ -1,4 +1,4 @@
-"""What is logged: one line each, whatever clients, servers and errors say."""
+"""Log messages: each is one line, even with control characters from clients, servers, or errors."""
 
 import asyncio
 import logging
@@ -18,47 +18,47 @@ logger = logging.getLogger("django_redis_sync")
 
 
 @pytest.fixture
-def said(caplog):
+def messages(caplog):
     caplog.set_level(logging.DEBUG, logger.name)
     return lambda: [r.getMessage() for r in caplog.records if r.name == logger.name]
 
 
 @pytest.mark.parametrize("arg", [HOSTILE, ValueError(HOSTILE)], ids=["str", "error"])
-def test_an_argument_of_a_log_call_makes_no_second_line(said, arg: object) -> None:
-    logger.error("it said %s", arg)
-    logger.error("it said %(this)s", {"this": arg})
-    assert 2 == len(said())
-    assert all(line.isprintable() for line in said())
-    assert all("\\r\\nCRITICAL" in line for line in said())
+def test_argument_of_a_log_call_adds_no_line(messages, arg: object) -> None:
+    logger.error("got %s", arg)
+    logger.error("got %(value)s", {"value": arg})
+    assert 2 == len(messages())
+    assert all(line.isprintable() for line in messages())
+    assert all("\\r\\nCRITICAL" in line for line in messages())
 
 
-def test_what_can_be_shown_is_shown_as_it_is(said) -> None:
+def test_printable_arguments_are_logged_unchanged(messages) -> None:
     logger.error("%s %r %d %.1f", "Grüße 汉字", "it's", 3, 0.25)
-    assert ['Grüße 汉字 "it\'s" 3 0.2'] == said()
+    assert ['Grüße 汉字 "it\'s" 3 0.2'] == messages()
 
 
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.usefixtures("clean_redis")
-def test_a_path_writes_no_line_into_the_log(said, asgi: bool) -> None:
+def test_path_of_a_rejected_request_adds_no_log_line(messages, asgi: bool) -> None:
     def clear(request):
-        shown = status_of("said")
-        actions.clear(shown, [shown.holders[0].id])
+        status = status_of("logged")
+        actions.clear(status, [status.holders[0].id])
         return HttpResponse()
 
     async def aclear(request):
         return await asyncio.to_thread(clear, request)
 
-    view = semaphore_required("said", limit=1)(aclear if asgi else clear)
+    view = semaphore_required("logged", limit=1)(aclear if asgi else clear)
     request = RequestFactory().get("/")
     request.path = HOSTILE
 
-    def ask():
+    def respond():
         return asyncio.run(view(request)) if asgi else view(request)
 
-    with Semaphore("said", 1):
-        assert 503 == ask().status_code
-    assert 200 == ask().status_code
-    eventually(lambda: any("is lost" in line for line in said()), 10)
-    (rejected,) = [line for line in said() if line.startswith("rejected ")]
+    with Semaphore("logged", 1):
+        assert 503 == respond().status_code
+    assert 200 == respond().status_code
+    eventually(lambda: any("is lost" in line for line in messages()), 10)
+    (rejected,) = [line for line in messages() if line.startswith("rejected ")]
     assert "/x\\r\\nCRITICAL root: all is lost\\x1b[2J\\u2028\\u202e" in rejected
-    assert all(line.isprintable() for line in said())
+    assert all(line.isprintable() for line in messages())

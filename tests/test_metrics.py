@@ -1,4 +1,4 @@
-"""The Prometheus collector: what a scrape shows, and what it never shows."""
+"""The Prometheus collector: the samples of a scrape."""
 
 import contextlib
 import threading
@@ -37,17 +37,17 @@ def semaphores(settings: Any) -> None:
 def scrape(**options: Any) -> dict[str, float]:
     registry = CollectorRegistry()
     metrics.register(registry=registry, **options)
-    return parsed(generate_latest(registry).decode())
+    return parse(generate_latest(registry).decode())
 
 
-def parsed(text: str) -> dict[str, float]:
+def parse(text: str) -> dict[str, float]:
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-    assert len(found) == len(lines)  # Prometheus refuses a sample that stands there twice
+    assert len(found) == len(lines)  # Prometheus rejects duplicate samples
     return found
 
 
-def test_a_real_scrape_shows_use_and_events() -> None:
+def test_scrape_over_http_shows_use_and_events() -> None:
     registry = CollectorRegistry()
     metrics.register(registry=registry)
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
@@ -57,7 +57,7 @@ def test_a_real_scrape_shows_use_and_events() -> None:
             eventually(lambda: listed("exports"))
             url = f"http://127.0.0.1:{server.server_port}/metrics"
             with urllib.request.urlopen(url) as reply:
-                found = parsed(reply.read().decode())
+                found = parse(reply.read().decode())
     finally:
         server.shutdown()
         server.server_close()
@@ -75,7 +75,7 @@ def test_a_real_scrape_shows_use_and_events() -> None:
     assert 'redis_sync_last_minute{event="granted",name="exports"}' in found
 
 
-def test_children_are_summed_and_no_key_is_ever_a_label() -> None:
+def test_keys_of_a_policy_are_summed_and_never_a_label() -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5, key="7312"):
         eventually(lambda: listed("api:*@7311", "api:*@7312"))
         actions.pause("api:*")
@@ -83,11 +83,11 @@ def test_children_are_summed_and_no_key_is_ever_a_label() -> None:
     assert found['redis_sync_in_use{name="api:*"}'] == 2
     assert found['redis_sync_paused{name="api:*"}'] == 1
     assert not any("731" in line for line in found)
-    # Children come and go: their sum is no counter.
+    # Keys expire, so a sum over the present keys is not a counter.
     assert not any(line.startswith("redis_sync_events_total") for line in found)
 
 
-def test_names_select_the_names_with_series_of_their_own() -> None:
+def test_names_option_selects_the_names_with_their_own_series() -> None:
     with Semaphore("invoice:1", 1), Semaphore("nightly", 1):
         eventually(lambda: listed("invoice:1", "nightly"))
         found = scrape(names=["night*"])
@@ -97,7 +97,7 @@ def test_names_select_the_names_with_series_of_their_own() -> None:
 
 
 def test_plain_names_have_series_and_sums_by_default() -> None:
-    """So that alerts on what is held, lost or paused fire for a plain lock."""
+    """Alerts on held, lost, and paused names therefore also work for plain locks."""
     with Semaphore("nightly", 1, raise_on_release_error=False) as lease:
         eventually(lambda: listed("nightly"))
         actions.pause("nightly")
@@ -113,24 +113,24 @@ def test_plain_names_have_series_and_sums_by_default() -> None:
         assert scrape()["redis_sync_all_oldest_hold_seconds"] > 0
 
 
-def test_the_registry_is_gone_through_only_for_names_that_are_asked_for(
+def test_scrape_walks_the_name_registry_only_with_a_names_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    walks: list[object] = []
-    monkeypatch.setattr(metrics.Recent, "every", lambda self: walks.append(self) or [])
+    reads: list[object] = []
+    monkeypatch.setattr(metrics.Recent, "every", lambda self: reads.append(self) or [])
     scrape()
-    assert not walks
+    assert not reads
     scrape(names=["exp*"])
-    assert walks
+    assert reads
 
 
-def test_labels_are_bounded(raw: redis.Redis, settings: Any) -> None:
+def test_number_of_labels_is_bounded(raw: redis.Redis, settings: Any) -> None:
     raw.zadd(f"{settings.PREFIX}:names", {f"n{i}": i + 1 for i in range(1000)})
     shown = [line for line in scrape(names=["*"]) if line.startswith("redis_sync_in_use")]
     assert len(shown) == metrics.MAX_LABELS
 
 
-#: What the verbs count, by their letter; of w and r a count and its milliseconds share a number.
+#: Counts by event letter. For w and r, one stored number holds the count and the milliseconds.
 COUNTED = {"g": 1, "w": 2, "n": 3, "s": 4, "t": 5, "r": 6, "c": 7, "l": 8, "b": 9}
 COUNTED |= {"v": 10, "d": 11, "x": 12}
 EVENTS = {"granted": 1, "waited": 2, "rejected": 3, "shadow_rejected": 4, "timed_out": 5}
@@ -138,9 +138,9 @@ EVENTS |= {"released": 6, "reclaimed": 7, "lost": 8, "share_rejected": 9}
 EVENTS |= {"job_delivered": 10, "job_copy_dropped": 11, "job_place_expired": 12}
 
 
-def plant(raw: redis.Redis, key: str) -> int:
-    """Has counted COUNTED in the last whole minute, ten times as much in this one, a hundred times
-    before; returns the minute."""
+def write_counters(raw: redis.Redis, key: str) -> int:
+    """Write COUNTED for the last whole minute, ten times COUNTED for the current minute, and a
+    hundred times COUNTED for half an hour ago. Return the number of the current minute."""
     minute = int(raw.time()[0]) // 60
     fields = {}
     for ago, times in ((1, 1), (0, 10), (30, 100)):
@@ -152,10 +152,10 @@ def plant(raw: redis.Redis, key: str) -> int:
     return minute
 
 
-def scraped(raw: redis.Redis, key: str, **options: Any) -> dict[str, float]:
-    """A scrape of counters planted there, within a single minute."""
+def scrape_with_counters(raw: redis.Redis, key: str, **options: Any) -> dict[str, float]:
+    """Write counters to `key` and return a scrape of the same minute."""
     while True:
-        minute = plant(raw, key)
+        minute = write_counters(raw, key)
         found = scrape(**options)
         if int(raw.time()[0]) // 60 == minute:
             return found
@@ -167,31 +167,31 @@ def shown(found: dict[str, float], family: str, label: str, name: str) -> dict[s
     return {line.partition(f'{label}="')[2].partition('"')[0]: n for line, n in lines.items()}
 
 
-def test_each_event_of_a_name_has_its_own_value(raw: redis.Redis, settings: Any) -> None:
+def test_events_of_a_name_have_their_own_values(raw: redis.Redis, settings: Any) -> None:
     with Semaphore("exports", 3):
         eventually(lambda: listed("exports"))
-        found = scraped(raw, f"{settings.PREFIX}:{{exports}}:stats", names=["exp*"])
+        found = scrape_with_counters(raw, f"{settings.PREFIX}:{{exports}}:stats", names=["exp*"])
     assert EVENTS == shown(found, "last_minute", "event", "exports")
-    ever = {event: 111 * n for event, n in EVENTS.items()}
-    assert ever == shown(found, "events_total", "event", "exports")
+    total = {event: 111 * n for event, n in EVENTS.items()}
+    assert total == shown(found, "events_total", "event", "exports")
     assert {"wait": 2.5, "held": 7.0} == shown(found, "last_minute_seconds", "what", "exports")
-    ever = {"wait": 277.5, "held": 777.0}
-    assert ever == shown(found, "seconds_total", "what", "exports")
+    total_seconds = {"wait": 277.5, "held": 777.0}
+    assert total_seconds == shown(found, "seconds_total", "what", "exports")
 
 
-def test_the_events_of_a_policy_are_its_sums(raw: redis.Redis, settings: Any) -> None:
+def test_events_of_a_policy_are_the_sums_of_its_keys(raw: redis.Redis, settings: Any) -> None:
     with Semaphore("api:*", 5, key="7311"), Semaphore("api:*", 5):
         eventually(lambda: listed("api:*@7311"))
         shares, _, statistics = group_keys(settings.PREFIX, "api:*")
         raw.hset(shares, "p1", f"{int(raw.time()[0]) * 1000 + 60_000} [40,30,[0,0],{{}}]")
-        found = scraped(raw, statistics)
+        found = scrape_with_counters(raw, statistics)
     assert EVENTS == shown(found, "last_minute", "event", "api:*")
-    ever = {event: 111 * n for event, n in EVENTS.items()}
-    assert ever == shown(found, "events_total", "event", "api:*")
+    total = {event: 111 * n for event, n in EVENTS.items()}
+    assert total == shown(found, "events_total", "event", "api:*")
     assert {"wait": 2.5, "held": 7.0} == shown(found, "last_minute_seconds", "what", "api:*")
 
 
-def test_the_present_of_a_name_is_told_apart() -> None:
+def test_scrape_shows_limit_use_waiters_and_oldest_hold() -> None:
     with Semaphore("exports", 3) as older, Semaphore("exports", 3):
         waiter = threading.Thread(target=wait_for_three)
         waiter.start()
@@ -216,20 +216,20 @@ def wait_for_three() -> None:
     lease.release()
 
 
-def test_the_oldest_hold_is_that_of_the_oldest_holder() -> None:
+def test_oldest_hold_is_the_hold_of_the_oldest_holder() -> None:
     families = metrics._families()
     metrics._add_now(families, group(status(holders=tuple(holder(held=n) for n in (5, 500, 50)))))
     metrics._add_now(families, group(status()))
     assert [500, 0] == [sample.value for sample in families["oldest"].samples]
 
 
-def test_redis_down_is_a_value_and_no_error(settings: Any) -> None:
+def test_scrape_shows_up_0_while_redis_is_down(settings: Any) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "dead": cache}
     assert scrape(using="dead") == {"redis_sync_up": 0}
 
 
-def test_redis_is_read_when_it_is_scraped_and_not_before(settings: Any) -> None:
+def test_register_does_not_read_redis_and_rejects_a_second_registration(settings: Any) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "dead": cache}
     registry = CollectorRegistry()
@@ -238,12 +238,11 @@ def test_redis_is_read_when_it_is_scraped_and_not_before(settings: Any) -> None:
         metrics.register(registry=registry)
 
 
-def test_the_metrics_explain_themselves_in_these_words() -> None:
+def test_help_texts_of_the_metrics_are_as_the_snapshot() -> None:
     families = metrics.SyncCollector().describe()
-    said = [f"{one.type} {one.name}: {one.documentation}" for one in families]
-    as_written("metrics", said)
+    as_written("metrics", [f"{each.type} {each.name}: {each.documentation}" for each in families])
 
 
-def test_the_docstring_names_every_metric() -> None:
+def test_docstring_names_every_metric() -> None:
     for family in metrics.SyncCollector().describe():
         assert metrics.__doc__ is not None and family.name in metrics.__doc__

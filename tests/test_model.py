@@ -1,4 +1,4 @@
-"""The real scripts and plans, in every order of events of a small world (see tests/model)."""
+"""The scripts and plans of the package, in every order of events of a small world (tests/model)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .model.clients import protocol
 from .model.defects import DEFECTS, Defect
 from .model.redis import Scripts, Store
 
-#: Liveness is tried from every n-th state; runs that meet are not walked twice.
+#: Liveness is checked from every N-th state.
 SAMPLE = 20
 
 
@@ -31,8 +31,8 @@ def constants_of(case: cases.Case) -> dict[str, int]:
 
 
 def worlds() -> Iterator[Any]:
-    """Those with many states are for `make deep`; their shorter ones are always explored, but for
-    the largest."""
+    """Yield the cases of the model. Cases with many states run only in `make deep`; the usual tests
+    run their shorter versions instead, if there are any."""
     for case in cases.CASES:
         deep = [pytest.mark.deep] * bool(case.short or case.large)
         yield pytest.param(case, marks=deep, id=case.setting.name)
@@ -42,7 +42,7 @@ def worlds() -> Iterator[Any]:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """States are many and make no circles: looking for some would be a third of the work."""
+    """Turn the garbage collector off: it would take a third of the time and find no cycles."""
     gc.disable()
     yield
     gc.enable()
@@ -50,7 +50,7 @@ def no_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("case", list(worlds()))
-def test_nothing_that_can_happen_breaks_the_protocol(case: cases.Case) -> None:
+def test_no_order_of_events_breaks_the_protocol(case: cases.Case) -> None:
     found = check(protocol(case.micros, **constants_of(case)), case.setting, SAMPLE)
     print(f"{found.states} states, {found.fair} fair runs of up to {found.longest} ticks")
     assert found.whole
@@ -59,7 +59,7 @@ def test_nothing_that_can_happen_breaks_the_protocol(case: cases.Case) -> None:
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_the_checker_finds_it_when(defect: Defect) -> None:
+def test_checker_finds_the_defect(defect: Defect) -> None:
     broken = protocol(lua=defect.lua, python=defect.python)
     with pytest.raises(Violation) as caught:
         check(broken, defect.setting, SAMPLE, most=60_000)
@@ -67,14 +67,14 @@ def test_the_checker_finds_it_when(defect: Defect) -> None:
     assert re.search(defect.found, caught.value.what)
 
 
-def test_a_defect_that_cannot_be_planted_any_more_is_an_error() -> None:
+def test_missing_text_of_a_defect_raises_lookup_error() -> None:
     with pytest.raises(LookupError):
         protocol(lua={"no such line": ""})
     with pytest.raises(LookupError):
         protocol(python={"no such line": ""})
 
 
-def test_a_counterexample_tells_who_did_what_and_who_believes_that_they_hold() -> None:
+def test_violation_shows_the_steps_and_the_local_expiries() -> None:
     defect = DEFECTS[0]
     with pytest.raises(Violation) as caught:
         check(protocol(lua=defect.lua), defect.setting)
@@ -83,56 +83,56 @@ def test_a_counterexample_tells_who_did_what_and_who_believes_that_they_hold() -
     assert any(re.search(r"\| a1 until \d", line) for line in lines)
 
 
-# The model's Redis and a real one, side by side
+# The model's Redis beside a real server
 
 
-class Twins:
-    """The same script with the same arguments and the same clock on both."""
+class BothServers:
+    """The model's Redis and a real one. Both run the same calls at the same time of the clock."""
 
     def __init__(self, raw: redis.Redis, keys: Keys) -> None:
         self.raw, self.keys = raw, keys
         seconds, _ = raw.time()
         self.start = seconds * 1_000_000
-        self.micros = self.start + 86_400_000_000  # nothing expires meanwhile
+        self.micros = self.start + 86_400_000_000  # so that the real server expires no key
         sources = {verb: self._timed(scripts.compose(verb)) for verb in scripts.VERBS}
-        self.ours, self.theirs = Scripts(sources), sources
+        self.model, self.sources = Scripts(sources), sources
         self.frozen: Any = ()
 
     @staticmethod
     def _timed(source: str) -> str:
-        """The last argument is the time."""
-        asked, given = "redis.call('TIME')", "{math.floor(micros / 1000000), micros % 1000000}"
-        assert asked in source
-        return "local micros = table.remove(ARGV)\n" + source.replace(asked, given)
+        """Return a script that takes the time as its last argument, in microseconds."""
+        call, time = "redis.call('TIME')", "{math.floor(micros / 1000000), micros % 1000000}"
+        assert call in source
+        return "local micros = table.remove(ARGV)\n" + source.replace(call, time)
 
     def run(self, verb: str, *argv: Any) -> Any:
         args = [str(arg) for arg in (*argv, self.micros)]
         keys = self.keys.declared
-        theirs = answered(self.raw.eval(self.theirs[verb], len(keys), *keys, *args))
+        real = answered(self.raw.eval(self.sources[verb], len(keys), *keys, *args))
         store = Store(self.frozen, self.start)
-        ours = self.ours.run(store, verb, keys, args)
+        model = self.model.run(store, verb, keys, args)
         self.frozen = store.freeze()
-        assert ours == theirs, (verb, args)
+        assert model == real, (verb, args)
         self.compare()
-        return ours
+        return model
 
     def pop(self, token: str) -> None:
         store = Store(self.frozen, self.start)
-        ours = store.call("LPOP", self.keys.wake + token)
+        model = store.call("LPOP", self.keys.wake + token)
         self.frozen = store.freeze()
-        assert (ours or None) == _plain(self.raw.lpop(self.keys.wake + token))
+        assert (model or None) == _plain(self.raw.lpop(self.keys.wake + token))
         self.compare()
 
     def compare(self) -> None:
-        names = [f"{self.keys.leases.removesuffix('leases')}*"]
-        theirs = {key.decode(): None for key in self.raw.scan_iter(match=_literal(names[0]))}
-        assert sorted(theirs) == [key for key, *_ in self.frozen]
+        pattern = _literal(f"{self.keys.leases.removesuffix('leases')}*")
+        real = {key.decode() for key in self.raw.scan_iter(match=pattern)}
+        assert sorted(real) == [key for key, *_ in self.frozen]
         seconds, micros = self.raw.time()
         now = seconds * 1000 + micros // 1000
         for key, kind, items, expiry in self.frozen:
             assert items == self._contents(key, kind)
-            left = self.raw.pttl(key)
-            assert left == -1 if expiry is None else abs(now + left - expiry) < 1000
+            ttl = self.raw.pttl(key)
+            assert ttl == -1 if expiry is None else abs(now + ttl - expiry) < 1000
 
     def _contents(self, key: str, kind: str) -> Any:
         if kind == "l":
@@ -157,15 +157,15 @@ def _literal(pattern: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, seed: int) -> None:
+def test_model_redis_replies_and_stores_like_a_real_server(raw: redis.Redis, seed: int) -> None:
     chance = random.Random(seed)
     keep = chance.choice([0, 5])
-    twins = Twins(raw, keys_of(django_settings.PREFIX, f"model {seed}", None, keep))
+    servers = BothServers(raw, keys_of(django_settings.PREFIX, f"model {seed}", None, keep))
     fences = dict.fromkeys("abcdef", "0")
-    words = set()
+    replies = set()
     for _ in range(300):
         token = chance.choice("abcdef")
-        twins.micros += chance.choice([0, 1, 700, 400_000, 1_500_000, 3_000_000, -5_000_000])
+        servers.micros += chance.choice([0, 1, 700, 400_000, 1_500_000, 3_000_000, -5_000_000])
         mark = chance.choice(["-", "-", "0 2", "1790000000000 0"])
         match chance.choice(
             ["acquire"] * 6 + ["release"] * 3 + ["renew", "clear", "operate", "pop"]
@@ -178,27 +178,29 @@ def test_the_models_redis_answers_and_stores_as_a_real_one(raw: redis.Redis, see
                 how, channel = chance.choice(["try", "wait", "again"]), chance.choice(["-", "ch"])
                 fair, kind = chance.choice([0, 1]), chance.choice("pppw")
                 share, compact = chance.choice([("", 1), ("", 1), ("/2/a ", 0), ("/1/b%20c ", 0)])
-                terms = f"{permits} 3 {channel} {share}who it is"
+                terms = f"{permits} 3 {channel} {share}a label"
                 argv = (token, lease, how, f"{kind} 3", terms, keep, mark, 4, fair, compact)
-                reply = twins.run("acquire", *argv)
+                reply = servers.run("acquire", *argv)
                 if reply[0] == "ok":
                     fences[token] = reply[1]
             case "release":
                 how = chance.choice(["release", "release", "undo", "giveup", "share"])
                 tombstone, hold = chance.choice([0, 1]), chance.choice([0, 0, 2000])
-                reply = twins.run("release", token, fences[token], keep, how, tombstone, hold, mark)
+                reply = servers.run(
+                    "release", token, fences[token], keep, how, tombstone, hold, mark
+                )
             case "renew":
                 how, ms = chance.choice(["set", "confirm"]), chance.choice([1000, 9000, "inf"])
                 nth = chance.choice([0, 1, 2])
-                reply = twins.run("renew", token, fences[token], how, ms, nth, 0, keep)
+                reply = servers.run("renew", token, fences[token], how, ms, nth, 0, keep)
             case "clear":
-                reply = twins.run("clear", token, mark, keep)
+                reply = servers.run("clear", token, mark, keep)
             case "operate":
                 how = chance.choice(["pause", "resume", "resume", "resize", "reset", "poke"])
-                reply = twins.run("operate", "", how, 2, mark, keep)
+                reply = servers.run("operate", "", how, 2, mark, keep)
             case "pop":
-                twins.pop(token)
+                servers.pop(token)
                 continue
-        words.add(reply[0])
-        twins.run("inspect", "", 5, keep)
-    assert words >= {"ok", "wait", "gone", "lost"}
+        replies.add(reply[0])
+        servers.run("inspect", "", 5, keep)
+    assert replies >= {"ok", "wait", "gone", "lost"}

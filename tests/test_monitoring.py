@@ -1,4 +1,4 @@
-"""What docs/monitoring offers to Prometheus and Grafana speaks of metrics that there are."""
+"""The alerts and the dashboard in docs/monitoring: valid, tested, and about existing metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in pan
 
 
 def promtool(*words: object) -> str:
-    """What promtool says; it is content."""
+    """Run promtool, check that it succeeds, and return its output."""
     if shutil.which("promtool") is None:
         pytest.skip("no promtool: Debian has it as prometheus")
     command = ["promtool", *map(str, words)]
@@ -28,35 +28,35 @@ def promtool(*words: object) -> str:
     return done.stdout
 
 
-def known() -> set[str]:
-    """Every metric, as Prometheus has it: counters end in _total."""
+def metric_names() -> set[str]:
+    """Return the names of all metrics as Prometheus stores them: counters end in _total."""
     families = list(metrics.SyncCollector().describe())
     return {f.name + ("_total" if f.type == "counter" else "") for f in families}
 
 
-def test_the_alerts_fire_when_they_should_and_only_then() -> None:
+def test_alerts_pass_their_prometheus_tests() -> None:
     assert "SUCCESS" in promtool("check", "rules", "alerts.yml")
     assert "SUCCESS" in promtool("test", "rules", "alerts.test.yml")
 
 
-def test_every_alert_is_tested_both_ways() -> None:
+def test_every_alert_has_a_firing_and_a_silent_test() -> None:
     alerts = re.findall(r"alert: (\w+)", (FOLDER / "alerts.yml").read_text())
     tested = re.findall(r"alertname: (\w+)", (FOLDER / "alerts.test.yml").read_text())
     assert sorted(2 * alerts) == sorted(tested)
 
 
 @pytest.mark.parametrize("file", ["alerts.yml", "grafana.json", "alerts.test.yml"])
-def test_only_metrics_that_there_are_are_spoken_of(file: str) -> None:
+def test_monitoring_files_name_only_existing_metrics(file: str) -> None:
     named = set(re.findall(r"redis_sync_\w+", (FOLDER / file).read_text()))
-    assert set() == named - known()
+    assert set() == named - metric_names()
 
 
-def test_the_dashboard_shows_every_metric_that_is_no_last_minute() -> None:
+def test_dashboard_shows_every_metric_except_the_last_minute() -> None:
     shown = set(re.findall(r"redis_sync_\w+", " ".join(EXPRESSIONS)))
-    assert {name for name in known() if "last_minute" not in name} == shown
+    assert {name for name in metric_names() if "last_minute" not in name} == shown
 
 
-def test_the_dashboard_asks_what_prometheus_understands(tmp_path: Path) -> None:
+def test_dashboard_expressions_are_valid_for_prometheus(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{n}", "expr": expr.replace("$__rate_interval", "5m")}
         for n, expr in enumerate(EXPRESSIONS)
@@ -66,7 +66,7 @@ def test_the_dashboard_asks_what_prometheus_understands(tmp_path: Path) -> None:
     assert "SUCCESS" in promtool("check", "rules", file)
 
 
-def test_panels_lie_side_by_side_and_have_ids_of_their_own() -> None:
+def test_dashboard_panels_do_not_overlap_and_have_unique_ids() -> None:
     panels = DASHBOARD["panels"]
     assert len(panels) == len({panel["id"] for panel in panels})
     cells = [

@@ -1,25 +1,25 @@
-"""Each mutant of `python -m tests.mutants` still has its place in the package, and its tests."""
+"""Each mutant of `python -m tests.mutants` still applies to the package, and its tests exist."""
 
 import pytest
 
 from tests.conftest import DEEP
-from tests.mutants.__main__ import ROOMS
-from tests.mutants.plant import ROOT, Plant
+from tests.mutants.__main__ import AREAS
+from tests.mutants.mutant import ROOT, Mutant
 
 pytestmark = pytest.mark.tools
 
-EVERY = [plant for plants in ROOMS.values() for plant in plants]
+EVERY = [mutant for mutants in AREAS.values() for mutant in mutants]
 
 
-@pytest.mark.parametrize("plant", EVERY, ids=lambda plant: plant.name)
-def test_mutant_has_its_place_and_its_tests(plant: Plant) -> None:
-    plant.path()
-    assert plant.text != plant.instead
-    assert plant.tests
-    for file in plant.tests:
+@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
+def test_mutant_applies_to_the_package_and_names_existing_tests(mutant: Mutant) -> None:
+    mutant.path()
+    assert mutant.text != mutant.instead
+    assert mutant.tests
+    for file in mutant.tests:
         assert file.split("/")[0] not in DEEP, "make test has to find it"
         assert (ROOT / "tests" / file).exists(), file
 
 
 def test_mutant_names_are_unique() -> None:
-    assert len(EVERY) == len({plant.name for plant in EVERY})
+    assert len(EVERY) == len({mutant.name for mutant in EVERY})

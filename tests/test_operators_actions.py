@@ -12,14 +12,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from django_redis_sync import (
-    LeaseLost,
-    Lock,
-    NotAcquired,
-    ReadWriteLock,
-    Semaphore,
-    Unavailable,
-)
+from django_redis_sync import LeaseLost, Lock, NotAcquired, ReadWriteLock, Semaphore, Unavailable
 from django_redis_sync.exceptions import ForeignValue, WrongKind
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.names import family, names_in_use
@@ -27,6 +20,7 @@ from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol.keys import keys_of, marks_key
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.operators import has_free_permit
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
@@ -38,13 +32,6 @@ def elsewhere() -> Any:
     """Threads for waiters."""
     with ThreadPoolExecutor(4) as threads:
         yield threads
-
-
-def tries(name: str, limit: int = 1, **options: Any) -> bool:
-    lease = Semaphore(name, limit, **options).acquire(blocking=False)
-    if lease is not None:
-        lease.release()
-    return lease is not None
 
 
 # Clear
@@ -108,7 +95,7 @@ def test_clear_rejects_a_token_that_the_status_does_not_contain() -> None:
 def test_pause_stops_new_grants_and_keeps_the_holders(elsewhere: Any) -> None:
     lease = Semaphore("p", 2).acquire()
     assert actions.pause("p") == ["p"]
-    assert not tries("p", 2)
+    assert not has_free_permit("p", 2)
     waiting = elsewhere.submit(Semaphore("p", 2).acquire)
     lease.renew()
     lease.release()
@@ -127,17 +114,17 @@ def test_pause_of_a_policy_covers_present_and_later_keys(raw: redis.Redis) -> No
     with Semaphore("api", 2, key="old"):
         eventually(lambda: ("api", "old") in names_in_use())
         assert actions.pause("api") == ["api"]
-        assert not tries("api", 2, key="old") and not tries("api", 2, key="new")
+        assert not has_free_permit("api", 2, key="old") and not has_free_permit("api", 2, key="new")
         assert all(one.paused for one in statuses(family("api")))
         assert actions.resume("api") == ["api"]
-        assert tries("api", 2, key="new") and tries("api", 2, key="old")
+        assert has_free_permit("api", 2, key="new") and has_free_permit("api", 2, key="old")
     assert not raw.exists(MARKS)
 
 
 def test_pause_of_a_key_covers_only_that_key() -> None:
     actions.pause("api", "42")
-    assert not tries("api", 2, key="42")
-    assert tries("api", 2, key="43")
+    assert not has_free_permit("api", 2, key="42")
+    assert has_free_permit("api", 2, key="43")
     assert not status_of("api").paused
 
 
@@ -174,11 +161,11 @@ def test_paused_name_stays_listed_and_paused_while_it_is_unused(raw: redis.Redis
 
 def test_resize_overrides_the_limit_of_callers_and_keeps_the_holders(elsewhere: Any) -> None:
     held = [Semaphore("r", 2).acquire() for _ in range(2)]
-    assert not tries("r", 2)
+    assert not has_free_permit("r", 2)
     actions.resize("r", None, 3)
-    assert tries("r", 2)
+    assert has_free_permit("r", 2)
     actions.resize("r", None, 1)
-    assert not tries("r", 2)
+    assert not has_free_permit("r", 2)
     status = status_of("r")
     assert (status.limit, status.override, status.callers_limit, status.in_use) == (1, 1, 2, 2)
     assert all(lease.owned() for lease in held)
@@ -202,8 +189,8 @@ def test_resize_of_a_policy_covers_its_keys() -> None:
     with Semaphore("api", 1, key="42"):
         eventually(lambda: ("api", "42") in names_in_use())
         actions.resize("api", None, 2)
-        assert tries("api", 1, key="42")
-        tries("api", 1, key="new")
+        assert has_free_permit("api", 1, key="42")
+        has_free_permit("api", 1, key="new")
         eventually(lambda: status_of("api", "new").override == 2)
         actions.reset("api")
         assert status_of("api", "new").override is None
@@ -273,7 +260,9 @@ def test_status_shows_a_pause_with_an_impossible_time(raw: redis.Redis) -> None:
         lambda: actions.reset("p", using="dead"),
     ],
 )
-def test_redis_down_is_unavailable(settings: Any, action: Callable[[], Any]) -> None:
+def test_actions_raise_unavailable_when_redis_is_down(
+    settings: Any, action: Callable[[], Any]
+) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "dead": cache}
     with pytest.raises(Unavailable):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-from io import StringIO
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.utils import timezone
 
 from django_redis_sync import Lock, Semaphore
@@ -20,14 +19,9 @@ from django_redis_sync.operators.actions import audit_key
 from django_redis_sync.operators.doctor.permissions import rules
 from django_redis_sync.operators.status import status_of
 from django_redis_sync.protocol.keys import group_keys, groups_key, keys_of, marks_key, quote
+from tests.support.operators import locks
 
 pytestmark = pytest.mark.usefixtures("raw")
-
-
-def locks(*words: str) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out, no_color=True)
-    return out.getvalue()
 
 
 @pytest.mark.promise(26)
@@ -47,7 +41,7 @@ def test_each_action_is_recorded_with_operator_and_reason() -> None:
     assert 7 == resized.limit and (lease.token[:8],) == cleared.ids
 
 
-def test_record_of_clear_contains_max_ids_tokens_and_the_total(raw: redis.Redis) -> None:
+def test_record_of_clear_lists_at_most_max_ids_and_counts_all(raw: redis.Redis) -> None:
     leases = [Semaphore("exports", 30).acquire() for _ in range(actions.MAX_IDS + 1)]
     actions.clear(status_of("exports"), [lease.token for lease in leases if lease is not None])
     (act,) = actions.acts()

@@ -21,8 +21,9 @@ from django_redis_sync.operators import actions, doctor
 from django_redis_sync.operators.doctor import Finding, permissions, servers
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.names import held_since, names_in_use
-from tests.behaviour.both import PATIENCE, eventually
+from tests.behaviour.both import MAX_WAIT, eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.operators import locks, private_server  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
@@ -32,23 +33,13 @@ Start = Callable[..., str]
 @pytest.fixture
 def slow_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept slow replies, because their speed depends on the load of the machine."""
-    monkeypatch.setattr(servers, "SLOW", PATIENCE)
-    monkeypatch.setattr(servers, "TOO_SLOW", PATIENCE)
+    monkeypatch.setattr(servers, "SLOW", MAX_WAIT)
+    monkeypatch.setattr(servers, "TOO_SLOW", MAX_WAIT)
 
 
 @pytest.fixture
-def start(new_server: Callable[..., RedisServer], settings: Any, slow_is_ok: None) -> Start:
-    """Start a server with a configuration, as the cache alias `private`."""
-
-    def begin(*, login: str = "", database: int = 0, **config: Any) -> str:
-        words = {name.replace("_", "-"): value for name, value in config.items()}
-        server = new_server(config=words)
-        url = server.url.replace("//", f"//{login}").replace("/0", f"/{database}")
-        cache = {**settings.CACHES["default"], "LOCATION": url}
-        settings.CACHES = {**settings.CACHES, "private": cache}
-        return server.url
-
-    return begin
+def start(private: Start, slow_is_ok: None) -> Start:
+    return private
 
 
 def examine() -> dict[str, Finding]:
@@ -66,9 +57,7 @@ def test_doctor_has_no_finding_on_a_recommended_configuration(start: Start) -> N
     assert {"latency", "clock", "acl", "version", "eviction", "persistence"} <= set(found)
     assert {"shared", "limits", "permanent", "marks"} <= set(found)
     assert not any(finding.remedy for finding in found.values())
-    out = StringIO()
-    call_command("locks", "doctor", using="private", stdout=out)
-    assert out.getvalue().endswith(f"0 errors, 0 warnings, {len(found)} ok\n")
+    assert locks("doctor", using="private").endswith(f"0 errors, 0 warnings, {len(found)} ok\n")
 
 
 def test_doctor_leaves_no_keys(start: Start) -> None:
@@ -160,10 +149,10 @@ def test_doctor_reports_full_memory_and_not_an_unreachable_server(start: Start) 
         found = examine()["eviction"]
         assert ("error", "Memory is full") == (found.level, found.title.partition(":")[0])
         with pytest.raises(SystemExit) as ended:
-            call_command("locks", "doctor", using="private", stdout=StringIO())
+            locks("doctor", using="private")
         assert 1 == ended.value.code
         with pytest.raises(CommandError) as caught:
-            call_command("locks", "pause", "a", using="private", stdout=StringIO())
+            locks("pause", "a", using="private")
         assert "memory is full" in str(caught.value) and "running" not in str(caught.value)
 
 
@@ -339,9 +328,8 @@ def test_index_of_holders_works_on_a_cluster(
     monkeypatch.setattr(names, "HOLDERS_INTERVAL", 0.2)
     with Lock("held", timeout=math.inf, using="cluster"), Lock("other", using="cluster"):
         eventually(lambda: ("held", None) in held_since(using="cluster"))
-        out = StringIO()
-        call_command("locks", "status", "--sort", "oldest", using="cluster", stdout=out)
-        assert "held" in {line.split()[0] for line in out.getvalue().splitlines()[1:]}
+        lines = locks("status", "--sort", "oldest", using="cluster").splitlines()
+        assert "held" in {line.split()[0] for line in lines[1:]}
         permanent = {one.id: one for one in doctor.examine(using="cluster")}["permanent"]
         assert "Of held." in permanent.detail
     with Lock("other", using="cluster"):
@@ -420,7 +408,7 @@ def test_doctor_ignores_caches_without_redis(start: Start, settings: Any) -> Non
     assert examine()["shared"].level == "ok"
 
 
-def test_redis_down_is_unavailable(settings: Any) -> None:
+def test_doctor_raises_unavailable_when_redis_is_down(settings: Any) -> None:
     cache = {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}
     settings.CACHES = {**settings.CACHES, "private": cache}
     with pytest.raises(Unavailable):

@@ -35,7 +35,7 @@ def test_history_has_a_row_for_each_minute(raw: redis.Redis) -> None:
     )  # the acquires fall into one minute, or two
 
 
-def test_older_counts_appear_only_in_ever(raw: redis.Redis) -> None:
+def test_counts_before_the_history_appear_only_in_ever(raw: redis.Redis) -> None:
     minute, pair = raw.time()[0] // 60, CONSTANTS["PAIR"]
     fields: dict[str, Any] = {
         f"{minute - 1}:w": 2 * pair + 3000,
@@ -77,7 +77,7 @@ def peaks(found: history.History, *holders: tuple[float, int]) -> list[int]:
 NOTHING, FIRST = Counters(), datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def test_permits_of_current_leases_count_in_every_minute_since_their_grant() -> None:
+def test_carried_counts_current_leases_in_each_minute_since_their_grant() -> None:
     came = Counters(granted=2, peak=5)
     assert peaks(minutes(NOTHING, came, NOTHING, NOTHING), (1.5, 4), (1.6, 1)) == [0, 5, 5, 5]
     # The lease was granted before the first minute, without counters.
@@ -85,7 +85,7 @@ def test_permits_of_current_leases_count_in_every_minute_since_their_grant() -> 
     assert peaks(minutes(NOTHING, NOTHING)) == [0, 0]
 
 
-def test_released_lease_counts_in_every_minute_until_its_release() -> None:
+def test_carried_counts_released_leases_until_their_release() -> None:
     came, left = Counters(granted=1, peak=1), Counters(released=1, held_seconds=180)
     assert peaks(minutes(NOTHING, came, NOTHING, NOTHING, left, NOTHING)) == [0, 1, 1, 1, 1, 0]
     # The lease was granted before the first minute.
@@ -98,7 +98,7 @@ def test_released_lease_counts_in_every_minute_until_its_release() -> None:
     assert peaks(minutes(came, waited, NOTHING, left)) == [1, 1, 1, 1]
 
 
-def test_lease_with_an_unknown_end_counts_only_in_the_minute_of_its_grant() -> None:
+def test_carried_counts_a_lease_with_unknown_end_only_when_granted() -> None:
     came = Counters(granted=1, peak=1)
     # The lease was cleared or expired at an unknown time.
     assert peaks(minutes(came, NOTHING, NOTHING)) == [1, 0, 0]
@@ -113,7 +113,7 @@ def test_lease_with_an_unknown_end_counts_only_in_the_minute_of_its_grant() -> N
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.4], ids=["all released", "some expired"])
-def test_carried_use_is_exact_if_all_leases_were_released_else_too_low(lost: float) -> None:
+def test_carried_use_is_exact_unless_leases_expired_and_never_too_high(lost: float) -> None:
     for seed in range(40):
         carried, actual = _carried_and_actual(random.Random(seed), lost)
         assert carried == actual if not lost else all(map(int.__le__, carried, actual)), seed

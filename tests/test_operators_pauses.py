@@ -3,13 +3,11 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from io import StringIO
-from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.operators import actions
@@ -17,29 +15,17 @@ from django_redis_sync.operators.names import marked
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.operators import has_free_permit, locks
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
-
-
-def locks(*words: str) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out)
-    return out.getvalue()
-
-
-def enters(name: str, **options: Any) -> bool:
-    lease = Semaphore(name, 1, **options).acquire(blocking=False)
-    if lease is not None:
-        lease.release()
-    return lease is not None
 
 
 @pytest.mark.parametrize("key", [None, "42"])
 def test_newcomers_are_admitted_after_the_pause_ended_by_itself(key: str | None) -> None:
     actions.pause("p", seconds=2.5)
     paused_at = time.monotonic()
-    assert not enters("p", key=key)
-    eventually(lambda: enters("p", key=key))
+    assert not has_free_permit("p", key=key)
+    eventually(lambda: has_free_permit("p", key=key))
     assert time.monotonic() - paused_at > 2
     assert not status_of("p", key).paused
 

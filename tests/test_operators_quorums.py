@@ -3,11 +3,10 @@
 import contextlib
 import json
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from devtools.servers import RedisServer
 from devtools.topologies import Independent
@@ -18,6 +17,7 @@ from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of, statuses
 from tests.behaviour.both import eventually
 from tests.support.keepers import fresh_keeper  # noqa: F401 - a fixture
+from tests.support.operators import locks
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper", "qs")
 QUORUM = ["qa", "qb", "qc"]
@@ -57,12 +57,6 @@ def ledger(qs: Any) -> Iterator[Any]:
     yield lease
     with contextlib.suppress(Exception):  # the test may have stopped servers
         lease.release()
-
-
-def locks(*words: str) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out)
-    return out.getvalue()
 
 
 @pytest.mark.parametrize("using", [None, *QUORUM])

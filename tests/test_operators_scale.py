@@ -6,14 +6,12 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from io import StringIO
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.test import Client
 
 from django_redis_sync import Semaphore
@@ -25,6 +23,7 @@ from django_redis_sync.operators.statistics import statistics_of
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import sent
 from tests.conftest import clean
+from tests.support.operators import locks
 
 pytestmark = pytest.mark.django_db
 
@@ -88,12 +87,6 @@ def admin() -> Client:
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     return client
-
-
-def locks(*words: str) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out, no_color=True)
-    return out.getvalue()
 
 
 PAGES = [

@@ -8,12 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
@@ -24,6 +22,7 @@ from django_redis_sync.operators.history import Counters, histories, suggest
 from django_redis_sync.operators.listing import Selection
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
+from tests.support.operators import locks
 
 pytestmark = [
     pytest.mark.promise(25),
@@ -56,12 +55,6 @@ def _acquire_once(share: Any) -> None:
         pass
 
 
-def locks(*words: str) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out, no_color=True)
-    return out.getvalue()
-
-
 @pytest.fixture
 def page(client: Client) -> Callable[[], str]:
     """Return a function that fetches the admin page of the name."""
@@ -73,11 +66,7 @@ def page(client: Client) -> Callable[[], str]:
 def test_status_lists_the_heaviest_shares_first() -> None:
     with held("acme", "acme", "bolt", None, waiting=["bolt"] * 3):
         status = status_of("exports")
-        assert (
-            Share("bolt", 1, 3, 3),
-            Share("acme", 2, 0, 3),
-            Share("", 1, 0, 3),
-        ) == status.shares
+        assert (Share("bolt", 1, 3, 3), Share("acme", 2, 0, 3), Share("", 1, 0, 3)) == status.shares
         assert (3, 1) == (status.share_count, status.shares_waiting)
         assert ["acme", "acme", "bolt", ""] == [holder.share for holder in status.holders]
         assert ["bolt"] * 3 == [waiter.share for waiter in status.waiters]

@@ -3,16 +3,14 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
-from io import StringIO
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings as django_settings
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
-from devtools.servers import RedisServer
 from django_redis_sync import Lock, Semaphore
 from django_redis_sync.engine import names
 from django_redis_sync.engine.names import holders_key, names_key, policy_key
@@ -26,16 +24,11 @@ from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 from tests.behaviour.watching import sent
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.operators import locks, private_server  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.usefixtures("fresh_keeper"), pytest.mark.promise(27)]
 DAY = 86_400_000
 PREFIX = django_settings.PREFIX
-
-
-def locks(*words: str) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out, no_color=True)
-    return out.getvalue()
 
 
 @pytest.fixture
@@ -143,7 +136,7 @@ def test_doctor_finds_a_permanent_holder_of_an_old_name(old: Any, crowd: None) -
     assert ("warning", True) == (found.level, "Of old." in found.detail)
 
 
-def test_doctor_reports_part_when_it_examined_only_some_names(crowd: None) -> None:
+def test_doctor_reports_level_part_when_it_examined_only_some_names(crowd: None) -> None:
     found = findings()
     assert "part" == found["limits"].level
     assert "30 of 150 names were looked at" in found["limits"].detail
@@ -167,23 +160,8 @@ def test_doctor_exits_with_an_error_for_errors_only(
     assert 1 == ended.value.code
 
 
-@pytest.fixture
-def private(new_server: Callable[..., RedisServer], settings: Any) -> Callable[..., redis.Redis]:
-    """Return a function that starts a server as the cache alias `private`."""
-
-    def begin(login: str = "", scheme: str = "redis", **config: Any) -> redis.Redis:
-        words = {name.replace("_", "-"): value for name, value in config.items()}
-        server = new_server(config=words)
-        url = server.url.replace("redis://", f"{scheme}://{login}")
-        cache = {**settings.CACHES["default"], "LOCATION": url}
-        settings.CACHES = {**settings.CACHES, "private": cache}
-        return redis.Redis.from_url(server.url)
-
-    return begin
-
-
 def test_doctor_prints_the_acl_rules_for_a_user_without_scripts(private: Any) -> None:
-    with private(login="app:word@") as client:
+    with redis.Redis.from_url(private(login="app:word@")) as client:
         client.execute_command(
             *("ACL", "SETUSER", "app", "on", ">word", "~*", "&*", "+@all", "-eval", "-evalsha")
         )
@@ -194,14 +172,14 @@ def test_doctor_prints_the_acl_rules_for_a_user_without_scripts(private: Any) ->
 
 
 def test_status_names_a_wrong_password_as_the_cause(private: Any) -> None:
-    private(login="app:wrong@").close()
+    private(login="app:wrong@")
     with pytest.raises(CommandError) as caught:
         locks("status", "--using", "private")
     assert "denies access" in str(caught.value) and "running" not in str(caught.value)
 
 
 def test_status_hints_at_tls_on_a_plain_port(private: Any) -> None:
-    private(scheme="rediss").close()
+    private(scheme="rediss")
     with pytest.raises(CommandError, match="Without TLS, LOCATION in CACHES starts with redis://"):
         locks("status", "--using", "private")
 

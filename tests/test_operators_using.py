@@ -6,13 +6,12 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any
 from unittest import mock
 
 import pytest
 import redis
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from django_redis_sync import Lock, ReadWriteLock, Semaphore
 from django_redis_sync.engine import statistics
@@ -25,19 +24,14 @@ from django_redis_sync.operators.doctor import examine
 from django_redis_sync.operators.facts import Status
 from django_redis_sync.operators.history import histories
 from django_redis_sync.operators.listing import Selection, keys_like
-from django_redis_sync.operators.names import (
-    Recent,
-    count_names,
-    is_known,
-    marked,
-    names_in_use,
-)
+from django_redis_sync.operators.names import Recent, count_names, is_known, marked, names_in_use
 from django_redis_sync.operators.statistics import counted, groups, heaviest, statistics_of
 from django_redis_sync.operators.status import readable, status_of, statuses
 from django_redis_sync.protocol.keys import display
 from tests.behaviour.both import eventually
 from tests.support.caches import OTHER
 from tests.support.keepers import fresh_keeper, listed  # noqa: F401 - a fixture
+from tests.support.operators import locks
 
 pytestmark = pytest.mark.usefixtures("fresh_keeper")
 
@@ -113,32 +107,26 @@ def test_every_query_reads_only_its_alias(
         assert 0 == statistics_of(["exports"])[0].history.ever.granted
 
 
-def command(*words: str, **options: Any) -> str:
-    out = StringIO()
-    call_command("locks", *words, stdout=out, **options)
-    return out.getvalue()
-
-
 def test_command_acts_and_reads_only_on_its_alias(
     second: None, raw: redis.Redis, settings: Any
 ) -> None:
     lease = Lock("nightly", **OTHER).acquire()
     assert lease
     eventually(lambda: listed("nightly", **OTHER))
-    assert "nightly" in command("status", **OTHER)
-    assert lease.token[:8] in command("status", "nightly", **OTHER)
-    assert "nightly" not in command("status")
-    command("pause", "nightly", "--reason", "a deploy", **OTHER)
+    assert "nightly" in locks("status", **OTHER)
+    assert lease.token[:8] in locks("status", "nightly", **OTHER)
+    assert "nightly" not in locks("status")
+    locks("pause", "nightly", "--reason", "a deploy", **OTHER)
     assert on_other("nightly").paused
-    command("resume", "nightly", **OTHER)
-    command("resize", "nightly", "4", **OTHER)
+    locks("resume", "nightly", **OTHER)
+    locks("resize", "nightly", "4", **OTHER)
     assert 4 == on_other("nightly").override
-    command("resize", "nightly", "--reset", **OTHER)
-    assert "a deploy" in command("log", "nightly", **OTHER)
-    assert "Cleared 1." in command("clear", "nightly", "--no-input", "--reason", "stuck", **OTHER)
+    locks("resize", "nightly", "--reset", **OTHER)
+    assert "a deploy" in locks("log", "nightly", **OTHER)
+    assert "Cleared 1." in locks("clear", "nightly", "--no-input", "--reason", "stuck", **OTHER)
     assert ("clear", "stuck") == ((act := actions.acts(**OTHER)[0]).what, act.reason)
     with pytest.raises(CommandError, match="Nothing is known of nightly"):
-        command("status", "nightly")
+        locks("status", "nightly")
     assert default_has_no_operator_keys(raw, settings)
 
 
@@ -169,12 +157,12 @@ def test_queries_work_when_the_default_alias_is_down(default_down: None, setting
             ["status", "exports", "--sort", "use", "--top", "1"],
             ["clear", "*", "--pattern", "--dry-run", "--no-input"],
         ):
-            assert command(*words, **OTHER)
+            assert locks(*words, **OTHER)
         with pytest.raises(CommandError, match="exports"):
-            command("status", "export", **OTHER)  # suggests similar names
+            locks("status", "export", **OTHER)  # suggests similar names
         with pytest.raises(CommandError, match="As a glob it takes --pattern"):
-            command("clear", "night*", **OTHER)
-        command("doctor", **OTHER)
+            locks("clear", "night*", **OTHER)
+        locks("doctor", **OTHER)
 
 
 def test_actions_work_when_the_default_alias_is_down(default_down: None) -> None:
@@ -184,10 +172,10 @@ def test_actions_work_when_the_default_alias_is_down(default_down: None) -> None
     for child in ([], ["--key", "7"]):
         for act in (["pause"], ["resume"], ["resize"], ["resize", "--reset"]):
             limit = ["4"] if act == ["resize"] else []
-            command(act[0], "exports", *limit, *act[1:], *child, **OTHER)
+            locks(act[0], "exports", *limit, *act[1:], *child, **OTHER)
     assert 8 == len(actions.acts("exports", **OTHER))
-    assert "Cleared 1." in command("clear", "exports", "--no-input", **OTHER)
-    assert "cleared 1" in command("log", "exports", "--key", "7", **OTHER)
+    assert "Cleared 1." in locks("clear", "exports", "--no-input", **OTHER)
+    assert "cleared 1" in locks("log", "exports", "--key", "7", **OTHER)
 
 
 @contextlib.contextmanager
@@ -229,8 +217,8 @@ def test_queries_and_actions_retry_over_a_new_connection(second: None) -> None:
             lambda: groups(**OTHER) is not None and statistics_of(["exports"], **OTHER),
             lambda: SyncCollector(names=["*"], using="other")._shown() is not None,
             lambda: not [one for one in examine(**OTHER) if one.level == "error"],
-            lambda: "nightly" in command("status", **OTHER),
-            lambda: "nightly" in command("status", "nightly", **OTHER),
+            lambda: "nightly" in locks("status", **OTHER),
+            lambda: "nightly" in locks("status", "nightly", **OTHER),
             lambda: actions.pause("nightly", reason="a deploy", **OTHER),
             lambda: on_other("nightly").paused and actions.acts(**OTHER)[0].reason == "a deploy",
             lambda: actions.resume("nightly", **OTHER) == ["nightly"],
@@ -242,7 +230,7 @@ def test_queries_and_actions_retry_over_a_new_connection(second: None) -> None:
             assert any(checkouts)
 
 
-def test_metrics_describe_their_alias(default_down: None, settings: Any) -> None:
+def test_metrics_read_only_their_alias(default_down: None, settings: Any) -> None:
     pytest.importorskip("prometheus_client")
     from tests.test_metrics import scrape
 

@@ -69,7 +69,7 @@ def test_ci_runs_every_file_with_deep_tests() -> None:
 
 
 def has_deep_tests(path: Path) -> bool:
-    """Return True if the file has_deep_tests tests for `make deep`."""
+    """Return True if the file marks tests for `make deep`."""
     text, mark = path.read_text(encoding="utf-8"), "pytest.mark.deep"
     return mark in text and any(
         isinstance(node, ast.Attribute) and ast.unparse(node) == mark

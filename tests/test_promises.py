@@ -19,6 +19,6 @@ def named_promises(path: Path) -> set[int]:
     }
 
 
-def test_promises_of_the_docs_equal_the_promises_that_tests_name() -> None:
+def test_promises_in_the_docs_and_in_the_tests_are_the_same() -> None:
     named = set().union(*(named_promises(path) for path in TESTS.rglob("test_*.py")))
     assert PROMISES.keys() == named

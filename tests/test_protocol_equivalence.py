@@ -42,15 +42,15 @@ class Side:
         self.verbs, self.compact, self.frozen = verbs, compact, ()
         self.compact_steps = 0  # scripts after which the name was in the compact state
 
-    def run(self, micros: int, full: bool, verb: str, said: Mapping[str, Any]) -> Any:
+    def run(self, micros: int, full: bool, verb: str, args: Mapping[str, Any]) -> Any:
         store = _ClockCounter(self.frozen, micros, full)
-        said = {**said, "compact": int(self.compact)}
-        argv = argv_of(verb, said)
+        args = {**args, "compact": int(self.compact)}
+        argv = argv_of(verb, args)
         try:
             reply = self.verbs.run(store, verb, KEYS.declared, argv)
         except ScriptError as error:
             reply = "OOM" if "OOM" in str(error) else f"ERROR {error}"
-        assert store.clock_reads <= 1, f"compact, {store.clock_reads} clock reads: {verb} {said}"
+        assert store.clock_reads <= 1, f"compact, {store.clock_reads} clock reads: {verb} {args}"
         self.frozen = store.freeze()
         self.compact_steps += (KEYS.leases, "h") in [row[:2] for row in self.frozen]
         return reply, store.published
@@ -91,11 +91,11 @@ class Pair:
         self.trail: list[Any] = []
         self.words: set[str] = set()
 
-    def both(self, verb: str, **said: Any) -> Any:
-        common = {"keep": self.keep, "mark": "-", "token": "", "place": "", **said}
+    def both(self, verb: str, **args: Any) -> Any:
+        common = {"keep": self.keep, "mark": "-", "token": "", "place": "", **args}
         compact, expanded = (s.run(self.micros, self.full, verb, common) for s in self.sides)
-        self.trail.append((self.micros - START, verb, self.full, said, compact[0]))
-        difference = f"{verb} {said}: {compact} compact, {expanded} expanded"
+        self.trail.append((self.micros - START, verb, self.full, args, compact[0]))
+        difference = f"{verb} {args}: {compact} compact, {expanded} expanded"
         assert expanded == compact, self.failure_text(difference)
         word = compact[0] if isinstance(compact[0], str) else compact[0][0]
         if verb != "inspect":
@@ -328,7 +328,7 @@ DEFECTS = {
     },
     "several permits count as one": {" and string.sub(terms, 1, 2) == '1 '": ""},
     "a writer weighs as much as a reader": {
-        "live and (permits == 0 and EXCLUSIVE or permits) - 1 or 0": "0",
+        "live and (permits == 0 and EXCLUSIVE or permits) - 1 or 0": "0"
     },
     "the clock is read twice": {"  if not us then\n": "  if true then\n"},
     "inspect returns another end of the lease": {
@@ -363,7 +363,7 @@ def test_equivalence_check_finds_the_defect(name: str) -> None:
 
 
 class _Stopping(Store):
-    """Fails from its n-th write on."""
+    """Fails after `left` writes."""
 
     left = 10**9
 
@@ -378,11 +378,11 @@ class _Stopping(Store):
 class _Interruptible(Side):
     """A server whose scripts can be stopped after some writes."""
 
-    def stopped(self, writes: int, verb: str, said: Mapping[str, Any]) -> bool:
-        """Return False if the script ends with fewer writes."""
+    def stopped(self, writes: int, verb: str, args: Mapping[str, Any]) -> bool:
+        """Run a script that fails after `writes` writes. Return False if it made fewer."""
         store = _Stopping(self.frozen, self.micros)
         store.left = writes
-        argv = argv_of(verb, {**DEFAULTS, **said, "compact": 1})
+        argv = argv_of(verb, {**DEFAULTS, **args, "compact": 1})
         try:
             self.verbs.run(store, verb, KEYS.declared, argv)
         except ScriptError as error:
@@ -392,8 +392,8 @@ class _Interruptible(Side):
 
     micros = START
 
-    def ask(self, verb: str, **said: Any) -> Any:
-        return self.run(self.micros, False, verb, {**DEFAULTS, **said})[0]
+    def ask(self, verb: str, **args: Any) -> Any:
+        return self.run(self.micros, False, verb, {**DEFAULTS, **args})[0]
 
 
 def one_holder(state: str) -> tuple[_Interruptible, str]:
@@ -421,8 +421,8 @@ def expanded_info(side: Side) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("state", ["held", "released"])
-@pytest.mark.parametrize(("verb", "said"), EXPANDING)
-def test_interrupted_expansion_loses_nothing(state: str, verb: str, said: Any) -> None:
+@pytest.mark.parametrize(("verb", "args"), EXPANDING)
+def test_interrupted_expansion_loses_nothing(state: str, verb: str, args: Any) -> None:
     """The next script completes the expansion."""
     if verb == "renew" and state != "held":
         return  # the lease is lost, so the script expands nothing
@@ -430,7 +430,7 @@ def test_interrupted_expansion_loses_nothing(state: str, verb: str, said: Any) -
     for writes in range(1, 20):
         side, fence = one_holder(state)
         shown = side.ask("inspect")
-        assert side.stopped(writes, verb, {"fence": fence, **said} if verb == "renew" else said)
+        assert side.stopped(writes, verb, {"fence": fence, **args} if verb == "renew" else args)
         if expanded_info(side) and "#lone" not in expanded_info(side):
             break  # the expansion is complete; the other writes of the script follow
         halves += bool(expanded_info(side))
@@ -462,7 +462,7 @@ def test_interrupted_compaction_keeps_the_new_holder(writes: int) -> None:
 
 def test_name_with_one_holder_stays_compact() -> None:
     side, fence = one_holder("held")
-    for verb, said in (
+    for verb, args in (
         ("acquire", {"token": "a", "how": "again"}),
         ("acquire", {"token": "b", "how": "try", "limit": 3, "permits": 2}),
         ("acquire", {"token": "b", "how": "wait", "limit": 3, "permits": 4}),
@@ -477,8 +477,8 @@ def test_name_with_one_holder_stays_compact() -> None:
         ("release", {"token": "a", "fence": fence, "how": "release"}),
         ("acquire", {"token": "b", "how": "try", "limit": 3, "permits": 2}),
     ):
-        side.ask(verb, **said)
-        assert not expanded_info(side), (verb, said)
+        side.ask(verb, **args)
+        assert not expanded_info(side), (verb, args)
 
 
 # The millisecond in which a lease or a wait ends
@@ -497,15 +497,15 @@ AT_ITS_END: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize("compact", [True, False], ids=["compact", "expanded"])
-@pytest.mark.parametrize(("verb", "said", "before", "then"), AT_ITS_END)
+@pytest.mark.parametrize(("verb", "args", "before", "then"), AT_ITS_END)
 def test_lease_expires_in_the_millisecond_of_its_end(
-    verb: str, said: dict[str, Any], before: list[Any], then: list[Any], compact: bool
+    verb: str, args: dict[str, Any], before: list[Any], then: list[Any], compact: bool
 ) -> None:
     for ms, expected in ((8999, before), (9000, then)):
         side = _Interruptible(compiled(()), compact)
         _, fence, _ = side.ask("acquire", token="a", how="try", lease=9000)
         side.micros += ms * 1000
-        reply = side.ask(verb, **{"token": "a", "fence": fence, **said})
+        reply = side.ask(verb, **{"token": "a", "fence": fence, **args})
         found = reply[7:8] if verb == "inspect" else [word for word in reply if word != fence]
         assert expected == found[: len(expected)]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,14 +99,6 @@ def test_name_with_an_at_sign_differs_from_a_key_of_a_policy() -> None:
 
 def test_braces_in_a_prefix_do_not_move_the_slot() -> None:
     assert "%7Bblog%7D:sync:{exports}:leases" == keys_of("{blog}:sync", "exports").leases
-
-
-NFC, NFD = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")
-
-
-def test_composed_and_decomposed_forms_are_different_names() -> None:
-    assert NFC != NFD
-    assert keys_of("sync", NFC).leases != keys_of("sync", NFD).leases
 
 
 # Invalid names

@@ -35,7 +35,7 @@ def fill(x: Name) -> None:
         x.raw.set("too", "much")
 
 
-def test_acquire_of_a_new_name_fails_and_stores_nothing(x: Name) -> None:
+def test_full_memory_denies_a_new_name_and_stores_nothing(x: Name) -> None:
     fill(x)
     for how in ("try", "wait", "shadow"):
         with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
@@ -43,7 +43,7 @@ def test_acquire_of_a_new_name_fails_and_stores_nothing(x: Name) -> None:
     assert [] == x.raw.keys("*")
 
 
-def test_acquire_fails_and_leaves_the_queue_unchanged(x: Name) -> None:
+def test_full_memory_denies_a_new_waiter_and_keeps_the_queue(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -52,7 +52,7 @@ def test_acquire_fails_and_leaves_the_queue_unchanged(x: Name) -> None:
     assert (["a"], ["b"], []) == (x.holders(), x.queue(), x.traces("c"))
 
 
-def test_acquire_without_waiting_is_rejected_when_the_limit_is_reached(x: Name) -> None:
+def test_full_memory_allows_an_ordinary_rejection(x: Name) -> None:
     x.hold("a", limit=1)
     fill(x)
     assert ["no", "full"] == x.ask("b", "try", limit=1)[:2]
@@ -62,7 +62,7 @@ def test_acquire_without_waiting_is_rejected_when_the_limit_is_reached(x: Name) 
 
 
 @pytest.mark.parametrize("ms", [60_000, math.inf], ids=["1 minute", "permanent"])
-def test_renewal_extends_the_lease_and_its_keys(x: Name, ms: Any) -> None:
+def test_full_memory_allows_a_renewal(x: Name, ms: Any) -> None:
     fence = x.hold("a", lease=1000)
     fill(x)
     assert "ok" == x.run("renew", "a", fence=fence, how="set", ms=ms, nth=1)[0]
@@ -70,7 +70,7 @@ def test_renewal_extends_the_lease_and_its_keys(x: Name, ms: Any) -> None:
     assert all(ttl > 50_000 or ttl == -1 for ttl in x.ttls().values())
 
 
-def test_lease_can_be_confirmed_adopted_and_shared(x: Name) -> None:
+def test_full_memory_allows_confirm_adopt_and_share(x: Name) -> None:
     fence = x.hold("a", permits=0, kind="w", limit=9)
     fill(x)
     assert "ok" == x.run("renew", "a", fence=fence, how="confirm")[0]
@@ -79,7 +79,7 @@ def test_lease_can_be_confirmed_adopted_and_shared(x: Name) -> None:
     assert b"0" == x.field("#extra")
 
 
-def test_release_is_counted_and_hands_off_and_notifies(x: Name) -> None:
+def test_full_memory_allows_a_release_with_its_count_and_handoff(x: Name) -> None:
     fence = x.hold("a", keep=5)
     x.wait("b", keep=5)
     fill(x)
@@ -89,7 +89,7 @@ def test_release_is_counted_and_hands_off_and_notifies(x: Name) -> None:
     assert {"r", "w"} <= counted
 
 
-def test_release_retains_the_permits_for_min_hold(x: Name) -> None:
+def test_full_memory_allows_min_hold_to_retain_permits(x: Name) -> None:
     fence = x.hold("a")
     fill(x)
     assert "ok" == x.release("a", fence, hold=60_000)
@@ -97,7 +97,7 @@ def test_release_retains_the_permits_for_min_hold(x: Name) -> None:
 
 
 @pytest.mark.parametrize("token", ["a", "b", "c"], ids=["holder", "waiter", "unknown"])
-def test_undo_writes_a_tombstone(x: Name, token: str) -> None:
+def test_full_memory_allows_an_undo_with_a_tombstone(x: Name, token: str) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -106,7 +106,7 @@ def test_undo_writes_a_tombstone(x: Name, token: str) -> None:
     assert ["dead"] == x.ask(token)
 
 
-def test_waiter_can_give_up(x: Name) -> None:
+def test_full_memory_allows_a_waiter_to_give_up(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -114,7 +114,7 @@ def test_waiter_can_give_up(x: Name) -> None:
     assert [] == x.traces("b")
 
 
-def test_waiter_keeps_its_place_and_gets_a_permit_that_becomes_free(x: Name) -> None:
+def test_full_memory_allows_a_waiter_to_keep_its_place_and_be_granted(x: Name) -> None:
     x.hold("a")
     x.wait("b", "c")
     x.raw.zadd(x.keys.waiters, {"c": x.now() + 500}, xx=True)
@@ -127,7 +127,7 @@ def test_waiter_keeps_its_place_and_gets_a_permit_that_becomes_free(x: Name) -> 
     assert "ok" == x.ask("b", "again")[0]
 
 
-def test_waiter_gets_free_permits_when_it_asks_again(x: Name) -> None:
+def test_full_memory_allows_a_waiter_to_take_free_permits(x: Name) -> None:
     x.operate("pause")
     x.wait("b")
     x.raw.hdel(x.keys.info, "#paused")
@@ -136,7 +136,7 @@ def test_waiter_gets_free_permits_when_it_asks_again(x: Name) -> None:
     assert ["b"] == x.holders()
 
 
-def test_new_holder_can_claim_its_lease(x: Name) -> None:
+def test_full_memory_allows_a_new_holder_to_claim_its_lease(x: Name) -> None:
     fence = x.hold("a")
     x.wait("b")
     x.release("a", fence)
@@ -146,7 +146,7 @@ def test_new_holder_can_claim_its_lease(x: Name) -> None:
 
 
 @pytest.mark.parametrize("how", ["pause", "resume", "resize", "reset"])
-def test_operators_can_pause_and_resize(x: Name, how: str) -> None:
+def test_full_memory_allows_operators_to_pause_and_resize(x: Name, how: str) -> None:
     x.hold("a")
     fill(x)
     x.operate(how, 7 if how == "resize" else "")
@@ -154,7 +154,7 @@ def test_operators_can_pause_and_resize(x: Name, how: str) -> None:
     assert (how == "pause") == (x.field("#paused") is not None)
 
 
-def test_operators_can_clear_a_lease(x: Name) -> None:
+def test_full_memory_allows_operators_to_clear_a_lease(x: Name) -> None:
     x.hold("a")
     x.wait("b")
     fill(x)
@@ -162,13 +162,13 @@ def test_operators_can_clear_a_lease(x: Name) -> None:
     assert ["b"] == x.holders()
 
 
-def test_inspect_returns_the_holders(x: Name) -> None:
+def test_full_memory_allows_inspect(x: Name) -> None:
     x.hold("a")
     fill(x)
     assert 1 == x.run("inspect")[7]
 
 
-def test_keys_expire_after_the_last_lease(x: Name) -> None:
+def test_full_memory_does_not_keep_keys_from_expiring(x: Name) -> None:
     fence = x.hold("a", lease=4000)
     fill(x)
     x.run("renew", "a", fence=fence, how="set", ms=5000, nth=1)

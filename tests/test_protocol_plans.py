@@ -31,7 +31,7 @@ from django_redis_sync.protocol.plans import (
 KEYS = keys_of("t", "name")
 FIRST, CLAIM = scripts.CONSTANTS["FIRST"] / 1000, scripts.CONSTANTS["CLAIM"] / 1000
 FENCE = "1700000000000000"
-S1 = 1_700_000_000_000  # server ms
+S1 = 1_700_000_000_000  # server time of the replies "wait", in ms
 
 
 class PlanRun:
@@ -79,12 +79,10 @@ class PlanRun:
 
 def arguments_of(step: Run) -> dict[str, Any]:
     args = scripts.said(step.verb, step.argv)
-    return {"verb": step.verb, **{n: int(v) if n in _WHOLE else v for n, v in args.items()}}
+    return {"verb": step.verb, **{n: int(v) if n in _INTEGERS else v for n, v in args.items()}}
 
 
-_WHOLE = ("permits", "limit")
-
-
+_INTEGERS = ("permits", "limit")
 _runs: list[PlanRun] = []
 
 
@@ -109,20 +107,17 @@ class Client:
 
     def ask(self, **changes: Any) -> AcquireRequest:
         return AcquireRequest(
-            **{
-                "keys": KEYS,
-                "lease": 10.0,
-                "permits": 1,
-                "limit": 3,
-                "wait": True,
-                "give_up_at": math.inf,
-                "budget": 3.0,
-                "attempt": 1.0,
-                "tokens": lambda: f"t{next(self._numbers)}",
-                "later": self.deferred.append,
-                **changes,
-            }
-        )
+            keys=KEYS,
+            lease=10.0,
+            permits=1,
+            limit=3,
+            wait=True,
+            give_up_at=math.inf,
+            budget=3.0,
+            attempt=1.0,
+            tokens=lambda: f"t{next(self._numbers)}",
+            later=self.deferred.append,
+        )._replace(**changes)
 
     def acquire(self, start: float = 100.0, **changes: Any) -> PlanRun:
         return PlanRun(plans.acquire(self.ask(**changes), start))
@@ -344,7 +339,7 @@ def test_acquire_is_repeated_at_once_after_the_reply_more(client: Client) -> Non
     assert run.answer("ok", FENCE, "10000", sent=100.2).result
 
 
-def test_acquire_is_rejected_when_more_is_the_reply_until_the_budget_ends(client: Client) -> None:
+def test_acquire_is_rejected_when_the_budget_ends_with_the_reply_more(client: Client) -> None:
     run = client.acquire(wait=False, budget=3.0).answer("more", sent=103)
 
     assert Rejection("full") == run.result
@@ -405,7 +400,7 @@ def test_grant_contains_the_waited_seconds_only_after_a_wait(client: Client) -> 
     assert 4.0 == pytest.approx(asked.result.waited)
 
 
-def test_waits_is_called_at_the_start_and_the_end_of_a_wait(client: Client) -> None:
+def test_waits_callback_runs_at_the_start_and_the_end_of_a_wait(client: Client) -> None:
     calls: list[tuple[str, bool]] = []
     run = client.waiting(waits=lambda *args: calls.append(args))
     assert [("t1", True)] == calls
@@ -642,16 +637,8 @@ def test_share_sends_token_and_fence(word: str, expected: bool) -> None:
     assert expected is run.answer(word, sent=105).result
 
 
-def renewal(lease: float = 10.0) -> PlanRun:
-    return PlanRun(plans.renew(KEYS, grant(), lease, 7, 3.0, 1.0, 105.0))
-
-
-def release(given: Grant, hold: float = 0, start: float = 105.0) -> PlanRun:
-    return PlanRun(plans.release(KEYS, given, hold, 3.0, 1.0, start))
-
-
-def test_release_sends_min_hold_in_ms() -> None:
-    assert 30_000 == release(grant(), hold=30).args["hold"]
+def release(given: Grant) -> PlanRun:
+    return PlanRun(plans.release(KEYS, given, 0.0, 3.0, 1.0, 105.0))
 
 
 def test_release_after_an_unanswered_acquire_writes_a_tombstone() -> None:
@@ -683,7 +670,7 @@ def test_repeated_release_returns_false_when_the_lease_had_expired() -> None:
 
 
 def test_local_expiry_of_a_renewal_counts_from_the_send() -> None:
-    run = renewal()
+    run = PlanRun(plans.renew(KEYS, grant(), 10.0, 7, 3.0, 1.0, 105.0))
     expected = {"verb": "renew", "token": "t1", "fence": int(FENCE), "how": "set", "ms": "10000"}
     expected["nth"] = 7
     assert expected.items() <= run.args.items()
@@ -734,7 +721,7 @@ def test_giveup_is_tried_twice_within_its_budget() -> None:
         run.fail("unanswered", 100.0 + 2 * plans.UNDO_BUDGET)
 
 
-# The layer
+# Imports
 
 
 def test_protocol_imports_only_pure_modules() -> None:
@@ -761,7 +748,7 @@ def test_protocol_imports_only_pure_modules() -> None:
         ([["ok", FENCE, "10000", "1", "full", "new"]], lambda client: client.acquire(shadow=True)),
         ([["no", "full", 0, "1500", "2", "new"]], lambda client: client.acquire(wait=False)),
         ([["large", "2", "new"]], lambda client: client.acquire()),
-        ([["ok", "new"]], lambda client: PlanRun(plans.release(KEYS, grant(), 0, 3.0, 1.0, 105.0))),
+        ([["ok", "new"]], lambda client: release(grant())),
         ([["ok", "9000", "new"]], lambda client: PlanRun(plans.confirm(KEYS, grant(), 1.0, 105.0))),
     ],
     ids=["granted", "rejected", "too large", "released", "confirmed"],

@@ -24,7 +24,7 @@ def test_reason_without_a_row_is_raised_as_not_acquired(monkeypatch) -> None:
     assert "asleep {now}" == raised.value.reason
 
 
-def test_new_reason_needs_only_a_row(monkeypatch) -> None:
+def test_new_reason_needs_only_a_row_in_the_table(monkeypatch) -> None:
     row = reasons.Reason("tired", "its server is {detail}", crowded=True)
     monkeypatch.setitem(reasons.REASONS, "tired", row)
     monkeypatch.setattr(admission.Take, "do", lambda _: Rejection("tired", "at rest"))

@@ -32,20 +32,20 @@ class Name:
         self.asked: dict[str, dict[str, Any]] = {}
         self.trail: list[Any] = []
 
-    def run(self, verb: str, **said: Any) -> Any:
+    def run(self, verb: str, **args: Any) -> Any:
         store = Store(self.frozen, self.micros, self.full)
-        argv = argv_of(verb, {**DEFAULTS, **said})
+        argv = argv_of(verb, {**DEFAULTS, **args})
         try:
             reply = self.verbs.run(store, verb, KEYS.declared, argv)
         except ScriptError as error:
-            assert "OOM" in str(error), f"{verb} {said}: {error}"
+            assert "OOM" in str(error), f"{verb} {args}: {error}"
             reply = ["OOM"]
         self.frozen = store.freeze()
         self.micros += 10
-        self.trail.append((verb, said, reply))
+        self.trail.append((verb, args, reply))
         return reply
 
-    def ask(self, share: str, bound: int, permits: int = 1, **said: Any) -> tuple[str, Any]:
+    def ask(self, share: str, bound: int, permits: int = 1, **args: Any) -> tuple[str, Any]:
         """Send the request of a new caller. Return its token and the reply."""
         self.number += 1
         token = f"t{self.number}"
@@ -55,16 +55,16 @@ class Name:
             "permits": permits,
             "number": self.number,
         }
-        said = {"how": "wait", "lease": 60_000, "limit": self.limit, **said}
-        said |= {"share": share, "share_limit": bound, "permits": permits}
-        return token, self.run("acquire", token=token, **said)
+        args = {"how": "wait", "lease": 60_000, "limit": self.limit, **args}
+        args |= {"share": share, "share_limit": bound, "permits": permits}
+        return token, self.run("acquire", token=token, **args)
 
-    def again(self, token: str, **said: Any) -> Any:
-        return self.run("acquire", token=token, how="again", limit=self.limit, **said)
+    def again(self, token: str, **args: Any) -> Any:
+        return self.run("acquire", token=token, how="again", limit=self.limit, **args)
 
-    def release(self, token: str, how: str = "release", **said: Any) -> Any:
+    def release(self, token: str, how: str = "release", **args: Any) -> Any:
         fence = self.info().get(token, "- 0").split(" ")[1]
-        return self.run("release", token=token, fence=fence, how=how, **said)
+        return self.run("release", token=token, fence=fence, how=how, **args)
 
     # The stored state
 
@@ -111,9 +111,7 @@ class RandomRun:
         self.shares["a%20b"] = 0  # without a limit
         self.shares[""] = 2
         self.sized = chance.random() < 0.3
-        self.entered: dict[
-            str, int
-        ] = {}  # by queued share: the last turn before it entered the queue
+        self.entered: dict[str, int] = {}  # by queued share: the turn after which it was queued
         self.got: dict[str, int] = {}  # by share: its latest turn
         self.steps = self.turn = 0
         self.words: set[str] = set()
@@ -132,12 +130,12 @@ class RandomRun:
 
     # The calls
 
-    def ask(self, **said: Any) -> tuple[str, str]:
+    def ask(self, **args: Any) -> tuple[str, str]:
         chance, name = self.chance, self.name
         share = chance.choice([*self.shares])
         bound = self.shares[share]
         permits = chance.randint(1, min(2, bound or 2, name.limit)) if self.sized else 1
-        how = {"how": chance.choice(["wait", "wait", "wait", "try"]), **said}
+        how = {"how": chance.choice(["wait", "wait", "wait", "try"]), **args}
         channel = chance.choice(["-", "loop"])
         token, reply = name.ask(share, bound, permits, channel=channel, **how)
         return token, " ".join(reply[:2] if reply[0] == "no" else [reply[0], *reply[4:]])
@@ -333,7 +331,7 @@ def random_runs(seeds: range, steps: int, lua: Mapping[str, str] = {}) -> set[st
 @pytest.mark.promise(1)
 @pytest.mark.promise(2)
 @pytest.mark.parametrize("part", range(4))
-def test_both_limits_hold_shares_take_turns_and_no_permit_is_idle(part: int) -> None:
+def test_random_runs_keep_both_limits_and_leave_no_permit_idle(part: int) -> None:
     words = random_runs(range(part * 15, part * 15 + 15), 200)
     assert words >= {"ok", "wait", "no full", "no share", "resized", "paused"}
 
@@ -372,9 +370,7 @@ DEFECTS = {
     "a released lease still counts for its share": {
         "held = math.max(0, held - weight(": "held = math.max(0, held - 0 * weight("
     },
-    "two permits count as one": {
-        "held = held + weight(permits)\n": "held = held + 1\n",
-    },
+    "two permits count as one": {"held = held + weight(permits)\n": "held = held + 1\n"},
     "the parked key does not expire": {"      set_expiry(name, PARKED, expiry)\n": ""},
     "the reply names the wrong limit": {
         "return answer_no(name, 'share '": "return answer_no(name, 'full '"
@@ -408,7 +404,7 @@ def places(name: Name) -> tuple[list[str], list[str]]:
 
 
 def queue_and_park(name: Name) -> None:
-    """Fill share a, and park t3, t4, and t6. t5 of share b is in the queue."""
+    """Grant t1 and t2. Queue t5, and park t3, t4, and t6 behind their shares."""
     for share in ("a", "b", "a", "a", "b", "b"):
         name.ask(share, 1 if share == "a" else 2)
 
@@ -490,11 +486,11 @@ def test_request_without_a_share_waits_in_the_common_share() -> None:
     assert (["t4"], ["t5", "t2"]) == places(name)
 
 
-# The number of command_count of a script
+# The number of commands of a script
 
 
 class _Counting(Store):
-    """Counts its command_count."""
+    """Counts the commands that it runs."""
 
     ran = 0
 
@@ -525,10 +521,10 @@ def crowded_name(waiters: int, shares: int) -> Name:
     return name
 
 
-def command_count(name: Name, verb: str, **said: Any) -> int:
-    """Return how many command_count a script runs. Discard its changes."""
+def command_count(name: Name, verb: str, **args: Any) -> int:
+    """Return how many commands a script runs. Discard its changes."""
     store = _Counting(name.frozen, name.micros)
-    name.verbs.run(store, verb, KEYS.declared, argv_of(verb, {**DEFAULTS, **said}))
+    name.verbs.run(store, verb, KEYS.declared, argv_of(verb, {**DEFAULTS, **args}))
     return store.ran
 
 

@@ -218,7 +218,7 @@ def test_peak_adds_up_all_permits_and_never_falls(keys: Keys) -> None:
     assert 7 == history().total.peak
 
 
-def test_peak_of_one_holder_equals_its_permits(keys: Keys) -> None:
+def test_peak_of_one_holder_is_its_largest_number_of_permits(keys: Keys) -> None:
     semaphore = Semaphore("x", 9)
     for permits, peak in ((1, 1), (2, 2), (3, 3), (2, 3), (1, 3)):
         lease = semaphore.acquire(permits=permits)

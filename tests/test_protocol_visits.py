@@ -276,7 +276,7 @@ def test_keys_of_places_expire_again_after_an_override_was_removed(x: Visited) -
     assert C["PLACE_LIFE"] < x.raw.pttl(x.key("places")) < 2 * C["PLACE_LIFE"]
 
 
-def test_permit_is_granted_only_to_the_first_places(x: Visited) -> None:
+def test_permit_is_granted_only_to_jobs_near_the_front(x: Visited) -> None:
     fence = x.hold("h", limit=1)
     names = [f"p{n:02}" for n in range(12)]
     x.away(*names)

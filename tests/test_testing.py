@@ -433,11 +433,12 @@ def test_waiter_that_times_out_leaves_the_queue_without_redis(no_redis) -> None:
 
 
 def test_lease_lasts_until_its_release_without_redis(no_redis) -> None:
-    lease = Lock("x", timeout=0.05).acquire()
-    assert lease
-    lease.renew()
+    kept = Lock("x", timeout=0.05).acquire()
     time.sleep(0.1)
     assert Lock("x").locked()
+    del kept
+    with Lock("y") as lease:
+        lease.renew()
 
 
 def test_operator_functions_raise_not_implemented_error_without_redis(no_redis) -> None:

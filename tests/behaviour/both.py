@@ -1,7 +1,7 @@
 """One test body for sync and for async code.
 
 A test is a coroutine function that takes `io` and says `await io.do(sem, "acquire")`. The sync `io`
-calls the method in this thread and never suspends; the async one awaits its a-twin.
+calls the method in this thread and never suspends. The async `io` awaits the async version.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pytest
 
 from django_redis_sync import Unavailable
 
-#: Seconds for what has to happen at all. Nothing waits so long unless it is broken.
-PATIENCE = 30.0
+#: Seconds after which a test gives up waiting for something that must happen.
+MAX_WAIT = 30.0
 
 
 def both(test: Callable[..., Any]) -> Any:
@@ -38,26 +38,28 @@ def both(test: Callable[..., Any]) -> Any:
 
 
 def side_by_side(test: Callable[..., Any]) -> Any:
-    """As `both`, for a test that mostly waits: in sync and in async code at the same time. Each has
-    names of its own by `io.name("x")`."""
+    """Run a coroutine function in sync and in async code at the same time.
+
+    Use it instead of `both` for a test that mostly waits. `io.name("x")` returns a different name
+    in sync and in async code."""
     signature = inspect.signature(test)
     assert "io" in signature.parameters and inspect.iscoroutinefunction(test), test
 
-    def as_told(io: Any, fixtures: dict[str, Any]) -> None:
+    def run_as(io: Any, fixtures: dict[str, Any]) -> None:
         try:
             io.run(test(io=io, **fixtures))
         except BaseException:
-            print(f"it failed in {io!r} code")
+            print(f"failed in {io!r} code")
             raise
 
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
         with ThreadPoolExecutor(1) as thread:
-            asynchronous = thread.submit(as_told, Async(), fixtures)
-            as_told(Sync(), fixtures)
+            asynchronous = thread.submit(run_as, Async(), fixtures)
+            run_as(Sync(), fixtures)
             asynchronous.result()
 
-    fixtures = [one for name, one in signature.parameters.items() if name != "io"]
+    fixtures = [value for name, value in signature.parameters.items() if name != "io"]
     run.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
     return run
 
@@ -88,7 +90,7 @@ class Sync:
         time.sleep(seconds)
 
     async def gather(self, *bodies: Coroutine[Any, Any, Any]) -> list[Any]:
-        """Run them side by side: in threads, or in tasks."""
+        """Run the coroutines at the same time: in threads, or in tasks."""
         with ThreadPoolExecutor(len(bodies)) as threads:
             return list(threads.map(self.run, bodies))
 
@@ -105,7 +107,7 @@ class Sync:
         return done
 
     async def result(self, started: Future[Any]) -> Any:
-        return started.result(PATIENCE)
+        return started.result(MAX_WAIT)
 
 
 class Async(Sync):
@@ -133,30 +135,34 @@ class Async(Sync):
         return asyncio.create_task(body)
 
     async def result(self, started: asyncio.Task[Any]) -> Any:
-        return await asyncio.wait_for(started, PATIENCE)
+        return await asyncio.wait_for(started, MAX_WAIT)
 
 
 async def refused(io: Any, words: str, thing: Any, method: str, *args: Any) -> Unavailable:
-    """Unavailable, in such words. What is asked again until its time is over has less and less left
-    for an answer: one that only a machine's haste kept from coming is asked for anew."""
+    """Call `method` until it raises Unavailable with a text that matches `words`. Return the error.
+
+    Call again if the error is a timeout: near the end of its time limit, a call has little time
+    left for a reply, which a busy machine may then read too late."""
     for _ in range(10):
         with pytest.raises(Unavailable) as caught:
             await io.do(thing, method, *args)
         if re.search(words, str(caught.value)):
             return caught.value
         assert "Timeout" in str(caught.value) and caught.value.maybe_executed
-    return pytest.fail(f"said ten times: {caught.value}")
+    return pytest.fail(f"raised ten times: {caught.value}")
 
 
-async def until(io: Any, met: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """What `met()` says as soon as that is true; AssertionError after `seconds`."""
+async def until(io: Any, met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
+    """Call `met` until it returns a true value, and return the value.
+
+    Raise AssertionError after `seconds`."""
     end = time.monotonic() + seconds
-    while not (said := met()):
+    while not (value := met()):
         assert time.monotonic() < end, f"not met within {seconds} s: {inspect.getsource(met)}"
         await io.sleep(0.01)
-    return said
+    return value
 
 
-def eventually(met: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """As `until`, in plain sync code."""
+def eventually(met: Callable[[], Any], seconds: float = MAX_WAIT) -> Any:
+    """Sync version of `until()`."""
     return Sync().run(until(Sync(), met, seconds))

@@ -1,7 +1,9 @@
-"""Other processes, to race with, to kill and to pause: `python -m tests.behaviour.child ROLE ARGS`.
+"""Child processes for tests that race, kill, or pause them: `python -m tests.behaviour.child ROLE
+ARGS`.
 
-Roles print what they do, one line each. A child has the test's settings, server and journal. One
-that stands for several forks before it has any thread, which is faster than starting several.
+A role prints one line for each thing that it does. A child uses the settings, server, and journal
+of the test. A role for several processes forks before it starts threads, which is faster than
+starting each process.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from typing import Any
 
 from tests.support import worker_processes
 
-#: That it is started with.
+#: The settings module of the child.
 SETTINGS = "tests.settings"
 
 
 class Child:
-    """A child process, seen from the test. Also a context manager that ends it."""
+    """A child process, from the test's side: a context manager that kills it at the end."""
 
     module = __name__
 
@@ -37,29 +39,32 @@ class Child:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # It stands in a group of its own: what it forked ends with it.
+        # The child has its own process group, so its forks are killed too.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
     def line(self) -> list[str]:
-        """The words of the next line that it prints; AssertionError when it ended."""
+        """Return the words of the next line that the child prints.
+
+        Raise AssertionError if the child has ended."""
         return self.process.line().split()
 
-    def run_callbacks(self, text: str = "") -> None:
-        """Let it go on: a role that asks waits for a line."""
+    def send_line(self, text: str = "") -> None:
+        """Send a line to the child's stdin, so that a role that waits for one continues."""
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
     def ended(self, seconds: float = 60) -> list[list[str]]:
-        """The words of all lines that it printed until it ended well."""
+        """Wait for the child to exit with code 0, and return the words of its remaining lines."""
         out, _ = self.process.communicate(timeout=seconds)
         assert self.process.returncode == 0, out
         return [line.split() for line in out.splitlines()]
 
 
 def say(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # whole, whoever else writes
+    # A single write, so that lines of several processes don't mix.
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def forked(count: int, work: Callable[[int], None]) -> list[int]:
@@ -88,8 +93,8 @@ def reap(pids: list[int]) -> None:
 
 
 def storm(name: str, limit: int, processes: int, threads: int, enough: int) -> None:
-    """Threads of several processes take turns until each process has made enough cycles; says how
-    many it made."""
+    """Acquire and release in threads of several processes until each process has made `enough`
+    cycles. Print the number of cycles of each process."""
     from django_redis_sync import Semaphore
 
     def process(number: int) -> None:
@@ -99,8 +104,8 @@ def storm(name: str, limit: int, processes: int, threads: int, enough: int) -> N
             chance = random.Random(number * 1000 + mine)
             sem = Semaphore(name, limit, timeout=6, renew=True)
             while sum(cycles) < enough:
-                patience = chance.choice([None, None, None, 0, 0.05, 1])
-                lease = sem.acquire(blocking_timeout=patience)
+                wait = chance.choice([None, None, None, 0, 0.05, 1])
+                lease = sem.acquire(blocking_timeout=wait)
                 if lease:
                     assert lease.held
                     time.sleep(chance.random() / 500)
@@ -108,17 +113,17 @@ def storm(name: str, limit: int, processes: int, threads: int, enough: int) -> N
                     cycles[mine] += 1
 
         crowd = [threading.Thread(target=thread, args=(n,)) for n in range(threads)]
-        for one in crowd:
-            one.start()
-        for one in crowd:
-            one.join()
+        for worker in crowd:
+            worker.start()
+        for worker in crowd:
+            worker.join()
         say("cycles", sum(cycles))
 
     reap(forked(processes, process))
 
 
 def queue(name: str, mode: str, count: int) -> None:
-    """Processes that wait in line for a lock of ten minutes, and say when they have it."""
+    """Wait in several processes for a lock of ten minutes. Print when a process acquires it."""
     from django_redis_sync import Lock
 
     lock = Lock(name, timeout=600)
@@ -140,7 +145,7 @@ def queue(name: str, mode: str, count: int) -> None:
 
 
 def hold(name: str, seconds: float, renew: str) -> None:
-    """Holds until it is killed."""
+    """Acquire a lock. After a line on stdin, print whether the lease is still held, and exit."""
     from django_redis_sync import Lock
 
     lock = Lock(name, timeout=seconds, renew=renew == "renew")
@@ -152,7 +157,7 @@ def hold(name: str, seconds: float, renew: str) -> None:
 
 
 def adopt() -> None:
-    """Adopts a handle, and gives the lease back when told."""
+    """Adopt the handle that is read from stdin. Release the lease after a second line."""
     from django_redis_sync import Lease
 
     lease = Lease.from_handle(sys.stdin.readline().strip())
@@ -163,7 +168,7 @@ def adopt() -> None:
 
 
 def brief(name: str, count: int) -> None:
-    """Takes and gives back a few names, and ends at once."""
+    """Acquire and release the locks of a few names, and exit."""
     from django_redis_sync import Lock
 
     for number in range(count):
@@ -172,7 +177,7 @@ def brief(name: str, count: int) -> None:
 
 
 def once(name: str, processes: int) -> None:
-    """The same periodic job on several hosts."""
+    """Run the same periodic job in several processes. Print the number of the one that ran it."""
     from django_redis_sync import Lock
 
     def host(number: int) -> None:
@@ -185,7 +190,8 @@ def once(name: str, processes: int) -> None:
 
 
 def fork_holding(name: str) -> None:
-    """Forks while it holds. The child tries all it can, and then outlives its parent's lease."""
+    """Fork while leases are held. In the child, try to use the parent's leases, and then hold a
+    permit for longer than the duration of the parent's lease."""
     from django_redis_sync import LeaseLost, Lock, Semaphore
 
     lock = Lock(name, timeout=3, renew=True)
@@ -208,7 +214,7 @@ def fork_holding(name: str) -> None:
                 say("mine", mine.held)
                 time.sleep(4)
                 say("mine", mine.held)
-        # Both leave the block: only the parent may give it back.
+        # Both processes leave the block. Only the parent may release the lease.
         else:
             os.waitpid(pid, 0)
             say("parent", lease.held, own.held, lease.owned(), own.owned())
@@ -218,7 +224,8 @@ def fork_holding(name: str) -> None:
 
 
 def keyed(name: str, key: str) -> None:
-    """Holds the only permit of a child, waits for it again, and releases when told to."""
+    """Acquire the only permit of a key, and wait for it in a thread. Release it after a line on
+    stdin."""
     from django_redis_sync import Semaphore
 
     lease = Semaphore(name, 1, key=key).acquire()
@@ -241,7 +248,7 @@ def keyed(name: str, key: str) -> None:
 
 
 def brief_children(name: str, count: int) -> None:
-    """Takes and gives back a permit of so many children, and ends."""
+    """Acquire and release a permit of each of `count` keys, and exit."""
     from django_redis_sync import Semaphore
 
     for key in range(count):

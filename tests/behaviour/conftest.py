@@ -1,4 +1,4 @@
-"""Servers of their own for tests that break them, as the cache alias `private`."""
+"""Private servers and cache aliases for tests that break servers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def view(raw: redis.Redis) -> Callable[[str], View]:
-    """A name on the test run's server, clean at the start."""
+    """Return a function that returns the View of a name on the shared server."""
     return lambda name: View(raw, name)
 
 
 @pytest.fixture
 def alias(settings: Any) -> Iterator[Callable[..., str]]:
-    """Adds a cache alias for a URL. Each has a name of its own: what an earlier test left to the
-    keeper of an alias does not get in the way."""
+    """Return a function that adds a cache alias for a URL. Each alias has a new name, so that the
+    renewal thread of an earlier test's alias doesn't interfere."""
     names = []
 
     def add(url: str, **options: Any) -> str:
@@ -37,11 +37,11 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
         return name
 
     yield add
-    for name in names:  # its keeper would go on asking for an alias that is no more
+    for name in names:  # its renewal thread would go on using an alias that no longer exists
         renewal.renewer(name).clear()
 
 
 @pytest.fixture
 def private(new_server: Callable[..., RedisServer]) -> RedisServer:
-    """A server of the test's own."""
+    """A server that only this test uses."""
     return new_server()

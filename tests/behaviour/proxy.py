@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server, which does harm when it is told to."""
+"""A TCP proxy in front of a server, which can lose, delay, and reject messages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from django_redis_sync.protocol import scripts
 
 
 class Harm(NamedTuple):
-    """What to do to the next request that `match` is part of.
+    """A fault for the next request that contains `match`.
 
-    drop: run it, and never say so; cut: run it, then cut the connection instead of its reply;
-    hold: keep it back until `let_go()`, whatever becomes of its client; late: run it, and keep the
-    answer back until then; refuse: cut at once; swallow: take it and never pass it on, while all
-    stays open.
+    drop: forward the request, and discard the reply.
+    cut: forward the request, then close the connection instead of sending the reply.
+    hold: forward the request after `let_go()`, even if its client has disconnected.
+    late: forward the request, and send the reply after `let_go()`.
+    refuse: close the connection.
+    swallow: discard the request, and keep the connection open.
     """
 
     what: str
@@ -26,7 +28,7 @@ class Harm(NamedTuple):
 
 
 class Proxy:
-    """On a loopback port of its own; `url` is what clients use."""
+    """A proxy on its own loopback port. `url`: the address for clients."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server, self._harms = (host, port), deque[Harm]()
@@ -41,33 +43,33 @@ class Proxy:
         self.url = f"redis://127.0.0.1:{self._call(self._listen())}/0"
 
     def harm(self, what: str, verb: str = "acquire", times: int = 1) -> None:
-        """Do it to the next requests for a verb; "" means any request."""
+        """Do `what` to the next `times` requests that run script `verb`; "" means any request."""
         match = scripts.script(verb).sha.encode() if verb else b""
         self._harms.extend([Harm(what, match)] * times)
 
     def calm(self) -> None:
-        """Do no more harm."""
+        """Cancel the faults that have not happened yet."""
         self._harms.clear()
 
     def let_go(self) -> None:
-        """What was held back goes to the server now."""
+        """Forward the messages that were held back."""
         self._loop.call_soon_threadsafe(self._go.set)
 
     def close(self) -> None:
         async def end() -> None:
-            # A listener closed at once drops, unclosed, the connection it has just accepted.
+            # A listener that is closed at once leaks a connection that it has just accepted.
             for listening in self._listener.sockets:
                 self._loop.remove_reader(listening.fileno())
-            for _ in range(5):  # turns of the loop, after which what was accepted is served
+            for _ in range(5):  # after these turns of the loop, accepted connections are served
                 await asyncio.sleep(0)
             self._listener.close()
             serving = dict(self._serving)
             for task in serving:
                 task.cancel()
             await asyncio.gather(*serving, return_exceptions=True)
-            for writer in self._writers:  # those too whose task was cut off while it closed them
+            for writer in self._writers:  # also if its task was cancelled while closing it
                 writer.transport.abort()
-            for _ in range(3):  # turns, in which the sockets are closed
+            for _ in range(3):  # the loop closes the sockets in these turns
                 await asyncio.sleep(0)
 
         self._call(end())
@@ -91,11 +93,11 @@ class Proxy:
     async def _serve(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         try:
             replies, server = await asyncio.open_connection(*self._server)
-        except OSError:  # it is down: so is the way to it
+        except OSError:  # the server is down
             await _closed(back)
             return
         self._writers.append(server)
-        state = {"": True}  # the harm that the next reply meets; "" is none
+        state = {"": True}  # the faults for the next reply; "" means no fault
 
         async def answers() -> None:
             while data := await replies.read(65536):
@@ -122,7 +124,7 @@ class Proxy:
                     else:
                         state[harm.what] = True
                 server.write(data)
-            if "hold" in self.done:  # its client gave up: the server gets it all the same
+            if "hold" in self.done:  # the client gave up, but the server still gets the request
                 await server.drain()
                 await asyncio.sleep(0.2)
             server.close()

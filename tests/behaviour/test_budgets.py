@@ -1,4 +1,4 @@
-"""Every call ends within its budget, whatever the server, the pool or the path to it does."""
+"""Each call ends within its time limit if the server, the pool, or the network hangs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from .watching import View
 
 pytestmark = pytest.mark.promise(13)
 
-#: Seconds for one answer here. The budget is twice that, and thrice the budget is found out.
+#: Seconds for one reply here. The time limit of a call is twice as long.
 ATTEMPT = 0.7
 TOO_LATE = 5 * ATTEMPT
-#: What a pool that waits for 20 s can't keep.
+#: Seconds; a call that waits for a pool would take 20 s.
 SOON = 9
 
 
@@ -48,7 +48,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 class Slow(ConnectionPool):
-    """A pool of the project's own, that may take its time."""
+    """A project's own pool class, which takes 20 s to return a connection."""
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
         time.sleep(20)
@@ -58,8 +58,8 @@ class Slow(ConnectionPool):
 # A server that hangs
 
 
-async def exceeds(thing: Any, method: str, io: Any, *args: Any, **options: Any) -> None:
-    """A call that gets no answer ends within its budget."""
+async def fails_in_time(thing: Any, method: str, io: Any, *args: Any, **options: Any) -> None:
+    """Check that the call raises Unavailable within its time limit."""
     with within(TOO_LATE), pytest.raises(Unavailable):
         await io.do(thing, method, *args, **options)
 
@@ -70,20 +70,20 @@ async def exceeds(thing: Any, method: str, io: Any, *args: Any, **options: Any) 
     ids=["long-cold", "long-connected", "none-cold", "short-connected"],
 )
 @both
-async def test_a_server_that_hangs_takes_no_call_beyond_its_budget(
+async def test_call_ends_within_its_time_limit_when_the_server_hangs(
     io, private, alias, timeout: float | None, connected: bool
 ) -> None:
-    """However the project said its timeouts. What the calls left to do is done afterwards."""
-    said = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
-    name, leases = alias(private.url, CONNECTION_POOL_KWARGS=said), {}
-    for act in ("renew", "release") if connected else ():
-        leases[act] = await io.do(Impatient(act, using=name), "acquire")
+    """The project's timeouts don't matter. Pending cleanup is done when the server runs again."""
+    timeouts = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+    name, leases = alias(private.url, CONNECTION_POOL_KWARGS=timeouts), {}
+    for method in ("renew", "release") if connected else ():
+        leases[method] = await io.do(Impatient(method, using=name), "acquire")
     lock = Impatient("x", using=name)
     calls = [
-        exceeds(lock, "acquire", io),
-        exceeds(lock, "acquire", io, blocking=False),
-        exceeds(Lock("x", using=name), "acquire", io, blocking_timeout=0.5),
-        *(exceeds(lease, act, io) for act, lease in leases.items()),
+        fails_in_time(lock, "acquire", io),
+        fails_in_time(lock, "acquire", io, blocking=False),
+        fails_in_time(Lock("x", using=name), "acquire", io, blocking_timeout=0.5),
+        *(fails_in_time(lease, method, io) for method, lease in leases.items()),
     ]
     private.pause()
     try:
@@ -95,9 +95,7 @@ async def test_a_server_that_hangs_takes_no_call_beyond_its_budget(
 
 
 @both
-async def test_a_waiter_whose_server_begins_to_hang_ends_soon_after_its_time(
-    io, private, alias
-) -> None:
+async def test_waiter_ends_soon_after_its_timeout_when_the_server_hangs(io, private, alias) -> None:
     name = alias(private.url)
     held = await io.do(Lock("x", using=name), "acquire")
     waiting = io.start(io.do(Lock("x", using=name), "acquire", blocking_timeout=2))
@@ -108,7 +106,7 @@ async def test_a_waiter_whose_server_begins_to_hang_ends_soon_after_its_time(
     try:
         with pytest.raises(Unavailable):
             await io.result(waiting)
-        # What is left of its time, and the two seconds that leaving the queue may take.
+        # At most the rest of its timeout, and two seconds for leaving the queue.
         assert time.monotonic() - began < 6
     finally:
         private.resume()
@@ -116,7 +114,7 @@ async def test_a_waiter_whose_server_begins_to_hang_ends_soon_after_its_time(
 
 
 @both
-async def test_a_waiters_time_is_the_time_it_waits(io, private, alias) -> None:
+async def test_waiter_waits_for_its_blocking_timeout(io, private, alias) -> None:
     name = alias(private.url)
     held = await io.do(Lock("x", using=name), "acquire")
     for seconds in (0.05, 0.5, 1.2):
@@ -131,21 +129,23 @@ async def test_a_waiters_time_is_the_time_it_waits(io, private, alias) -> None:
 
 
 @both
-async def test_a_path_that_swallows_takes_no_call_beyond_its_budget(io, private, alias) -> None:
+async def test_call_ends_within_its_time_limit_when_the_network_drops_all(
+    io, private, alias
+) -> None:
     assert private.port is not None
     with proxied(HOST, private.port) as proxy:
         name = alias(proxy.url, SOCKET_TIMEOUT=5, SOCKET_CONNECT_TIMEOUT=5)
         lease = await io.do(Impatient("held", using=name), "acquire")
         proxy.harm("swallow", "", times=100_000)
-        asking = exceeds(Impatient("x", using=name), "acquire", io, False)
-        await io.gather(asking, exceeds(lease, "release", io))
+        asking = fails_in_time(Impatient("x", using=name), "acquire", io, False)
+        await io.gather(asking, fails_in_time(lease, "release", io))
 
 
 @both
-async def test_answers_that_are_lost_again_and_again_take_no_call_beyond_its_budget(
+async def test_call_ends_within_its_time_limit_when_all_replies_are_lost(
     io, private, alias
 ) -> None:
-    """Connections are made, requests are run: only time can end it."""
+    """The server accepts connections and runs requests, so only the time limit ends the call."""
     assert private.port is not None
     with proxied(HOST, private.port) as proxy:
         name = alias(proxy.url)
@@ -157,7 +157,7 @@ async def test_answers_that_are_lost_again_and_again_take_no_call_beyond_its_bud
                     await io.do(Impatient("x", using=name), "acquire", False)
                 else:
                     await io.do(lease, verb)
-            assert len(proxy.done) >= 2  # it was asked for again
+            assert len(proxy.done) >= 2  # the request was sent again
             proxy.done.clear()
             proxy.calm()
 
@@ -167,7 +167,9 @@ async def test_answers_that_are_lost_again_and_again_take_no_call_beyond_its_bud
 
 @pytest.mark.parametrize("kind", [BlockingConnectionPool, Slow])
 @both
-async def test_a_pool_that_waits_is_not_waited_for(io, private, alias, kind: Any) -> None:
+async def test_calls_do_not_wait_for_an_exhausted_blocking_pool(
+    io, private, alias, kind: Any
+) -> None:
     name = alias(
         private.url,
         CONNECTION_POOL_CLASS=f"{kind.__module__}.{kind.__qualname__}",
@@ -189,7 +191,9 @@ async def test_a_pool_that_waits_is_not_waited_for(io, private, alias, kind: Any
 
 
 @pytest.mark.parametrize("kind", [BlockingConnectionPool, Slow])
-def test_what_operators_read_waits_for_no_pool(private, alias, kind: Any) -> None:
+def test_operator_reads_do_not_wait_for_an_exhausted_blocking_pool(
+    private, alias, kind: Any
+) -> None:
     name = alias(
         private.url,
         CONNECTION_POOL_CLASS=f"{kind.__module__}.{kind.__qualname__}",
@@ -206,9 +210,9 @@ def test_what_operators_read_waits_for_no_pool(private, alias, kind: Any) -> Non
     lease.release()
 
 
-def test_what_operators_read_takes_no_longer_than_its_budget(private, alias) -> None:
-    said = {"socket_timeout": 30, "socket_connect_timeout": 30}
-    name = alias(private.url, CONNECTION_POOL_KWARGS=said)
+def test_operator_reads_end_within_their_time_limit_when_the_server_hangs(private, alias) -> None:
+    timeouts = {"socket_timeout": 30, "socket_connect_timeout": 30}
+    name = alias(private.url, CONNECTION_POOL_KWARGS=timeouts)
     assert [False] == is_listed([("x", None)], using=name)
     private.pause()
     with within(SOON), pytest.raises(Unavailable):
@@ -217,7 +221,7 @@ def test_what_operators_read_takes_no_longer_than_its_budget(private, alias) -> 
 
 @contextlib.contextmanager
 def exhausted(name: str) -> Iterator[None]:
-    """Meanwhile the project has all connections of its pool."""
+    """Check out all connections of the project's pool during the block."""
     pool = caches[name].client.get_client().connection_pool
     taken = []
     if not isinstance(pool, Slow):
@@ -230,7 +234,7 @@ def exhausted(name: str) -> Iterator[None]:
 
 
 @both
-async def test_an_exhausted_plain_pool_holds_nobody_up(io, private, alias) -> None:
+async def test_calls_do_not_wait_for_an_exhausted_plain_pool(io, private, alias) -> None:
     name = alias(private.url, CONNECTION_POOL_KWARGS={"max_connections": 2})
     with exhausted(name), within(SOON):
         lease = await io.do(Lock("x", using=name), "acquire", False)
@@ -238,7 +242,7 @@ async def test_an_exhausted_plain_pool_holds_nobody_up(io, private, alias) -> No
         await io.do(lease, "release")
 
 
-def test_an_older_pool_that_is_exhausted_only_says_so_in_words(private, alias) -> None:
+def test_older_exhausted_pool_is_recognized_by_its_message(private, alias) -> None:
     pool = caches[alias(private.url)].client.get_client().connection_pool
     hand, own = pools.CachedConnections(), pools.Own(pool)
     hand.belong_to(pool, own)
@@ -253,10 +257,10 @@ def test_an_older_pool_that_is_exhausted_only_says_so_in_words(private, alias) -
     own.let_go()
 
 
-def test_an_async_pool_that_waits_takes_no_call_beyond_its_budget(
+def test_async_call_ends_within_its_time_limit_when_its_pool_blocks(
     private: RedisServer, alias: Any, settings: Any
 ) -> None:
-    """A client that the project gives may be exhausted; then the keeper gives back."""
+    """If the release fails, a background thread sends it through another connection."""
     name = alias(private.url)
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "ASYNC_CLIENT": f"{__name__}.blocking_client"}
     _clients.clear()
@@ -281,7 +285,7 @@ def test_an_async_pool_that_waits_takes_no_call_beyond_its_budget(
 
     asyncio.run(main())
     with redis.Redis.from_url(private.url) as client:
-        eventually(lambda: View(client, "x").empty, 20)  # not by itself, after 30
+        eventually(lambda: View(client, "x").empty, 20)  # before the lease expires after 30 s
 
 
 _clients: dict[str, Any] = {}
@@ -295,7 +299,7 @@ def blocking_client(alias: str) -> Any:
 
 
 @both
-async def test_without_threads_every_call_still_ends_within_its_budget(
+async def test_call_ends_within_its_time_limit_when_no_thread_can_start(
     io, private, alias, monkeypatch
 ) -> None:
     name = alias(private.url)
@@ -312,7 +316,9 @@ async def test_without_threads_every_call_still_ends_within_its_budget(
 # Waiters
 
 
-def test_waiters_beyond_the_limit_poll(private, alias, monkeypatch) -> None:
+def test_waiter_above_max_waiting_gets_no_connection_to_wait_on(
+    private, alias, monkeypatch
+) -> None:
     pool = caches[alias(private.url)].client.get_client().connection_pool
     monkeypatch.setattr(pools, "MAX_WAITING", 0)
     waiting = pools.Waiting(pools.Own(pool))
@@ -324,7 +330,9 @@ def test_waiters_beyond_the_limit_poll(private, alias, monkeypatch) -> None:
 
 @pytest.mark.parametrize("seconds", [0.3, 20])
 @both
-async def test_a_wait_outlives_a_short_socket_timeout(io, private, alias, seconds: float) -> None:
+async def test_waiter_waits_longer_than_a_short_socket_timeout(
+    io, private, alias, seconds: float
+) -> None:
     name = alias(private.url, SOCKET_TIMEOUT=0.4)
     held = await io.do(Lock("x", using=name), "acquire")
     waiting = io.start(io.do(Lock("x", using=name), "acquire", blocking_timeout=seconds))

@@ -1,4 +1,4 @@
-"""A process that is busy is late by itself: a healthy Redis is not taken for one that is down."""
+"""A busy process reads replies late, but must not report a healthy Redis as down."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from tests.support import worker_processes
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
 
-#: Seconds that one try may take, and for which something else keeps the loop or the interpreter.
-ATTEMPT, BUSY = 0.3, 0.7
+#: Seconds that one attempt may take.
+ATTEMPT = 0.3
+#: Seconds for which other code blocks the event loop or holds the GIL.
+BUSY = 0.7
 
 
 class Impatient(Lock):
     _attempt = ATTEMPT
 
 
-async def taken_and_given_back(name: str, times: int) -> None:
+async def acquire_and_release(name: str, times: int) -> None:
     for _ in range(times):
         lease = await Impatient(name).aacquire(blocking_timeout=20)
         assert lease
         await lease.arelease()
 
 
-def test_a_loop_that_was_blocked_hears_what_came_meanwhile() -> None:
+def test_blocked_event_loop_reads_the_replies_that_arrived_meanwhile() -> None:
     async def main() -> None:
-        await taken_and_given_back("warm", 1)
-        tasks = [asyncio.ensure_future(taken_and_given_back(f"busy-{i}", 3)) for i in range(20)]
+        await acquire_and_release("warm", 1)
+        tasks = [asyncio.ensure_future(acquire_and_release(f"busy-{i}", 3)) for i in range(20)]
         while not all(task.done() for task in tasks):
             time.sleep(BUSY)  # a sync call in async code
             await asyncio.sleep(0.001)
@@ -48,9 +50,9 @@ def test_a_loop_that_was_blocked_hears_what_came_meanwhile() -> None:
     asyncio.run(main())
 
 
-def test_a_loop_may_be_blocked_while_it_connects() -> None:
+def test_event_loop_may_be_blocked_while_it_connects() -> None:
     async def main() -> None:
-        task = asyncio.ensure_future(taken_and_given_back("connecting", 1))
+        task = asyncio.ensure_future(acquire_and_release("connecting", 1))
         for _ in range(3):
             await asyncio.sleep(0)
             time.sleep(BUSY)
@@ -61,17 +63,17 @@ def test_a_loop_may_be_blocked_while_it_connects() -> None:
 
 
 def hog(until: threading.Event) -> None:
-    """Keep the interpreter's lock for BUSY seconds at a time, as a long call in C does."""
+    """Hold the GIL for BUSY seconds at a time, as a long call in C does."""
     count = 2_000_000
     while not until.is_set():
         began = time.perf_counter()
         sum(range(count))
-        # The machine may have less time for us than a moment ago, or more.
+        # Adapt to the current speed of the machine.
         count = max(10_000, int(count * BUSY / max(1e-3, time.perf_counter() - began)))
         time.sleep(0.001)
 
 
-def test_threads_that_wait_for_the_interpreter_hear_what_came_meanwhile() -> None:
+def test_threads_waiting_for_the_gil_read_the_replies_that_arrived_meanwhile() -> None:
     def work(number: int) -> None:
         for _ in range(3):
             lease = Impatient(f"thread-{number}").acquire(blocking_timeout=20)
@@ -91,17 +93,17 @@ def test_threads_that_wait_for_the_interpreter_hear_what_came_meanwhile() -> Non
 
 @pytest.fixture
 def outages() -> Any:
-    told: list[bool] = []
+    changes: list[bool] = []
 
     def note(down: bool, **_: Any) -> None:
-        told.append(down)
+        changes.append(down)
 
     outage_changed.connect(note)
-    yield told
+    yield changes
     outage_changed.disconnect(note)
 
 
-def test_requests_of_a_busy_worker_are_no_outage(outages: list[bool]) -> None:
+def test_busy_worker_does_not_report_an_outage(outages: list[bool]) -> None:
     inside, most = 0, 0
 
     @semaphore_required("four", limit=4, blocking_timeout=20, on_outage="local")
@@ -158,9 +160,9 @@ asyncio.run(main())
 """
 
 
-def test_busy_processes_never_exceed_the_limit_together(raw: Any) -> None:
-    """Judged from outside: by what the views themselves count in Redis."""
-    both = [worker_processes.Process("-c", PROCESS, BUSY, 4) for _ in range(2)]
-    served = [int(one.communicate(timeout=60)[0]) for one in both]
+def test_busy_processes_never_exceed_the_limit(raw: Any) -> None:
+    """The views themselves count the concurrent requests in Redis."""
+    workers = [worker_processes.Process("-c", PROCESS, BUSY, 4) for _ in range(2)]
+    served = [int(worker.communicate(timeout=60)[0]) for worker in workers]
     assert all(served)
     assert 4 >= int(raw.zscore("busy:most", "most"))

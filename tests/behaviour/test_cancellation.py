@@ -1,4 +1,4 @@
-"""An asyncio task that is cancelled, at whatever await, leaves neither holder nor waiter."""
+"""A cancelled asyncio task leaves no holder and no waiter, at any of its awaits."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .watching import View
 
 pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(6)]
 
-#: More awaits than any of these has.
+#: More awaits than any scenario has.
 MANY = 40
 
 
 def at_once(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """While the task is still on its way into the await."""
+    """Cancel before the task suspends."""
     cancel()
 
 
 def soon(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """While the request is under way."""
+    """Cancel while the request is being sent."""
     loop.call_soon(cancel)
 
 
 def as_it_completes(loop: Any, future: Any, cancel: Callable[[], Any]) -> None:
-    """When the answer is there and the task has not seen it yet."""
-    if future is None:  # a bare yield: there is no answer to wait for
+    """Cancel when the reply has arrived, and the task has not continued yet."""
+    if future is None:  # a bare yield has no reply
         loop.call_soon(cancel)
     else:
         future.add_done_callback(lambda _: cancel())
 
 
 class Stepped:
-    """Awaits a coroutine, and cancels its task at the k-th suspension, `times` in a row."""
+    """Await a coroutine, and cancel its task at the k-th and the next `times` - 1 suspensions."""
 
     def __init__(self, body: Coroutine[Any, Any, Any], k: int, how: Any, times: int) -> None:
         self.body, self.k, self.how, self.times = body, k, how, times
@@ -93,7 +93,7 @@ async def asking(lock: Lock) -> None:
 
 
 async def cancel_everywhere(scenario: Any, how: Any, times: int, url: str, contended: bool) -> int:
-    """Run a scenario until it gets through uncancelled; the number of its awaits."""
+    """Run a scenario with a cancellation at each of its awaits, and return the number of runs."""
     cancelled = 0
     with redis.Redis.from_url(url) as client:
         for k in range(1, MANY):
@@ -111,7 +111,7 @@ async def cancel_everywhere(scenario: Any, how: Any, times: int, url: str, conte
                 while not view.waiting and not task.done():
                     await asyncio.sleep(0)
                 if not task.done() and k > 2:
-                    await asyncio.sleep(0.002)  # it sleeps in the queue now
+                    await asyncio.sleep(0.002)  # until the task waits in the queue
                 await holder.arelease()
             await asyncio.wait([task], timeout=20)
             assert task.done(), f"cancelled at await {k}, it never ended"
@@ -123,7 +123,7 @@ async def cancel_everywhere(scenario: Any, how: Any, times: int, url: str, conte
                     break
                 await asyncio.sleep(0.01)
             assert (view.holding, view.waiting) == (0, 0), f"left behind at await {k}"
-            # Nobody believes in it, and the next one gets it at once.
+            # The next caller gets the permit at once.
             lease = await Lock(name, blocking=False).aacquire()
             assert lease
             await lease.arelease()
@@ -146,19 +146,19 @@ async def cancel_everywhere(scenario: Any, how: Any, times: int, url: str, conte
     ],
     ids=["alone", "in the queue", "in a block", "in a block after the queue", "more methods"],
 )
-def test_cancelled_at_any_await_nothing_is_left(
+def test_task_cancelled_at_any_await_leaves_no_holder_and_no_waiter(
     redis_url: str, scenario: Any, contended: bool, how: Any, times: int
 ) -> None:
     with journalling(redis_url) as journal:
         count = asyncio.run(cancel_everywhere(scenario, how, times, redis_url, contended))
         assert count > 2
-        time.sleep(0.3)  # what is sent again, is sent by another thread
+        time.sleep(0.3)  # another thread would send a release again
         journal.check()
         assert [] == sent_again(journal), "an answered release was sent again"
 
 
 def sent_again(journal: Any) -> list[str]:
-    """The tokens of which something was released after a release was answered."""
+    """Return the tokens that were released again after a release had been answered."""
     answered, again = set[str](), []
     for entry in journal:
         if entry.verb == "release":
@@ -170,8 +170,8 @@ def sent_again(journal: Any) -> list[str]:
     return again
 
 
-def test_a_loop_that_ends_leaves_nothing(redis_url: str, view) -> None:
-    """asyncio.run cancels whatever runs when its main coroutine is done."""
+def test_event_loop_that_ends_leaves_no_holder_and_no_waiter(redis_url: str, view) -> None:
+    """asyncio.run cancels all tasks when its main coroutine ends."""
 
     async def holder() -> None:
         async with Lock("ending"):
@@ -187,7 +187,7 @@ def test_a_loop_that_ends_leaves_nothing(redis_url: str, view) -> None:
     assert view("ending").empty
 
 
-def test_a_time_limit_around_a_wait_leaves_the_queue(view) -> None:
+def test_waiter_cancelled_by_wait_for_leaves_the_queue(view) -> None:
     async def main() -> None:
         first = await Lock("limited").aacquire()
         with pytest.raises(asyncio.TimeoutError):
@@ -199,7 +199,7 @@ def test_a_time_limit_around_a_wait_leaves_the_queue(view) -> None:
     assert view("limited").empty
 
 
-def test_one_loop_after_another_gets_a_client_of_its_own(view) -> None:
+def test_each_event_loop_gets_its_own_client(view) -> None:
     async def main() -> None:
         async with Lock("loops") as lease:
             assert lease.held

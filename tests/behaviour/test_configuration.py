@@ -1,4 +1,4 @@
-"""The setting, read at each acquire; and clients rebuilt from what the project configured."""
+"""The setting REDIS_SYNC is read at each acquire, and clients use the options of the cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_settings_are_read_at_each_acquire(io, settings) -> None:
 
 
 @both
-async def test_the_blocking_timeout_and_max_hold_come_from_the_settings(io, settings) -> None:
+async def test_blocking_timeout_and_max_hold_come_from_the_settings(io, settings) -> None:
     async with io.entered(Lock("waits")):
         with override_settings(REDIS_SYNC=sync(settings, BLOCKING_TIMEOUT=0.05)):
             assert await io.do(Lock("waits"), "acquire") is None
@@ -53,7 +53,7 @@ async def test_the_blocking_timeout_and_max_hold_come_from_the_settings(io, sett
 
 
 @both
-async def test_a_named_semaphore_has_its_options_from_the_settings(io, settings) -> None:
+async def test_configured_semaphore_takes_its_options_from_the_settings(io, settings) -> None:
     named = {"exports": {"limit": 2, "blocking_timeout": 0.05, "timeout": 12}}
     with override_settings(REDIS_SYNC=sync(settings, SEMAPHORES=named)):
         sem = Semaphore("exports")
@@ -75,11 +75,21 @@ async def test_a_named_semaphore_has_its_options_from_the_settings(io, settings)
         ({"BLOCKING_TIMEOUT": -1}, "BLOCKING_TIMEOUT"),
         ({"MAX_HOLD": "an hour"}, "MAX_HOLD"),
         ({"REQUESTS": {"limits": 3}}, "limits"),
+        ({"ENABLED": "no"}, "ENABLED"),
+        ({"CACHE": None}, "CACHE"),
+        ({"KEY_PREFIX": 1}, "KEY_PREFIX"),
+        ({"SEMAPHORES": ["exports"]}, "SEMAPHORES"),
+        ({"ENDPOINTS": "exports"}, "ENDPOINTS"),
+        ({"REQUESTS": None}, "REQUESTS"),
+        ({"STATS_HOURS": "24"}, "STATS_HOURS"),
+        ({"ASYNC_CLIENT": len}, "ASYNC_CLIENT"),
     ],
     ids=str,
 )
 @both
-async def test_what_the_setting_cannot_mean(io, settings, values: Any, words: str) -> None:
+async def test_invalid_setting_raises_improperly_configured(
+    io, settings, values: Any, words: str
+) -> None:
     wrong = override_settings(REDIS_SYNC=sync(settings, **values))
     with wrong, pytest.raises(ImproperlyConfigured, match=words):
         await io.do(Lock("x"), "acquire")
@@ -87,7 +97,9 @@ async def test_what_the_setting_cannot_mean(io, settings, values: Any, words: st
 
 @pytest.mark.parametrize("limit", [0, -1, "3", 2.5, True], ids=ascii)
 @both
-async def test_a_limit_in_the_settings_that_is_no_count(io, settings, limit: Any) -> None:
+async def test_invalid_limit_of_a_configured_semaphore_raises_an_error(
+    io, settings, limit: Any
+) -> None:
     wrong = override_settings(REDIS_SYNC=sync(settings, SEMAPHORES={"x": {"limit": limit}}))
     with wrong, pytest.raises(ImproperlyConfigured, match="limit"):
         await io.do(Semaphore("x"), "acquire")
@@ -96,14 +108,16 @@ async def test_a_limit_in_the_settings_that_is_no_count(io, settings, limit: Any
 @pytest.mark.parametrize("option", ["timeout", "blocking_timeout", "max_hold", "min_hold"])
 @pytest.mark.parametrize("seconds", ["5", -1, float("nan")], ids=ascii)
 @both
-async def test_seconds_in_the_settings_that_are_none(io, settings, option, seconds) -> None:
+async def test_invalid_duration_of_a_configured_semaphore_raises_an_error(
+    io, settings, option, seconds
+) -> None:
     named = {"x": {"limit": 1, option: seconds}}
     wrong = override_settings(REDIS_SYNC=sync(settings, SEMAPHORES=named))
     with wrong, pytest.raises(ImproperlyConfigured, match=option):
         await io.do(Semaphore("x"), "acquire")
 
 
-def test_a_setting_that_is_no_dict() -> None:
+def test_setting_that_is_not_a_dict_raises_an_error() -> None:
     with override_settings(REDIS_SYNC=["TIMEOUT"]), pytest.raises(ImproperlyConfigured):
         Lock("x").acquire()
 
@@ -112,7 +126,9 @@ def test_a_setting_that_is_no_dict() -> None:
 
 
 @both
-async def test_keys_start_with_the_aliases_prefix_unless_one_is_given(io, raw, settings) -> None:
+async def test_keys_start_with_key_prefix_or_else_the_prefix_of_the_alias(
+    io, raw, settings
+) -> None:
     given = settings.REDIS_SYNC["KEY_PREFIX"]
     cases = [(given, given), (None, f"{settings.CACHES['default']['KEY_PREFIX']}:sync")]
     for prefix, expected in cases:
@@ -122,7 +138,7 @@ async def test_keys_start_with_the_aliases_prefix_unless_one_is_given(io, raw, s
 
 
 @both
-async def test_without_any_prefix_keys_start_with_sync(io, private, settings) -> None:
+async def test_keys_start_with_sync_when_no_prefix_is_configured(io, private, settings) -> None:
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": private.url}
     caches, setting = {**settings.CACHES, "bare": cache}, sync(settings, KEY_PREFIX=None)
     with override_settings(CACHES=caches, REDIS_SYNC=setting):
@@ -132,7 +148,7 @@ async def test_without_any_prefix_keys_start_with_sync(io, private, settings) ->
 
 
 @both
-async def test_the_cache_is_named_by_using_or_by_the_setting(io, private, alias, settings) -> None:
+async def test_cache_is_chosen_by_using_or_by_the_setting(io, private, alias, settings) -> None:
     name = alias(private.url)
     with redis.Redis.from_url(private.url) as client:
         async with io.entered(Lock("here", using=name)):
@@ -147,7 +163,7 @@ async def test_the_cache_is_named_by_using_or_by_the_setting(io, private, alias,
 
 
 @both
-async def test_an_alias_that_is_not_there(io) -> None:
+async def test_unknown_alias_raises_improperly_configured(io) -> None:
     with pytest.raises(ImproperlyConfigured, match="'nowhere'"):
         await io.do(Lock("x", using="nowhere"), "acquire")
 
@@ -160,7 +176,9 @@ async def test_an_alias_that_is_not_there(io) -> None:
     ],
 )
 @both
-async def test_a_cache_that_is_not_django_rediss(io, settings, redis_url, backend: str) -> None:
+async def test_cache_of_another_backend_raises_improperly_configured(
+    io, settings, redis_url, backend: str
+) -> None:
     caches = {**settings.CACHES, "other": {"BACKEND": backend, "LOCATION": redis_url}}
     with (
         override_settings(CACHES=caches),
@@ -170,7 +188,7 @@ async def test_a_cache_that_is_not_django_rediss(io, settings, redis_url, backen
 
 
 @both
-async def test_a_sharded_cache(io, settings, redis_url) -> None:
+async def test_shard_client_raises_improperly_configured(io, settings, redis_url) -> None:
     sharded = {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": [redis_url, redis_url],
@@ -182,11 +200,11 @@ async def test_a_sharded_cache(io, settings, redis_url) -> None:
 
 
 class Subclassed(RedisCache):
-    """As django-prometheus and others do."""
+    """A subclass as in django-prometheus."""
 
 
 @both
-async def test_a_subclass_of_the_backend_will_do(io, settings, redis_url) -> None:
+async def test_subclass_of_the_backend_is_accepted(io, settings, redis_url) -> None:
     cache = {**settings.CACHES["default"], "BACKEND": f"{__name__}.Subclassed"}
     with override_settings(CACHES={**settings.CACHES, "mine": cache}):
         async with io.entered(Lock("x", using="mine")) as lease:
@@ -198,7 +216,7 @@ async def test_a_subclass_of_the_backend_will_do(io, settings, redis_url) -> Non
 
 @pytest.mark.parametrize("how", ["unixsocket", "password", "decode", "timeouts", "blocking pool"])
 @both
-async def test_the_projects_own_options_are_kept(io, new_server, alias, how: str) -> None:
+async def test_connections_use_the_options_of_the_alias(io, new_server, alias, how: str) -> None:
     server = new_server(
         unixsocket=how == "unixsocket",
         config={"requirepass": "p@ss: word"} if how == "password" else None,
@@ -221,7 +239,7 @@ async def test_the_projects_own_options_are_kept(io, new_server, alias, how: str
     assert not await io.do(Lock("x", using=name), "locked")
 
 
-def test_the_async_client_speaks_as_the_sync_one(new_server, alias) -> None:
+def test_async_client_uses_the_options_of_the_sync_client(new_server, alias) -> None:
     server = new_server(config={"requirepass": "secret"})
     name = alias(
         server.url,
@@ -241,7 +259,9 @@ def test_the_async_client_speaks_as_the_sync_one(new_server, alias) -> None:
     assert expected == {key: kwargs.get(key) for key in expected}
 
 
-def test_a_client_that_cannot_be_rebuilt_can_be_given(private, alias, settings) -> None:
+def test_async_client_setting_replaces_a_client_that_cannot_be_rebuilt(
+    private, alias, settings
+) -> None:
     name = alias(private.url, CONNECTION_FACTORY=f"{__name__}.OwnFactory")
     lock = Lock("x", using=name)
     assert lock.acquire()
@@ -260,7 +280,7 @@ def test_a_client_that_cannot_be_rebuilt_can_be_given(private, alias, settings) 
 
 
 class OwnFactory:
-    """A CONNECTION_FACTORY that is none of django-redis's."""
+    """A CONNECTION_FACTORY that doesn't derive from django-redis's."""
 
     url = ""
 
@@ -278,23 +298,23 @@ def own_client(alias: str) -> Any:
     return redis.asyncio.Redis.from_url(OwnFactory.url)
 
 
-def test_loops_leave_no_connection_open(raw) -> None:
+def test_ended_event_loops_leave_no_resources_and_no_warnings(raw) -> None:
     async def main() -> None:
         async with Lock("tidy", blocking_timeout=5):
             await asyncio.gather(*[Lock("tidy").aacquire(blocking_timeout=0.02) for _ in range(5)])
 
-    # Sync code may have one for its quorums. A loop that was closed before goes with the next use.
-    before = [one for one in loops.resources_of_all_loops() if not one[0].is_closed()]
+    # The loop of sync quorum calls may exist. Resources of closed loops are freed at the next use.
+    before = [entry for entry in loops.resources_of_all_loops() if not entry[0].is_closed()]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
             asyncio.run(main())
         gc.collect()
-    assert before == loops.resources_of_all_loops()  # nor the loops themselves
+    assert before == loops.resources_of_all_loops()
     assert [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)] == []
 
 
-def test_a_loop_that_ends_closes_its_connections(raw) -> None:
+def test_event_loop_that_ends_closes_its_connections(raw) -> None:
     def connected() -> int:
         return len(raw.client_list())
 
@@ -302,35 +322,18 @@ def test_a_loop_that_ends_closes_its_connections(raw) -> None:
         async with Lock("closing", blocking_timeout=5):
             assert connected() > before
 
-    with Lock("closing"):  # the sync side has its connection by now, and keeps it
-        # So has the keeper, which may have to open one of its own to note the name.
+    with Lock("closing"):  # opens the connection of sync code, which stays open
+        # A background thread may also open a connection, to register the name.
         eventually(lambda: ("closing", None) in names_in_use())
     before = connected()
     asyncio.run(main())
     eventually(lambda: connected() <= before)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("ENABLED", "no"),
-        ("CACHE", None),
-        ("KEY_PREFIX", 1),
-        ("SEMAPHORES", ["exports"]),
-        ("ENDPOINTS", "exports"),
-        ("REQUESTS", None),
-        ("STATS_HOURS", "24"),
-        ("ASYNC_CLIENT", len),
-    ],
-)
-def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, settings: Any) -> None:
-    wrong = override_settings(REDIS_SYNC=sync(settings, **{key: value}))
-    with wrong, pytest.raises(ImproperlyConfigured, match=key):
-        conf.current()
-
-
 @both
-async def test_what_was_used_before_goes_with_changed_caches(io: Any, settings: Any) -> None:
+async def test_lock_uses_the_changed_caches_and_former_leases_can_be_released(
+    io: Any, settings: Any
+) -> None:
     settings.REDIS_SYNC = sync(settings, KEY_PREFIX=None)
     alias = conf.current().cache
     first, second = (

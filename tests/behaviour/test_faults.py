@@ -1,11 +1,12 @@
-"""Lost replies, hangs, outages, and what else a server or a network does to its clients.
+"""Lost replies, hangs, outages, and other faults of servers and networks.
 
-Everywhere: one grant with one fence or a clear error, no more time than was given, and no holder
-left that nobody knows of. Permits are taken on a server of the test's own, through a proxy.
+In each case a call makes one grant with one fence, or raises a clear error. It ends within its time
+limit, and leaves no orphaned permit. The tests use their own server through a proxy.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import math
@@ -39,9 +40,9 @@ from .watching import Pulse, View
 
 pytestmark = pytest.mark.promise(5, 7, 14)
 
-#: Seconds that one answer may take here; the budget of an acquisition is twice that.
+#: Seconds allowed for one reply here. The time limit of an acquire is twice as long.
 ATTEMPT = 0.8
-#: Seconds after which no lease of half a minute is over by itself.
+#: Seconds in which a lease of 30 s doesn't expire.
 SOONER = 20
 
 
@@ -50,7 +51,7 @@ class Impatient(Lock):
 
 
 class Bench:
-    """A private server, the way to it through a proxy, and a journal of all that was run there."""
+    """A private server, a proxy in front of it, and a journal of all scripts that run there."""
 
     def __init__(self, server: RedisServer, proxy: Proxy, alias: str, journal: Any) -> None:
         self.server, self.proxy, self.alias, self.journal = server, proxy, alias, journal
@@ -63,7 +64,7 @@ class Bench:
         return View(self.client, name)
 
     async def warm(self, io: Any) -> None:
-        """Connected, scripts loaded, subscribed: what goes wrong then is what the test does."""
+        """Connect, load the scripts, and subscribe, so that the test's fault hits its request."""
         async with io.entered(self.lock("warm")):
             pass
 
@@ -72,7 +73,7 @@ class Bench:
 def bench(private: RedisServer, alias: Any) -> Iterator[Bench]:
     assert private.port is not None
     with proxied(HOST, private.port) as proxy, journalling(private.url) as journal:
-        # Making a connection takes as long as the project's own timeouts say.
+        # The project's own timeouts limit how long a connection attempt takes.
         timeouts = {"SOCKET_TIMEOUT": ATTEMPT, "SOCKET_CONNECT_TIMEOUT": ATTEMPT}
         yield Bench(private, proxy, alias(proxy.url, **timeouts), journal)
         if private.pid and journal.drain():
@@ -84,7 +85,7 @@ def bench(private: RedisServer, alias: Any) -> Iterator[Bench]:
 
 @pytest.mark.parametrize("harm", ["cut", "drop"])
 @both
-async def test_a_lost_reply_of_acquire_is_asked_for_again(io, bench, harm: str) -> None:
+async def test_acquire_is_sent_again_when_its_reply_is_lost(io, bench, harm: str) -> None:
     await bench.warm(io)
     bench.proxy.harm(harm)
     lease = await io.do(bench.lock(), "acquire", False)
@@ -96,7 +97,7 @@ async def test_a_lost_reply_of_acquire_is_asked_for_again(io, bench, harm: str) 
 
 
 @both
-async def test_a_lost_reply_of_release_is_asked_for_again(io, bench) -> None:
+async def test_release_is_sent_again_when_its_reply_is_lost(io, bench) -> None:
     await bench.warm(io)
     lease = await io.do(bench.lock(), "acquire")
     bench.proxy.harm("cut", "release")
@@ -106,10 +107,10 @@ async def test_a_lost_reply_of_release_is_asked_for_again(io, bench) -> None:
 
 
 @both
-async def test_a_lost_reply_costs_no_other_call_its_answer(io, bench) -> None:
+async def test_each_call_returns_its_answer_when_a_reply_is_lost(io, bench) -> None:
     await bench.warm(io)
     lock, writers = bench.lock(), ReadWriteLock("rw", using=bench.alias).write
-    lease, writer = [await io.do(one, "acquire") for one in (lock, writers)]
+    lease, writer = [await io.do(primitive, "acquire") for primitive in (lock, writers)]
     calls = [
         (lease, "owned", "renew", True),
         (lease, "renew", "renew", None),
@@ -120,9 +121,9 @@ async def test_a_lost_reply_costs_no_other_call_its_answer(io, bench) -> None:
         (lock, "locked", "inspect", True),
         (writer, "downgrade", "release", None),
     ]
-    for thing, call, verb, answer, *said in calls:
-        bench.proxy.harm("cut", verb)
-        assert answer == await io.do(thing, call, *said), call
+    for thing, call, script, answer, *arguments in calls:
+        bench.proxy.harm("cut", script)
+        assert answer == await io.do(thing, call, *arguments), call
     bench.proxy.harm("cut", "inspect")
     assert 1 == (await io.do(lock, "status")).holding
     bench.proxy.harm("cut", "renew")
@@ -136,7 +137,7 @@ async def test_a_lost_reply_costs_no_other_call_its_answer(io, bench) -> None:
 
 
 @both
-async def test_a_waiters_lost_replies_cost_it_neither_place_nor_grant(io, bench) -> None:
+async def test_waiter_keeps_its_place_and_grant_when_replies_are_lost(io, bench) -> None:
     await bench.warm(io)
     first = await io.do(bench.lock(), "acquire")
     bench.proxy.harm("cut")
@@ -153,7 +154,7 @@ async def test_a_waiters_lost_replies_cost_it_neither_place_nor_grant(io, bench)
 
 
 @both
-async def test_no_reply_at_all_is_unavailable_and_leaves_no_ghost(io, bench) -> None:
+async def test_acquire_without_any_reply_raises_unavailable_and_leaves_no_holder(io, bench) -> None:
     await bench.warm(io)
     bench.proxy.harm("drop", times=20)
     start = time.monotonic()
@@ -165,13 +166,13 @@ async def test_no_reply_at_all_is_unavailable_and_leaves_no_ghost(io, bench) -> 
 
 
 @both
-async def test_a_request_that_arrives_after_its_undo_takes_nothing(io, bench) -> None:
+async def test_acquire_that_arrives_after_its_undo_takes_no_permit(io, bench) -> None:
     await bench.warm(io)
     bench.proxy.harm("hold", times=20)
     with pytest.raises(Unavailable) as caught:
         await io.do(bench.lock(), "acquire", False)
     assert caught.value.maybe_executed
-    # The undo is done by the keeper; then the late ones come through.
+    # A background thread sends the undo. Then the delayed requests arrive.
     await until(io, lambda: any("undo" in entry.argv for entry in bench.journal))
     before = len(list(bench.journal))
     bench.proxy.let_go()
@@ -181,7 +182,7 @@ async def test_a_request_that_arrives_after_its_undo_takes_nothing(io, bench) ->
 
 
 @both
-async def test_nothing_listens(io, alias) -> None:
+async def test_acquire_raises_unavailable_when_the_port_is_closed(io, alias) -> None:
     lock = Lock("x", using=alias(f"redis://127.0.0.1:{free_port()}/0"))
     start = time.monotonic()
     for blocking in (False, True):
@@ -197,7 +198,7 @@ async def test_nothing_listens(io, alias) -> None:
 
 
 @both
-async def test_a_waiter_rides_out_a_restart_of_its_connections(io, bench) -> None:
+async def test_waiter_is_granted_after_its_connections_were_killed(io, bench) -> None:
     await bench.warm(io)
     first = await io.do(bench.lock(), "acquire")
     waiting = io.start(io.do(bench.lock(), "acquire"))
@@ -216,8 +217,10 @@ async def test_a_waiter_rides_out_a_restart_of_its_connections(io, bench) -> Non
 
 
 @both
-async def test_a_lost_wake_up_costs_a_heartbeat(io, private, alias, monkeypatch) -> None:
-    """A waiter that hears nothing finds out by asking again."""
+async def test_waiter_is_granted_within_a_heartbeat_when_its_wake_up_is_lost(
+    io, private, alias, monkeypatch
+) -> None:
+    """The waiter sends its request again after a heartbeat."""
     unheard = deafen(monkeypatch)
     name = alias(private.url)
     first = await io.do(Lock("deaf", using=name), "acquire")
@@ -235,8 +238,9 @@ async def test_a_lost_wake_up_costs_a_heartbeat(io, private, alias, monkeypatch)
 
 
 def deafen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """No wake-up arrives any more: a BLPOP listens to a list that nobody writes to, and what is
-    published is dropped. Returns what was not heard, as it comes."""
+    """Drop all wake-ups: BLPOP reads another list, and published messages are discarded.
+
+    Return the list to which each dropped wake-up is appended."""
     unheard: list[Any] = []
 
     def pack(args: Any) -> bytes:
@@ -249,9 +253,7 @@ def deafen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return unheard
 
 
-def test_a_killed_subscription_is_made_again_and_its_waiters_ask(bench) -> None:
-    import asyncio
-
+def test_waiters_of_a_killed_subscription_are_granted(bench) -> None:
     async def main() -> None:
         first = await bench.lock().aacquire()
         waiters = [asyncio.create_task(bench.lock().aacquire()) for _ in range(3)]
@@ -270,11 +272,11 @@ def test_a_killed_subscription_is_made_again_and_its_waiters_ask(bench) -> None:
     assert bench.view().empty
 
 
-# What servers say
+# Errors of the server
 
 
 @both
-async def test_scripts_that_were_flushed_are_loaded_again(io, bench) -> None:
+async def test_flushed_scripts_are_loaded_again(io, bench) -> None:
     stop = threading.Event()
 
     def flush() -> None:
@@ -299,9 +301,7 @@ async def test_scripts_that_were_flushed_are_loaded_again(io, bench) -> None:
 
 
 @both
-async def test_a_cleared_cache_is_learnt_of_and_fences_go_on(io, bench, settings) -> None:
-    from django.core.cache import caches
-
+async def test_cleared_cache_calls_on_lost_and_fences_grow(io, bench, settings) -> None:
     lost: list[Any] = []
     lock = bench.lock(timeout=3, renew=True, on_lost=lost.append)
     lease = await io.do(lock, "acquire")
@@ -316,41 +316,26 @@ async def test_a_cleared_cache_is_learnt_of_and_fences_go_on(io, bench, settings
     await io.do(lock, "release")
 
 
+@pytest.mark.parametrize(
+    ("denied", "words"),
+    [(["-evalsha", "-eval"], "(?i)evalsha.*ACL"), (["-hset"], "ACL")],
+    ids=["evalsha", "hset in a script"],
+)
 @both
-async def test_a_refused_command_is_named(io, private, alias) -> None:
+async def test_unavailable_names_the_denied_command(
+    io, private, alias, denied: list[str], words: str
+) -> None:
+    user = {"enabled": True, "passwords": ["+secret"], "keys": "*", "channels": "*"}
     with redis.Redis.from_url(private.url) as client:
-        client.acl_setuser(
-            "app",
-            enabled=True,
-            passwords=["+secret"],
-            keys="*",
-            channels="*",
-            commands=["+@all", "-evalsha", "-eval"],
-        )
+        client.acl_setuser("app", **user, commands=["+@all", *denied])
     url = private.url.replace("redis://", "redis://app:secret@")
-    with pytest.raises(Unavailable, match=r"(?i)evalsha.*ACL") as caught:
+    with pytest.raises(Unavailable, match=words) as caught:
         await io.do(Lock("x", using=alias(url)), "acquire")
     assert "secret" not in str(caught.value)
 
 
 @both
-async def test_a_refused_command_in_a_script_is_named(io, private, alias) -> None:
-    with redis.Redis.from_url(private.url) as client:
-        client.acl_setuser(
-            "app",
-            enabled=True,
-            passwords=["+secret"],
-            keys="*",
-            channels="*",
-            commands=["+@all", "-hset"],
-        )
-    url = private.url.replace("redis://", "redis://app:secret@")
-    with pytest.raises(Unavailable, match="ACL"):
-        await io.do(Lock("x", using=alias(url)), "acquire")
-
-
-@both
-async def test_a_wrong_password_is_no_secret_told(io, new_server, alias) -> None:
+async def test_unavailable_does_not_contain_the_wrong_password(io, new_server, alias) -> None:
     server = new_server(config={"requirepass": "right"})
     with pytest.raises(Unavailable) as caught:
         await io.do(Lock("x", using=alias(server.url.replace("right", "mistaken"))), "acquire")
@@ -359,14 +344,14 @@ async def test_a_wrong_password_is_no_secret_told(io, new_server, alias) -> None
 
 
 @both
-async def test_another_programs_value_is_named_and_left_alone(io, bench) -> None:
+async def test_foreign_value_is_named_in_the_error_and_kept(io, bench) -> None:
     bench.client.set(bench.view().keys.leases, "precious")
     with pytest.raises(ForeignValue) as caught:
         await io.do(bench.lock(), "acquire")
     assert isinstance(caught.value, SyncError)
     assert bench.view().keys.leases in str(caught.value)
     assert bench.client.get(bench.view().keys.leases) == b"precious"
-    bench.client.delete(bench.journal.key)  # a script that failed is what was meant
+    bench.client.delete(bench.journal.key)  # the script was meant to fail
     bench.journal._drained.clear()
 
 
@@ -380,7 +365,7 @@ def _is_busy(url: str) -> bool:
 
 
 @both
-async def test_an_endless_script_makes_it_unavailable_for_as_long(io, bench) -> None:
+async def test_acquire_raises_unavailable_while_an_endless_script_runs(io, bench) -> None:
     await bench.warm(io)
     bench.client.config_set(
         "lua-time-limit" if _is_old(bench.client) else "busy-reply-threshold", 20
@@ -413,7 +398,7 @@ def _is_old(client: redis.Redis) -> bool:
 
 
 @both
-async def test_the_clients_wall_clock_has_no_say(io, raw, monkeypatch) -> None:
+async def test_clients_wall_clock_does_not_affect_leases(io, raw, monkeypatch) -> None:
     real = time.time
     lock = Lock("clock", timeout=10, renew=True)
     for hour in (3600, -3600):
@@ -428,11 +413,11 @@ async def test_the_clients_wall_clock_has_no_say(io, raw, monkeypatch) -> None:
 # Holders
 
 
-def test_a_killed_holders_permit_is_back_within_its_lease(raw) -> None:
+def test_permit_of_a_killed_holder_is_free_after_its_lease_duration(raw) -> None:
     view = View(raw, "killed")
     with Child("hold", "killed", 3, "renew") as holder:
         fence = int(holder.line()[1])
-        eventually(view.renewals())  # it is alive
+        eventually(view.renewals())
         assert Lock("killed", blocking=False).acquire() is None
     assert view.holding == 1
     start = time.monotonic()
@@ -443,9 +428,7 @@ def test_a_killed_holders_permit_is_back_within_its_lease(raw) -> None:
 
 
 @both
-async def test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_away(
-    io, bench
-) -> None:
+async def test_on_lost_is_called_before_an_unrenewable_lease_expires(io, bench) -> None:
     left: list[float] = []
     lock = bench.lock(timeout=3, renew=True, on_lost=lambda _: left.append(bench.view().ends_in))
     lease = await io.do(lock, "acquire")
@@ -453,7 +436,7 @@ async def test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_awa
     with Pulse() as pulse:
         await until(io, lambda: left)
     assert not lease.held
-    # The server had it still, but for what threads woke too late.
+    # The lease had not expired on the server yet, apart from the delay with which threads woke.
     assert left[0] > -3 * pulse.most
     await until(io, lambda: bench.view().holding == 0)
     bench.proxy.calm()
@@ -462,7 +445,7 @@ async def test_a_keeper_that_cannot_renew_says_so_before_the_server_gives_it_awa
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_keeper_that_died_is_replaced(raw) -> None:
+def test_renewal_thread_that_died_is_replaced(raw) -> None:
     first = Lock("first").acquire()
     worker = renewal.renewer("default")._worker
     turn = worker._turn
@@ -485,7 +468,7 @@ def test_a_keeper_that_died_is_replaced(raw) -> None:
 
 
 @both
-async def test_waiters_never_starve_the_releaser_of_connections(io, new_server, alias) -> None:
+async def test_waiters_do_not_starve_releases_of_connections(io, new_server, alias) -> None:
     pool = {"CONNECTION_POOL_KWARGS": {"max_connections": 1}}
     name = alias(new_server().url, **pool)
 
@@ -498,8 +481,10 @@ async def test_waiters_never_starve_the_releaser_of_connections(io, new_server, 
 
 
 @both
-async def test_a_connection_is_not_waited_for_without_end(io, private, alias, monkeypatch) -> None:
-    """Without timeouts, redis-py's default before 8, the pool waits for it without end."""
+async def test_connection_attempt_is_bounded_when_the_pool_has_no_timeouts(
+    io, private, alias, monkeypatch
+) -> None:
+    """Before version 8, redis-py has no timeouts by default, so a pool waits without limit."""
     monkeypatch.setattr(pools, "ATTEMPT", 0.5)
     endless = {"socket_timeout": None, "socket_connect_timeout": None}
     name = alias(private.url, CONNECTION_POOL_KWARGS=endless)
@@ -509,17 +494,19 @@ async def test_a_connection_is_not_waited_for_without_end(io, private, alias, mo
             await io.do(Impatient("x", using=name), "acquire")
     finally:
         private.resume()
-    # The project's own connections are as it wants them.
+    # The project's own connections are unchanged.
     pool = caches[name].client.get_client().connection_pool
-    theirs = pool.get_connection()
-    assert theirs.socket_timeout is None
-    pool.release(theirs)
+    connection = pool.get_connection()
+    assert connection.socket_timeout is None
+    pool.release(connection)
     async with io.entered(Lock("x", using=name)) as lease:
         assert lease.held
 
 
 @both
-async def test_a_full_server_says_so_in_time(io, new_server, alias) -> None:
+async def test_acquire_raises_unavailable_in_time_when_maxclients_is_reached(
+    io, new_server, alias
+) -> None:
     server = new_server(config={"maxclients": 4})
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(redis.Redis.from_url(server.url)) for _ in range(4)]
@@ -532,7 +519,7 @@ async def test_a_full_server_says_so_in_time(io, new_server, alias) -> None:
 
 
 @both
-async def test_a_full_memory_refuses_to_take_and_still_releases(io, private, alias) -> None:
+async def test_full_memory_rejects_acquire_and_allows_release(io, private, alias) -> None:
     name = alias(private.url)
     lock = Impatient("x", using=name)
     lease = await io.do(lock, "acquire")
@@ -546,7 +533,7 @@ async def test_a_full_memory_refuses_to_take_and_still_releases(io, private, ali
 
 
 @both
-async def test_a_killed_server_loses_leases_and_fences_grow(io, private, alias) -> None:
+async def test_restart_without_persistence_loses_leases_and_fences_grow(io, private, alias) -> None:
     name = alias(private.url)
     lost: list[Any] = []
     lock = Impatient("x", using=name, timeout=3, renew=True, on_lost=lost.append)
@@ -563,24 +550,24 @@ async def test_a_killed_server_loses_leases_and_fences_grow(io, private, alias) 
     assert math.isfinite(again.fence)
 
 
-# Connections that a signal leaves half set up
+# Connections that are half set up when a signal handler raises an exception
 
 
 class Limit(BaseException):
-    """As a signal's handler raises it."""
+    """The exception of a signal handler."""
 
 
 def unready(connection: Any) -> None:
-    """Nothing was done but connecting."""
+    """Stop after the connection is open."""
 
 
 def unselected(connection: Any) -> None:
-    """It can speak, and to the wrong database."""
+    """Stop before the database is selected."""
     connection._parser.on_connect(connection)
 
 
 @pytest.mark.parametrize("done", [unready, unselected])
-def test_a_connection_that_a_signal_left_half_set_up_is_not_used(
+def test_connection_half_set_up_by_an_interrupted_acquire_is_not_reused(
     private: RedisServer, alias: Any, done: Any
 ) -> None:
     url = f"{private.url.removesuffix('/0')}/3"
@@ -591,9 +578,7 @@ def test_a_connection_that_a_signal_left_half_set_up_is_not_used(
         assert ["db3"] == list(client.info("keyspace"))
 
 
-def test_one_that_was_left_by_other_code_is_not_used_either(
-    private: RedisServer, alias: Any
-) -> None:
+def test_connection_half_set_up_by_other_code_is_not_used(private: RedisServer, alias: Any) -> None:
     using = alias(
         private.url, CONNECTION_POOL_KWARGS={"redis_connect_func": interrupted_once(unready)}
     )
@@ -604,7 +589,7 @@ def test_one_that_was_left_by_other_code_is_not_used_either(
 
 
 def interrupted_once(done: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Sets connections up, and the first of them by `done` alone."""
+    """Return a function that sets up connections, but interrupts the first after `done`."""
     left = [True]
 
     def connected(connection: Any) -> None:
@@ -618,10 +603,10 @@ def interrupted_once(done: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 @both
-async def test_hiredis_packs_no_number_of_ours(
+async def test_hiredis_gets_no_numbers_to_pack(
     io, clean_redis, view, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """hiredis crashes if a signal handler raises meanwhile: see docs/failure-modes.md."""
+    """hiredis crashes if a signal handler raises during that: see docs/failure-modes.md."""
     hiredis = pytest.importorskip("hiredis")
     pack, packed = hiredis.pack_command, []
 
@@ -630,9 +615,9 @@ async def test_hiredis_packs_no_number_of_ours(
         return pack(words)
 
     monkeypatch.setattr(hiredis, "pack_command", noted)
-    one = Semaphore("packed", 1, timeout=30, renew=True)
-    lease = await io.do(one, "acquire")
-    waiting = io.start(io.do(one, "acquire", blocking_timeout=30))
+    semaphore = Semaphore("packed", 1, timeout=30, renew=True)
+    lease = await io.do(semaphore, "acquire")
+    waiting = io.start(io.do(semaphore, "acquire", blocking_timeout=30))
     await until(io, lambda: view("packed").waiting)
     await io.do(lease, "renew", 60)
     await io.do(lease, "release")

@@ -1,4 +1,4 @@
-"""An event loop that ends, however it does, ends at once and leaves nothing behind."""
+"""An event loop ends at once, and leaves no connection, lease, or waiter behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from django.test import override_settings
 from django_redis_sync import Lease, Lock, Semaphore, Unavailable
 from django_redis_sync.engine.server import async_server_of
 
-from .both import PATIENCE, eventually
+from .both import MAX_WAIT, eventually
 from .watching import View
 
 pytestmark = pytest.mark.usefixtures("clean_redis")
@@ -35,49 +35,51 @@ class Impatient(Lock):
     _attempt = 0.3
 
 
-#: Seconds in which a loop is back, also on a machine that has other things to do.
+#: Seconds within which a loop ends, also on a busy machine.
 BACK = 5.0
 
 
 @pytest.fixture(autouse=True)
 def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Asyncio logs tasks that were destroyed while they were pending, and errors of others that
-    were not retrieved."""
+    """Fail if asyncio logs a pending task that was destroyed, or an exception that was never
+    retrieved."""
     yield
     gc.collect()
-    said = [record for record in caplog.get_records("call") if record.name == "asyncio"]
-    assert [record.getMessage() for record in said] == []
+    logged = [record for record in caplog.get_records("call") if record.name == "asyncio"]
+    assert [record.getMessage() for record in logged] == []
 
 
 def of_loops() -> list[Any]:
-    """Connections of event loops that are open in this process."""
-    found = [one for one in gc.get_objects() if isinstance(one, redis.asyncio.Connection)]
-    return [one for one in found if one.is_connected]
+    """Return the open async connections of this process."""
+    found = [obj for obj in gc.get_objects() if isinstance(obj, redis.asyncio.Connection)]
+    return [connection for connection in found if connection.is_connected]
 
 
 Ends = tuple[Any, Any]
 
 
 def ends() -> set[Ends]:
-    """Of those connections: our address and the server's. A port of ours may stand in several."""
-    infos = [one._writer.get_extra_info for one in of_loops()]
+    """Return the client and server address of each open async connection.
+
+    Several connections may share a client port."""
+    infos = [connection._writer.get_extra_info for connection in of_loops()]
     return {(info("sockname"), info("peername")) for info in infos}
 
 
 def still_open(mine: set[Ends]) -> int:
-    """Sockets of this process that have such ends."""
+    """Return the number of open sockets of this process with these addresses."""
     count = 0
-    for one in gc.get_objects():
-        if isinstance(one, socket.socket) and one.fileno() >= 0:
+    for obj in gc.get_objects():
+        if isinstance(obj, socket.socket) and obj.fileno() >= 0:
             with contextlib.suppress(OSError):
-                count += (one.getsockname(), one.getpeername()) in mine
+                count += (obj.getsockname(), obj.getpeername()) in mine
     return count
 
 
 def known(mine: set[Ends], raw: redis.Redis) -> list[str]:
-    """Those that the server has yet."""
-    ours = {f"{host}:{port}" for (host, port), _ in mine}
-    return [client["addr"] for client in raw.client_list() if client["addr"] in ours]
+    """Return the client addresses of `mine` that the server still lists."""
+    addresses = {f"{host}:{port}" for (host, port), _ in mine}
+    return [client["addr"] for client in raw.client_list() if client["addr"] in addresses]
 
 
 # Loops that are ended
@@ -91,7 +93,7 @@ RUNNERS = [asyncio.run, uv_run]
 
 
 async def acquiring(semaphore: Semaphore) -> None:
-    lease = await semaphore.aacquire(blocking_timeout=PATIENCE)
+    lease = await semaphore.aacquire(blocking_timeout=MAX_WAIT)
     assert lease
     await lease.arelease()
 
@@ -129,13 +131,13 @@ SCENARIOS = [acquiring, entering, hurried, shielded, scoped, grouped]
 
 
 async def busy(what: Callable[[Semaphore], Awaitable[None]], number: int) -> None:
-    shared, own = Semaphore("shared", 5, blocking_timeout=PATIENCE), Lock(f"own-{number}")
+    shared, own = Semaphore("shared", 5, blocking_timeout=MAX_WAIT), Lock(f"own-{number}")
     while True:
         await what(random.choice([shared, own]))
 
 
 def timed_runs(run: Callable[[Any], Any], main: Callable[[], Any], runs: int) -> list[float]:
-    """Seconds by which each run of `main`, which says when it was done, was back later."""
+    """Return the seconds that each run takes after the time that `main` returns."""
     took: list[float] = []
 
     def all_of_them() -> None:
@@ -145,14 +147,14 @@ def timed_runs(run: Callable[[Any], Any], main: Callable[[], Any], runs: int) ->
 
     thread = threading.Thread(target=all_of_them, daemon=True)
     thread.start()
-    thread.join(PATIENCE + runs)
-    assert not thread.is_alive(), f"run {len(took)} did not come back"
+    thread.join(MAX_WAIT + runs)
+    assert not thread.is_alive(), f"run {len(took)} did not end"
     return took
 
 
 @pytest.mark.parametrize("run", RUNNERS, ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("what", SCENARIOS, ids=lambda what: what.__name__)
-def test_a_loop_ends_at_once_while_tasks_are_busy(
+def test_event_loop_ends_at_once_while_tasks_are_busy(
     run: Any, what: Any, raw: redis.Redis, view: Callable[[str], View]
 ) -> None:
     if what in (grouped, hurried) and sys.version_info < (3, 11):
@@ -178,8 +180,8 @@ def test_a_loop_ends_at_once_while_tasks_are_busy(
         assert (0, 0) == (mine.holding, mine.waiting)
 
 
-def test_a_loop_ends_within_seconds_though_redis_is_silent(private, alias) -> None:
-    """What can't be given back now is left to the keeper."""
+def test_event_loop_ends_within_seconds_when_redis_does_not_answer(private, alias) -> None:
+    """A background thread sends the releases later."""
     name = alias(private.url)
 
     async def main() -> float:
@@ -206,7 +208,7 @@ def test_a_loop_ends_within_seconds_though_redis_is_silent(private, alias) -> No
 
 
 async def one_lock(number: int) -> set[Ends]:
-    async with Lock("closed", blocking_timeout=PATIENCE) as lease:
+    async with Lock("closed", blocking_timeout=MAX_WAIT) as lease:
         lease.check()
         assert not await Lock("closed").aacquire(blocking_timeout=0.02)
     return ends()
@@ -222,14 +224,14 @@ def closed_loops(body: Callable[[int], Any], count: int) -> tuple[list[Any], set
     return loops, had
 
 
-#: asyncio and redis-py complain of a loop that is closed under its tasks and connections.
+#: asyncio and redis-py warn if a loop is closed while it has tasks and connections.
 complains = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
 
 def collected(body: Callable[[int], Any], count: int) -> tuple[list[Any], set[Ends]]:
-    """As closed_loops, after the next use of a loop and a garbage collection."""
+    """Run `closed_loops()`, then use another loop and collect garbage."""
     loops, had = closed_loops(body, count)
     asyncio.run(one_lock(count))
     gc.collect()
@@ -251,20 +253,22 @@ def test_closed_loop_and_its_sockets_are_garbage_collected(
 # Settings that change under a loop
 
 
-def test_changed_settings_leave_nothing_on_a_living_loop(raw: redis.Redis, settings) -> None:
-    others = of_loops()  # of a loop that another test only closed
+def test_changed_settings_close_the_former_connections_of_a_loop(
+    raw: redis.Redis, settings
+) -> None:
+    others = of_loops()  # of a loop that another test closed
 
     def mine() -> int:
-        return sum(one not in others for one in of_loops())
+        return sum(connection not in others for connection in of_loops())
 
     async def main() -> None:
         for _ in range(10):
-            async with Lock("changing", blocking_timeout=PATIENCE):
+            async with Lock("changing", blocking_timeout=MAX_WAIT):
                 assert mine()
             with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "TIMEOUT": 20}):
-                async with Lock("changing", blocking_timeout=PATIENCE):
+                async with Lock("changing", blocking_timeout=MAX_WAIT):
                     pass
-        until, now = time.monotonic() + PATIENCE, None
+        until, now = time.monotonic() + MAX_WAIT, None
         while now != (0, 0, 1) and time.monotonic() < until:
             await asyncio.sleep(0.01)
             now = (mine(), len(raw.pubsub_channels()), len(asyncio.all_tasks()))
@@ -273,12 +277,12 @@ def test_changed_settings_leave_nothing_on_a_living_loop(raw: redis.Redis, setti
     asyncio.run(main())
 
 
-def test_a_waiter_outlives_a_change_of_settings(settings, view) -> None:
-    """It is served by what it began with, and that goes when it is done."""
+def test_waiter_is_granted_after_the_settings_changed(settings, view) -> None:
+    """The former connections serve the waiter, and are closed afterwards."""
 
     async def main() -> None:
         holder = await Lock("outlived").aacquire()
-        waiter = asyncio.ensure_future(Lock("outlived", blocking_timeout=PATIENCE).aacquire())
+        waiter = asyncio.ensure_future(Lock("outlived", blocking_timeout=MAX_WAIT).aacquire())
         while not view("outlived").waiting:
             await asyncio.sleep(0.005)
         former = async_server_of("default")
@@ -286,7 +290,7 @@ def test_a_waiter_outlives_a_change_of_settings(settings, view) -> None:
             await asyncio.sleep(0.05)
             assert former.retired and former.plans
             await holder.arelease()
-            lease = await asyncio.wait_for(waiter, PATIENCE)
+            lease = await asyncio.wait_for(waiter, MAX_WAIT)
             assert lease.held and not former.plans
             await lease.arelease()
 
@@ -294,10 +298,10 @@ def test_a_waiter_outlives_a_change_of_settings(settings, view) -> None:
     assert view("outlived").empty
 
 
-# Leases that nobody took
+# Leases without a reference
 
-#: Since Python 3.12 asyncio itself leaves frames of tasks that ended with an exception to the
-#: collector, also where no lease is near.
+#: Since Python 3.12, asyncio itself leaves the frames of tasks that raised an exception to the
+#: garbage collector, with or without a lease.
 before_312 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio keeps the frames")
 
 
@@ -382,20 +386,21 @@ async def shielded_and_left(name: str) -> None:
     ],
     ids=lambda what: what.__name__,
 )
-def test_a_lease_that_nobody_has_is_let_go_without_the_garbage_collector(what: Any) -> None:
-    """Held weakly: at once, so that nothing renews it. It was in frames, exceptions and futures."""
+def test_unreferenced_lease_is_freed_without_the_garbage_collector(what: Any) -> None:
+    """A lease without a reference must not be renewed. Frames, exceptions, and futures must not
+    keep one."""
     name = f"unclaimed-{what.__name__}"
     gc.collect()
     gc.disable()
     try:
         asyncio.run(what(name))
-        mine = [one for one in gc.get_objects() if isinstance(one, Lease) and one.name == name]
-        assert [] == mine
+        leases = [obj for obj in gc.get_objects() if isinstance(obj, Lease)]
+        assert [] == [lease for lease in leases if lease.name == name]
     finally:
         gc.enable()
 
 
-def test_a_failed_call_lets_go_of_what_is_above_it(private: Any, alias: Any) -> None:
+def test_failed_call_keeps_no_reference_to_its_lease(private: Any, alias: Any) -> None:
     name = alias(private.url)
 
     async def main() -> None:
@@ -411,7 +416,7 @@ def test_a_failed_call_lets_go_of_what_is_above_it(private: Any, alias: Any) -> 
     gc.disable()
     try:
         asyncio.run(main())
-        found = [one for one in gc.get_objects() if isinstance(one, Lease)]
-        assert [] == [one for one in found if one.name == "failing"]
+        leases = [obj for obj in gc.get_objects() if isinstance(obj, Lease)]
+        assert [] == [lease for lease in leases if lease.name == "failing"]
     finally:
         gc.enable()

@@ -1,4 +1,5 @@
-"""`lost` counts leases that ended, or were taken away, while their holder lived; nothing else."""
+"""`lost` counts leases that expired or were cleared while their holder was alive. `rejected` counts
+rejected calls."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .both import both, until
 from .test_cancellation import Stepped, as_it_completes, soon
 from .test_faults import Impatient, bench  # noqa: F401
 
-#: Seconds in which anything that is still to be counted or sent again would have been.
+#: Seconds in which a pending count or a repeated command would arrive.
 LATE = 0.3
 
 
@@ -109,3 +110,17 @@ async def test_lost_counts_once_if_the_reply_of_the_count_is_cut(io, bench) -> N
     assert not await io.do(lease, "owned")
     await until(io, lambda: bench.proxy.done == ["cut", "cut"])
     assert 1 == count_of("x", "lost", bench.alias), "a lost lease is counted exactly once"
+
+
+@pytest.mark.promise(22)
+@pytest.mark.parametrize("harm", ["cut", "drop"])
+@both
+async def test_rejected_counts_a_call_once_if_its_reply_is_cut(io, bench, harm) -> None:  # noqa: F811
+    await bench.warm(io)
+    async with io.entered(bench.lock()):
+        bench.proxy.harm(harm)
+        assert not await io.do(bench.lock(), "acquire", False)
+        assert [harm] == bench.proxy.done
+    time.sleep(LATE)
+    assert 1 == count_of("x", "rejected", bench.alias), "one rejected call is counted once"
+    assert 1 == count_of("x", "granted", bench.alias)

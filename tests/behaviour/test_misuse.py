@@ -1,8 +1,10 @@
-"""Wrong arguments: one clear error each, before anything is sent."""
+"""A wrong argument raises one clear error before a command is sent."""
 
 from __future__ import annotations
 
+import base64
 import inspect
+import json
 import math
 import select
 import socket
@@ -12,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_sync import Lease, LeaseLost, Lock, Semaphore
+from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, Semaphore
 from django_redis_sync.defaults import Option, SemaphoreOptions, Share
 
 from .both import both
@@ -24,7 +26,7 @@ NAN = float("nan")
 
 @pytest.fixture
 def nothing_sent(settings: Any) -> Iterator[None]:
-    """Fails when somebody connected to the server of the test's own alias, or so much as tried."""
+    """Fail if the test opens a connection to the server of its cache alias."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         location = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
         unasked = {**settings.CACHES["default"], "LOCATION": location}
@@ -51,11 +53,11 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize(("name", "error"), BAD_NAMES, ids=lambda value: ascii(value)[:20])
 @pytest.mark.parametrize("make", [Lock, lambda name: Semaphore(name, 3)], ids=["lock", "semaphore"])
-def test_a_name_that_cannot_be_shown_or_stored(nothing_sent, make, name, error) -> None:
+def test_unusable_name_or_key_raises_an_error(nothing_sent, make, name, error) -> None:
     with pytest.raises(error) as caught:
         make(name)
     assert error is type(caught.value)
-    if name is not None:  # else it has none
+    if name is not None:  # None means no key
         with pytest.raises(error):
             Lock("x", key=name)
 
@@ -77,7 +79,7 @@ GOOD_NAMES = [
 
 
 @both
-async def test_names_of_all_sorts_work_and_do_not_meet(io, raw) -> None:
+async def test_unusual_names_work_and_are_different_locks(io, raw) -> None:
     lost = []
     for name in GOOD_NAMES:
         lost.append(await io.do(Lock(name, blocking=False), "acquire"))
@@ -89,7 +91,7 @@ async def test_names_of_all_sorts_work_and_do_not_meet(io, raw) -> None:
 
 
 @both
-async def test_forms_of_one_letter_are_two_names(io, clean_redis) -> None:
+async def test_composed_and_decomposed_letters_are_different_names(io, clean_redis) -> None:
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     assert await io.do(Lock(composed, blocking=False), "acquire")
     assert await io.do(Lock(decomposed, blocking=False), "acquire")
@@ -107,7 +109,7 @@ async def test_forms_of_one_letter_are_two_names(io, clean_redis) -> None:
         ("3", TypeError),
     ],
 )
-def test_a_limit_that_is_no_count(nothing_sent, limit: Any, error: type) -> None:
+def test_invalid_limit_raises_an_error(nothing_sent, limit: Any, error: type) -> None:
     with pytest.raises(error, match="limit"):
         Semaphore("x", limit)
 
@@ -118,14 +120,18 @@ SECONDS += [("5", TypeError), (True, TypeError), ([], TypeError), (-math.inf, Va
 
 @pytest.mark.parametrize("option", ["timeout", "max_hold", "min_hold"])
 @pytest.mark.parametrize(("seconds", "error"), SECONDS)
-def test_seconds_that_are_none(nothing_sent, option: str, seconds: Any, error: type) -> None:
+def test_invalid_duration_raises_an_error(
+    nothing_sent, option: str, seconds: Any, error: type
+) -> None:
     with pytest.raises(error, match=option):
         Lock("x", **{option: seconds})
 
 
 @pytest.mark.parametrize(("seconds", "error"), [row for row in SECONDS if row[0] not in (0, 1e30)])
 @both
-async def test_a_wait_of_no_seconds(io, nothing_sent, seconds: Any, error: type) -> None:
+async def test_invalid_blocking_timeout_raises_an_error(
+    io, nothing_sent, seconds: Any, error: type
+) -> None:
     with pytest.raises(error, match="blocking_timeout"):
         Lock("x", blocking_timeout=seconds)
     with pytest.raises(error, match="blocking_timeout"):
@@ -133,7 +139,7 @@ async def test_a_wait_of_no_seconds(io, nothing_sent, seconds: Any, error: type)
 
 
 @both
-async def test_a_wait_of_zero_tries_once(io, clean_redis) -> None:
+async def test_blocking_timeout_zero_tries_once(io, clean_redis) -> None:
     lock = Lock("zero", blocking_timeout=0)
     assert await io.do(lock, "acquire")
     assert await io.do(lock, "acquire") is None
@@ -143,7 +149,7 @@ async def test_a_wait_of_zero_tries_once(io, clean_redis) -> None:
 
 
 @both
-async def test_an_endless_wait_can_be_said(io, clean_redis) -> None:
+async def test_blocking_timeout_can_be_infinite(io, clean_redis) -> None:
     assert await io.do(Lock("endless", blocking_timeout=math.inf), "acquire")
 
 
@@ -151,13 +157,13 @@ async def test_an_endless_wait_can_be_said(io, clean_redis) -> None:
     ("permits", "error"), [(0, ValueError), (-1, ValueError), (1.0, TypeError), (True, TypeError)]
 )
 @both
-async def test_permits_that_are_no_count(io, nothing_sent, permits: Any, error: type) -> None:
+async def test_invalid_permits_raise_an_error(io, nothing_sent, permits: Any, error: type) -> None:
     with pytest.raises(error, match="permits"):
         await io.do(Semaphore("x", 5), "acquire", permits=permits)
 
 
 @both
-async def test_more_permits_than_there_can_be(io, nothing_sent) -> None:
+async def test_more_permits_than_the_limit_raise_value_error(io, nothing_sent) -> None:
     with pytest.raises(ValueError, match="never fit"):
         await io.do(Semaphore("x", 5), "acquire", permits=6)
     with pytest.raises(ValueError, match="never fit"):
@@ -165,47 +171,46 @@ async def test_more_permits_than_there_can_be(io, nothing_sent) -> None:
 
 
 @both
-async def test_a_token_of_the_callers_own_is_refused(io, nothing_sent) -> None:
+async def test_acquire_rejects_a_token_argument(io, nothing_sent) -> None:
     with pytest.raises(TypeError, match="token"):
         await io.do(Lock("x"), "acquire", token="mine")
 
 
 @both
-async def test_a_semaphore_without_a_limit_anywhere(io, nothing_sent) -> None:
+async def test_acquire_raises_improperly_configured_when_the_semaphore_has_no_limit(
+    io, nothing_sent
+) -> None:
     with pytest.raises(ImproperlyConfigured, match="has no limit"):
         await io.do(Semaphore("unknown"), "acquire")
 
 
 @pytest.mark.parametrize("using", [("a", "b"), ["default"], 7], ids=str)
-def test_one_server_for_what_only_one_server_can_do(nothing_sent, using: Any) -> None:
+def test_semaphore_rejects_using_that_is_not_one_alias(nothing_sent, using: Any) -> None:
     with pytest.raises((ImproperlyConfigured, TypeError)):
         Semaphore("x", 3, using=using)
 
 
-def test_a_label_is_text(nothing_sent) -> None:
+def test_label_must_be_a_string(nothing_sent) -> None:
     with pytest.raises(TypeError, match="label"):
         Lock("x", label=7)
 
 
 @pytest.mark.parametrize("handle", ["", "x", "e30=", "W10=", "ü", "a" * 5000, "WzEsMiwzXQ=="])
 @both
-async def test_a_handle_that_is_none(io, nothing_sent, handle: str) -> None:
+async def test_invalid_handle_raises_value_error(io, nothing_sent, handle: str) -> None:
     with pytest.raises(ValueError, match="not the handle of a lease"):
         await io.do(Lease, "from_handle", handle)
 
 
 @both
-async def test_a_handle_that_is_no_text(io, nothing_sent) -> None:
+async def test_handle_that_is_not_a_string_raises_type_error(io, nothing_sent) -> None:
     with pytest.raises(TypeError, match="handle"):
         await io.do(Lease, "from_handle", b"bytes")
 
 
 @both
-async def test_a_forged_handle_gets_nothing(io, clean_redis) -> None:
-    """Neither a guessed token nor a wrong fence is anybody's."""
-    import base64
-    import json
-
+async def test_forged_handle_cannot_be_adopted(io, clean_redis) -> None:
+    """A handle with a guessed token or a wrong fence raises LeaseLost."""
     lease = await io.do(Lock("forged"), "acquire")
     genuine = json.loads(base64.urlsafe_b64decode(await io.do(lease, "detach")))
     for place, value in ((3, "0" * 32), (4, str(lease.fence + 1))):
@@ -218,7 +223,7 @@ async def test_a_forged_handle_gets_nothing(io, clean_redis) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, NAN, 1e30, math.inf])
 @both
-async def test_an_extension_that_is_none(io, clean_redis, seconds: float) -> None:
+async def test_invalid_extension_raises_value_error(io, clean_redis, seconds: float) -> None:
     lease = await io.do(Lock("extension"), "acquire")
     before = lease.remaining
     with pytest.raises(ValueError, match="additional_time"):
@@ -230,9 +235,7 @@ async def test_an_extension_that_is_none(io, clean_redis, seconds: float) -> Non
 
 
 @both
-async def test_releasing_what_was_never_taken(io, nothing_sent) -> None:
-    from django_redis_sync import NotAcquired
-
+async def test_release_without_a_lease_raises_not_acquired(io, nothing_sent) -> None:
     with pytest.raises(NotAcquired, match="holds nothing"):
         await io.do(Lock("x"), "release")
 
@@ -240,10 +243,10 @@ async def test_releasing_what_was_never_taken(io, nothing_sent) -> None:
 # The table of options
 
 
-def test_a_semaphore_takes_the_options_that_the_table_has() -> None:
-    """Lock and others take them by the table's types, Semaphore by its signature."""
+def test_semaphore_options_match_the_table_of_options() -> None:
+    """Lock and other classes type their options by the table, Semaphore by its signature."""
     takes = inspect.signature(Semaphore).parameters
-    named = {name for name, one in takes.items() if one.kind is one.KEYWORD_ONLY}
+    named = {name for name, parameter in takes.items() if parameter.kind is parameter.KEYWORD_ONLY}
     table = get_type_hints(SemaphoreOptions, include_extras=True)
     assert set(table) == named
     for name, kind in table.items():
@@ -254,18 +257,18 @@ def test_a_semaphore_takes_the_options_that_the_table_has() -> None:
         assert get_args(table[name])[0] == hints[name], name
 
 
-# Twins
+# Async versions
 
 
-def twins(kind: type) -> list[str]:
-    """Public methods that have, or seem to want, an a-twin."""
-    # No round trip, or a block of Django's own.
+def sync_methods(kind: type) -> list[str]:
+    """Return the public methods that must have an async version."""
+    # These send no command, or work only in Django's sync transactions.
     local = {"check", "atomic", "alias", "release_later"}
     public = [name for name, _ in inspect.getmembers(kind, callable) if not name.startswith("_")]
-    return [name for name in public if name not in local and not _is_twin(name, public)]
+    return [name for name in public if name not in local and not _is_async_version(name, public)]
 
 
-def _is_twin(name: str, public: list[str]) -> bool:
+def _is_async_version(name: str, public: list[str]) -> bool:
     return name.startswith("a") and name[1:] in public
 
 
@@ -278,9 +281,10 @@ def every_kind() -> list[type]:
 
 
 @pytest.mark.parametrize("kind", every_kind(), ids=lambda kind: kind.__name__)
-def test_every_method_has_a_twin_of_the_same_signature(kind: type) -> None:
-    for name in twins(kind):
-        assert hasattr(kind, "a" + name), f"{kind.__name__}.{name} has no a-twin"
-        mine, twin = getattr(kind, name), getattr(kind, "a" + name)
-        assert inspect.signature(mine) == inspect.signature(twin), name
-        assert inspect.iscoroutinefunction(twin) and not inspect.iscoroutinefunction(mine)
+def test_each_method_has_an_async_version_with_the_same_signature(kind: type) -> None:
+    for name in sync_methods(kind):
+        assert hasattr(kind, "a" + name), f"{kind.__name__}.{name} has no async version"
+        method, async_version = getattr(kind, name), getattr(kind, "a" + name)
+        assert inspect.signature(method) == inspect.signature(async_version), name
+        assert inspect.iscoroutinefunction(async_version)
+        assert not inspect.iscoroutinefunction(method)

@@ -1,4 +1,4 @@
-"""Who gets a permit, and what a lease lets its holder do."""
+"""Permits and leases, in sync and async code."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from django_redis_sync import (
     Semaphore,
 )
 from django_redis_sync.locks.handle import Adoption
+from django_redis_sync.signals import lease_lost
 
 from .both import both, eventually, side_by_side, until
 from .watching import sent
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(15)]
 
 
 async def take(io: Any, name: str, limit: int, count: int, **options: Any) -> list[Lease]:
-    """`count` at once try once, each through an object of its own; what those got who got one."""
+    """Try to acquire `count` times at once, and return the leases that were granted."""
     tries = [io.do(Semaphore(name, limit, **options), "acquire", False) for _ in range(count)]
     return [lease for lease in await io.gather(*tries) if lease]
 
@@ -42,7 +43,7 @@ async def take(io: Any, name: str, limit: int, count: int, **options: Any) -> li
 
 
 @both
-async def test_of_twelve_after_eleven_released_exactly_eleven_get_one(io, view) -> None:
+async def test_limit_of_eleven_grants_eleven_of_twelve_after_eleven_releases(io, view) -> None:
     async def cycle() -> bool:
         lease = await io.do(Semaphore("eleven", 11), "acquire")
         await io.do(lease, "release")
@@ -55,14 +56,14 @@ async def test_of_twelve_after_eleven_released_exactly_eleven_get_one(io, view) 
 
 
 @both
-async def test_of_thirteen_at_once_ten_get_one_and_three_know_at_once(io, view) -> None:
+async def test_limit_of_ten_grants_ten_of_thirteen_and_rejects_three_at_once(io, view) -> None:
     leases = await take(io, "ten", 10, 13)
     assert 10 == len(leases) == view("ten").holding
     assert view("ten").waiting == 0
 
 
 @both
-async def test_permits_are_weighed(io, view) -> None:
+async def test_acquire_counts_permits_against_the_limit(io, view) -> None:
     sem = Semaphore("weighed", 5, blocking=False)
     three = await io.do(sem, "acquire", permits=3)
     assert three.permits == 3
@@ -73,7 +74,7 @@ async def test_permits_are_weighed(io, view) -> None:
 
 
 @both
-async def test_a_waiter_gets_what_is_released(io, view) -> None:
+async def test_waiter_gets_the_released_permit(io, view) -> None:
     lock = Lock("turns")
     first = await io.do(lock, "acquire")
     waiting = io.start(io.do(Lock("turns"), "acquire"))
@@ -86,7 +87,7 @@ async def test_a_waiter_gets_what_is_released(io, view) -> None:
 
 
 @both
-async def test_who_waits_in_vain_leaves_the_queue(io, view) -> None:
+async def test_waiter_leaves_the_queue_after_its_timeout(io, view) -> None:
     first = await io.do(Lock("vain"), "acquire")
     assert await io.do(Lock("vain"), "acquire", blocking_timeout=0.1) is None
     assert view("vain").waiting == 0
@@ -94,7 +95,7 @@ async def test_who_waits_in_vain_leaves_the_queue(io, view) -> None:
     assert await io.do(Lock("vain", blocking=False), "acquire")
 
 
-FACES: dict[str, Any] = {
+KINDS: dict[str, Any] = {
     "lock": Lock,
     "rlock": RLock,
     "semaphore": lambda name: Semaphore(name, 1),
@@ -104,19 +105,21 @@ FACES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "said", [{"blocking": False}, {"blocking_timeout": 0.02}], ids=["now", "soon"]
+    "options", [{"blocking": False}, {"blocking_timeout": 0.02}], ids=["now", "soon"]
 )
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("kind", KINDS)
 @both
-async def test_through_every_face_a_call_says_how_long_it_waits(io, face: str, said: Any) -> None:
-    holder = FACES["write" if face == "read" else face]("x")
+async def test_acquire_of_each_class_accepts_blocking_and_blocking_timeout(
+    io, kind: str, options: Any
+) -> None:
+    holder = KINDS["write" if kind == "read" else kind]("x")
     lease = await io.result(io.start(io.do(holder, "acquire")))
-    assert await io.result(io.start(io.do(FACES[face]("x"), "acquire", **said))) is None
+    assert await io.result(io.start(io.do(KINDS[kind]("x"), "acquire", **options))) is None
     await io.do(lease, "release")
 
 
 @both
-async def test_a_refused_try_leaves_nothing(io, view) -> None:
+async def test_rejected_acquire_leaves_no_holder_and_no_waiter(io, view) -> None:
     first = await io.do(Lock("refused"), "acquire")
     await take(io, "refused", 1, 5)
     assert (view("refused").holding, view("refused").waiting) == (1, 0)
@@ -124,7 +127,7 @@ async def test_a_refused_try_leaves_nothing(io, view) -> None:
 
 
 @both
-async def test_a_with_block_that_gets_nothing_says_why(io) -> None:
+async def test_with_block_raises_not_acquired_with_the_reason(io) -> None:
     async with io.entered(Lock("why")):
         with pytest.raises(NotAcquired, match=r"'why'.* all permits are taken") as caught:
             async with io.entered(Lock("why", blocking=False)):
@@ -138,13 +141,13 @@ async def test_a_with_block_that_gets_nothing_says_why(io) -> None:
 
 
 @both
-async def test_a_lock_and_a_semaphore_of_one_are_the_same_thing(io) -> None:
+async def test_lock_and_semaphore_with_limit_one_exclude_each_other(io) -> None:
     async with io.entered(Lock("same")):
         assert await io.do(Semaphore("same", 1, blocking=False), "acquire") is None
 
 
 @both
-async def test_the_callers_limit_rules_and_nobody_is_thrown_out(io, view) -> None:
+async def test_acquire_uses_the_callers_limit_and_keeps_all_holders(io, view) -> None:
     leases = await take(io, "lower", 3, 3)
     assert await io.do(Semaphore("lower", 2, blocking=False), "acquire") is None
     assert all([await io.do(lease, "owned") for lease in leases])
@@ -152,7 +155,7 @@ async def test_the_callers_limit_rules_and_nobody_is_thrown_out(io, view) -> Non
 
 
 @both
-async def test_an_unfair_one_may_go_before_a_fresh_head_that_does_not_fit(io, view) -> None:
+async def test_unfair_acquire_may_overtake_a_new_head_that_does_not_fit(io, view) -> None:
     first = await io.do(Semaphore("unfair", 3), "acquire", permits=2)
     large = io.start(io.do(Semaphore("unfair", 3), "acquire", permits=3))
     await until(io, lambda: view("unfair").waiting == 1)
@@ -168,7 +171,7 @@ async def test_an_unfair_one_may_go_before_a_fresh_head_that_does_not_fit(io, vi
 
 
 @both
-async def test_a_lease_says_what_it_is(io) -> None:
+async def test_lease_has_name_permits_token_and_times(io) -> None:
     lease = await io.do(Lock("says", timeout=20), "acquire")
     assert lease and lease.held and lease.name == "says" and lease.permits == 1
     assert 18 < lease.remaining <= 20
@@ -183,7 +186,7 @@ async def test_a_lease_says_what_it_is(io) -> None:
 
 
 @both
-async def test_a_lease_is_given_back_once(io) -> None:
+async def test_lease_can_be_released_only_once(io) -> None:
     lease = await io.do(Lock("once"), "acquire")
     await io.do(lease, "release")
     other = await io.do(Lock("once"), "acquire")
@@ -193,7 +196,7 @@ async def test_a_lease_is_given_back_once(io) -> None:
 
 
 @both
-async def test_renew_extend_and_reacquire_move_its_end(io, view) -> None:
+async def test_renew_extend_and_reacquire_change_the_expiry(io, view) -> None:
     lock = Lock("moved", timeout=10)
     lease = await io.do(lock, "acquire")
     await io.do(lease, "renew", 40)
@@ -212,7 +215,7 @@ async def test_renew_extend_and_reacquire_move_its_end(io, view) -> None:
 
 
 @both
-async def test_what_is_over_is_neither_renewed_nor_extended(io, view) -> None:
+async def test_ended_lease_cannot_be_renewed_extended_or_detached(io, view) -> None:
     lease = await io.do(Lock("over"), "acquire")
     view("over").clear()
     other = await io.do(Lock("over", blocking=False), "acquire")
@@ -226,7 +229,7 @@ async def test_what_is_over_is_neither_renewed_nor_extended(io, view) -> None:
 
 
 @both
-async def test_owned_and_locked_ask_the_server(io, view) -> None:
+async def test_owned_and_locked_return_the_state_of_the_server(io, view) -> None:
     lock = Lock("asked")
     assert not await io.do(lock, "locked") and not await io.do(lock, "owned")
     lease = await io.do(lock, "acquire")
@@ -239,7 +242,7 @@ async def test_owned_and_locked_ask_the_server(io, view) -> None:
 
 
 @both
-async def test_a_hard_lease_is_not_renewed(io, view, caplog) -> None:
+async def test_lease_with_a_timeout_expires_unrenewed(io, view, caplog) -> None:
     lost = threading.Event()
     lease = await io.do(Lock("hard", timeout=0.3, on_lost=lambda _: lost.set()), "acquire")
     second = await io.do(Lock("hard"), "acquire", blocking_timeout=20)
@@ -251,7 +254,7 @@ async def test_a_hard_lease_is_not_renewed(io, view, caplog) -> None:
 
 
 @side_by_side
-async def test_renew_can_be_had_with_a_timeout_and_stops_at_max_hold(io, view) -> None:
+async def test_renew_option_renews_a_lease_with_a_timeout_until_max_hold(io, view) -> None:
     name = io.name("capped")
     lock = Lock(name, timeout=3, renew=True, max_hold=6)
     lease = await io.do(lock, "acquire")
@@ -264,7 +267,7 @@ async def test_renew_can_be_had_with_a_timeout_and_stops_at_max_hold(io, view) -
 
 
 @both
-async def test_a_permanent_lease_waits_for_no_clock(io, view) -> None:
+async def test_permanent_lease_and_its_keys_do_not_expire(io, view) -> None:
     lease = await io.do(Lock("ever", timeout=math.inf), "acquire")
     assert math.inf == lease.remaining and math.inf == view("ever").ends_in
     assert all(view("ever").client.pttl(key) == -1 for key in view("ever").left())
@@ -274,7 +277,7 @@ async def test_a_permanent_lease_waits_for_no_clock(io, view) -> None:
 
 
 @both
-async def test_a_permanent_lease_is_handed_over_too(io, view) -> None:
+async def test_permanent_lease_is_handed_off_to_a_waiter(io, view) -> None:
     lock = Lock("ever-next", timeout=math.inf)
     first = await io.do(lock, "acquire")
     waiting = io.start(io.do(Lock("ever-next", timeout=math.inf), "acquire"))
@@ -286,7 +289,7 @@ async def test_a_permanent_lease_is_handed_over_too(io, view) -> None:
 
 
 @both
-async def test_a_permanent_lease_ends_when_it_is_cleared(io, view) -> None:
+async def test_permanent_lease_ends_when_it_is_cleared(io, view) -> None:
     lease = await io.do(Lock("stuck", timeout=math.inf), "acquire")
     view("stuck").clear()
     assert not await io.do(lease, "owned")
@@ -294,7 +297,7 @@ async def test_a_permanent_lease_ends_when_it_is_cleared(io, view) -> None:
 
 
 @side_by_side
-async def test_min_hold_keeps_the_name_taken(io, view) -> None:
+async def test_min_hold_keeps_the_permit_taken_after_the_release(io, view) -> None:
     name = io.name("period")
     lock = Lock(name, min_hold=4.0, blocking=False)
     lease = await io.do(lock, "acquire")
@@ -308,7 +311,7 @@ async def test_min_hold_keeps_the_name_taken(io, view) -> None:
 
 
 @both
-async def test_after_a_long_hold_min_hold_asks_for_nothing(io) -> None:
+async def test_min_hold_has_no_effect_after_a_longer_hold(io) -> None:
     lock = Lock("period", min_hold=0.1, blocking=False)
     lease = await io.do(lock, "acquire")
     await io.sleep(0.2)
@@ -317,7 +320,7 @@ async def test_after_a_long_hold_min_hold_asks_for_nothing(io) -> None:
 
 
 @both
-async def test_fences_grow_with_every_grant(io) -> None:
+async def test_fence_grows_with_every_grant(io) -> None:
     fences = []
     for _ in range(5):
         async with io.entered(Lock("fences")) as lease:
@@ -329,7 +332,7 @@ async def test_fences_grow_with_every_grant(io) -> None:
 
 
 @both
-async def test_one_object_serves_many_at_once(io, view) -> None:
+async def test_semaphore_object_can_be_shared_by_threads_or_tasks(io, view) -> None:
     sem, most = Semaphore("shared", 3), [0, 0]
 
     async def use() -> None:
@@ -347,7 +350,7 @@ async def test_one_object_serves_many_at_once(io, view) -> None:
 
 
 @both
-async def test_release_gives_back_the_newest_of_this_thread_or_task(io) -> None:
+async def test_release_ends_the_newest_lease_of_this_thread_or_task(io) -> None:
     sem = Semaphore("newest", 5)
     first, second = await io.do(sem, "acquire"), await io.do(sem, "acquire")
     await io.do(sem, "release")
@@ -358,7 +361,7 @@ async def test_release_gives_back_the_newest_of_this_thread_or_task(io) -> None:
 
 
 @both
-async def test_nobody_releases_what_another_thread_or_task_took(io) -> None:
+async def test_release_ignores_leases_of_other_threads_and_tasks(io) -> None:
     sem = Semaphore("theirs", 5)
 
     async def other() -> None:
@@ -373,7 +376,7 @@ async def test_nobody_releases_what_another_thread_or_task_took(io) -> None:
 
 
 @both
-async def test_with_thread_local_off_all_threads_and_tasks_share(io) -> None:
+async def test_thread_local_false_lets_any_thread_or_task_release(io) -> None:
     sem = Semaphore("ours", 5, thread_local=False)
     lease = await io.do(sem, "acquire")
     await io.result(io.start(io.do(sem, "release")))
@@ -381,13 +384,13 @@ async def test_with_thread_local_off_all_threads_and_tasks_share(io) -> None:
 
 
 @both
-async def test_a_lease_may_be_released_from_any_thread_or_task(io, view) -> None:
+async def test_lease_can_be_released_in_another_thread_or_task(io, view) -> None:
     lease = await io.do(Lock("anywhere"), "acquire")
     await io.result(io.start(io.do(lease, "release")))
     assert not lease.held and view("anywhere").empty
 
 
-def test_a_lease_taken_in_a_loop_is_released_in_a_thread(view) -> None:
+def test_lease_acquired_in_a_loop_can_be_released_in_a_thread(view) -> None:
     async def main() -> None:
         lease = await Lock("across").aacquire()
         await asyncio.to_thread(lease.release)
@@ -400,7 +403,7 @@ def test_a_lease_taken_in_a_loop_is_released_in_a_thread(view) -> None:
 
 
 @both
-async def test_with_blocks_nest_on_one_object(io) -> None:
+async def test_with_blocks_of_one_semaphore_nest(io) -> None:
     sem = Semaphore("nested", 2)
     async with io.entered(sem) as outer:
         async with io.entered(sem) as inner:
@@ -410,7 +413,7 @@ async def test_with_blocks_nest_on_one_object(io) -> None:
 
 
 @both
-async def test_a_lease_released_inside_its_with_block_is_no_error(io) -> None:
+async def test_with_block_accepts_a_lease_that_was_released_inside(io) -> None:
     async with io.entered(Lock("early")) as lease:
         await io.do(lease, "release")
     lock = Lock("early")
@@ -419,7 +422,7 @@ async def test_a_lease_released_inside_its_with_block_is_no_error(io) -> None:
 
 
 @both
-async def test_the_end_of_a_with_block_that_lost_its_lease_tells(io, view) -> None:
+async def test_with_block_raises_lease_lost_at_its_end(io, view) -> None:
     with pytest.raises(LeaseLost) as caught:
         async with io.entered(Lock("ended")):
             view("ended").clear()
@@ -428,7 +431,9 @@ async def test_the_end_of_a_with_block_that_lost_its_lease_tells(io, view) -> No
 
 @both
 @pytest.mark.parametrize("kind", [Lock, RLock])
-async def test_the_bodys_own_exception_is_never_masked(io, view, kind, caplog) -> None:
+async def test_with_block_raises_the_exception_of_its_body_when_the_lease_is_lost(
+    io, view, kind, caplog
+) -> None:
     with pytest.raises(ZeroDivisionError):
         async with io.entered(kind("mine")):
             view("mine").clear()
@@ -438,8 +443,10 @@ async def test_the_bodys_own_exception_is_never_masked(io, view, kind, caplog) -
 
 @both
 @pytest.mark.parametrize("kind", [Lock, RLock])
-async def test_a_lost_lease_at_the_end_of_a_block_can_be_a_warning(io, view, kind, caplog) -> None:
-    """As with redis-py's `raise_on_release_error`: leaving the block only."""
+async def test_raise_on_release_error_false_logs_a_lost_lease_at_the_end_of_a_block(
+    io, view, kind, caplog
+) -> None:
+    """As in redis-py, the option doesn't apply to `release()`."""
     lock = kind("lenient", raise_on_release_error=False)
     async with io.entered(lock):
         view("lenient").clear()
@@ -451,7 +458,7 @@ async def test_a_lost_lease_at_the_end_of_a_block_can_be_a_warning(io, view, kin
 
 
 @both
-async def test_a_dropped_lease_is_not_renewed_and_a_warning_says_so(io, view, caplog) -> None:
+async def test_unreferenced_lease_is_not_renewed_and_is_logged(io, view, caplog) -> None:
     caplog.set_level(logging.WARNING, "django_redis_sync")
     await io.do(Lock("dropped", timeout=0.6, renew=True), "acquire")
     gc.collect()
@@ -459,11 +466,11 @@ async def test_a_dropped_lease_is_not_renewed_and_a_warning_says_so(io, view, ca
     await until(io, lambda: "'dropped' was dropped without a release" in caplog.text)
 
 
-# Handing a lease to somebody else
+# Detach and adopt
 
 
 @side_by_side
-async def test_a_handle_moves_a_lease(io, view) -> None:
+async def test_adopted_lease_is_renewed_and_released_by_its_new_owner(io, view) -> None:
     name = io.name("moving")
     async with io.entered(Lock(name, timeout=3, renew=True)) as lease:
         handle = await io.do(lease, "detach", 30)
@@ -474,14 +481,14 @@ async def test_a_handle_moves_a_lease(io, view) -> None:
     adopted = await io.do(Lease, "from_handle", handle, on_lost=lost.append)
     assert (lease.token, lease.fence) == (adopted.token, adopted.fence)
     assert adopted.held and adopted.remaining <= 3
-    await io.sleep(4)  # it is renewed on this side
+    await io.sleep(4)  # longer than the lease duration
     assert adopted.held and await io.do(adopted, "owned")
     await io.do(adopted, "release")
     assert view(name).empty and not lost
 
 
 @both
-async def test_a_handle_says_what_is_left_of_max_hold(io) -> None:
+async def test_handle_contains_the_rest_of_max_hold(io) -> None:
     lease = await io.do(Lock("moving", max_hold=3600), "acquire")
     await io.sleep(0.2)
     handle = await io.do(lease, "detach")
@@ -493,7 +500,7 @@ async def test_a_handle_says_what_is_left_of_max_hold(io) -> None:
 
 
 @both
-async def test_a_detached_lease_can_no_longer_be_used_here(io) -> None:
+async def test_detached_lease_cannot_be_released_or_renewed(io) -> None:
     lease = await io.do(Lock("gone"), "acquire")
     await io.do(lease, "detach")
     with pytest.raises(NotAcquired, match="detached already"):
@@ -503,7 +510,7 @@ async def test_a_detached_lease_can_no_longer_be_used_here(io) -> None:
 
 
 @both
-async def test_a_handle_of_a_lease_that_is_over_is_lost(io, view) -> None:
+async def test_from_handle_raises_lease_lost_when_the_lease_was_cleared(io, view) -> None:
     handle = await io.do(await io.do(Lock("late"), "acquire"), "detach")
     view("late").clear()
     with pytest.raises(LeaseLost):
@@ -511,21 +518,23 @@ async def test_a_handle_of_a_lease_that_is_over_is_lost(io, view) -> None:
 
 
 @both
-async def test_a_handle_has_one_new_owner(io) -> None:
+async def test_handle_can_be_adopted_only_once(io) -> None:
     handle = await io.do(await io.do(Lock("twice"), "acquire"), "detach")
     first = await io.do(Lease, "from_handle", handle)
     with pytest.raises(LeaseLost, match="adopted before"):
         await io.do(Lease, "from_handle", handle)
     assert await io.do(first, "owned")
-    # It hands it on, and the first handle opens nothing then either.
+    # After a second detach, the first handle still can't be adopted.
     second = await io.do(Lease, "from_handle", await io.do(first, "detach"))
     with pytest.raises(LeaseLost):
         await io.do(Lease, "from_handle", handle)
     await io.do(second, "release")
+    with pytest.raises(LeaseLost):
+        await io.do(Lease, "from_handle", handle)
 
 
 @both
-async def test_an_adopted_lease_releases_in_a_with_block(io, view) -> None:
+async def test_adopted_lease_is_released_at_the_end_of_a_with_block(io, view) -> None:
     handle = await io.do(await io.do(Semaphore("adopt", 2), "acquire", permits=2), "detach")
     async with io.entered(await io.do(Lease, "from_handle", handle)) as lease:
         assert lease.permits == 2
@@ -536,10 +545,8 @@ async def test_an_adopted_lease_releases_in_a_with_block(io, view) -> None:
 
 
 @both
-async def test_a_holder_learns_that_its_lease_was_cleared(io, view) -> None:
-    from django_redis_sync.signals import lease_lost
-
-    told, signalled = threading.Event(), threading.Event()
+async def test_cleared_lease_calls_on_lost_and_the_signal(io, view) -> None:
+    called, signalled = threading.Event(), threading.Event()
 
     def receive(sender: Any, lease: Lease, reason: str, **_: Any) -> None:
         if lease.name == "cleared" and reason:
@@ -547,11 +554,11 @@ async def test_a_holder_learns_that_its_lease_was_cleared(io, view) -> None:
 
     lease_lost.connect(receive)
     try:
-        lock = Lock("cleared", timeout=1, renew=True, on_lost=lambda _: told.set())
+        lock = Lock("cleared", timeout=1, renew=True, on_lost=lambda _: called.set())
         lease = await io.do(lock, "acquire")
         view("cleared").clear()
         await until(io, lambda: not lease.held)
-        await until(io, lambda: told.is_set() and signalled.is_set())
+        await until(io, lambda: called.is_set() and signalled.is_set())
     finally:
         lease_lost.disconnect(receive)
     with pytest.raises(LeaseLost):
@@ -561,7 +568,7 @@ async def test_a_holder_learns_that_its_lease_was_cleared(io, view) -> None:
 
 
 @side_by_side
-async def test_a_slow_receiver_holds_up_no_renewal(io, view) -> None:
+async def test_slow_on_lost_callback_does_not_delay_renewals(io, view) -> None:
     stuck, name = threading.Event(), io.name("slow")
     lost = await io.do(
         Lock(name, timeout=0.6, renew=True, on_lost=lambda _: stuck.wait(20)), "acquire"
@@ -581,7 +588,7 @@ def short_leases(settings) -> None:
 
 
 @side_by_side
-async def test_a_holder_that_works_for_three_times_the_lease_keeps_it(io, short_leases) -> None:
+async def test_lease_is_held_for_three_times_its_duration(io, short_leases) -> None:
     name = io.name("long")
     async with io.entered(Lock(name)) as lease:
         assert lease.remaining <= 2.5
@@ -590,7 +597,7 @@ async def test_a_holder_that_works_for_three_times_the_lease_keeps_it(io, short_
         assert await io.do(Lock(name, blocking=False), "acquire") is None
 
 
-def test_a_loop_that_is_busy_for_long_keeps_its_leases(view) -> None:
+def test_lease_is_renewed_while_its_event_loop_is_busy(view) -> None:
     async def main() -> None:
         async with Lock("busy", timeout=3, renew=True) as lease:
             eventually(view("busy").renewals())  # on the loop's own thread
@@ -600,18 +607,19 @@ def test_a_loop_that_is_busy_for_long_keeps_its_leases(view) -> None:
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, which would end the test run."""
+    """Stands for KeyboardInterrupt, which would end the test run."""
 
 
-def test_a_holder_that_is_interrupted_in_the_wait_leaves_the_queue(view, raw) -> None:
-    """As Ctrl-C does it: an exception that comes out of nowhere into the blocking read."""
+def test_interrupted_waiter_leaves_the_queue(view, raw) -> None:
+    """The exception is raised inside the blocking read, as by Ctrl-C."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise Interrupted
 
     def send() -> None:
-        # In the read by then, which a signal breaks off: elsewhere, what the handler raises may
-        # come up in a finalizer, where Python drops it, or leave redis-py's socket unconnected.
+        # Wait until the thread blocks in its read, which a signal interrupts. Elsewhere, the
+        # exception may be raised in a finalizer, where Python drops it, or leave redis-py's
+        # socket unconnected.
         eventually(lambda: any("b" in client["flags"] for client in raw.client_list()))
         time.sleep(0.2)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
@@ -631,11 +639,11 @@ def test_a_holder_that_is_interrupted_in_the_wait_leaves_the_queue(view, raw) ->
     assert view("interrupted").empty
 
 
-# Counting
+# Commands
 
 
 @both
-async def test_a_cycle_without_contention_costs_two_commands(io, raw) -> None:
+async def test_uncontended_acquire_and_release_send_two_commands(io, raw) -> None:
     async with io.entered(Lock("cheap")):
         pass
     with sent() as seen:

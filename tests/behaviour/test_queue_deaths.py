@@ -1,6 +1,6 @@
-"""What becomes of a queue whose members die or stop: a delay of a few seconds in all, not each.
+"""Waiters that die or stop delay the rest of the queue by a few seconds in total.
 
-The scenarios sleep far more than they work, so they run side by side.
+The scenarios mostly sleep, so they run at the same time.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from .watching import View
 
 pytestmark = pytest.mark.promise(4)
 
-#: Seconds that all victims together may cost the next one. The leases are of ten minutes.
+#: Seconds by which all victims together may delay the next waiter. A lease lasts ten minutes.
 MOST = 10
 VICTIMS = 3
 
 
 def survive(url: str, name: str, mode: str, what: signal.Signals) -> float:
-    """Seconds until a live waiter behind some victims has the lock."""
+    """Return the seconds until a live waiter behind some victims acquires the lock."""
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(redis.Redis.from_url(url))
         view = View(client, name)
-        # Before the first of them asks: otherwise this would delete the places of some.
+        # Before the first acquire, because this would delete the queue.
         client.delete(*view.left() or ["-"])
         crowd = stack.enter_context(Child("queue", name, mode, VICTIMS + 1))
         lines = [crowd.line() for _ in range(VICTIMS + 2)]
         pids = [int(words[1]) for words in lines if words[0] == "pid"]
         (first,) = (int(words[1]) for words in lines if words[0] == "got")
         eventually(lambda: view.waiting == VICTIMS)
-        # A live one at the end of the line, behind those that are about to die.
+        # The live waiter at the end of the queue, behind the victims.
         with Child("queue", name, mode, 1) as last:
             last.line()
             eventually(lambda: view.waiting == VICTIMS + 1)
@@ -46,14 +46,14 @@ def survive(url: str, name: str, mode: str, what: signal.Signals) -> float:
             for pid in victims:
                 os.kill(pid, what)
             os.kill(pids[first], signal.SIGKILL)
-            view.clear()  # what releases the holder's lease of ten minutes
+            view.clear()  # end the holder's lease of ten minutes
             start = time.monotonic()
             assert last.line()[0] == "got"
             took = time.monotonic() - start
             for pid in victims:
                 os.kill(pid, signal.SIGCONT)
             if what == signal.SIGSTOP:
-                # They woke up into a world that went on: they wait, and hold nothing.
+                # The victims wait again, and hold nothing.
                 eventually(lambda: view.waiting == VICTIMS)
             assert view.holding == 1
             return took
@@ -74,7 +74,7 @@ def outcomes(redis_url: str) -> Iterator[dict[str, Future[float]]]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_dead_and_the_paused_hold_up_the_others_for_seconds(
+def test_dead_or_paused_waiters_delay_the_next_waiter_only_for_seconds(
     outcomes: dict[str, Future[float]], scenario: str
 ) -> None:
     assert outcomes[scenario].result(60) < MOST

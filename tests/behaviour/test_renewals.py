@@ -1,4 +1,4 @@
-"""Renewals of one lease that overlap: belief ends no later than the server's lease."""
+"""If renewals of a lease overlap, its local expiry is not later than its expiry on the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .watching import View
 
 
 class Bench(NamedTuple):
-    """A server, the way to it through a proxy that can keep answers back, and how it counts."""
+    """A server, a proxy in front of it, and the cache alias of the proxy."""
 
     raw: redis.Redis
     proxy: Proxy
@@ -32,7 +32,7 @@ class Bench(NamedTuple):
         return Lock(name, using=self.alias, **options)
 
     def renewals(self) -> int:
-        """How many scripts ran that could have been one."""
+        """Return the number of scripts that ran, which include all renewals."""
         return int(self.raw.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
 
 
@@ -42,20 +42,22 @@ def bench(private: RedisServer, alias: Callable[..., str]) -> Iterator[Bench]:
     with redis.Redis.from_url(private.url) as raw, proxied(HOST, private.port) as proxy:
         bench = Bench(raw, proxy, alias(proxy.url))
         with bench.lock("warm") as lease:
-            lease.renew()  # the scripts are there: what is kept back is a run of one
+            lease.renew()  # load the scripts, so that the proxy delays a renewal and not a load
         yield bench
 
 
 def beyond(raw: redis.Redis, lease: Lease) -> float:
-    """Seconds for which belief outlives the server's lease; below 0 when it ends sooner."""
-    # The clock first: what passes before the next look only makes it less.
-    view, at, believed = View(raw, lease.name), clock(), lease.remaining
+    """Return the seconds by which the local expiry is later than the expiry on the server.
+
+    The result is negative if the local expiry is earlier."""
+    # Read the clock first: time that passes between the reads makes the result smaller.
+    view, at, remaining = View(raw, lease.name), clock(), lease.remaining
     end, now = leases_of(raw, view.keys.leases).get(lease.token, 0.0), view.now()
-    return believed - (clock() - at) - max(0.0, (end - now) / 1000)
+    return remaining - (clock() - at) - max(0.0, (end - now) / 1000)
 
 
 @both
-async def test_an_answer_that_comes_late_does_not_undo_a_later_renewal(io, bench) -> None:
+async def test_delayed_reply_does_not_undo_a_later_renewal(io, bench) -> None:
     lease = await io.do(bench.lock(), "acquire")
     bench.proxy.harm("late", "renew")
     with ThreadPoolExecutor(1) as thread:
@@ -72,7 +74,7 @@ async def test_an_answer_that_comes_late_does_not_undo_a_later_renewal(io, bench
 
 @pytest.mark.parametrize("method", ["renew", "detach"])
 @both
-async def test_the_keeper_cuts_nothing_off_a_renewal_that_is_not_answered_yet(
+async def test_renewal_thread_does_not_shorten_an_unanswered_renewal(
     io, bench, method: str
 ) -> None:
     lease = await io.do(bench.lock(timeout=6, renew=True), "acquire")
@@ -80,7 +82,7 @@ async def test_the_keeper_cuts_nothing_off_a_renewal_that_is_not_answered_yet(
     started = io.start(io.do(lease, method, 60))
     await until(io, lambda: View(bench.raw, "x").ends_in > 50)
     before = bench.renewals()
-    await until(io, lambda: bench.renewals() > before)  # the keeper's
+    await until(io, lambda: bench.renewals() > before)  # by the renewal thread
     bench.proxy.let_go()
     await io.result(started)
     assert View(bench.raw, "x").ends_in > 50
@@ -90,22 +92,22 @@ async def test_the_keeper_cuts_nothing_off_a_renewal_that_is_not_answered_yet(
 
 
 @both
-async def test_a_renewal_that_reaches_the_server_late_is_believed_as_it_may_be(io, bench) -> None:
+async def test_local_expiry_is_correct_when_a_renewal_reaches_the_server_late(io, bench) -> None:
     lease = await io.do(bench.lock(), "acquire")
     bench.proxy.harm("hold", "renew")
     with ThreadPoolExecutor(1) as thread:
         shorter = thread.submit(lease.renew, 6)
         await until(io, lambda: bench.proxy.done == ["hold"])
-        assert lease.remaining <= 6  # it may begin at any moment
-        await until(io, lambda: lease.remaining > 25)  # the keeper asked for more, and later
+        assert lease.remaining <= 6  # the shorter renewal may run at any moment
+        await until(io, lambda: lease.remaining > 25)  # after a later, longer renewal
         bench.proxy.let_go()
         shorter.result()
     assert beyond(bench.raw, lease) < 0.05 and lease.remaining > 25
     await io.do(lease, "release")
 
 
-def test_a_lease_that_may_be_over_soon_is_looked_after_soon(bench) -> None:
-    """Its keeper would look in half a minute, and the shorter lease is over in one second."""
+def test_lease_is_checked_in_time_after_an_unanswered_shorter_renewal(bench) -> None:
+    """The next renewal is due in 30 s, but the shorter lease may expire after 1 s."""
     lost: list[Lease] = []
     lease = bench.lock(max_hold=5, timeout=5, on_lost=lost.append).acquire()
     assert lease is not None
@@ -119,8 +121,8 @@ def test_a_lease_that_may_be_over_soon_is_looked_after_soon(bench) -> None:
     assert not lease.held
 
 
-def test_belief_holds_under_load(raw: redis.Redis) -> None:
-    """Short leases of twelve threads, renewed by hand at the moments at which the keeper does."""
+def test_local_expiry_is_never_later_than_the_servers_under_load(raw: redis.Redis) -> None:
+    """Twelve threads renew short leases at the times at which the renewal thread renews them."""
     worst = []
 
     def work(n: int) -> None:
@@ -128,7 +130,7 @@ def test_belief_holds_under_load(raw: redis.Redis) -> None:
         while time.monotonic() < end:
             lease = Lock(f"load-{n}", timeout=0.6, renew=True).acquire()
             assert lease is not None
-            with contextlib.suppress(LeaseLost):  # so short a lease may be, on a busy machine
+            with contextlib.suppress(LeaseLost):  # a busy machine may lose such a short lease
                 while time.monotonic() < end:
                     lease.renew(0.6)
                     time.sleep(0.19 + 0.001 * (len(worst) % 20))

@@ -1,4 +1,4 @@
-"""Shares of a name: a limit of each, and turns between them."""
+"""Shares of a name: each has a limit, and waiters of different shares take turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def tried(io: Any, semaphore: Semaphore, permits: int = 1) -> Lease | None
 
 
 async def why(io: Any, semaphore: Semaphore) -> Rejection:
-    """The rejection of a caller that does not wait."""
+    """Return the rejection of an acquire that doesn't wait."""
     take = "_take" if repr(io) == "sync" else "atake"
     got = await io.do(semaphore, take, False) if take == "_take" else await semaphore._atake(False)
     assert isinstance(got, Rejection)
@@ -44,7 +44,7 @@ async def why(io: Any, semaphore: Semaphore) -> Rejection:
 
 
 @both
-async def test_each_share_has_a_limit_and_all_have_one(io, view) -> None:
+async def test_acquire_respects_the_share_limit_and_the_total_limit(io, view) -> None:
     a, b = exports("a"), exports("b")
     assert await tried(io, a) and await tried(io, a)
     assert "share" == (await why(io, a)).reason
@@ -54,7 +54,7 @@ async def test_each_share_has_a_limit_and_all_have_one(io, view) -> None:
 
 
 @both
-async def test_a_rejection_by_the_share_has_the_use_of_the_share(io) -> None:
+async def test_rejection_by_the_share_limit_reports_the_share(io) -> None:
     a = exports("a")
     assert await tried(io, a) and await tried(io, a)
     rejected = await why(io, a)
@@ -67,7 +67,7 @@ async def test_a_rejection_by_the_share_has_the_use_of_the_share(io) -> None:
 
 
 @both
-async def test_waiting_in_vain_names_the_bound_that_was_in_the_way(io) -> None:
+async def test_not_acquired_names_the_limit_that_the_waiter_waited_for(io) -> None:
     async def waited(share: str, share_limit: int) -> str:
         with pytest.raises(NotAcquired) as caught:
             async with io.entered(exports(share, share_limit, blocking_timeout=0.2)):
@@ -78,12 +78,12 @@ async def test_waiting_in_vain_names_the_bound_that_was_in_the_way(io) -> None:
     assert "share" == await waited("a", 2)
     assert await tried(io, exports("b"))
     assert ["share", "timeout", "timeout"] == [
-        await waited(share, most) for share, most in (("a", 2), ("a", 3), ("b", 2))
+        await waited(share, limit) for share, limit in (("a", 2), ("a", 3), ("b", 2))
     ]
 
 
 @both
-async def test_shares_take_turns_and_each_keeps_its_order(io, view) -> None:
+async def test_shares_take_turns_and_each_is_first_in_first_out(io, view) -> None:
     first = await tried(io, exports("a", None, 1))
     got: list[str] = []
 
@@ -104,7 +104,7 @@ async def test_shares_take_turns_and_each_keeps_its_order(io, view) -> None:
 
 
 @both
-async def test_a_share_at_its_limit_waits_while_others_get_in(io, view) -> None:
+async def test_share_at_its_limit_waits_while_other_shares_are_granted(io, view) -> None:
     mine = await tried(io, exports("a", 1))
     second = io.start(io.do(exports("a", 1), "acquire"))
     await until(io, lambda: view("exports").waiting == 1)
@@ -124,7 +124,7 @@ async def test_callers_without_a_share_are_one_share(io) -> None:
 
 
 @both
-async def test_the_limit_of_a_share_counts_permits(io) -> None:
+async def test_share_limit_counts_permits(io) -> None:
     assert await tried(io, exports("a", 3, 5), 2)
     assert not await tried(io, exports("a", 3, 5), 2)
     assert await tried(io, exports("a", 3, 5), 1)
@@ -133,14 +133,14 @@ async def test_the_limit_of_a_share_counts_permits(io) -> None:
 
 
 @both
-async def test_a_limit_of_a_share_above_the_limit_is_the_limit(io) -> None:
+async def test_share_limit_above_the_total_limit_has_no_effect(io) -> None:
     for _ in range(3):
         assert await tried(io, exports("a", 9))
     assert "full" == (await why(io, exports("a", 9))).reason
 
 
 @both
-async def test_each_caller_of_a_share_has_its_own_limit(io) -> None:
+async def test_acquire_uses_the_callers_share_limit(io) -> None:
     assert await tried(io, exports("a", 1))
     assert not await tried(io, exports("a", 1))
     assert await tried(io, exports("a", 2))
@@ -148,7 +148,7 @@ async def test_each_caller_of_a_share_has_its_own_limit(io) -> None:
 
 
 @both
-async def test_permits_that_min_hold_keeps_count_for_the_share(io) -> None:
+async def test_permits_retained_by_min_hold_count_for_the_share(io) -> None:
     lease = await tried(io, exports("a", 1, min_hold=30))
     await io.do(lease, "release")
     assert "share" == (await why(io, exports("a", 1))).reason
@@ -156,7 +156,7 @@ async def test_permits_that_min_hold_keeps_count_for_the_share(io) -> None:
 
 
 @both
-async def test_an_adopted_lease_keeps_its_share(io) -> None:
+async def test_adopted_lease_keeps_its_share(io) -> None:
     lease = await tried(io, exports("a", 1))
     handle = await io.do(lease, "detach")
     adopted = await io.do(Lease, "from_handle", handle)
@@ -166,14 +166,14 @@ async def test_an_adopted_lease_keeps_its_share(io) -> None:
 
 
 @both
-async def test_an_expired_lease_frees_its_share(io, view) -> None:
+async def test_expired_lease_frees_a_permit_of_its_share(io, view) -> None:
     assert await tried(io, exports("a", 1, timeout=1, renew=False))
     waiter = await io.do(exports("a", 1), "acquire", True, 20)
     assert waiter.held
 
 
 @both
-async def test_operators_act_on_a_name_with_shares_as_on_any(io, view) -> None:
+async def test_resize_pause_and_resume_work_for_a_name_with_shares(io, view) -> None:
     first = await tried(io, exports("a", 1, 1))
     waiting = [io.start(io.do(exports(share, 1, 1), "acquire")) for share in ("a", "b")]
     await until(io, lambda: view("exports").waiting == 2)
@@ -188,7 +188,7 @@ async def test_operators_act_on_a_name_with_shares_as_on_any(io, view) -> None:
 
 
 @both
-async def test_acquire_all_takes_shares_as_any_others(io) -> None:
+async def test_acquire_all_accepts_semaphores_with_shares(io) -> None:
     both_of = acquire_all([Lock("report"), exports("a", 1)], blocking=False)
     assert await io.do(both_of, "acquire")
     assert not await io.do(acquire_all([exports("a", 1)], blocking=False), "acquire")
@@ -197,18 +197,18 @@ async def test_acquire_all_takes_shares_as_any_others(io) -> None:
 
 
 @both
-async def test_nothing_is_left_of_a_share_that_is_idle(io, raw, view) -> None:
+async def test_unused_share_leaves_no_fields(io, raw, view) -> None:
     lease, info = await tried(io, exports("a b%20", 1)), view("exports").keys.info
     assert b"/a%20b%2520" in raw.hkeys(info)
     await io.do(lease, "release")
     assert not [field for field in raw.hkeys(info) if field.startswith(b"/")]
     plain = await tried(io, Semaphore("exports", 3))
-    assert not raw.hkeys(info), "it is packed again"
+    assert not raw.hkeys(info), "the name is not in compact state again"
     await io.do(plain, "release")
 
 
 @both
-async def test_synchronized_has_a_share_for_each_call(io) -> None:
+async def test_synchronized_formats_the_share_of_each_call(io) -> None:
     refused: list[Any] = []
 
     @synchronized("exports", 3, share="{tenant}", share_limit=1, blocking=False)
@@ -243,12 +243,12 @@ class Tier(enum.Enum):
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
     ],
 )
-def test_a_share_is_its_text(share: Any, text: str) -> None:
+def test_share_is_converted_to_text(share: Any, text: str) -> None:
     assert text == exports(share).share
 
 
 @pytest.mark.promise(29)
-def test_what_shares_do_not_go_with_is_refused() -> None:
+def test_invalid_shares_and_combinations_raise_an_error() -> None:
     for wrong in (1.5, True, b"a", ["a"]):
         with pytest.raises(TypeError, match="share must be a str, int, UUID, date or Enum"):
             exports(wrong)

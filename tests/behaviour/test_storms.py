@@ -1,4 +1,4 @@
-"""Many at once, judged by the journal of all scripts: the limit, the order and what is left."""
+"""Many callers at once. A journal of all scripts checks the limit, the order, and the cleanup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.usefixtures("clean_redis"), pytest.mark.promise(1, 2, 
 #: Keys outlive the last lease or waiter by one to two GRACE. A tombstone outlives an undone request
 #: by TOMBSTONE_TTL. Both are shorter here, so that the test sees the keys expire.
 SHORT = {"GRACE": 200, "TOMBSTONE_TTL": CONSTANTS["ASLEEP"]}
-#: Longer than a crowd holds up its own keeper on a busy machine.
+#: Longer than a busy machine delays the renewal thread.
 LEASE = {"timeout": 6, "renew": True}
 
 
@@ -48,17 +48,17 @@ def test_200_threads_in_4_processes_never_exceed_the_limit(redis_url, view) -> N
 
 def test_500_tasks_on_one_loop_never_exceed_the_limit(redis_url, view) -> None:
     inside = [0, 0]
-    patient = 0
+    endless = 0
 
     async def task(number: int) -> int:
-        nonlocal patient
+        nonlocal endless
         chance, cycles = random.Random(number), 0
         sem = Semaphore("tasks", 9, **LEASE)
         for _ in range(4):
-            patience = chance.choice([None, None, 0, 2])
-            patient += patience is None
-            lease = await sem.aacquire(blocking_timeout=patience)
-            assert lease or patience is not None
+            wait = chance.choice([None, None, 0, 2])
+            endless += wait is None
+            lease = await sem.aacquire(blocking_timeout=wait)
+            assert lease or wait is not None
             if lease:
                 inside[0] += 1
                 inside[1] = max(inside)
@@ -73,14 +73,14 @@ def test_500_tasks_on_one_loop_never_exceed_the_limit(redis_url, view) -> None:
 
     with journalling(redis_url, constants=SHORT) as journal:
         cycles = asyncio.run(main())
-        # Some half of them wait for as long as it takes; the others get what is left.
-        assert sum(cycles) >= patient > 800
+        # About half of the calls wait without limit, so each of them is granted.
+        assert sum(cycles) >= endless > 800
         assert 1 <= inside[1] <= 9
         check_that_all_is_over(journal, view("tasks"))
 
 
-def test_threads_and_tasks_share_one_queue(redis_url, view) -> None:
-    """Sync and async callers, fair and large and small ones, of one name."""
+def test_threads_and_tasks_wait_in_one_queue(redis_url, view) -> None:
+    """Sync and async callers of one name, with one to five permits each."""
 
     def thread(number: int) -> None:
         chance = random.Random(number)
@@ -105,15 +105,15 @@ def test_threads_and_tasks_share_one_queue(redis_url, view) -> None:
     with journalling(redis_url, constants=SHORT) as journal:
         with ThreadPoolExecutor(21) as pool:
             done = [pool.submit(thread, n) for n in range(20)] + [pool.submit(asyncio.run, tasks())]
-            for one in done:
-                one.result()
+            for future in done:
+                future.result()
         check_that_all_is_over(journal, view("mixed"))
 
 
 @pytest.mark.parametrize("crowd", [4, 16, 64])
 @both
-async def test_waiting_takes_no_polling(io, raw, crowd: int) -> None:
-    """A contended cycle costs three commands of clients, however many wait."""
+async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
+    """With any number of waiters, clients send three commands per acquire and release."""
     turns = 6
     gate = threading.Barrier(crowd) if repr(io) == "sync" else None
 
@@ -125,11 +125,11 @@ async def test_waiting_takes_no_polling(io, raw, crowd: int) -> None:
             await io.do(lock, "acquire")
             await io.do(lock, "release")
 
-    async with io.entered(Lock("warm")):  # scripts loaded, subscribed
+    async with io.entered(Lock("warm")):  # load the scripts, and subscribe
         pass
     with counted(raw) as seen:
         await io.gather(*[worker() for _ in range(crowd)])
-    # Who waits for longer than a second asks again: on a machine that is busy elsewhere, some do.
+    # A waiter sends its request again after a second, which happens on a busy machine.
     beats = 2 * crowd * max(0.0, seen.seconds - 0.8)
     connecting = 2 * crowd + 8
     assert seen.by_clients <= 3 * crowd * turns + beats + connecting
@@ -137,9 +137,9 @@ async def test_waiting_takes_no_polling(io, raw, crowd: int) -> None:
 
 
 @both
-async def test_a_release_wakes_as_many_as_it_frees(io, raw, view) -> None:
-    """Many wait for a name, five permits come free: five are told."""
-    # With 500 threads it is the threads that are measured.
+async def test_release_wakes_one_waiter_per_freed_permit(io, raw, view) -> None:
+    """If a release frees five permits, the server notifies five of many waiters."""
+    # With 500 threads, the test would measure the threads.
     crowd = 60 if repr(io) == "sync" else 500
     sem, name = Semaphore("herd", 5), view("herd")
     large = await io.do(sem, "acquire", permits=5)

@@ -1,5 +1,4 @@
-"""A holder that loses its lease is told before anybody else has it: by the order of events, as seen
-from outside. Both ends read one machine's clock."""
+"""Holders are notified of a lost lease before the next grant, by the clock of one machine."""
 
 from __future__ import annotations
 
@@ -24,18 +23,18 @@ from .watching import Pulse, View
 
 pytestmark = pytest.mark.promise(7)
 
-#: As long as a project may have them: what is told in time must not depend on them.
+#: Long socket timeouts, on which the notification must not depend.
 PATIENT = {"SOCKET_TIMEOUT": 5, "SOCKET_CONNECT_TIMEOUT": 5}
 
 
 class Path:
-    """The way of one holder to a server of the test's own, which can be made to swallow all."""
+    """A private server, and a proxy in front of it for the holder."""
 
     def __init__(self, server: RedisServer, proxy: Proxy, alias: str) -> None:
         self.server, self.proxy, self.alias = server, proxy, alias
 
     def swallow(self) -> None:
-        """Whatever is sent over connections, old and new, is accepted and never answered."""
+        """Discard all requests from now on, and keep the connections open."""
         self.proxy.harm("swallow", "", times=100_000)
 
 
@@ -51,8 +50,8 @@ def path(new_server: Any, alias: Any) -> Iterator[Callable[[], Path]]:
         yield make
 
 
-class Told:
-    """When the holder was told, in both ways."""
+class Notifications:
+    """Times at which `on_lost` and the signal `lease_lost` were called."""
 
     def __init__(self, name: str | None = None) -> None:
         self.name, self.on_lost = name, list[float]()
@@ -73,13 +72,15 @@ class Told:
         return [*self.on_lost[:1], *self.signal[:1]]
 
     def before(self, granted: float) -> bool:
-        """Whether it was told by then: three threads wake for it, none of them sooner than this
-        machine lets them."""
+        """Return True if both were called before `granted`, apart from the delay with which the
+        three threads involved wake up on this machine."""
         return bool(self.both) and max(self.both) < granted + 3 * self.pulse.most
 
 
 def granted_to_another(path: Path, name: str) -> list[float]:
-    """When another client, whose way is free, gets the name: filled in by a thread."""
+    """Return a list to which a thread appends the time at which the server's lease ends.
+
+    The thread connects to the server directly."""
     when: list[float] = []
 
     def wait() -> None:
@@ -94,76 +95,76 @@ def granted_to_another(path: Path, name: str) -> list[float]:
 
 
 @both
-async def test_when_the_path_answers_nothing_it_is_told_before_another_has_it(
+async def test_loss_is_reported_before_the_next_grant_when_the_network_drops_all(
     io, path, alias
 ) -> None:
-    async def is_told(seconds: float, mine: Path, free: str) -> None:
+    async def is_notified(seconds: float, mine: Path, free: str) -> None:
         name = f"x-{seconds}"
-        told = Told(name)
-        lock = Lock(name, timeout=seconds, renew=True, using=mine.alias, on_lost=told.lost)
+        notified = Notifications(name)
+        lock = Lock(name, timeout=seconds, renew=True, using=mine.alias, on_lost=notified.lost)
         held = await io.do(lock, "acquire")
-        await io.sleep(seconds / 2)  # it was renewed at least once
+        await io.sleep(seconds / 2)  # the lease is renewed at least once
         mine.swallow()
         waiting = io.start(io.do(Lock(name, using=free), "acquire", blocking_timeout=20))
-        with told.pulse:
+        with notified.pulse:
             got = await io.result(waiting)
             granted = time.monotonic()
             assert got.fence > held.fence
-            await until(io, lambda: len(told.both) == 2)
-        assert told.before(granted)
+            await until(io, lambda: len(notified.both) == 2)
+        assert notified.before(granted)
         await io.do(got, "release")
 
     paths = [path(), path()]
     free = [alias(mine.server.url) for mine in paths]
-    await io.gather(*(is_told(*one) for one in zip((3.0, 4.5), paths, free, strict=True)))
+    await io.gather(*(is_notified(*each) for each in zip((3.0, 4.5), paths, free, strict=True)))
 
 
-def test_another_alias_that_hangs_makes_nothing_late(path) -> None:
-    mine, second, told = path(), path(), Told()
+def test_loss_is_reported_in_time_while_another_alias_hangs(path) -> None:
+    mine, second, notified = path(), path(), Notifications()
     options = {"timeout": 3, "renew": True}
     kept = [Lock(f"kept-{n}", using=second.alias, **options).acquire() for n in range(20)]
-    lease = Lock("x", using=mine.alias, on_lost=told.lost, **options).acquire()
+    lease = Lock("x", using=mine.alias, on_lost=notified.lost, **options).acquire()
     assert lease and all(kept)
     time.sleep(1.2)
     second.swallow()
     mine.swallow()
     granted = granted_to_another(mine, "x")
-    with told.pulse:
-        eventually(lambda: granted and told.both, 20)
-    assert told.before(granted[0])
-    eventually(lambda: len(told.on_lost) + len(told.signal) == 2 + len(kept))
+    with notified.pulse:
+        eventually(lambda: granted and notified.both, 20)
+    assert notified.before(granted[0])
+    eventually(lambda: len(notified.on_lost) + len(notified.signal) == 2 + len(kept))
 
 
-def test_a_receiver_that_takes_its_time_makes_no_other_late(path) -> None:
-    mine, told = path(), Told()
+def test_loss_is_reported_in_time_while_other_callbacks_are_slow(path) -> None:
+    mine, notified = path(), Notifications()
     options = {"timeout": 3, "renew": True, "using": mine.alias}
     slow = [Lock(f"slow-{n}", on_lost=lambda _: time.sleep(2), **options).acquire() for n in "abc"]
-    lease = Lock("x", on_lost=told.lost, **options).acquire()
+    lease = Lock("x", on_lost=notified.lost, **options).acquire()
     assert lease and all(slow)
     mine.swallow()
     granted = granted_to_another(mine, "x")
-    with told.pulse:
-        eventually(lambda: granted and told.both, 20)
-    assert told.before(granted[0])
+    with notified.pulse:
+        eventually(lambda: granted and notified.both, 20)
+    assert notified.before(granted[0])
 
 
-def test_what_the_server_took_away_is_told_within_a_third_of_the_lease(raw: redis.Redis) -> None:
-    told = Told()
-    held = Lock("x", timeout=6, renew=True, on_lost=told.lost).acquire()
+def test_cleared_lease_is_reported_within_a_third_of_its_duration(raw: redis.Redis) -> None:
+    notified = Notifications()
+    held = Lock("x", timeout=6, renew=True, on_lost=notified.lost).acquire()
     assert held
     View(raw, "x").clear()
     cleared = time.monotonic()
-    eventually(lambda: len(told.both) == 2)
+    eventually(lambda: len(notified.both) == 2)
     # A third is 2 s; half of it would be 3.
-    assert max(told.both) - cleared < 2.6
+    assert max(notified.both) - cleared < 2.6
 
 
-def test_a_receiver_that_ends_its_thread_ends_nothing_else(raw: redis.Redis) -> None:
-    told: list[str] = []
+def test_on_lost_that_raises_system_exit_stops_no_other_callback(raw: redis.Redis) -> None:
+    notified: list[str] = []
 
     def receive(error: BaseException | None) -> Callable[[Lease], None]:
         def on_lost(lease: Lease) -> None:
-            told.append(lease.name)
+            notified.append(lease.name)
             if error is not None:
                 raise error
 
@@ -175,15 +176,15 @@ def test_a_receiver_that_ends_its_thread_ends_nothing_else(raw: redis.Redis) -> 
         held = Lock(name, timeout=0.9, renew=True, on_lost=receive(error)).acquire()
         assert held
         View(raw, name).clear()
-        eventually(lambda name=name: name in told)
-    assert len(ends) == len(told)
+        eventually(lambda name=name: name in notified)
+    assert len(ends) == len(notified)
 
 
-def test_a_signals_receiver_that_ends_its_thread_ends_nothing_else(raw: redis.Redis) -> None:
-    told: list[str] = []
+def test_signal_receiver_that_raises_system_exit_stops_no_other_callback(raw: redis.Redis) -> None:
+    notified: list[str] = []
 
     def end(lease: Lease, **_: Any) -> None:
-        told.append(lease.name)
+        notified.append(lease.name)
         raise SystemExit
 
     lease_lost.connect(end)
@@ -194,15 +195,15 @@ def test_a_signals_receiver_that_ends_its_thread_ends_nothing_else(raw: redis.Re
             assert held
             View(raw, name).clear()
             eventually(lambda: heard == [held])  # noqa: B023 - called before the loop goes on
-        assert told == ["a", "b"]
+        assert notified == ["a", "b"]
     finally:
         lease_lost.disconnect(end)
 
 
-def test_the_keeper_never_waits_for_what_renews(path, monkeypatch) -> None:
-    """However long a renewal takes: the look at what is believed does not depend on it."""
-    mine, told = path(), Told()
-    lease = Lock("x", timeout=3, renew=True, using=mine.alias, on_lost=told.lost).acquire()
+def test_loss_is_reported_in_time_while_renewals_hang(path, monkeypatch) -> None:
+    """Checks of local expiry don't wait for renewals."""
+    mine, notified = path(), Notifications()
+    lease = Lock("x", timeout=3, renew=True, using=mine.alias, on_lost=notified.lost).acquire()
     assert lease
     hangs = threading.Event()
 
@@ -212,7 +213,7 @@ def test_the_keeper_never_waits_for_what_renews(path, monkeypatch) -> None:
 
     monkeypatch.setattr(serving.Server, "many", many)
     granted = granted_to_another(mine, "x")
-    with told.pulse:
-        eventually(lambda: granted and told.both, 20)
+    with notified.pulse:
+        eventually(lambda: granted and notified.both, 20)
     hangs.set()
-    assert told.before(granted[0])
+    assert notified.before(granted[0])

@@ -1,4 +1,4 @@
-"""What the server has of a name, read past the library; and what clients sent to the server."""
+"""Read the state of a name from the server without the library, and count the commands sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.packed import leases_of
 
 
 class View:
-    """One name, as it stands on the server."""
+    """The state of a name on the server."""
 
     def __init__(self, client: redis.Redis, name: str, prefix: str | None = None) -> None:
         self.client = client
@@ -34,7 +34,7 @@ class View:
 
     @property
     def holding(self) -> int:
-        """Unexpired leases."""
+        """Number of unexpired leases."""
         return sum(end > self.now() for end in leases_of(self.client, self.keys.leases).values())
 
     @property
@@ -43,16 +43,16 @@ class View:
 
     @property
     def ends_in(self) -> float:
-        """Seconds that the last lease still has; below 0 when there is none."""
+        """Seconds until the last lease expires; -1 if there is no lease."""
         return (self.end - self.now()) / 1000 if self.end else -1.0
 
     @property
     def end(self) -> float:
-        """When the last lease ends, in ms of the server; 0 when there is none."""
+        """Time at which the last lease expires, in ms of the server's clock; 0 if there is none."""
         return max(leases_of(self.client, self.keys.leases).values(), default=0.0)
 
     def renewals(self) -> Callable[[], bool]:
-        """Whether the end of its lease has moved since this was asked for."""
+        """Return a function that returns True once the expiry of the lease has moved."""
         before = self.end
         return lambda: self.end > before
 
@@ -61,13 +61,13 @@ class View:
         return self.holding == self.waiting == 0
 
     def left(self) -> list[bytes]:
-        """The keys of the name that are there; its history may stay, for the hours it was told."""
+        """Return the existing keys of the name, except its statistics, which expire later."""
         pattern = self.keys.leases.removesuffix("leases")
         found = self.client.scan_iter(match=f"{pattern}*", count=1000)
         return [key for key in found if key.decode() != getattr(self.keys, "stats", None)]
 
     def clear(self) -> None:
-        """What an operator does about every lease: the `clear` verb."""
+        """Clear all leases with the `clear` script, as an operator does."""
         script = scripts.script("clear")
         for token in leases_of(self.client, self.keys.leases):
             argv = [token, "-", "0"]
@@ -76,7 +76,7 @@ class View:
 
 
 class Counted:
-    """Commands by name, filled in when the block ends."""
+    """Number of commands by name, set at the end of the block."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, int] = {}
@@ -87,14 +87,14 @@ class Counted:
 
     @property
     def by_clients(self) -> int:
-        """What only clients send: scripts call none of these."""
+        """Number of commands that only clients send: scripts call none of these."""
         names = ("eval", "evalsha", "blpop", "subscribe", "script", "ping")
         return sum(count for name, count in self.by_name.items() if name.split("|")[0] in names)
 
 
 @contextlib.contextmanager
 def counted(client: redis.Redis) -> Iterator[Counted]:
-    """What the server was asked to do during the block, by `INFO commandstats`."""
+    """Count the commands that the server ran during the block, with `INFO commandstats`."""
 
     def calls() -> dict[str, int]:
         stats: dict[str, Any] = client.info("commandstats")
@@ -107,7 +107,7 @@ def counted(client: redis.Redis) -> Iterator[Counted]:
 
 
 class Pulse:
-    """`most`: seconds by which a thread of this process woke too late, at the worst."""
+    """Measure how late threads of this process wake up. `most`: the longest delay in seconds."""
 
     def __init__(self) -> None:
         self.most = 0.0
@@ -132,8 +132,9 @@ class Pulse:
 
 @contextlib.contextmanager
 def sent() -> Iterator[Counted]:
-    """What this thread and its event loop send during the block, to whatever server: nothing of
-    what the process does in the background. The server knows the scripts by then."""
+    """Count the commands that this thread and its event loop send to any server during the block.
+
+    Commands of background threads don't count. The scripts are loaded first."""
     with redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]) as client:
         for verb in scripts.VERBS:
             client.script_load(scripts.script(verb).source)

@@ -1,4 +1,4 @@
-"""Private servers to break, and figures for the table in the docs."""
+"""Private servers to break, and figures for the table in RESULTS.md."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from devtools.servers import RedisServer
+from django_redis_sync import Unavailable
 from tests.behaviour.conftest import alias, private, view  # noqa: F401 - fixtures
 from tests.behaviour.watching import View
 
@@ -18,8 +19,10 @@ Figure = Callable[..., None]
 
 @pytest.fixture
 def figure(record_property: Callable[[str, object], None]) -> Figure:
-    """Notes what `python -m tests.faults.report` writes into the table: `recover`, seconds until
-    all worked again or the holder knew; `lost`, grants that were lost; `said`, anything else."""
+    """Return a function that records figures for the table of `python -m tests.faults.report`.
+
+    `recover`: seconds until everything worked again, or the holder was notified. `lost`: number of
+    grants that were lost. `said`: any further note."""
 
     def note(recover: float | None = None, lost: int | None = None, said: str = "") -> None:
         for word, value in (("recover", recover), ("lost", lost), ("said", said)):
@@ -42,21 +45,19 @@ class Watch:
 
 @pytest.fixture
 def admin(private: RedisServer) -> Iterator[redis.Redis]:  # noqa: F811 - the fixture above
-    """A client of the private server, past the library."""
+    """A plain client of the private server."""
     with redis.Redis.from_url(private.url) as client:
         yield client
 
 
 @pytest.fixture
 def look(admin: redis.Redis) -> Callable[[str], View]:
-    """A name as it stands on the private server."""
+    """Return a function that returns the View of a name on the private server."""
     return lambda name: View(admin, name)
 
 
 def retried(what: Callable[[], Any], seconds: float = 30) -> Any:
-    """What `what()` returns, asked again while Redis is unavailable."""
-    from django_redis_sync import Unavailable
-
+    """Call `what()` again while it raises Unavailable, and return its result."""
     end = time.monotonic() + seconds
     while True:
         try:

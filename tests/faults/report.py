@@ -1,4 +1,4 @@
-"""Run every row of the table of faults, and write the results into tests/faults/RESULTS.md:
+"""Run the tests of all rows, and write the results into tests/faults/RESULTS.md:
 `python -m tests.faults.report`. With `--print`, print the tables and write nothing.
 """
 
@@ -22,7 +22,7 @@ MINUTES = 15
 
 @dataclass
 class Result:
-    """One test in all its parameters. `figures`: what it noted, a dict for each."""
+    """The result of a test with all its parameters. `figures`: the properties it recorded."""
 
     outcomes: list[str] = field(default_factory=list)
     figures: list[dict[str, str]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Result:
 
 
 def run(nodes: list[str]) -> dict[str, Result]:
-    """What pytest says of the tests, one after the other so that the figures are undisturbed."""
+    """Run the tests with pytest, one after the other so that they don't disturb the figures."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "junit.xml")
         words = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider"]
@@ -58,14 +58,14 @@ def read(path: Path) -> dict[str, Result]:
 
 
 def outcome(element: ElementTree.Element) -> str:
-    """What one element of a test case says; empty for those that say nothing of it."""
+    """Return the outcome that an element of a test case stands for, or an empty string."""
     if element.tag == "skipped" and element.get("type") == "pytest.xfail":
-        return "open"  # a defect that is known
+        return "open"  # a known defect
     return {"failure": "failed", "error": "failed", "skipped": "skipped"}.get(element.tag, "")
 
 
 def span(values: list[str]) -> str:
-    """The figures of several tests: one, or from the least to the most."""
+    """Return the figures of several tests as one number, or as a range."""
     if not values:
         return ""
     ordered = sorted(values, key=float)
@@ -97,7 +97,7 @@ INPUT_HEAD = """\
 
 
 def tables(results: dict[str, Result]) -> dict[str, str]:
-    """The two tables, by the name that stands at their place in the page."""
+    """Return the two tables by the name of their place in the page."""
     faults = [FAULT_HEAD, *(line(str(n), row, results) for n, row in FAULTS.items())]
     inputs = [INPUT_HEAD]
     for row in INPUT.values():
@@ -107,7 +107,7 @@ def tables(results: dict[str, Result]) -> dict[str, str]:
 
 
 def put(text: str, name: str, table: str) -> str:
-    """The page with one part replaced."""
+    """Return the page with one table replaced."""
     begin, end = BEGIN.format(name), END.format(name)
     before, _, rest = text.partition(begin)
     _, found, after = rest.partition(end)

@@ -1,4 +1,4 @@
-"""The server's clock jumps: rows 27 and 28."""
+"""Jumps of the server's clock: rows 27 and 28."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JUMP = 60.0
 
 
 class Shifted(NamedTuple):
-    """A server, its clock, the alias that leads there and the journal of what it ran."""
+    """A server's clock, its cache alias, a plain client, and the journal of its scripts."""
 
     clock: clock.Clock
     alias: str
@@ -46,7 +46,7 @@ def shifted(new_server: Any, alias: Any, tmp_path: Any) -> Iterator[Shifted]:
         journal.check()
 
 
-def test_the_shim_moves_the_servers_clock_and_no_other(shifted: Shifted) -> None:
+def test_shim_moves_only_the_clock_of_its_server(shifted: Shifted) -> None:
     Lock("any", using=shifted.alias).acquire()
     for seconds in (JUMP, -JUMP, 0.0):
         shifted.clock.shift(seconds)
@@ -56,12 +56,14 @@ def test_the_shim_moves_the_servers_clock_and_no_other(shifted: Shifted) -> None
         assert abs(server - here - seconds) < 5
 
 
-def test_row_27_the_servers_clock_jumps_ahead(shifted: Shifted, figure: Figure) -> None:
-    """Every lease ends at once. Who renews learns of it; who does not is refused by its fence."""
-    told: list[float] = []
+def test_row_27_clock_jump_ahead_ends_leases_and_calls_on_lost(
+    shifted: Shifted, figure: Figure
+) -> None:
+    """All leases end at once. A renewed lease calls `on_lost`, others have an outdated fence."""
+    notified: list[float] = []
     watch = Watch()
     renewed = Lock("renewed", using=shifted.alias, timeout=3, renew=True)
-    renewed.on_lost = lambda lease: told.append(watch.seconds)
+    renewed.on_lost = lambda lease: notified.append(watch.seconds)
     first = renewed.acquire()
     hard = Lock("hard", using=shifted.alias, timeout=40).acquire()
     assert first and hard
@@ -70,21 +72,23 @@ def test_row_27_the_servers_clock_jumps_ahead(shifted: Shifted, figure: Figure) 
     for old in (first, hard):
         new = Lock(old.name, using=shifted.alias, blocking=False).acquire()
         assert new and new.fence > old.fence
-        assert old.fence + JUMP * 1e6 <= new.fence  # it says when the grant happened
+        assert old.fence + JUMP * 1e6 <= new.fence  # a fence contains the time of the grant
         assert not old.owned()
         new.release()
-    eventually(lambda: told)
+    eventually(lambda: notified)
     assert not first.held
     for old in (first, hard):
         with pytest.raises(LeaseLost):
             old.release()
-    assert told[0] < 10
-    figure(recover=told[0], lost=2)
+    assert notified[0] < 10
+    figure(recover=notified[0], lost=2)
 
 
-def test_row_28_the_servers_clock_jumps_back(shifted: Shifted, figure: Figure) -> None:
-    """A lease of a holder that is gone ends no later than a whole lease after the jump, although
-    its end lies a minute ahead now. Waiters and live holders go on."""
+def test_row_28_clock_jump_back_extends_a_dead_lease_by_at_most_its_duration(
+    shifted: Shifted, figure: Figure
+) -> None:
+    """The lease of a dead holder ends at most one lease duration after the jump, although its
+    stored expiry is now a minute ahead. Waiters and live holders continue."""
     gone = Lock("gone", using=shifted.alias, timeout=4).acquire()
     live = Lock("live", using=shifted.alias, timeout=4, renew=True).acquire()
     assert gone and live
@@ -94,7 +98,7 @@ def test_row_28_the_servers_clock_jumps_back(shifted: Shifted, figure: Figure) -
     def wait(into: list[Lease | None]) -> None:
         into.append(Lock("gone", using=shifted.alias).acquire(blocking_timeout=30))
 
-    # One waits when it happens; its wait is timed by the server, whose clock goes back under it.
+    # One thread waits during the jump. The server times the wait by the clock that jumps back.
     waiting = [threading.Thread(target=wait, args=(early,))]
     waiting[0].start()
     eventually(lambda: shifted.view("gone").waiting == 1)
@@ -106,24 +110,24 @@ def test_row_28_the_servers_clock_jumps_back(shifted: Shifted, figure: Figure) -
     over = watch.seconds
     (won,) = early
     assert won and won.fence > gone.fence and won.held
-    assert over < 15  # and not a minute
+    assert over < 15  # not a minute
     assert live.held and live.owned()
     won.release()
     waiting[1].join(25)
-    (next_one,) = late
-    assert next_one and next_one.fence > won.fence
-    next_one.release()
-    time.sleep(1.5)  # renewed beyond its first end
+    (second,) = late
+    assert second and second.fence > won.fence
+    second.release()
+    time.sleep(1.5)  # past the first expiry of the live lease
     assert live.held and live.owned()
     live.release()
     waiting[0].join(25)
     figure(recover=over, lost=0)
 
 
-def test_row_28_permits_are_never_given_twice_when_the_clock_goes_to_and_fro(
+def test_row_28_limit_holds_while_the_clock_jumps_back_and_forth(
     shifted: Shifted,
 ) -> None:
-    """Judged by the journal: no more than the limit, and fences grow, whatever the clock does."""
+    """The journal checks the limit and that fences grow."""
     stop, released = threading.Event(), list[int]()
 
     def work() -> None:
@@ -131,7 +135,7 @@ def test_row_28_permits_are_never_given_twice_when_the_clock_goes_to_and_fro(
             lease = Semaphore("both", 2, using=shifted.alias, timeout=5).acquire(blocking_timeout=1)
             if lease:
                 time.sleep(0.002)
-                with contextlib.suppress(LeaseLost):  # when the clock jumped ahead meanwhile
+                with contextlib.suppress(LeaseLost):  # if the clock jumped ahead meanwhile
                     lease.release()
                     released.append(lease.fence)
 

@@ -1,4 +1,4 @@
-"""The least that a Redis user must be allowed, and that all of it is needed."""
+"""The least ACL of a Redis user: it suffices, and all of it is used."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from django_redis_sync.operators.names import names_in_use
 from django_redis_sync.operators.status import status_of
 from tests.behaviour.both import eventually
 
-#: Allowed for what this core does not do. INFO is the doctor's (without it, it says what it can not
-#: see); PING a health check's; SELECT chooses a database other than 0; EXISTS asks after a winner
-#: that never came; redis-py may UNSUBSCRIBE; the others trim the list of names once a minute.
+#: Commands that the ACL allows and `core` doesn't use. The doctor sends INFO (without it, the
+#: doctor lists what it can't check), a health check PING, and a database other than 0 SELECT.
+#: EXISTS checks for a new holder that never claimed its permit. redis-py may send UNSUBSCRIBE. The
+#: other commands trim the list of names once a minute.
 BESIDE = {"EXISTS", "INFO", "PING", "SELECT", "UNSUBSCRIBE"}
-BESIDE |= {"ZMSCORE"}  # lists of names
+BESIDE |= {"ZMSCORE"}  # lists names
 BESIDE |= {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "PEXPIRE"}
 
 
 @pytest.fixture
 def limited(private: RedisServer, alias: Any) -> Iterator[Callable[[str], str]]:
-    """The alias of a user `app` with an ACL."""
+    """Return a function that sets the ACL of the user `app`, and returns its cache alias."""
     with redis.Redis.from_url(private.url) as client:
 
         def make(rules: str) -> str:
@@ -49,7 +50,7 @@ def limited(private: RedisServer, alias: Any) -> Iterator[Callable[[str], str]]:
 
 
 def core(using: str) -> None:
-    """What the behaviour suite is about, once: in sync and in async code."""
+    """Run each feature of the behaviour suite once, in sync and in async code."""
     with Semaphore("core", 2, using=using) as lease:
         lease.renew()
         assert lease.owned()
@@ -115,7 +116,7 @@ def used(client: redis.Redis) -> dict[str, int]:
     return {name.removeprefix("cmdstat_").upper(): row["calls"] for name, row in rows.items()}
 
 
-def test_the_core_works_with_the_least_acl_and_needs_all_of_it(
+def test_core_works_with_the_least_acl_and_uses_all_of_it(
     private: RedisServer, limited: Callable[[str], str]
 ) -> None:
     rules = permissions.rules(settings.PREFIX)
@@ -126,14 +127,14 @@ def test_the_core_works_with_the_least_acl_and_needs_all_of_it(
         core(using)
         seen = used(client)
         denied = {row["object"].upper() for row in client.acl_log() if row["reason"] != "auth"}
-    # What a client says about itself when it connects may be refused: nothing depends on it.
+    # A client sends its name and version when it connects. Redis may deny this.
     assert denied <= {"CLIENT", "CLIENT|SETINFO", "CLIENT|MAINT_NOTIFICATIONS"}
     assert set(permissions.needed()) - set(seen) <= BESIDE
 
 
 @pytest.mark.timeout(1300)
-def test_every_primitive_behaves_the_same_with_the_least_acl() -> None:
-    """The whole suite once more, on a server where all but the tests themselves are that user."""
+def test_behaviour_suite_passes_with_the_least_acl() -> None:
+    """Run the suite again with connections of the user that has the least ACL."""
     root = Path(__file__).resolve().parents[2]
     own = {
         n: v for n, v in os.environ.items() if not n.startswith(("DJANGO_REDIS_SYNC_", "PYTEST_"))
@@ -151,10 +152,10 @@ def test_every_primitive_behaves_the_same_with_the_least_acl() -> None:
     assert 0 == done.returncode, done.stdout[-5000:]
 
 
-def test_without_our_channels_waiters_go_on_and_the_doctor_says_so(
+def test_waiters_without_channel_permissions_are_granted_and_doctor_reports_it(
     limited: Callable[[str], str],
 ) -> None:
-    """Nobody is woken; who waits learns of its grant when it asks again."""
+    """Waiters get no wake-up, but get their grant when they ask again."""
     using = limited(f"~{settings.PREFIX}:* &other:* {commands()}")
     core(using)
     (finding,) = [f for f in doctor.examine(using=using) if f.id == "acl"]
@@ -163,15 +164,15 @@ def test_without_our_channels_waiters_go_on_and_the_doctor_says_so(
 
 
 def commands() -> str:
-    """The rules without keys and channels."""
+    """Return the rules without keys and channels."""
     words = permissions.rules(settings.PREFIX).split()
     return " ".join(word for word in words if word.startswith("+"))
 
 
-def test_the_least_acl_gives_no_more_keys_and_channels_than_ours(
+def test_least_acl_denies_other_keys_channels_and_commands(
     private: RedisServer, limited: Callable[[str], str]
 ) -> None:
-    """The pattern of keys can't be left out, and what is outside both is out of reach."""
+    """The library needs the key pattern. Keys and channels outside of the patterns are denied."""
     using = limited(f"~other:* &{settings.PREFIX}:* {commands()}")
     with pytest.raises(Unavailable, match=r"(?i)perm|acl|can't"):
         core(using)

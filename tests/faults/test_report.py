@@ -1,4 +1,4 @@
-"""The table in the docs is made from the table in the code."""
+"""The tables in RESULTS.md are generated from the tables in the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ XML = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_a_row_is_made_of_what_its_tests_said(tmp_path: Path) -> None:
+def test_line_shows_outcomes_figures_and_notes_of_the_tests(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     path.write_text(XML)
     results = read(path)
@@ -33,11 +33,11 @@ def test_a_row_is_made_of_what_its_tests_said(tmp_path: Path) -> None:
     assert "failed" == Result().word()
 
 
-def test_a_span_is_one_figure_or_two() -> None:
+def test_span_is_one_number_or_a_range() -> None:
     assert ("", "3", "1–3") == (span([]), span(["3.00"]), span(["3", "1.0", "2"]))
 
 
-def test_every_row_stands_in_the_page() -> None:
+def test_results_page_contains_each_row() -> None:
     text = PAGE.read_text(encoding="utf-8")
     made = tables({})
     assert len(FAULTS) + 2 == len(made["faults"].splitlines())

@@ -1,4 +1,4 @@
-"""The table of faults is whole, and what it names exists."""
+"""The table of faults is complete, and the tests it names exist."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 from .rows import FAULTS, INPUT, Row, every
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Of the specification: faults (those above come one by one), and rows of bad input.
+#: The number of faults and of bad inputs in the specification. Further faults may have gaps.
 FAULT_ROWS, INPUT_ROWS = 40, 21
 
 
-def test_every_row_is_in_the_table() -> None:
+def test_table_has_all_rows_of_the_specification() -> None:
     assert list(range(1, FAULT_ROWS + 1)) == sorted(FAULTS)[:FAULT_ROWS]
     assert sorted(FAULTS) == list(FAULTS)
     assert INPUT_ROWS == len(INPUT)
 
 
 @pytest.mark.parametrize("name", every())
-def test_a_row_says_what_is_done_and_names_tests_or_a_reason(name: str) -> None:
+def test_row_has_texts_and_tests_or_a_reason(name: str) -> None:
     row = every()[name]
     assert row.title and row.expected and row.done
     assert row.tests or row.why_not
@@ -33,7 +33,7 @@ def test_a_row_says_what_is_done_and_names_tests_or_a_reason(name: str) -> None:
 
 @cache
 def names_in(path: str) -> set[str]:
-    """What pytest collects of a file: functions, and methods of classes, named test."""
+    """Return the names of the functions of a file."""
     file = ROOT / path
     if not file.exists():
         return set()
@@ -43,14 +43,14 @@ def names_in(path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", every())
-def test_the_tests_of_a_row_exist(name: str) -> None:
+def test_tests_of_a_row_exist(name: str) -> None:
     row: Row = every()[name]
     named = [node.split("::") for node in row.tests]
     assert [] == [f"{file}::{test}" for file, test in named if test not in names_in(file)]
 
 
-def test_every_test_of_a_row_here_is_in_the_table() -> None:
-    """A test named after a row is listed there, in this and in every other folder."""
+def test_test_named_after_a_row_is_listed_in_it() -> None:
+    """A test whose name contains the number of a row is listed in that row."""
     for path in sorted((ROOT / "tests").glob("**/test_*.py")):
         file = str(path.relative_to(ROOT))
         for name in names_in(file):
@@ -59,8 +59,8 @@ def test_every_test_of_a_row_here_is_in_the_table() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_what_is_named_is_collected() -> None:
-    """By pytest itself, in this very folder; the others' names are checked above."""
+def test_named_tests_of_this_folder_are_collected() -> None:
+    """Only tests of this folder are collected; the test above checks the names of all others."""
     here = sorted({t for row in every().values() for t in row.tests if "tests/faults/" in t})
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", ""]
     words += ["-p", "no:cacheprovider"]

@@ -1,4 +1,4 @@
-"""What servers do and how they are set up: files that survive or don't, replicas, memory, load."""
+"""Faults of servers: crashes with and without persistence, replicas, full memory, many waiters."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.core.cache import caches
 
 from devtools.servers import RedisServer, find_server
 from django_redis_sync import Lease, LeaseLost, Lock, Semaphore, Unavailable
@@ -31,13 +32,11 @@ Alias = Callable[..., str]
 
 
 class Impatient(Lock):
-    """Seconds that one answer may take; the budget of an ask is twice that."""
-
-    _attempt = 0.5
+    _attempt = 0.5  # seconds for one reply; the time limit of a call is twice as long
 
 
 class Patient(Lock):
-    _attempt = 0.6  # seconds; the budget of an acquisition is twice that
+    _attempt = 0.6
 
 
 def names_of(count: int) -> list[str]:
@@ -47,14 +46,14 @@ def names_of(count: int) -> list[str]:
 # Kills
 
 
-def test_row_05_a_kill_without_a_file_loses_leases_and_no_fence(
+def test_row_05_kill_without_persistence_loses_leases_and_fences_grow(
     private: RedisServer, alias: Alias, figure: Figure
 ) -> None:
     using, count = alias(private.url), 20
-    told: list[str] = []
+    notified: list[str] = []
     options: dict[str, Any] = {"using": using, "timeout": 2, "renew": True}
     old = [
-        Lock(name, on_lost=lambda lease: told.append(lease.name), **options).acquire()
+        Lock(name, on_lost=lambda lease: notified.append(lease.name), **options).acquire()
         for name in names_of(count)
     ]
     private.kill()
@@ -64,14 +63,16 @@ def test_row_05_a_kill_without_a_file_loses_leases_and_no_fence(
     again = watch.seconds
     for before, after in zip(old, new, strict=True):
         assert before and after and after.fence > before.fence
-    eventually(lambda: len(told) == count)
+    eventually(lambda: len(notified) == count)
     assert not any(lease.held for lease in old if lease)
-    figure(recover=again, lost=count, said=f"the last holder knew after {watch.seconds:.1f} s")
+    figure(
+        recover=again, lost=count, said=f"the last holder was notified after {watch.seconds:.1f} s"
+    )
     for lease in new:
         lease.release()
 
 
-def test_row_06_a_kill_with_an_append_only_file_loses_nothing(
+def test_row_06_kill_with_an_append_only_file_loses_no_lease(
     new_server: Any, alias: Alias, figure: Figure
 ) -> None:
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
@@ -87,7 +88,7 @@ def test_row_06_a_kill_with_an_append_only_file_loses_nothing(
     assert [True] * count == kept
     assert retried(Lock(names_of(1)[0], using=using, blocking=False).acquire) is None
     assert Semaphore("three", 3, using=using).acquire(blocking=False, permits=2) is None
-    # Fences go on where they were, and what was held can be given back and taken again.
+    # Each lease can be released and acquired again, with a larger fence.
     for lease in old:
         assert lease
         lease.release()
@@ -99,12 +100,12 @@ def test_row_06_a_kill_with_an_append_only_file_loses_nothing(
 
 
 @pytest.mark.parametrize("part", [0.02, 0.5, 1.0], ids=["some bytes", "half", "all"])
-def test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost(
+def test_row_07_fences_grow_when_the_end_of_the_append_only_file_is_lost(
     new_server: Any, alias: Alias, figure: Figure, part: float
 ) -> None:
     server: RedisServer = new_server(config={"appendonly": True, "appendfsync": "everysec"})
     using, count = alias(server.url), 20
-    # Some were held and given back before, so that fences lie in the file in plenty.
+    # The leases that were released before also leave fences in the file.
     for name in names_of(count):
         with Lock(name, using=using, timeout=3):
             pass
@@ -121,14 +122,14 @@ def test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost(
     lost = kept.count(False)
     assert 0 < lost
     assert (lost == count) == (part == 1.0) or part == 0.5
-    for lease, ours in zip(old, kept, strict=True):
+    for lease, is_kept in zip(old, kept, strict=True):
         assert lease
-        if ours:
+        if is_kept:
             lease.release()
         else:
             with pytest.raises(LeaseLost):
                 lease.release()
-        # The end of the file may be that of what was given back before: then that ends by itself.
+        # If the cut also removed an earlier release, that older lease must expire first.
         after = Lock(lease.name, using=using).acquire(blocking_timeout=20)
         assert after and after.fence > lease.fence
         after.release()
@@ -136,7 +137,7 @@ def test_row_07_a_fence_never_goes_back_when_the_end_of_the_file_is_lost(
 
 
 def log_of(server: RedisServer) -> Path:
-    """The append-only file that grows."""
+    """Return the append-only file that the server writes to."""
     assert server.directory is not None
     found = [*server.directory.glob("appendonlydir/*.incr.aof"), *server.directory.glob("*.aof")]
     assert found, "there is no append-only file"
@@ -146,11 +147,11 @@ def log_of(server: RedisServer) -> Path:
 # Loading
 
 
-def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
+def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     new_server: Any, alias: Alias, figure: Figure
 ) -> None:
-    # A server that loads answers after each 1,000 commands of its file: several times in one try.
-    commands, delay = 120_000, 20  # µs for each, and the time that a sleep takes at least
+    # While it loads, the server replies after each 1,000 commands: several times per attempt.
+    commands, delay = 120_000, 20  # µs per command, plus the minimum time of a sleep
     server: RedisServer = new_server(config={"appendonly": True, "auto-aof-rewrite-percentage": 0})
     using = alias(server.url)
     held = Lock("held", using=using, timeout=60).acquire()
@@ -165,20 +166,20 @@ def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
     server.config["key-load-delay"] = delay
     binary = find_server()
     assert binary is not None
-    server._launch(binary)  # and not wait until it is ready
+    server._launch(binary)  # without waiting until the server is ready
     watch = Watch()
     eventually(lambda: "LOADING" in answer_of(server))
-    told: list[Unavailable] = []
-    # The last of several tries may have too little time left for an answer.
-    while not told or told[-1].maybe_executed:
-        asked = Watch()
-        # By an alias of its own: on a connection from before the crash it may well have run.
+    errors: list[Unavailable] = []
+    # The last of several attempts may have too little time left for a reply.
+    while not errors or errors[-1].maybe_executed:
+        call_watch = Watch()
+        # A new alias has no connection from before the crash, on which the request may have run.
         with pytest.raises(Unavailable) as error:
             Patient("x", using=alias(server.url), blocking=False).acquire()
-        spent = asked.seconds
+        spent = call_watch.seconds
         assert spent < 5
-        told.append(error.value)
-    assert "loading" in str(told[-1])
+        errors.append(error.value)
+    assert "loading" in str(errors[-1])
     lease = retried(Lock("x", using=using, blocking=False).acquire)
     again = watch.seconds
     assert lease and retried(held.owned)
@@ -188,7 +189,7 @@ def test_row_21_a_server_that_loads_its_file_is_unavailable_within_the_budget(
 
 
 def answer_of(server: RedisServer) -> str:
-    """What it says to a ping, or what went wrong."""
+    """Return the reply to PING, or the error."""
     try:
         with redis.Redis.from_url(server.url, socket_timeout=1) as client:
             return str(client.execute_command("PING"))
@@ -198,38 +199,38 @@ def answer_of(server: RedisServer) -> str:
         return str(error)
 
 
-# How it is set up
+# Waiters, memory, and configuration
 
 
 def refused_at_once(words: str, lock: Lock, blocking: bool) -> None:
     Sync().run(refused(Sync(), words, lock, "acquire", blocking))
 
 
-def test_row_15_of_500_waiters_as_many_are_woken_as_permits_come_free(
+def test_row_15_release_wakes_one_of_500_waiters_per_freed_permit(
     private: RedisServer, admin: redis.Redis, figure: Figure, settings: Any
 ) -> None:
-    """The server's own counts: what wakes is one RPUSH each."""
+    """Each wake-up is one RPUSH in the server's statistics."""
     keys, limit, crowd = keys_of(settings.PREFIX, "herd"), 5, 500
 
-    def ask(client: Any, number: int, **said: Any) -> Any:
-        one = call("acquire", keys, f"{number:032x}", lease=60_000, limit=limit, **said)
-        return one.run_on(client)
+    def acquire(client: Any, number: int, **options: Any) -> Any:
+        request = call("acquire", keys, f"{number:032x}", lease=60_000, limit=limit, **options)
+        return request.run_on(client)
 
-    fence = words(ask(admin, 0, permits=limit, how="try"))[1]
-    # Together: none of them asks again, and who does not is passed over after some seconds.
+    fence = words(acquire(admin, 0, permits=limit, how="try"))[1]
+    # One pipeline, because a waiter that doesn't ask again is skipped after some seconds.
     with admin.pipeline(transaction=False) as pipeline:
         for number in range(1, crowd + 1):
-            ask(pipeline, number, how="wait")
-        assert {b"wait"} == {words(said)[0] for said in pipeline.execute()}
-    one = call("release", keys, f"{0:032x}", fence=fence, how="release")
+            acquire(pipeline, number, how="wait")
+        assert {b"wait"} == {words(reply)[0] for reply in pipeline.execute()}
+    release = call("release", keys, f"{0:032x}", fence=fence, how="release")
     with counted(admin) as seen:
-        assert b"ok" == one.run_on(admin)
+        assert b"ok" == release.run_on(admin)
     assert limit == seen["rpush"]
     assert limit == admin.zcard(keys.leases) and crowd - limit == admin.zcard(keys.queue)
     figure(said=f"{seen['rpush']} of {crowd} woken for {limit} permits")
 
 
-def test_row_22_a_full_memory_refuses_to_take_and_still_releases(
+def test_row_22_full_memory_rejects_acquire_and_allows_release(
     private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
 ) -> None:
     using = alias(private.url)
@@ -245,7 +246,7 @@ def test_row_22_a_full_memory_refuses_to_take_and_still_releases(
         figure(recover=watch.seconds, lost=0)
 
 
-def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
+def test_row_44_full_memory_keeps_leases_and_allows_handoff(
     private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
 ) -> None:
     using, lost, got = alias(private.url), [], []
@@ -258,7 +259,7 @@ def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
     async def wait_too() -> None:
         lease = await Lock("async", **options).aacquire()
         got.append(("async", time.monotonic(), lease))
-        await asyncio.sleep(5)  # its keeper renews meanwhile
+        await asyncio.sleep(5)  # longer than the lease duration
         assert lease and await lease.aowned()
         await lease.arelease()
 
@@ -275,7 +276,7 @@ def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
         thread.start()
     eventually(lambda: all(look(name).waiting == 1 for name in ("sync", "async")))
     admin.config_set("maxmemory", 1)
-    time.sleep(5)  # each lease was renewed twice, and each waiter asked again
+    time.sleep(5)  # each lease is renewed twice, and each waiter asks again
     assert [] == lost and all(lease and lease.owned() for lease in held.values())
     for name in ("x", "sync"):
         refused_at_once("memory", Impatient(name, using=using), name == "sync")
@@ -285,7 +286,7 @@ def test_row_44_with_a_full_memory_what_is_held_stays_and_is_handed_over(
     eventually(lambda: len(got) == 2)
     figure(recover=watch.seconds, lost=0)
     threads[1].join(30)
-    ((_, _, lease),) = [one for one in got if one[0] == "sync"]
+    ((_, _, lease),) = [entry for entry in got if entry[0] == "sync"]
     lease.extend(30)
     handle = held["kept"].detach(timeout=50)  # type: ignore[union-attr]
     adopted = Lease.from_handle(handle)
@@ -316,7 +317,7 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def crowd(url: str, many: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of so many tasks that wait for the lock x."""
+    """A process in which `many` tasks wait for the lock x."""
     here = {"DJANGO_SETTINGS_MODULE": "tests.settings", "DJANGO_REDIS_SYNC_TEST_URL": url}
     words = [sys.executable, "-W", "ignore", "-c", CROWD, str(many)]
     with subprocess.Popen(words, cwd=Path(__file__).parents[2], env=os.environ | here) as child:
@@ -328,7 +329,7 @@ def crowd(url: str, many: int) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("many", "promised"), [(1_000, 3), (10_000, 6)], ids=str)
-def test_row_45_the_waiters_of_a_killed_process_are_passed_over_together(
+def test_row_45_waiters_of_a_killed_process_are_skipped_together(
     private: RedisServer,
     admin: redis.Redis,
     alias: Alias,
@@ -346,9 +347,9 @@ def test_row_45_the_waiters_of_a_killed_process_are_passed_over_together(
             got.append(time.monotonic())
 
     with crowd(private.url, many) as child:
-        # Each of them asks every few seconds: a machine that can't bear so many drops some again.
-        came = Watch()
-        eventually(lambda: look("x").waiting >= (many if came.seconds < 60 else 1_000), 240)
+        # Each task asks again every few seconds. A slow machine loses some waiters meanwhile.
+        since_start = Watch()
+        eventually(lambda: look("x").waiting >= (many if since_start.seconds < 60 else 1_000), 240)
         thread = threading.Thread(target=live)
         thread.start()
         eventually(lambda: any("b" in client["flags"] for client in admin.client_list()))
@@ -363,13 +364,13 @@ def test_row_45_the_waiters_of_a_killed_process_are_passed_over_together(
     took = got[0] - killed
     figure(recover=took, said=f"{there:,} waiters")
     assert took < 2 * promised
-    eventually(lambda: look("x").empty)  # those that came in again behind it
+    eventually(lambda: look("x").empty)  # some waiters may have queued again behind the live one
 
 
-def test_row_45_the_waiters_of_a_live_process_keep_their_places(
+def test_row_45_waiters_of_a_live_process_keep_their_places(
     private: RedisServer, admin: redis.Redis, alias: Alias, look: Any
 ) -> None:
-    """Most ask seldom: the one that asks for all of them does."""
+    """Most waiters rarely ask again. One heartbeat keeps the places of all waiters of a process."""
     held = Lock("x", using=alias(private.url)).acquire()
     with crowd(private.url, 500):
         eventually(lambda: look("x").waiting == 500, 60)
@@ -383,7 +384,7 @@ def test_row_45_the_waiters_of_a_live_process_keep_their_places(
         eventually(lambda: look("x").empty, 60)
 
 
-def test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict(
+def test_row_23_evicting_server_loses_leases_and_is_a_doctor_error(
     private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
 ) -> None:
     using = alias(private.url)
@@ -391,7 +392,7 @@ def test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict(
     admin.config_set("maxmemory", int(admin.info("memory")["used_memory"]) + 3_000_000)
     (finding,) = [f for f in doctor.examine(using=using) if f.id == "eviction"]
     assert "error" == finding.level and "noeviction" in finding.remedy
-    # Why it matters: leases vanish, and nobody says so.
+    # The server evicts leases without any error.
     leases = [Lock(name, using=using, timeout=60).acquire() for name in names_of(20)]
     assert all(leases)
     for number in range(2000):
@@ -401,12 +402,12 @@ def test_row_23_an_evicting_server_is_named_by_the_doctor_and_does_evict(
     taken = [Lock(name, using=using, blocking=False).acquire() for name in names_of(20)]
     lost = sum(lease is not None for lease in taken)
     assert 0 < lost
-    figure(lost=lost, said="the doctor calls it an error")
+    figure(lost=lost, said="the doctor reports an error")
     for old, new in zip(leases, taken, strict=True):
         assert new is None or (old and new.fence > old.fence)
 
 
-def test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pending(
+def test_row_26_missing_replicas_reject_acquire_and_delay_the_release(
     private: RedisServer, admin: redis.Redis, alias: Alias, look: Any, figure: Figure
 ) -> None:
     using = alias(private.url)
@@ -419,25 +420,25 @@ def test_row_26_without_enough_replicas_nothing_is_taken_and_a_release_is_pendin
     with pytest.raises(Unavailable):
         held.release()
     assert watch.seconds < 10
-    assert not held.held and 1 == look("held").holding  # given up here, there still pending
+    assert not held.held and 1 == look("held").holding  # the release is pending
     admin.config_set("min-replicas-to-write", 0)
     watch = Watch()
-    eventually(lambda: look("held").empty, 20)  # not by itself, after 30
+    eventually(lambda: look("held").empty, 20)  # before the lease expires after 30 s
     figure(recover=watch.seconds, lost=0)
     with Lock("x", using=using):
         assert look("x").holding == 1
 
 
-# What the library shows while a server is away
+# Servers that hang or lose their data
 
 
-def test_row_03_nothing_that_asks_takes_longer_than_its_budget(
+def test_row_03_calls_end_within_their_time_limit_while_the_server_hangs(
     private: RedisServer, alias: Alias, figure: Figure
 ) -> None:
     using = alias(private.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
     held = Impatient("held", using=using, timeout=60).acquire()
     assert held
-    asks: list[Callable[[], Any]] = [
+    calls: list[Callable[[], Any]] = [
         lambda: Impatient("x", using=using).acquire(False),
         lambda: Impatient("x", using=using).acquire(blocking_timeout=1),
         lambda: status_of("x", using=using),
@@ -448,51 +449,52 @@ def test_row_03_nothing_that_asks_takes_longer_than_its_budget(
     slowest = 0.0
     private.pause()
     try:
-        for ask in asks:
+        for run in calls:
             watch = Watch()
             with pytest.raises(Unavailable):
-                ask()
+                run()
             slowest = max(slowest, watch.seconds)
     finally:
         private.resume()
     assert slowest < 5
-    # What the server had been sent is done now, and undone by the keeper: whoever waits gets in.
+    # The server now runs the requests that it got. A background thread undoes them.
     watch = Watch()
     lease = retried(Lock("x", using=using, blocking_timeout=20).acquire, 20)
     again = watch.seconds
     assert lease
     lease.release()
-    figure(recover=again, lost=0, said=f"Unavailable after {slowest:.1f} s at the most")
+    figure(recover=again, lost=0, said=f"Unavailable after at most {slowest:.1f} s")
 
 
-def test_row_24_a_cleared_cache_is_learnt_of(
+def test_row_24_cleared_cache_calls_on_lost_and_fences_grow(
     private: RedisServer, admin: redis.Redis, alias: Alias, figure: Figure
 ) -> None:
-    from django.core.cache import caches
-
     using, count = alias(private.url), 10
-    told: list[float] = []
+    notified: list[float] = []
     watch = Watch()
     old = [
         Lock(
-            name, using=using, timeout=2, renew=True, on_lost=lambda _: told.append(watch.seconds)
+            name,
+            using=using,
+            timeout=2,
+            renew=True,
+            on_lost=lambda _: notified.append(watch.seconds),
         ).acquire()
         for name in names_of(count)
     ]
     watch.start = time.monotonic()
     caches[using].clear()
-    admin.flushdb()  # a cache with a prefix of its own may clear no more than that
+    admin.flushdb()  # clear() may delete only the keys with the prefix of the cache
     for lease in old:
         after = Lock(lease.name, using=using, blocking=False).acquire() if lease else None
         assert lease and after and after.fence > lease.fence
         after.release()
-    eventually(lambda: len(told) == count)
+    eventually(lambda: len(notified) == count)
     assert not any(lease.held for lease in old if lease)
-    figure(recover=max(told), lost=count)
+    figure(recover=max(notified), lost=count)
 
 
-def test_a_view_past_the_library_agrees(private: RedisServer, alias: Alias, look: Any) -> None:
-    """The helper that the rows trust sees what there is."""
+def test_view_shows_the_lease_of_a_lock(private: RedisServer, alias: Alias, look: Any) -> None:
     view: View = look("seen")
     with Lock("seen", using=alias(private.url), timeout=60):
         assert 1 == view.holding and 50 < view.ends_in <= 60

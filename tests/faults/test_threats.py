@@ -1,4 +1,4 @@
-"""What docs/security.md claims and no other test shows."""
+"""Claims of docs/security.md that no other test proves."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PACKAGE = Path(django_redis_sync.__file__).parent
 # Tokens
 
 
-def test_a_token_cannot_be_guessed(clean_redis: None, monkeypatch: Any) -> None:
-    """128 bits of the system's randomness, new for every acquisition, whatever seeds there are."""
+def test_token_is_128_random_bits_of_the_system(clean_redis: None, monkeypatch: Any) -> None:
+    """Each acquire draws a new token, which doesn't depend on the seed of `random`."""
     drawn: list[bytes] = []
     draw = options._random
     assert draw in (getattr(os, "getrandom", None), os.urandom)
@@ -47,30 +47,30 @@ def test_a_token_cannot_be_guessed(clean_redis: None, monkeypatch: Any) -> None:
     assert set(tokens) <= {bits.hex() for bits in drawn if 128 == 8 * len(bits)}
 
 
-def test_a_token_is_never_shown_whole(raw: redis.Redis, caplog: Any) -> None:
-    """Not by repr, errors, logs, status, the command or signals' log lines."""
+def test_token_is_never_shown_in_full(raw: redis.Redis, caplog: Any) -> None:
+    """repr, errors, logs, status, and the command show at most the first eight digits."""
     caplog.set_level(logging.DEBUG)
     lock = Lock("secret", timeout=60)
     lease = lock.acquire()
     assert lease
     shown = status_of("secret")
-    said = [repr(lease), str(lease), repr(shown), repr(lock), str(shown.holders[0])]
+    texts = [repr(lease), str(lease), repr(shown), repr(lock), str(shown.holders[0])]
     for output in ("table", "json"):
         out = io.StringIO()
         call_command("locks", "status", "secret", format=output, stdout=out)
-        said.append(out.getvalue())
+        texts.append(out.getvalue())
     actions.clear(shown, [shown.holders[0].id])
     for ask in (lease.renew, lease.release, lease.check):
         with pytest.raises(LeaseLost) as caught:
             ask()
-        said += [str(caught.value), repr(caught.value)]
-    said += [f"{record.getMessage()} {record.__dict__}" for record in caplog.records]
-    assert not [text for text in said if lease.token in text]
-    assert any(lease.token[:8] in text for text in said)
+        texts += [str(caught.value), repr(caught.value)]
+    texts += [f"{record.getMessage()} {record.__dict__}" for record in caplog.records]
+    assert not [text for text in texts if lease.token in text]
+    assert any(lease.token[:8] in text for text in texts)
 
 
-def test_whoever_has_a_handle_has_the_lease(raw: redis.Redis) -> None:
-    """A handle is a bearer's secret: it holds the token. After its use it is worth nothing."""
+def test_handle_can_be_adopted_by_anyone_once(raw: redis.Redis) -> None:
+    """A handle contains the token, so it is a secret. It can be used only once."""
     lease = Lock("bearer").acquire()
     assert lease
     handle = lease.detach(60)
@@ -82,11 +82,11 @@ def test_whoever_has_a_handle_has_the_lease(raw: redis.Redis) -> None:
         Lease.from_handle(handle)
 
 
-# Who reaches Redis controls all of it
+# Access to Redis
 
 
-def test_who_may_write_our_keys_controls_every_lock(raw: redis.Redis) -> None:
-    """Nothing in Redis is signed: the server, and who may write to it, are trusted."""
+def test_client_that_may_write_the_keys_controls_each_lock(raw: redis.Redis) -> None:
+    """Data in Redis isn't signed, so the server and all clients that may write are trusted."""
     keys = keys_of(PREFIX, "owned")
     lease = Lock("owned", timeout=60).acquire()
     assert lease
@@ -95,11 +95,11 @@ def test_who_may_write_our_keys_controls_every_lock(raw: redis.Redis) -> None:
     assert Lock("owned", blocking=False).acquire()
 
 
-# What those who look learn
+# Views of operators
 
 
-def test_a_viewer_learns_who_holds_and_not_what_lets_one_act(raw: redis.Redis) -> None:
-    """Host, process, thread, the caller's label; a shortened token that is good for nothing."""
+def test_locks_status_shows_the_holder_but_not_the_token(raw: redis.Redis) -> None:
+    """The status shows the label, the fence, and a shortened token, which is not a handle."""
     lease = Lock("looked", timeout=60, label="nightly").acquire()
     assert lease
     out = io.StringIO()
@@ -119,9 +119,8 @@ def test_a_viewer_learns_who_holds_and_not_what_lets_one_act(raw: redis.Redis) -
 HOSTILE = "x\r\nERROR root: all is lost\x1b[2J"
 
 
-def test_nobody_writes_lines_into_the_log(raw: redis.Redis, caplog: Any) -> None:
-    """Names can't hold line breaks or control characters; labels can, and are never put into a
-    message as they are."""
+def test_names_and_labels_cannot_inject_lines_into_the_log(raw: redis.Redis, caplog: Any) -> None:
+    """A name can't contain control characters. A label can, but messages escape it."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ValueError):
         Lock(HOSTILE)
@@ -132,9 +131,9 @@ def test_nobody_writes_lines_into_the_log(raw: redis.Redis, caplog: Any) -> None
     assert HOSTILE[:5] in str(shown.holders[0].label["label"])
     actions.clear(shown, [shown.holders[0].id])
     eventually(lambda: not lease.held)
-    ours = [r for r in caplog.records if r.name.startswith("django_redis_sync")]
-    assert ours
-    for record in ours:
+    records = [r for r in caplog.records if r.name.startswith("django_redis_sync")]
+    assert records
+    for record in records:
         assert record.getMessage().isprintable()
     out = io.StringIO()
     with Lock("shown", label=HOSTILE):
@@ -145,8 +144,8 @@ def test_nobody_writes_lines_into_the_log(raw: redis.Redis, caplog: Any) -> None
 # Code
 
 
-def test_nothing_is_unpickled_or_evaluated() -> None:
-    """What comes from Redis, a header or a handle is JSON or split text."""
+def test_package_never_unpickles_or_evaluates() -> None:
+    """Data from Redis, headers, and handles is parsed as JSON or split text."""
     modules = {"pickle", "marshal", "shelve", "dill", "yaml", "xml", "tempfile", "telnetlib"}
     calls = {"eval", "exec", "compile", "__import__"}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -161,8 +160,8 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
             assert not names & modules, f"{path}: {names}"
 
 
-def test_a_shell_is_never_asked() -> None:
-    """`locks run` starts the words it was given, as they are."""
+def test_package_never_uses_a_shell() -> None:
+    """`locks run` starts a program with its arguments, without a shell."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "shell":

@@ -1,5 +1,6 @@
-"""The way to the server and back: lost replies and wake-ups, measured. The tests of each case, in
-sync and async code, are in tests/behaviour."""
+"""Lost replies, lost wake-ups, and dead processes, measured.
+
+The tests of each case in sync and async code are in tests/behaviour."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from devtools.servers import HOST, RedisServer
 from django_redis_sync import Lease, Lock
 from tests.behaviour.both import eventually
 from tests.behaviour.child import Child
-from tests.behaviour.proxy import Proxy
+from tests.behaviour.proxy import Proxy, proxied
 from tests.behaviour.test_faults import deafen
 from tests.behaviour.watching import View
 from tests.support.journal import journalling
@@ -37,24 +38,23 @@ class Impatient(Lock):
 
 @pytest.fixture
 def proxy(private: RedisServer) -> Iterator[Proxy]:
-    way = Proxy(HOST, private.port or 0)
-    yield way
-    way.close()
+    with proxied(HOST, private.port or 0) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 def using(proxy: Proxy, alias: Callable[..., str]) -> str:
     name = alias(proxy.url, SOCKET_TIMEOUT=ATTEMPT, SOCKET_CONNECT_TIMEOUT=ATTEMPT)
-    with Lock("warm", using=name):  # connected, scripts loaded
+    with Lock("warm", using=name):  # connect, and load the scripts
         return name
 
 
 @pytest.mark.parametrize("harm", ["cut", "drop"])
-def test_row_01_a_lost_reply_costs_a_retry_and_no_second_grant(
+def test_row_01_lost_reply_causes_a_retry_and_no_second_grant(
     private: RedisServer, proxy: Proxy, using: str, look: Any, figure: Figure, harm: str
 ) -> None:
     with journalling(private.url) as journal:
-        with Impatient("ready", using=using):  # the scripts that keep the journal are loaded
+        with Impatient("ready", using=using):  # load the scripts that write the journal
             pass
         proxy.harm(harm)
         watch = Watch()
@@ -70,7 +70,7 @@ def test_row_01_a_lost_reply_costs_a_retry_and_no_second_grant(
     figure(recover=took, lost=0)
 
 
-def test_row_13_a_lost_wake_up_costs_a_heartbeat(
+def test_row_13_lost_wake_up_delays_the_waiter_by_a_heartbeat(
     private: RedisServer, using: str, look: Any, figure: Figure, monkeypatch: Any
 ) -> None:
     unheard = deafen(monkeypatch)
@@ -88,7 +88,7 @@ def test_row_13_a_lost_wake_up_costs_a_heartbeat(
     figure(recover=took, lost=0)
 
 
-def test_row_14_a_killed_subscription_is_made_again(
+def test_row_14_waiters_of_a_killed_subscription_are_granted(
     private: RedisServer, admin: redis.Redis, alias: Any, look: Any, figure: Figure
 ) -> None:
     name, crowd = alias(private.url), 5
@@ -104,8 +104,8 @@ def test_row_14_a_killed_subscription_is_made_again(
         await first.arelease()
         for _ in range(crowd):
             done, pending = await asyncio.wait(waiters, timeout=15, return_when="FIRST_COMPLETED")
-            (one,) = done
-            await one.result().arelease()  # type: ignore[union-attr]
+            (task,) = done
+            await task.result().arelease()  # type: ignore[union-attr]
             waiters = list(pending)
         return watch.seconds
 
@@ -114,7 +114,7 @@ def test_row_14_a_killed_subscription_is_made_again(
     figure(recover=took, lost=0, said=f"{crowd} waiters served in turn")
 
 
-def test_row_19_scripts_that_were_flushed_cost_one_more_round_trip(
+def test_row_19_flushed_scripts_cost_one_more_round_trip(
     private: RedisServer, admin: redis.Redis, using: str, figure: Figure
 ) -> None:
     slowest = 0.0
@@ -126,7 +126,7 @@ def test_row_19_scripts_that_were_flushed_cost_one_more_round_trip(
     figure(recover=slowest, lost=0)
 
 
-def test_row_31_a_killed_holders_permit_comes_back_with_its_lease(
+def test_row_31_permit_of_a_killed_holder_is_free_after_its_lease(
     raw: redis.Redis, figure: Figure
 ) -> None:
     lease_seconds = 3
@@ -143,7 +143,7 @@ def test_row_31_a_killed_holders_permit_comes_back_with_its_lease(
     figure(recover=took, lost=0, said=f"with a lease of {lease_seconds} s")
 
 
-def test_row_33_a_lease_that_cannot_be_renewed_is_called_lost_before_the_server_ends_it(
+def test_row_33_unrenewable_lease_is_lost_before_the_server_ends_it(
     private: RedisServer, proxy: Proxy, using: str, look: Any, figure: Figure
 ) -> None:
     ends: list[float] = []
@@ -157,7 +157,7 @@ def test_row_33_a_lease_that_cannot_be_renewed_is_called_lost_before_the_server_
     took = watch.seconds
     assert not lease.held
     proxy.calm()
-    figure(recover=took, lost=1, said=f"known {max(0.0, ends[0]) * 1000:.0f} ms before")
+    figure(recover=took, lost=1, said=f"notified {max(0.0, ends[0]) * 1000:.0f} ms before")
 
 
 FORKED = """
@@ -169,7 +169,7 @@ with Lock("before"):
     pass
 pool, locked, go = server_of("default").pool(), threading.Event(), threading.Event()
 def hold():
-    with pool._lock:  # as the keeper does for a moment whenever it renews
+    with pool._lock:  # as the renewal thread does for a moment at each renewal
         locked.set()
         go.wait(90)
 threading.Thread(target=hold, daemon=True).start()
@@ -183,12 +183,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_row_32_a_child_forked_while_another_thread_uses_the_pool_goes_on(raw: redis.Redis) -> None:
-    """What the fork copied is a lock whose owner is not there."""
+def test_row_32_child_forked_while_a_thread_uses_the_pool_does_not_hang(raw: redis.Redis) -> None:
+    """The child copies the pool's lock in its locked state, without the thread that holds it."""
     settings = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     words = [sys.executable, "-W", "ignore", "-c", FORKED]
     root = Path(django_redis_sync.__file__).parents[1]
-    # A group of its own: a child that hangs ends with it.
+    # A new process group, so that a child that hangs is killed too.
     with subprocess.Popen(words, cwd=root, env=settings, start_new_session=True) as parent:
         try:
             code = parent.wait(60)

@@ -1,6 +1,6 @@
-"""Who looks is told what can be read, or gets an error of ours, whatever lies under our keys.
+"""Operators see the readable part of damaged data, or get a SyncError.
 
-Redis is trusted (docs/security.md), but a page for operators has to work when things are odd.
+Redis is trusted (docs/security.md), but the pages for operators must work with damaged data too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECORDS = GARBAGE | st.lists(NUMBERS, min_size=6, max_size=8).map(
 FIELDS = st.sampled_from(["#fence", "#expiry", "#extra", "#limit", "#paused", "#seen", "#peak"]) | (
     st.just("#clash")
 )
-#: Before all scores that are in the future, after all that are in the past.
+#: A time in ms that is greater than all past SCORES, and less than all future ones.
 NOW = 1e12
 SCORES = st.sampled_from([0.0, -1.0, 1.5, 1e13, 4e12, 1e300, float("inf"), float("-inf")])
 MEMBERS = st.sampled_from([b"t1", b"t2", b"", b"\0\n", b"<b>", b"x" * 300])
@@ -63,7 +63,7 @@ MEMBERS = st.sampled_from([b"t1", b"t2", b"", b"\0\n", b"<b>", b"x" * 300])
 @example({}, {"#fence": b"x"}, [])
 @example({}, {}, [("queue", b"t1", float("inf"))])
 @example({}, {}, [("queue", b"t1", float("-inf"))])
-def test_inspection_of_garbage(
+def test_status_of_damaged_data_is_readable_or_a_sync_error(
     raw: redis.Redis,
     records: dict[bytes, bytes],
     fields: dict[str, bytes],
@@ -76,10 +76,10 @@ def test_inspection_of_garbage(
     for part, member, score in places:
         raw.zadd(getattr(KEYS, part), {member: score})
     found, unread = readable([(NAME, None), ("other", None)])
-    assert "other" == found[-1].name  # one odd name does not hide the others
-    if unread:  # the script itself can't go on: a number that it reads is none
+    assert "other" == found[-1].name  # a damaged name doesn't hide others
+    if unread:  # the script itself fails on a text that is not a number
         assert fields or records
-        assert [NAME] == [one.name for one in unread]
+        assert [NAME] == [status.name for status in unread]
         with pytest.raises(SyncError):
             status_of(NAME)
     else:
@@ -103,8 +103,9 @@ def test_inspection_of_garbage(
 @example({b"total:g": b"1.5"})
 @example({"²:g".encode(): b"1"})
 @example({b"total:w:ms": b"9" * 400})
-def test_history_of_garbage(raw: redis.Redis, fields: dict[bytes, bytes]) -> None:
-    """It hides no count that is one."""
+def test_history_with_damaged_fields_keeps_the_valid_counts(
+    raw: redis.Redis, fields: dict[bytes, bytes]
+) -> None:
     raw.delete(KEYS.stats)
     raw.hset(KEYS.stats, mapping={b"total:n": b"7", **fields})  # type: ignore[arg-type]
     (found,) = histories([(NAME, None)])
@@ -119,17 +120,18 @@ def test_history_of_garbage(raw: redis.Redis, fields: dict[bytes, bytes]) -> Non
 @example([b"{"])
 @example([b"x\ny"])
 @example([b"x" * 1000])
-def test_a_registry_of_garbage(raw: redis.Redis, members: list[bytes]) -> None:
-    """One odd entry does not hide the others."""
+def test_damaged_registry_entries_do_not_hide_other_names(
+    raw: redis.Redis, members: list[bytes]
+) -> None:
     raw.delete(names_key(PREFIX), marks_key(PREFIX))
     raw.zadd(names_key(PREFIX), dict.fromkeys(members, 1e13))
     raw.zadd(names_key(PREFIX), {"good": 1e13})
-    raw.hset(marks_key(PREFIX), mapping={b"p:" + one: b"1" for one in [*members, b"x"]})
-    assert "good" in [one.name for one in statuses(names_in_use())]
+    raw.hset(marks_key(PREFIX), mapping={b"p:" + member: b"1" for member in [*members, b"x"]})
+    assert "good" in [status.name for status in statuses(names_in_use())]
 
 
 @pytest.mark.parametrize("where", ["lease", "record", "stats", "registry"])
-def test_bytes_that_are_no_utf8(raw: redis.Redis, where: str) -> None:
+def test_status_and_history_work_with_bytes_that_are_not_utf8(raw: redis.Redis, where: str) -> None:
     make: dict[str, Callable[[], Any]] = {
         "lease": lambda: raw.zadd(KEYS.leases, {b"\xff": float("inf")}),
         "record": lambda: (
@@ -142,13 +144,13 @@ def test_bytes_that_are_no_utf8(raw: redis.Redis, where: str) -> None:
     raw.zadd(names_key(PREFIX), {"good": 1e13})
     make[where]()
     assert int(where in ("lease", "record")) == status_of(NAME).holding
-    assert [NAME] == [one.name for one in histories([(NAME, None)])]
+    assert [NAME] == [history.name for history in histories([(NAME, None)])]
     assert ("good", None) in names_in_use()
 
 
 @pytest.mark.parametrize("part", ["leases", "queue", "waiters", "info", "stats"])
 @pytest.mark.parametrize("kind", ["string", "list", "set", "stream"])
-def test_keys_of_another_kind_are_named_and_left_alone(
+def test_keys_of_another_type_are_named_in_the_error_and_kept(
     raw: redis.Redis, part: str, kind: str
 ) -> None:
     key = getattr(KEYS, part)
@@ -160,17 +162,17 @@ def test_keys_of_another_kind_are_named_and_left_alone(
     }
     make[kind]()
     before = raw.dump(key)
-    asks: list[Callable[[], Any]] = [
+    calls: list[Callable[[], Any]] = [
         lambda: status_of(NAME),
         lambda: Lock(NAME).acquire(False),
         lambda: histories([(NAME, None)]),
     ]
     errors = []
-    for ask in asks:
+    for call in calls:
         try:
-            ask()
+            call()
         except SyncError as error:
             errors.append(str(error))
-    # Of the waiters nothing is asked while nobody waits.
+    # No call reads the key of waiters while the queue is empty.
     assert any(key in text for text in errors) or part == "waiters"
     assert (before, -1) == (raw.dump(key), raw.pttl(key))

@@ -1,6 +1,6 @@
-"""Hypothesis drives each primitive against a real server, next to a simple idea of what it does.
+"""Hypothesis drives each primitive on a real server, and compares it with a simple model in Python.
 
-The idea is kept in Python: who holds what. What the server did is judged by the journal.
+The model records the holders. The journal checks the scripts.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from hypothesis.stateful import (
 )
 
 from django_redis_sync import Lease, LeaseLost, Lock, NotAcquired, ReadWriteLock, RLock, Semaphore
+from django_redis_sync.exceptions import UpgradeRefused
 from django_redis_sync.operators import actions
 from django_redis_sync.operators.status import status_of
 from tests.support.journal import journalling
 
 FEW = settings(max_examples=15, stateful_step_count=30)
-#: Long enough never to end by itself while an example runs.
+#: A lease that doesn't expire while an example runs.
 LONG = {"timeout": 60.0, "renew": False}
 
 
 class Person:
-    """A thread of its own: reentrance and read/write sides go by thread."""
+    """A thread. The owner of a reentrant or read/write lock is a thread."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -47,8 +48,8 @@ class Person:
         self._pool.shutdown()
 
 
-class Judged(RuleBasedStateMachine):
-    """A journal around each example, and a name of its own."""
+class JournaledMachine(RuleBasedStateMachine):
+    """A machine whose examples each have a journal and their own name."""
 
     url = ""
     _count = 0
@@ -57,8 +58,8 @@ class Judged(RuleBasedStateMachine):
         super().__init__()
         self._stack = contextlib.ExitStack()
         self.journal = self._stack.enter_context(journalling(self.url))
-        Judged._count += 1
-        self.name = f"{type(self).__name__.lower()}-{Judged._count}"
+        JournaledMachine._count += 1
+        self.name = f"{type(self).__name__.lower()}-{JournaledMachine._count}"
         self.people = [Person() for _ in range(3)]
         for person in self.people:
             self._stack.callback(person.close)
@@ -71,8 +72,8 @@ class Judged(RuleBasedStateMachine):
             self._stack.close()
 
 
-class SemaphoreMachine(Judged):
-    """Try, release, renew, detach and adopt, clear, resize, pause; permits that weigh."""
+class SemaphoreMachine(JournaledMachine):
+    """Acquire one to three permits, release, renew, detach, adopt, clear, resize, pause."""
 
     leases = Bundle("leases")
     handles = Bundle("handles")
@@ -88,8 +89,8 @@ class SemaphoreMachine(Judged):
         permits = min(permits, self.limit)
         sem = Semaphore(self.name, self.limit, fair=fair, **LONG)
         lease = sem.acquire(False, permits=permits)
-        most = self.override or self.limit
-        fits = not self.paused and sum(self.held.values()) + permits <= most
+        limit = self.override or self.limit
+        fits = not self.paused and sum(self.held.values()) + permits <= limit
         assert fits == (lease is not None)
         if lease is None:
             return multiple()
@@ -109,9 +110,9 @@ class SemaphoreMachine(Judged):
 
     @rule(lease=leases)
     def renew(self, lease: Lease) -> None:
-        ours = lease.token in self.held
-        assert ours == lease.owned()
-        if ours:
+        is_held = lease.token in self.held
+        assert is_held == lease.owned()
+        if is_held:
             lease.renew(60)
             assert lease.held and lease.remaining > 50
         else:
@@ -140,10 +141,10 @@ class SemaphoreMachine(Judged):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def clear(self, data: Any) -> None:
-        # In the order of the grants: that of the tokens differs from run to run.
+        # In the order of the grants: the order of the tokens would be random.
         token = data.draw(st.sampled_from(list(self.held)))
         shown = status_of(self.name)
-        assert [True] == [one.done for one in actions.clear(shown, [token])]
+        assert [True] == [cleared.done for cleared in actions.clear(shown, [token])]
         del self.held[token]
 
     @rule(limit=st.integers(1, 5))
@@ -172,14 +173,14 @@ class SemaphoreMachine(Judged):
         assert self.paused == shown.paused
 
 
-class RLockMachine(Judged):
-    """Three threads take one name again and again; one lease, counted."""
+class RLockMachine(JournaledMachine):
+    """Three threads acquire one name repeatedly. The owner has one lease with a depth."""
 
     def __init__(self) -> None:
         super().__init__()
         self.owner: int | None = None
         self.depth, self.lost, self.fence = 0, False, 0
-        # Two objects of the name: it belongs to the thread, not to the object.
+        # Two objects of the name, because the thread owns the lock and not the object.
         self.locks = [RLock(self.name, **LONG) for _ in range(2)]
 
     @rule(who=st.integers(0, 2), which=st.integers(0, 1))
@@ -200,7 +201,7 @@ class RLockMachine(Judged):
         elif self.owner is None:
             assert lease.fence > self.fence
             self.owner, self.depth, self.fence = who, 1, lease.fence
-        else:  # the one that lost it does not know yet; both try to be the owner: give it back
+        else:  # the former owner has not noticed its loss yet
             assert lease.fence > self.fence
             self.fence = lease.fence
             person.do(lock.release)
@@ -224,7 +225,7 @@ class RLockMachine(Judged):
     @precondition(lambda self: self.owner is not None and not self.lost)
     @rule()
     def clear(self) -> None:
-        """The owner is told, as its keeper would tell it."""
+        """Clear the lease, and let its owner notice the loss."""
         shown = status_of(self.name)
         (done,) = actions.clear(shown, [shown.holders[0].token])
         assert done.done
@@ -241,8 +242,8 @@ class RLockMachine(Judged):
             assert held == self.people[self.owner].do(self.locks[0].owned)
 
 
-class ReadWriteMachine(Judged):
-    """Readers or one writer; upgrades are refused, a writer may become a reader."""
+class ReadWriteMachine(JournaledMachine):
+    """Readers or one writer. Upgrades are rejected, and a writer may become a reader."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,10 +273,8 @@ class ReadWriteMachine(Judged):
             self.fence, self.roles[who] = lease.fence, role
 
     @rule(who=st.integers(0, 2), side=st.sampled_from(["reader", "writer"]))
-    def refuse(self, who: int, side: str) -> None:
-        """Who has one side and asks for the other is told at once."""
-        from django_redis_sync.exceptions import UpgradeRefused
-
+    def acquire_other_side(self, who: int, side: str) -> None:
+        """Check that a holder of one side can't acquire the other side."""
         if not self.roles[who] or self.roles[who] == side:
             return
         lock = self.locks[who]
@@ -310,8 +309,8 @@ class ReadWriteMachine(Judged):
         assert ("writer" in self.roles) == shown.exclusive
 
 
-class QueueMachine(Judged):
-    """Waiters of two permits come and leave; who waits is served in order."""
+class QueueMachine(JournaledMachine):
+    """Waiters for two permits are granted in the order of their arrival."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -320,7 +319,7 @@ class QueueMachine(Judged):
 
     @precondition(lambda self: len(self.waiting) < 4)
     @rule()
-    def come(self) -> None:
+    def acquire(self) -> None:
         got: list[Any] = []
 
         def wait() -> None:
@@ -348,12 +347,12 @@ class QueueMachine(Judged):
         thread, got = self.waiting.pop(0)
         thread.join(30)
         (lease,) = got
-        assert lease, "the one who waited longest was not the next"
-        assert not self.held or lease.fence > max(one.fence for one in self.held)
+        assert lease, "the first waiter was not granted next"
+        assert not self.held or lease.fence > max(held.fence for held in self.held)
         self.held.append(lease)
 
     @invariant()
-    def no_permit_is_free_while_somebody_waits(self) -> None:
+    def no_permit_is_free_while_a_thread_waits(self) -> None:
         assert not self.waiting or len(self.held) == 2
 
     def teardown(self) -> None:
@@ -364,10 +363,10 @@ class QueueMachine(Judged):
 
 @pytest.fixture(autouse=True)
 def on_this_server(redis_url: str, clean_redis: None) -> None:
-    Judged.url = redis_url
+    JournaledMachine.url = redis_url
 
 
-def in_test(machine: type[Judged]) -> Any:
+def in_test(machine: type[JournaledMachine]) -> Any:
     case = machine.TestCase
     case.settings = FEW
     return pytest.mark.usefixtures("on_this_server")(case)

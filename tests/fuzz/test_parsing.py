@@ -1,4 +1,4 @@
-"""Whatever is parsed is parsed or refused by the error that was promised; nothing else happens."""
+"""Parsers accept any input, or raise the documented error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=8,
 )
-#: A name as hostile as it gets.
+#: Names that include control characters and delimiters.
 TEXT = st.text(st.characters(), max_size=220) | st.text("{}@%:\0\n\x1b\u202eé", max_size=40)
 SERVER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -41,22 +41,23 @@ SERVER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_s
 @given(TEXT | JSON, st.none() | TEXT)
 @example("\ud800", None)
 @example("a" * 201, None)
-def test_a_name_is_usable_or_refused(name: Any, key: Any) -> None:
+def test_name_and_key_are_usable_or_raise_an_error(name: Any, key: Any) -> None:
     try:
         keys = keys_of("sync", name, key)
     except (TypeError, ValueError) as error:
         assert type(error) in (TypeError, ValueError)
         return
     assert (name, key) == split(keys.quoted)
-    for one in all_keys(keys, "t"):
-        assert one.startswith("sync:{") and one.count("{") == 1 == one.count("}")
-        assert one.isprintable() or not keys.display.isprintable()
-        one.encode()
+    for redis_key in all_keys(keys, "t"):
+        assert redis_key.startswith("sync:{")
+        assert redis_key.count("{") == 1 == redis_key.count("}")
+        assert redis_key.isprintable() or not keys.display.isprintable()
+        redis_key.encode()
     assert not any(unicodedata.category(char) in ("Cc", "Cs") for char in keys.display)
 
 
 @given(st.text())
-def test_a_text_that_is_let_through_is_short_and_has_no_control_character(text: str) -> None:
+def test_accepted_text_is_short_and_has_no_control_character(text: str) -> None:
     try:
         check_text("a name", text)
     except ValueError:
@@ -66,7 +67,7 @@ def test_a_text_that_is_let_through_is_short_and_has_no_control_character(text: 
 
 
 @given(JSON, JSON, JSON, JSON, JSON)
-def test_options_are_taken_or_refused_before_anything_is_sent(
+def test_options_are_accepted_or_raise_an_error(
     limit: Any, timeout: Any, blocking: Any, hold: Any, label: Any
 ) -> None:
     options = {"timeout": timeout, "blocking_timeout": blocking, "max_hold": hold, "label": label}
@@ -93,7 +94,7 @@ def encoded(values: Any) -> str:
 
 
 def refused(handle: Any) -> None:
-    """It is no handle, or of no lease that there is."""
+    """Check that `from_handle()` raises a documented error."""
     with pytest.raises((ValueError, TypeError, LeaseLost, ImproperlyConfigured)) as caught:
         Lease.from_handle(handle)
     assert type(caught.value) in (ValueError, TypeError, LeaseLost, ImproperlyConfigured)
@@ -104,13 +105,13 @@ GENUINE = [1, "default", "x", "0" * 32, "17", 1, 30.0, True, math.inf, 0.0, Fals
 
 @SERVER
 @given(st.text() | st.binary())
-def test_any_text_as_a_handle(clean_redis: None, handle: Any) -> None:
+def test_random_text_is_not_a_handle(clean_redis: None, handle: Any) -> None:
     refused(handle)
 
 
 @SERVER
 @given(st.lists(JSON, max_size=14) | JSON)
-def test_any_json_as_a_handle(clean_redis: None, values: Any) -> None:
+def test_random_json_is_not_a_handle(clean_redis: None, values: Any) -> None:
     refused(encoded(values))
 
 
@@ -125,17 +126,17 @@ def test_any_json_as_a_handle(clean_redis: None, values: Any) -> None:
 @example(5, 10**30)
 @example(6, 10**400)
 @example(11, 10**400)
-def test_one_wrong_part_of_a_handle(clean_redis: None, place: int, value: Any) -> None:
+def test_handle_with_one_wrong_part_is_rejected(clean_redis: None, place: int, value: Any) -> None:
     refused(encoded([*GENUINE[:place], value, *GENUINE[place + 1 :]]))
 
 
 @pytest.mark.parametrize("deep", ["[" * 3000, '{"a":' * 600], ids=["lists", "dicts"])
-def test_a_handle_that_is_deep(clean_redis: None, deep: str) -> None:
+def test_deeply_nested_handle_is_rejected(clean_redis: None, deep: str) -> None:
     refused(base64.urlsafe_b64encode(deep.encode()).decode())
 
 
-def test_a_handle_cannot_reach_beyond_the_prefix(raw: Any) -> None:
-    """Its name is quoted again: no handle names a key that is not ours."""
+def test_handle_cannot_name_keys_outside_the_prefix(raw: Any) -> None:
+    """`from_handle()` quotes the name, so a handle can't name a key of another program."""
     raw.set("victim", "precious")
     for name in ("victim", "}victim", "%7Dvictim{", "x}:leases"):
         refused(encoded([*GENUINE[:2], name, *GENUINE[3:]]))
@@ -150,7 +151,7 @@ VALUES = JSON | st.dictionaries(st.sampled_from(sorted(REQUESTS)) | st.text(max_
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4) | JSON)
-def test_settings_are_read_or_are_improperly_configured(given_: Any) -> None:
+def test_settings_are_valid_or_raise_improperly_configured(given_: Any) -> None:
     with override_settings(REDIS_SYNC=given_):
         try:
             config = conf.current()
@@ -166,8 +167,10 @@ NOTHING_THERE = "redis://127.0.0.1:1/0"
 
 @settings(max_examples=40)
 @given(st.sampled_from(["SEMAPHORES", "TIMEOUT", "MAX_HOLD", "BLOCKING_TIMEOUT"]), JSON, JSON)
-def test_what_settings_say_of_a_name_is_used_or_refused(key: str, value: Any, other: Any) -> None:
-    """With no server there: what is not refused goes on to find that out."""
+def test_options_in_settings_are_used_or_raise_improperly_configured(
+    key: str, value: Any, other: Any
+) -> None:
+    """No server runs at this address, so a call with valid options raises Unavailable."""
     from django.conf import settings as django
 
     cache = {**django.CACHES["default"], "LOCATION": NOTHING_THERE}
@@ -186,28 +189,28 @@ def test_what_settings_say_of_a_name_is_used_or_refused(key: str, value: Any, ot
 @example("9" * 5000)
 @example('{"pid": ' + "9" * 5000 + "}")
 @example('{"host": NaN}')
-def test_any_text_as_a_label(text: str) -> None:
+def test_random_text_is_readable_as_a_label(text: str) -> None:
     check_label(read_label(text))
 
 
 @given(JSON)
-def test_any_json_as_a_label(values: Any) -> None:
+def test_random_json_is_readable_as_a_label(values: Any) -> None:
     check_label(read_label(json.dumps(values)))
 
 
 @given(st.text(max_size=400), st.text(max_size=400), st.text(max_size=400))
-def test_a_label_comes_back_bounded_and_on_one_line(label: str, user: str, request: str) -> None:
+def test_written_label_is_short_and_on_one_line(label: str, user: str, request: str) -> None:
     written = write_label(label, user, request)
     assert written.isascii() and written.isprintable()
     read = read_label(written)
     thread = threading.current_thread().name
     here = {"host": socket.gethostname(), "pid": os.getpid(), "thread": thread}
-    said = {"label": label[:200], "user": user[:200], "request": request[:200]}
-    assert {**here, **{field: text for field, text in said.items() if text}} == read
+    texts = {"label": label[:200], "user": user[:200], "request": request[:200]}
+    assert {**here, **{field: text for field, text in texts.items() if text}} == read
 
 
 @pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000], ids=["lists", "dicts"])
-def test_a_label_that_is_deep(deep: str) -> None:
+def test_deeply_nested_label_is_ignored(deep: str) -> None:
     assert {} == read_label(deep)
 
 
@@ -233,7 +236,7 @@ HEADER = st.text(st.characters(max_codepoint=255), max_size=80) | st.lists(
 @given(HEADER, HEADER, st.integers(0, 4))
 @example("::1, [", "", 1)
 @example("[" * 50, "\x00", 1)
-def test_whatever_is_forwarded_becomes_one_key(passed: str, nearest: str, proxies: int) -> None:
+def test_forwarded_addresses_become_a_valid_key(passed: str, nearest: str, proxies: int) -> None:
     request = HttpRequest()
     request.META = {"HTTP_X_FORWARDED_FOR": passed, "REMOTE_ADDR": nearest}
     key = identity.of_address(request, proxies)
@@ -242,23 +245,23 @@ def test_whatever_is_forwarded_becomes_one_key(passed: str, nearest: str, proxie
     assert not nearest or len(nearest) < 5 or nearest not in key
     if proxies == 0:
         del request.META["HTTP_X_FORWARDED_FOR"]
-        assert key == identity.of_address(request, 0)  # nobody's word counts
+        assert key == identity.of_address(request, 0)  # the header has no effect
 
 
 @given(st.integers(1, 3), st.lists(st.ip_addresses(v=4).map(str), min_size=3, max_size=6))
-def test_what_lies_left_of_the_trusted_proxies_changes_nothing(
+def test_addresses_before_the_trusted_proxies_do_not_affect_the_key(
     proxies: int, passed: list[str]
 ) -> None:
-    def key(said: list[str]) -> str:
+    def key(addresses: list[str]) -> str:
         request = HttpRequest()
-        request.META = {"HTTP_X_FORWARDED_FOR": ", ".join(said), "REMOTE_ADDR": "10.0.0.1"}
+        request.META = {"HTTP_X_FORWARDED_FOR": ", ".join(addresses), "REMOTE_ADDR": "10.0.0.1"}
         return identity.of_address(request, proxies)
 
     assert key(passed) == key(["6.6.6.6", *passed[-proxies:]])
 
 
 @given(JSON | TEXT)
-def test_whatever_a_policys_key_says_becomes_a_key_or_a_type_error(value: Any) -> None:
+def test_value_of_a_policy_key_becomes_a_key_or_raises_type_error(value: Any) -> None:
     try:
         key = identity.of_value(value)
     except TypeError:

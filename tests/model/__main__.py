@@ -1,4 +1,4 @@
-"""`python -m tests.model [--deep] [WORD ...]`: explore the cases whose names hold the words."""
+"""`python -m tests.model [--deep] [WORD ...]`: explore the cases whose names contain the words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .clients import protocol
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--deep", action="store_true", help="more faults and time: many minutes")
-    parser.add_argument("--most", type=int, default=2_000_000, help="states of one setting")
+    parser.add_argument("--most", type=int, default=2_000_000, help="maximum states of a setting")
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
     failed = 0

@@ -1,4 +1,4 @@
-"""What is explored: each setting with the number of states that it is known to have, at least."""
+"""The settings that the model explores, each with the minimum number of its states."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import NamedTuple
 from .clients import FOREVER, Spec
 from .world import Setting
 
-#: A tick of half a millisecond: the scripts see whole ones, and belief must end before the lease.
+#: For ticks of half a millisecond: scripts count whole ones, and local expiry must be earlier.
 FINE = {"FIRST": 4, "CLAIM": 4, "HEARTBEAT": 2, "PATIENCE": 2, "ASLEEP": 4, "ALIVE": 4, "GRACE": 2}
 SECOND, HALF_A_MILLISECOND = 1_000_000, 500
 
 
 class Case(NamedTuple):
     setting: Setting
-    floor: int  # states: fewer mean that the exploration broke
+    floor: int  # minimum number of states; fewer mean that the exploration is broken
     micros: int = SECOND
-    short: tuple[int, int] | None = None  # where it takes long: horizon and floor of a shorter one
-    large: bool = False  # where a shorter one would take long, too
+    short: tuple[int, int] | None = None  # horizon and floor of a shorter version of a long case
+    large: bool = False  # True if a shorter version would take long too
 
     @property
     def shorter(self) -> Case:
-        """The same for fewer ticks, in a fraction of the time."""
+        """The same case with fewer ticks, which takes a fraction of the time."""
         assert self.short
         horizon, floor = self.short
         name = f"{self.setting.name}, shorter"
@@ -41,7 +41,7 @@ CASES = [
     Case(Setting("two clients, two cancellations", (_FIRST, _plain()), 6, 2, "cancel"), 3_500),
     Case(
         Setting(
-            "a retry of one who does not wait",
+            "a retry without waiting",
             (_plain(wait=False, turns=2), _plain(wait=False)),
             6,
             1,
@@ -76,7 +76,7 @@ CASES = [
     ),
     Case(
         Setting(
-            "a renewal and its keeper's, side by side",
+            "a renewal beside a background renewal",
             (_plain(begins=0, lease=3, renew=(4,), keep=(2,)), _plain(wait=False, begins=4)),
             4,
             1,
@@ -87,7 +87,7 @@ CASES = [
     ),
     Case(
         Setting(
-            "a shorter renewal and its keeper's, side by side",
+            "a shorter renewal beside a background renewal",
             (_plain(begins=0, renew=(1,), keep=(3, 2)),),
             4,
             1,
@@ -144,7 +144,12 @@ CASES = [
         large=True,
     ),
     Case(
-        Setting("held on after a release", (_plain(begins=0, hold=2), _plain()), 6, 1),
+        Setting(
+            "permits retained by min_hold after a release",
+            (_plain(begins=0, hold=2), _plain()),
+            6,
+            1,
+        ),
         15_000,
         short=(3, 7_800),
     ),
@@ -262,7 +267,7 @@ CASES = [
     ),
 ]
 
-#: For a person with minutes to spare: more faults, more turns, more time.
+#: The cases with more faults and more time, which take many minutes.
 DEEP = [
     case._replace(
         setting=Setting(

@@ -1,4 +1,5 @@
-"""The explorer: every state breadth-first, what must hold in each, and how a violation is told."""
+"""Explore all states breadth-first, check the invariants of each, and print the trace to a
+violation."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ FAR = 10_000  # ticks: later than every expiry
 
 
 class Violation(AssertionError):
-    """What went wrong, and the shortest way there."""
+    """An invariant that doesn't hold, and the shortest trace to that state."""
 
     def __init__(self, what: str, trace: str) -> None:
         super().__init__(f"{what}\n{trace}")
@@ -30,9 +31,9 @@ class _Broken(Exception):
 @dataclass(frozen=True)
 class Explored:
     states: int
-    fair: int  # states from which liveness was tried
-    longest: int  # ticks that the slowest waiter of those waited
-    whole: bool  # nothing was left to explore
+    fair: int  # number of states from which liveness was checked
+    longest: int  # longest wait in ticks in these checks
+    whole: bool  # True if all states were explored
 
 
 def weight(permits: int) -> int:
@@ -40,7 +41,7 @@ def weight(permits: int) -> int:
 
 
 def used(facts: Facts, now: float) -> int:
-    """Permits that unexpired leases take; all leases with `now` = -1."""
+    """Return the permits of unexpired leases, or of all leases if `now` is -1."""
     return sum(weight(facts.records[t].permits) for t, end in facts.leases.items() if end > now)
 
 
@@ -53,13 +54,13 @@ def fits(facts: Facts, token: str, taken: int) -> bool:
 
 
 def share_use(facts: Facts, share: str, now: float) -> int:
-    """Permits that the unexpired leases of a share take; all its leases with `now` = -1."""
+    """Return the permits of a share's unexpired leases, or of all its leases if `now` is -1."""
     records = (facts.records[t] for t, end in facts.leases.items() if end > now)
     return sum(weight(record.permits) for record in records if record.share == share)
 
 
 def within(facts: Facts, token: str, now: float) -> bool:
-    """Whether the share of a waiter may have what it asks for."""
+    """Return True if the limit of its share allows the permits of a waiter."""
     record = facts.records[token]
     if record.share is None or not record.bound:
         return True
@@ -71,20 +72,21 @@ def first_in_queue(facts: Facts) -> str | None:
 
 
 def is_alive(facts: Facts, token: str, now: float) -> bool:
-    """Whether a waiter asked in time, and some waiter of its event loop lately."""
+    """Return True if the deadlines of a waiter and of its event loop haven't passed."""
     record = facts.records.get(token)
     group = record.channel if record and record.channel != "-" else token
     return min(facts.waiters.get(token, 0), facts.waiters.get(group, 0)) > now
 
 
-#: Verbs that hand over what they free. Others leave it to the next heartbeat.
+#: Scripts that hand off freed permits. After other scripts, the next heartbeat does it.
 _FREEING = ("release", "clear", "operate")
-#: What `release` does to the lease of one fence only.
+#: The modes of `release` that require the fence of the lease.
 _NAMING = ("release", "share")
 
 
 def _check_error(world: World, ran: Ran) -> None:
-    """A full memory turns newcomers away whole; nothing else ever stops a script."""
+    """Check that a script fails only if the memory is full, and that it then rejects a new
+    acquire without any write."""
     if ran.reply[0] != "ERROR":
         return
     if "OOM" not in ran.reply[1]:
@@ -96,7 +98,7 @@ def _check_error(world: World, ran: Ran) -> None:
 
 
 def _check_shares(facts: Facts) -> None:
-    """What is always true of a name with shares."""
+    """Check the invariants of a name with shares."""
     shares = [facts.records[token].share for token in facts.queue]
     if len(shares) > len(set(shares)):
         raise _Broken("two waiters of one share are in the queue")
@@ -120,20 +122,22 @@ def _check_shares(facts: Facts) -> None:
 
 
 def _asked_of_share(old: Facts, ran: Ran) -> tuple[str, int, int]:
-    """Of a rejected caller, or of a waiter that gave up: its share, the limit of that, permits."""
+    """Return the share, its limit, and the permits of a rejected caller or a former waiter."""
     if record := old.records.get(ran.token):
         return record.share or "", record.bound, record.permits
     return ran.said["share"], int(ran.said["share_limit"]), int(ran.said["permits"])
 
 
 def _left_by(share: str, old: Facts, new: Facts) -> float:
-    """The ticket that a waiter of the share left behind, which is its next one's."""
+    """Return the ticket of a waiter that left, which the next waiter of the share inherits."""
     gone = old.queue.keys() - new.queue.keys() - new.leases.keys()
     return min((old.queue[t] for t in gone if old.records[t].share == share), default=math.inf)
 
 
 class Checker:
-    """Explores one setting. `sample`: liveness is tried from every n-th state; 0 for none."""
+    """An exploration of one setting.
+
+    `sample`: check liveness from every n-th state; 0 for none."""
 
     def __init__(self, protocol: Protocol, setting: Setting, sample: int = 0) -> None:
         self.world, self.setting, self.sample = World(protocol, setting), setting, sample
@@ -150,7 +154,7 @@ class Checker:
         self._bound = 2 * max(leases, default=0) + 4 * MILLISECONDS["ASLEEP"]
 
     def explore(self, most: int = 10**9) -> Explored:
-        """Violation on the first that is found; stops early after `most` states."""
+        """Explore up to `most` states. Raise Violation at the first broken invariant."""
         world, start = self.world, self.world.start()
         self._parents: dict[State, tuple[State, Label] | None] = {start: None}
         parents, waiting, seen = self._parents, deque([start]), 0
@@ -187,7 +191,7 @@ class Checker:
         self._check_reply(before, old, ran)
         if ran.reply[:2] == ("no", "share"):
             share, bound, permits = _asked_of_share(old, ran)
-            # Who gives up removes no leases that are over: it gets no permit any more.
+            # A caller that gives up removes no expired leases, because it gets no permit.
             now = -1 if ran.verb == "release" else self.world.milliseconds(before.now)
             if share_use(old, share, now) + permits <= bound:
                 raise _Broken(f"{ran.token} was rejected while its share had permits left")
@@ -211,9 +215,9 @@ class Checker:
         named = ran.verb == "renew" or (ran.verb == "release" and ran.said["how"] in _NAMING)
         if named and ran.reply[0] == "ok":
             if old.leases.get(ran.token, 0) <= now or record is None:
-                raise _Broken(f"{ran.verb} said yes to {ran.token}, whose lease was over")
+                raise _Broken(f"{ran.verb} confirmed the expired lease of {ran.token}")
             if str(record.fence) != str(ran.argv[1]):
-                raise _Broken(f"{ran.verb} said yes to {ran.token} with the fence of another lease")
+                raise _Broken(f"{ran.verb} accepted {ran.token} with the fence of another lease")
 
     def _check_changes(self, state: State, old: Facts, new: Facts, ran: Ran) -> None:
         now = self.world.milliseconds(state.now)
@@ -228,16 +232,16 @@ class Checker:
             if was is not None and was.fence == record.fence and token in old.leases:
                 continue
             if record.state == "k":
-                continue  # kept after its release: nobody's grant
+                continue  # retained by min_hold after its release
             if end <= now:
-                raise _Broken(f"{token} was granted a lease that is over")
+                raise _Broken(f"{token} was granted an expired lease")
             given.append((record.fence, token))
             if old.leases.get(token, 0) > now:
                 raise _Broken(f"{token} was granted again while it held")
             if token in state.cleared:
                 raise _Broken(f"{token} was cleared and came back")
             if token in self._closed(state):
-                raise _Broken(f"{token} had ended and was granted again: a ghost")
+                raise _Broken(f"{token} had ended and was granted again")
         head = first_in_queue(new)
         alive = head and ran.verb in _FREEING and is_alive(new, head, now)
         if head and alive and fits(new, head, used(new, -1)) and within(new, head, -1):
@@ -254,10 +258,10 @@ class Checker:
                 self._check_share(token, old, new, now)
             first = [t for t in new.queue if t in old.queue and new.queue[t] < ticket]
             if first and self._fair_queue:
-                raise _Broken(f"{token} was granted before {first[0]}, who had waited longer")
+                raise _Broken(f"{token} was granted before {first[0]}, which had waited longer")
 
     def _check_share(self, token: str, old: Facts, new: Facts, now: int) -> None:
-        """What a grant must leave true of its share."""
+        """Check the invariants of a grant's share."""
         share, bound = new.records[token].share, new.records[token].bound
         assert share is not None
         if bound and share_use(new, share, now) > bound:
@@ -273,7 +277,7 @@ class Checker:
             return ran.said["how"] != "release" or str(ran.argv[1]) == str(old.records[token].fence)
         if token == ran.token and ran.verb == "clear":
             return True
-        # A winner that has not woken in time.
+        # A new holder that didn't claim its permit in time.
         return old.waiters.get(token, math.inf) <= now and token in old.wakes
 
     def _check_tick(self, before: State, after: State) -> None:
@@ -299,13 +303,13 @@ class Checker:
             spec = self.setting.clients[index]
             tenants[spec.tenant] = tenants.get(spec.tenant, 0) + weight(permits)
             if spec.bound and tenants[spec.tenant] > max(self._bounds[spec.tenant], permits):
-                raise _Broken("more clients of a share believe that they hold than may")
+                raise _Broken("too many clients of a share hold locally")
             if total > max(self._limit, weight(permits)):
-                raise _Broken("more clients believe that they hold than may")
+                raise _Broken("too many clients hold locally")
             if facts.leases.get(token, 0) <= self.world.milliseconds(state.now):
-                raise _Broken(f"{token} believes in a lease that is over")
+                raise _Broken(f"{token} treats an expired lease as held")
             if facts.records[token].fence != fence or facts.records[token].state == "k":
-                raise _Broken(f"{token} believes in another lease than it has")
+                raise _Broken(f"{token} treats another lease than its own as held")
 
     def _check_server(self, state: State) -> None:
         facts, now = self.world.facts(state.server), self.world.milliseconds(state.now)
@@ -343,7 +347,7 @@ class Checker:
                 raise _Broken(f"{key} expires before a lease or a waiter ends")
 
     def _closed(self, state: State) -> set[str]:
-        """Tokens that ended for good: nothing may be granted to them any more."""
+        """Return the ended tokens, to which nothing may be granted any more."""
         closed: set[str] = set()
         for index, client in enumerate(state.clients):
             node = self.world.lives[index].nodes[client.node]
@@ -354,7 +358,7 @@ class Checker:
     # Liveness
 
     def _check_liveness(self, state: State) -> None:
-        """When faults stop and everybody goes on, all waiters are granted and nothing is left."""
+        """Check that without further faults, all waiters are granted and all keys expire."""
         self._fair += 1
         try:
             fair = _Fair(self.world, state)
@@ -382,7 +386,7 @@ class Checker:
             self._needs[passed] = needed + n + 1
         self._longest = max(self._longest, needed + len(path))
 
-    # Telling
+    # Traces
 
     def _tell(self, state: State, last: tuple[Label, State] | None) -> str:
         steps = [(last[0], last[1])] if last else []
@@ -391,11 +395,11 @@ class Checker:
             steps.append((parent[1], at))
             at = parent[0]
         lines = [f"{self.setting.name}, {len(steps)} steps:"]
-        return "\n".join(lines + [run_callbacks(self.world, *step) for step in reversed(steps)])
+        return "\n".join(lines + [step_line(self.world, *step) for step in reversed(steps)])
 
 
 class _Fair:
-    """One deterministic run without faults: everything prompt happens, holders release."""
+    """A deterministic run without further faults, in which holders release their leases."""
 
     def __init__(self, world: World, state: State) -> None:
         self.world, self._steps, self._free = world, [], 0  # type: list[tuple[Label, State]]
@@ -413,7 +417,7 @@ class _Fair:
             _check_error(self.world, ran)
 
     def _take_back(self) -> None:
-        """The operator ends what would last for ever."""
+        """Undo the operator overrides, and clear permanent leases of dead clients."""
         facts = self.world.facts(self.state.server)
         for field, how in (("#paused", "resume"), ("#limit", "reset")):
             if field in facts.fields:
@@ -438,7 +442,7 @@ class _Fair:
     def tick(self) -> None:
         self._do(("tick",), self.world.tick(self.state))
         self._settle()
-        # A permit that got free without a script: the next heartbeat must find it.
+        # If a permit became free by expiry, the next heartbeat must hand it off.
         facts = self.world.facts(self.state.server)
         head = first_in_queue(facts)
         now = self.world.milliseconds(self.state.now)
@@ -464,11 +468,11 @@ class _Fair:
         return not any(self._busy(index) for index in range(len(self.state.clients)))
 
     def told(self) -> str:
-        return "\n".join(run_callbacks(self.world, *step) for step in self._steps)
+        return "\n".join(step_line(self.world, *step) for step in self._steps)
 
 
-def run_callbacks(world: World, label: Label, state: State) -> str:
-    """One line of a trace: the tick, who does what, who believes that they hold after it."""
+def step_line(world: World, label: Label, state: State) -> str:
+    """Return a line of a trace: the tick, the client, the step, and the leases held after it."""
     what, *rest = label
     if rest and isinstance(rest[0], int):
         who, rest = "abcdefgh"[rest[0]], rest[1:]

@@ -1,5 +1,7 @@
-"""Clients that run the real plans. A generator can't be copied, so a client's state is the list of
-what it was sent, replayed when the state is left by a new way, and merged by what is on its stack.
+"""Clients that run the real plans.
+
+A generator can't be copied, so the state of a client is the list of its inputs, which is replayed
+for each new step. States with equal stacks are merged.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ KEYS = keys_of("m", "n")
 CHANNEL = "ch:"
 FOREVER = math.inf
 
-#: Ticks are what the model's clocks count; every client time is a whole number of them.
+#: Times in ticks of the model's clocks. Each time of a client is a whole number of ticks.
 MILLISECONDS = {
     "FIRST": 3,
     "CLAIM": 2,
@@ -38,7 +40,7 @@ MILLISECONDS = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """The Lua and the plans as they are, or with one planted defect; times of a few ticks."""
+    """The real scripts and plans, optionally with a defect, and with times of a few ticks."""
 
     sources: Mapping[str, str]
     plans: ModuleType
@@ -58,9 +60,9 @@ def protocol(
     python: Mapping[str, str] = {},
     **ticks: int,
 ) -> Protocol:
-    """The protocol with `lua` and `python` replacing text: anchor -> what stands there instead.
+    """Return the protocol, with the keys of `lua` and `python` replaced by their values.
 
-    An anchor that is nowhere to be found is a LookupError: a defect that can't be planted any more.
+    Raise LookupError if a key isn't found, because the defect then needs a new anchor.
     """
     unknown = ticks.keys() - MILLISECONDS.keys()
     if unknown:
@@ -102,13 +104,13 @@ def _source_of_plans() -> str:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a client does: acquire, hold, renew some times, release; all of it some times over.
+    """The behavior of a client: acquire, hold, renew, release, and repeat this `turns` times.
 
-    Times are ticks. `renew`: the leases of its renewals, in turn; `keep`: of those that its keeper
-    sends meanwhile, whatever else is in flight. `share`: from writer to reader at last. `offset`:
-    how far its clock is from the server's. `begins`: the last tick to begin at. `loop`: those with
-    the same number share an event loop, and die together. `tenant`, `bound`: its share of the name,
-    and the limit of that share (0 for none).
+    All times are in ticks. `renew`: the durations of its renewals. `keep`: the durations of the
+    renewals that its renewal thread sends, also while other requests are in flight. `share`: the
+    writer finally becomes a reader. `offset`: difference of its clock from the server's. `begins`:
+    the last tick at which it may begin. `loop`: clients with the same number share an event loop,
+    and die together. `tenant`, `bound`: its share of the name, and the share's limit (0: none).
     """
 
     lease: float = 4
@@ -137,34 +139,36 @@ def channel_of(spec: Spec, index: int) -> str:
 
 
 class Begin(NamedTuple):
-    """Idle: may begin whenever it likes. Answered with the time."""
+    """The client is idle, and may begin at any time. The answer is the time."""
 
 
 class Hold(NamedTuple):
-    """Holding: may do `other` (renew or share) or release. Answered with (choice, time)."""
+    """The client holds, and may do `other` (renew or share) or release.
+
+    The answer is (choice, time)."""
 
     other: str | None
 
 
 class Cancelled(BaseException):
-    """A KeyboardInterrupt or a task's cancellation."""
+    """Stands for KeyboardInterrupt or the cancellation of a task."""
 
 
 @dataclass
 class Client:
-    """What an engine knows beside its plan; changed by the plan's run only."""
+    """The state of an engine beside its plan. Only the run of the plan changes it."""
 
     spec: Spec
     index: int
     protocol: Protocol
     made: int = 0
-    grant: Any = None  # believed in until its time is over
-    belief: Any = None
+    grant: Any = None  # treated as held until its local expiry
+    belief: Any = None  # the local expiry
     renewals: int = 0
-    kept: int = 0  # renewals that its keeper sent
-    keeping: Any = None  # the one that is in flight
-    debts: list[Any] = field(default_factory=list)  # undoing left for later
-    closed: list[str] = field(default_factory=list)  # tokens that ended for good
+    kept: int = 0  # number of renewals by the renewal thread
+    keeping: Any = None  # the renewal of the renewal thread that is in flight
+    debts: list[Any] = field(default_factory=list)  # pending undos
+    closed: list[str] = field(default_factory=list)  # ended tokens
     ended: str = ""  # how the last turn ended
 
     def name(self) -> str:
@@ -242,16 +246,16 @@ class Client:
         self.belief.asked(self.renewals, lease, now)
         return self.renewals
 
-    # The keeper, beside the plan
+    # The renewal thread, beside the plan
 
     @property
     def keeps(self) -> bool:
-        """Whether its keeper may renew now."""
+        """True while its renewal thread may send a renewal."""
         idle = self.grant is not None and self.belief is not None and self.keeping is None
         return idle and self.kept < len(self.spec.keep)
 
     def keep(self, now: float) -> None:
-        """Its keeper sends a renewal."""
+        """Send a renewal of the renewal thread."""
         plans, tick = self.protocol.plans, self.protocol.tick
         lease = self.spec.keep[self.kept] * tick
         self.kept += 1
@@ -259,7 +263,7 @@ class Client:
         self.keeping = plans.renewing(KEYS, self.grant, lease, nth, tick)
 
     def heard(self, answer: Any) -> None:
-        """The answer to that; None when none came."""
+        """Process the answer to the renewal thread, which is None if there was no answer."""
         step, self.keeping = self.keeping, None
         if answer is None or self.grant is None or self.grant.token != step.argv[0]:
             return
@@ -284,13 +288,13 @@ _SKIPPED = (
 
 
 def _still(value: Any) -> Any:
-    """A local variable made hashable: equal when the code can't tell them apart."""
+    """Return a hashable form of a local variable. Equal forms behave the same."""
     if value is None or isinstance(value, (str, int, bool)):
         return value
     if type(value) is float:
         return round(value, 6)
     if type(value).__name__ == "AcquireRequest":
-        return _still(value.give_up_at)  # the rest is the client's for good
+        return _still(value.give_up_at)  # all other fields are constant for the client
     if isinstance(value, tuple | list):
         return tuple(map(_still, value))
     if isinstance(value, _SKIPPED):
@@ -303,7 +307,7 @@ def _still(value: Any) -> Any:
 
 
 def _stack(generator: Any) -> tuple[Any, ...]:
-    """Where a generator stands, all the way down, with its variables."""
+    """Return the position and variables of a generator and of those that it delegates to."""
     frames = []
     while isinstance(generator, GeneratorType):
         frame = generator.gi_frame
@@ -316,21 +320,21 @@ def _stack(generator: Any) -> tuple[Any, ...]:
 
 
 class Node(NamedTuple):
-    """A state of one client. `step`: what it waits for, None when its life is over."""
+    """A state of one client. `step`: the step that it waits for, None at its end."""
 
     step: Any
-    token: str  # the token that its latest acquire is about
+    token: str  # the token of its latest acquire
     believed: tuple[str, int, float, int] | None  # token, fence, until, permits
     debts: tuple[Any, ...]
     closed: frozenset[str]
     ended: str
     phase: str  # idle, acquiring, holding
     keeps: bool
-    keeping: Any  # what its keeper has sent
+    keeping: Any  # the renewal that its renewal thread has sent
 
 
 class Lives:
-    """The states that one client was seen in, as numbers; made by replaying its plan."""
+    """The numbered states of one client, which are computed by replaying its plan."""
 
     def __init__(self, spec: Spec, index: int, protocol: Protocol) -> None:
         self.spec, self.index, self.protocol = spec, index, protocol
@@ -341,8 +345,10 @@ class Lives:
         self._enter(())
 
     def send(self, node: int, given: tuple[Any, ...]) -> int:
-        """The state after `given`: answer reply sent received | fail why at | cancel | say what;
-        of its keeper: keep now | heard reply sent received | missed."""
+        """Return the state after the input `given`.
+
+        Inputs: answer reply sent received | fail why at | cancel | say what. Inputs of the renewal
+        thread: keep now | heard reply sent received | missed."""
         key = (node, given)
         found = self._next.get(key)
         if found is None:
@@ -405,9 +411,9 @@ class Lives:
 
 
 def _abandon(life: Generator[Any, Any, None]) -> None:
-    """End a generator that may still want to undo something on its way out."""
+    """Close a generator that may yield further undo steps."""
     for _ in range(5):
         try:
             return life.close()
-        except RuntimeError:  # it yielded instead
+        except RuntimeError:  # the generator yielded a step
             continue

@@ -1,4 +1,4 @@
-"""Defects planted in the real text of the protocol, which the checker has to find."""
+"""Defects in the real scripts and plans, each of which the checker must find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .world import Setting
 
 @dataclass(frozen=True)
 class Defect:
-    """`lua`, `python`: text -> what stands there instead. `found`: what the checker says."""
+    """A defect. `lua`, `python`: text -> replacement. `found`: pattern of the checker's message."""
 
     name: str
     found: str
@@ -36,17 +36,16 @@ _TRIES = Spec(lease=1, wait=False, begins=4)
 _OF_A = Spec(limit=2, tenant="a", bound=1, begins=1)
 _OF_B = Spec(limit=2, tenant="b", bound=1, begins=1)
 _TURN_A = Spec(tenant="a", begins=1)
-_TURN_B = Spec(tenant="b", begins=1)
 
 DEFECTS = [
     Defect(
-        "a waiter is given up when its event loop was silent for shorter than it had promised",
+        "a waiter loses its place although its event loop sent heartbeats in time",
         "asked in time and had lost its place",
         (_NOW, Spec(asynchronous=True, begins=0), Spec(asynchronous=True, begins=0)),
         {"local ends = name.now + ALIVE": "local ends = name.now + 1"},
     ),
     Defect(
-        "a sign of life is thrown out with the first task that leaves",
+        "a heartbeat is removed with the first task that leaves",
         "asked in time and had lost its place|permits are free",
         (
             Spec(asynchronous=True, loop=0, begins=0),
@@ -75,8 +74,8 @@ DEFECTS = [
         kinds="full",
     ),
     Defect(
-        "the scripts go by the clocks of clients, of which one is two ticks ahead",
-        "took the lease|is over",
+        "the scripts use the clocks of clients, one of which is two ticks ahead",
+        "took the lease|an expired lease",
         (_NOW, Spec(begins=4)),
         {
             "local time = redis.call('TIME')": "local time = redis.call('TIME')\n"
@@ -84,15 +83,15 @@ DEFECTS = [
         },
     ),
     Defect(
-        "release does not look at the fence",
-        "release said yes to .1 with the fence of another|release of (.1) took the lease of \\1",
+        "release ignores the fence",
+        "release accepted .1 with the fence of another|release of (.1) took the lease of \\1",
         (_SHORT, _TRIES),
         {"not (live and own == fence)": "not live"},
         kinds="delay",
     ),
     Defect(
-        "release does not look at whether the lease is over",
-        "release said yes to .1, whose lease was over",
+        "release ignores the expiry of the lease",
+        "release confirmed the expired lease of .1",
         (_SHORT, _TRIES),
         {
             "not (live and own == fence)": "own ~= fence",
@@ -100,7 +99,7 @@ DEFECTS = [
         },
     ),
     Defect(
-        "a retry is not answered with the lease that its token has",
+        "a retry doesn't return the lease of its token",
         "was granted again while it held",
         (Spec(limit=2, begins=0), Spec(limit=2, begins=0)),
         {
@@ -111,55 +110,55 @@ DEFECTS = [
         kinds="lose",
     ),
     Defect(
-        "a release hands nothing over",
+        "a release hands nothing off",
         "permits are free, and release left b1 waiting",
         (_NOW, _SOON),
         {"if waiting > 0 then\n  if name.card > 0 then": "if false then\n  if true then"},
     ),
     Defect(
-        "a heartbeat does not give what has become free",
+        "a heartbeat doesn't hand off free permits",
         "permits are free for|still waits after",
         (_NOW, _SOON),
         {"if me or waiting > 0 and": "if not me and waiting > 0 and"},
         kinds="crash",
     ),
     Defect(
-        "renew does not look at the fence",
-        "renew said yes to a1 with the fence of another lease",
+        "renew ignores the fence",
+        "renew accepted a1 with the fence of another lease",
         (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
         {"or own ~= fence then": "then"},
         kinds="delay",
     ),
     Defect(
-        "of two renewals the server heeds the one that comes last",
-        "believes in a lease that is over",
+        "the server applies the renewal that arrives last, not the newest",
+        "treats an expired lease as held",
         (Spec(lease=2, begins=0, renew=(2, 5)), Spec(wait=False, begins=6)),
         {" and coming >= latest": ""},
         kinds="delay",
     ),
     Defect(
-        "of two renewals in flight the answer that comes last is believed",
-        "believes in a lease that is over",
+        "the reply that arrives last sets the local expiry, not that of the newest renewal",
+        "treats an expired lease as held",
         (Spec(lease=3, begins=0, renew=(5,), keep=(2,)), Spec(wait=False, begins=6)),
         python={"self._ends[nth] = (until, True)": "self._ends = {nth: (until, True)}"},
     ),
     Defect(
-        "a renewal that is not answered yet is not reckoned with",
-        "believes in a lease that is over",
+        "local expiry ignores an unanswered renewal",
+        "treats an expired lease as held",
         (Spec(begins=0, renew=(2,)), Spec(wait=False, begins=6)),
         python={"self._ends[nth] = (now + lease - TICK, False)": "pass"},
         kinds="pause",
     ),
     Defect(
-        "what a longer renewal is answered makes a shorter one in flight forgotten",
-        "believes in a lease that is over",
+        "the reply to a longer renewal hides a shorter one in flight",
+        "treats an expired lease as held",
         (Spec(lease=3, begins=0, renew=(5,), keep=(2,)), Spec(wait=False, begins=6)),
         python={"min(end for nth, (end, _) in ends.items() if nth >= newest)": "ends[newest][0]"},
         kinds="pause",
     ),
     Defect(
-        "permits that are kept leave their token free for a late acquire",
-        "had ended and was granted again: a ghost",
+        "a late acquire gets a permit with the token of retained permits",
+        "had ended and was granted again",
         (Spec(begins=0, hold=2), _SOON),
         {"  if tombstone == '1' then": "  if false then"},
         kinds="delay",
@@ -171,8 +170,8 @@ DEFECTS = [
         {" and latest + GRACE > expiry": ""},
     ),
     Defect(
-        "a wake-up that comes late is believed from then on",
-        "believes in a lease that is over",
+        "local expiry counts from the arrival of a late wake-up",
+        "treats an expired lease as held",
         (_NOW, _SOON),
         python={
             "began = min(answer.received, asked + int(granted) / 1000 - then)": (
@@ -182,14 +181,14 @@ DEFECTS = [
         kinds="pause",
     ),
     Defect(
-        "belief counts from when the answer came",
-        "believes in a lease that is over",
+        "local expiry counts from the arrival of the reply",
+        "treats an expired lease as held",
         (_NOW, _SOON),
         python={"token, reply, answer.sent, start": "token, reply, answer.received, start"},
         kinds="pause",
     ),
     Defect(
-        "the element that wakes a token outlives its lease",
+        "the wake-up element of a token outlives its lease",
         "left an element to wake it",
         (_NOW, _NOW, Spec(wait=False, begins=3)),
         {"    redis.call('DEL', wake_key(t))\n": ""},
@@ -197,14 +196,14 @@ DEFECTS = [
     ),
     Defect(
         "an undo does not tombstone",
-        "had ended and was granted again: a ghost",
+        "had ended and was granted again",
         (_NOW, _SOON),
         python={'_ending("undo", 1,': '_ending("undo", 0,'},
         kinds="cancel",
     ),
     Defect(
         "a release does not tombstone",
-        "had ended and was granted again: a ghost",
+        "had ended and was granted again",
         (_NOW, _SOON),
         python={'_ending("release", int(grant.unanswered)': '_ending("release", 0'},
         kinds="delay",
@@ -218,15 +217,15 @@ DEFECTS = [
         operations=(("clear", ""),),
     ),
     Defect(
-        "a waiter that asks again is swept before it is looked at",
+        "a waiter that asks again is removed first",
         "asked again and lost its place|stopped",
         (_NOW, _SOON),
         {"if t == me then": "if false then"},
         kinds="pause",
     ),
     Defect(
-        "a message is believed for as long as the lease of its hand-over",
-        "believes in a lease that is over|believes in another",
+        "local expiry after a message is the lease of the handoff",
+        "treats an expired lease as held|treats another lease",
         (_NOW, Spec(asynchronous=True, begins=0), Spec(begins=0)),
         python={'lease = lease if ask.channel == "-" else': "lease = lease if True else"},
         horizon=5,
@@ -254,7 +253,7 @@ DEFECTS = [
         },
     ),
     Defect(
-        "a fence is what Lua makes of a number",
+        "a fence is formatted by Lua's default",
         "the fence of .1 did not grow",
         (_NOW, _SOON),
         {
@@ -264,13 +263,13 @@ DEFECTS = [
         },
     ),
     Defect(
-        "two who ask in one microsecond get one ticket",
+        "two requests in one microsecond get one ticket",
         "two waiters have one ticket",
         (_NOW, _NOW, _NOW),
         {"math.max(name.us, (last or 0) + 1)": "name.us"},
     ),
     Defect(
-        "a waiter is given up before it was to ask again",
+        "a waiter loses its place before it must ask again",
         "asked in time and had lost its place",
         (_NOW, _NOW, _SOON),
         {"told + PATIENCE": "told - PATIENCE"},
@@ -282,14 +281,14 @@ DEFECTS = [
         {"tonumber(redis.pcall('ZADD', WAITERS, string.format(name.format, dead), token))": "0"},
     ),
     Defect(
-        "a pause goes with the last lease",
+        "a pause expires with the last lease",
         "expires, and with it what was to last",
         (_NOW, _SOON),
         {"    latest = math.max(latest, pause_ends(marks[2]))\n": ""},
         operations=(("pause", ""),),
     ),
     Defect(
-        "a resume hands nothing over",
+        "a resume hands nothing off",
         "permits are free, and operate left .1 waiting",
         (_NOW, _SOON),
         {
@@ -300,45 +299,45 @@ DEFECTS = [
         operations=(("pause", ""), ("resume", "")),
     ),
     Defect(
-        "a spill loses the lease",
-        "took the lease of a1|is over|has a lease without a record|over the limit",
+        "an expansion loses the lease",
+        "took the lease of a1|an expired lease|has a lease without a record|over the limit",
         (_NOW, _SOON),
         {"redis.call('ZADD', LEASES, string.format('%.0f', ends), holder)": "local _ = ends"},
     ),
     Defect(
-        "a spill loses the record",
+        "an expansion loses the record",
         "without a record",
         (_NOW, _SOON),
         {"if terms then redis.call('HSET', INFO, holder, record) end": ""},
     ),
     Defect(
-        "a name is packed while a token lies buried",
-        "had ended and was granted again: a ghost",
+        "a name becomes compact while a tombstone exists",
+        "had ended and was granted again",
         (_NOW, _SOON),
         {"redis.call('ZCARD', WAITERS) == 0 and": ""},
         kinds="cancel",
     ),
     Defect(
-        "a packed lease is given away",
+        "a lease in compact state is granted again",
         "took the lease of .1",
         (_NOW, _SOON),
         {"if packs and holder == '' and": "if packs and"},
     ),
     Defect(
-        "a packed lease is renewed when it is over",
-        "renew said yes to .1, whose lease was over",
+        "an expired lease in compact state is renewed",
+        "renew confirmed the expired lease of .1",
         (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
         {"or over <= name.now or last ~= tonumber(fence) then": "or last ~= tonumber(fence) then"},
         kinds="delay pause",
     ),
     Defect(
-        "a packed lease is released when it is over",
-        "release said yes to .1, whose lease was over",
+        "an expired lease in compact state is released",
+        "release confirmed the expired lease of .1",
         (_SHORT, _TRIES),
         {"holder == token and us < ends * 1000": "holder == token"},
     ),
     Defect(
-        "a full memory denies a packed release",
+        "a full memory denies a release in compact state",
         "release of .1 was denied for want of memory",
         (_NOW, _SOON),
         {
@@ -349,19 +348,19 @@ DEFECTS = [
         kinds="full",
     ),
     Defect(
-        "a packed name expires before its lease",
+        "a name in compact state expires before its lease",
         "expires before a lease or a waiter ends",
         (Spec(lease=6, begins=0), _TRIES),
         {"if later then expiry = ends + 2 * GRACE end": "expiry = ends - 1"},
     ),
     Defect(
-        "a newcomer gets in above the limit of its share",
+        "a new request is granted above the limit of its share",
         "granted over the limit of its share",
         (_OF_A, _OF_A),
         {"fitting, last = share_fits(held, many, bound), nil": "fitting, last = true, nil"},
     ),
     Defect(
-        "a share that gives back calls nobody up",
+        "a release of a share doesn't queue its next waiter",
         "is first of its share, which has permits left, and is parked",
         (_OF_A, _OF_A, _OF_B),
         {"first = call_up(name, share, held, ticket)": "first = ''"},

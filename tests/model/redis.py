@@ -1,4 +1,4 @@
-"""A small Redis: the commands that the verbs use, on dicts that are cheap to copy and to hash."""
+"""A small Redis with the commands of the scripts, on dicts that are cheap to copy and hash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lupa import lua51
 from django_redis_sync.protocol import scripts
 from tests.support.planting import all_planted
 
-#: A store made hashable: (key, kind, items, expiry in ms or None), sorted by key.
+#: A hashable store: (key, kind, items, expiry in ms or None), sorted by key.
 Frozen = tuple[tuple[str, str, tuple[Any, ...], int | None], ...]
 
 _PRELUDE = """
@@ -31,17 +31,17 @@ setmetatable(_G, {
 """
 
 
-#: Writes that a full memory denies, unless the script has written something before, and the others.
+#: Writes that fail when the memory is full, unless the script has written before; and all writes.
 _DENIED = {"HINCRBY", "HSET", "RPUSH", "ZADD"}
 WRITES = _DENIED | {"DEL", "HDEL", "PERSIST", "PEXPIREAT", "ZREM"}
 
 
 class ScriptError(Exception):
-    """A script stopped half-way. A real server keeps what it had written by then."""
+    """A script failed. A real server keeps the writes that the script had made."""
 
 
 def number(value: float) -> str:
-    """As Redis prints a score."""
+    """Return a number in the format of a Redis score."""
     if value == math.inf:
         return "inf"
     return str(int(value)) if value == int(value) else f"{value:.17g}"
@@ -54,8 +54,9 @@ def _text(arg: Any) -> str:
 
 
 def _pack(layout: str, *values: Any) -> str:
-    """The server's struct.pack, of bytes, doubles and texts, which end with a zero or
-    (c0) without."""
+    """Pack bytes, doubles, and texts like the server's struct.pack.
+
+    A text ends with a zero byte, except in format c0."""
     packed = b""
     for kind, value in zip(layout.removeprefix("<").replace("c0", "c"), values, strict=True):
         if kind in "sc":
@@ -66,7 +67,7 @@ def _pack(layout: str, *values: Any) -> str:
 
 
 def _unpack(layout: str, text: str) -> tuple[Any, ...]:
-    """The server's struct.unpack: the values, and where the rest begins."""
+    """Return the values like the server's struct.unpack, and the position of the rest."""
     packed, at, values = text.encode("latin-1"), 0, []
     for kind in layout.removeprefix("<"):
         if kind == "s":
@@ -80,12 +81,12 @@ def _unpack(layout: str, text: str) -> tuple[Any, ...]:
 
 
 def _bound(text: str) -> tuple[float, bool]:
-    """A score of ZRANGEBYSCORE, and whether it is left out."""
+    """Return a bound of ZRANGEBYSCORE, and True if it is exclusive."""
     return (float(text[1:]), True) if text.startswith("(") else (float(text), False)
 
 
 class Store:
-    """The data, while one command or script runs. Values are copied before their first change."""
+    """The data during one command or script. Values are copied before their first change."""
 
     def __init__(self, frozen: Frozen, micros: int, full: bool = False) -> None:
         self.micros, self.full = micros, full
@@ -104,7 +105,7 @@ class Store:
         )
 
     def call(self, *args: Any) -> Any:
-        """The reply as Lua sees it, with a list for a table and False for nil."""
+        """Return the reply in its Lua form, with a list for a table and False for nil."""
         name, *rest = [arg if type(arg) is str else _text(arg) for arg in args]
         command = getattr(self, "_" + name.lower(), None)
         if command is None:
@@ -175,7 +176,7 @@ class Store:
         return [self._get(key, "h").get(field, False) for field in fields]
 
     def _hscan(self, key: str, cursor: str, *options: str) -> list[Any]:
-        """All at once, as of a small hash. The pattern is a beginning."""
+        """Return all matches in one reply, as for a small hash. `pattern` must be a prefix."""
         beginning = options[options.index("MATCH") + 1].removesuffix("*")
         found = [pair for pair in self._get(key, "h").items() if pair[0].startswith(beginning)]
         return ["0", [text for pair in found for text in pair]]
@@ -272,8 +273,8 @@ class Store:
         return self._rows(self._between(key, low, high), options)
 
     def _between_lex(self, key: str, low: str, high: str) -> list[tuple[str, float]]:
-        """Of a set whose members have one score, from "[first", "(before" or "-" to "(behind" or
-        "+"."""
+        """Return members of a set with equal scores, from "[first", "(before", or "-" to "(behind"
+        or "+"."""
         assert low[0] in "[(-" and high[0] in "(+", (low, high)
         rows = [one for one in self._order(key) if high == "+" or one[0] < high[1:]]
         if low == "-":
@@ -294,10 +295,10 @@ class Store:
 
 
 class Scripts:
-    """The verbs' sources, each compiled once into a function of KEYS and ARGV."""
+    """The scripts, each compiled once into a function of KEYS and ARGV."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        # Latin-1: every byte of what is packed is a character.
+        # In Latin-1, each byte of packed data is one character.
         self._lua = lua51.LuaRuntime(
             encoding="latin-1",
             register_eval=False,
@@ -322,7 +323,7 @@ class Scripts:
         return self._table([self._lua_value(one) for one in reply])
 
     def run(self, store: Store, verb: str, keys: Sequence[str], argv: Sequence[Any]) -> Any:
-        """The reply as a client sees it. ScriptError as a client would see an error."""
+        """Run a script and return its reply to the client. Raise ScriptError if it fails."""
         self._store = store
         try:
             table = self._table
@@ -333,7 +334,7 @@ class Scripts:
 
 
 def _reply(value: Any) -> Any:
-    """What Redis makes of a script's value: whole numbers, and lists that end at the first nil."""
+    """Convert a script's value like Redis: to whole numbers, and lists up to the first nil."""
     if type(value) in (str, int):
         return value
     if value is None or value is False:
@@ -350,5 +351,5 @@ def _reply(value: Any) -> Any:
 
 @cache
 def compiled(lua: tuple[tuple[str, str], ...]) -> Scripts:
-    """The verbs, with text replaced."""
+    """Return the scripts with replaced text."""
     return Scripts(all_planted(dict(lua), scripts.CONSTANTS))

@@ -1,9 +1,8 @@
-"""The state of everything, and the steps that can be taken from it.
+"""The state of the server, the network, and the clients, and all possible next steps.
 
-Time is kept tight: the clock ticks only when nobody has anything to do *now*, so that lateness
-never comes for free. A message, a reply or a client that is late, lost or dead is a fault, and a
-run has a few of those; what a fault released (a delayed message, a paused client) moves whenever
-it likes.
+The clock ticks only if no client and no message can proceed now, so nothing is late without a
+fault. A message, a reply, or a client that is late, lost, or dead is a fault. A run has only a few
+faults. A delayed message arrives, and a paused client continues, at any later time.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ EPOCH = 1_700_000_000_000_000  # µs: as many digits as a real clock has
 
 @dataclass(frozen=True)
 class Setting:
-    """What is explored: who is there, for how many ticks, with which faults and operators.
+    """The clients, ticks, faults, and operator actions of an exploration.
 
-    `faults`: how many; `kinds`: of which kind. `operations`: (how, value) of `operate`, or
-    ("clear", ""); each at most once, in this order.
+    `horizon`: number of ticks. `faults`: number of faults of the given `kinds`. `operations`: (how,
+    value) of `operate`, or ("clear", ""), each at most once, in this order.
     """
 
     name: str
@@ -36,14 +35,13 @@ class Setting:
     kinds: str = "crash pause lose delay deaf slow"
     operations: tuple[tuple[str, str], ...] = ()
 
-    def with_faults(self, faults: int) -> Setting:
-        return Setting(self.name, self.clients, self.horizon, faults, self.kinds, self.operations)
-
 
 class Client(NamedTuple):
-    """`doing`: ("sent", at, slow) | ("reply", at, reply) | ("wait", at, due) | ("sleep", at, due)
-    or None when it is idle, holds or has ended. `early`: messages that nobody waited for yet.
-    `kept`: what is in flight of its keeper, as `doing`."""
+    """The state of a client.
+
+    `doing`: ("sent", at, slow) | ("reply", at, reply) | ("wait", at, due) | ("sleep", at, due), or
+    None if the client is idle, holds, or has ended. `early`: messages that arrived before the
+    client waited for them. `kept`: the request of its renewal thread, in the form of `doing`."""
 
     node: int
     mode: str  # live, paused, dead
@@ -54,7 +52,9 @@ class Client(NamedTuple):
 
 
 class State(NamedTuple):
-    """`loose`: on the network without anybody waiting for it: ("run", client, verb, token, argv),
+    """The state of the world.
+
+    `loose`: messages on the network that no client waits for: ("run", client, verb, token, argv),
     ("pop", token, due), ("push", client, token, element, late)."""
 
     now: int
@@ -63,9 +63,9 @@ class State(NamedTuple):
     loose: tuple[tuple[Any, ...], ...]
     faults: int
     operated: int
-    top: int  # the highest fence ever given
+    top: int  # the largest fence so far
     cleared: frozenset[str]
-    full: bool = False  # the memory
+    full: bool = False  # True if the memory is full
 
 
 class Record(NamedTuple):
@@ -79,8 +79,9 @@ class Record(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """A server's state as the invariants see it. Times in ms, as the server keeps them. `parked`:
-    when each waiter behind the first of its share came."""
+    """The state of a server for the invariants, with times in ms of the server.
+
+    `parked`: the arrival of each waiter behind the first of its share."""
 
     leases: dict[str, float]
     queue: dict[str, float]
@@ -93,7 +94,7 @@ class Facts(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One run of a verb, for the invariants to look at."""
+    """One run of a script, for the invariants."""
 
     verb: str
     token: str
@@ -104,7 +105,7 @@ class Ran(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        """ARGV by name."""
+        """The arguments (ARGV) by name."""
         return said(self.verb, self.argv)
 
 
@@ -157,8 +158,8 @@ class World:
         for token, text in info.items():
             if not token.startswith(("#", "/")):
                 state, fence, _, permits, limit, channel, *more = text.split(" ")
-                state = state[:1]  # behind it stands the number of the newest renewal
-                number = int(fence) if fence.isdigit() else -1  # as none that was ever given
+                state = state[:1]  # the number of the newest renewal follows
+                number = int(fence) if fence.isdigit() else -1  # never a valid fence
                 bound, share = 0, None
                 if more and more[0].startswith("/"):
                     _, most, share = more[0].split("/")
@@ -181,7 +182,7 @@ class World:
         return self._number(Store(self._servers[server], self.micros(now)).freeze())
 
     def _execute(self, server: int, now: int, verb: str, token: str, argv: Any, full: bool) -> Any:
-        """The server after, the reply (a tuple), what was published."""
+        """Return the server afterwards, the reply as a tuple, and the published messages."""
         key = (server, now, verb, token, argv, full)
         found = self._runs.get(key)
         if found is None:
@@ -195,7 +196,7 @@ class World:
         return found
 
     def run(self, state: State, verb: str, token: str, argv: Any) -> tuple[State, Ran]:
-        """A verb runs on the server; whoever is blocked on what it pushed is served at once."""
+        """Run a script on the server, and serve the clients that block on its pushed elements."""
         before = state.server
         server, reply, published = self._execute(before, state.now, verb, token, argv, state.full)
         state = state._replace(server=server)
@@ -217,7 +218,7 @@ class World:
         return state, Ran(verb, token, argv, reply, before, server)
 
     def _serve(self, state: State, token: str) -> State:
-        """The BLPOP that waits longest for this token's element has it: a ghost before a client."""
+        """Give the element of a token to the oldest BLPOP: an abandoned one before a client's."""
         for item in state.loose:
             if item[0] == "pop" and item[1] == token:
                 state, _ = self._pop(state, token)
@@ -243,7 +244,7 @@ class World:
         return round((state.now + self.setting.clients[index].offset) * self.protocol.tick, 9)
 
     def believes(self, state: State, index: int) -> tuple[str, int, float, int] | None:
-        """The token, fence, end and permits of the lease that a client believes in now."""
+        """Return the token, fence, end, and permits of the lease that a client treats as held."""
         client = state.clients[index]
         believed = self.lives[index].nodes[client.node].believed
         if believed is None or client.mode == "dead":
@@ -251,7 +252,7 @@ class World:
         return believed if believed[2] > self.clock(state, index) + 1e-6 else None
 
     def _go_on(self, state: State, index: int, *given: Any) -> State:
-        """A client takes what it is given and does its next thing: its message is on its way."""
+        """Give an input to a client, and send the message of its next step."""
         client, lives = state.clients[index], self.lives[index]
         before = len(lives.nodes[client.node].debts)
         node = lives.send(client.node, given)
@@ -282,7 +283,7 @@ class World:
         return state
 
     def _answer(self, state: State, index: int) -> State:
-        """A client hears the reply that is on its way to it."""
+        """Deliver the reply that is on its way to a client."""
         _, sent, reply = state.clients[index].doing  # type: ignore[misc]
         now = self.clock(state, index)
         if type(reply) is tuple and reply[0] == "ERROR":
@@ -296,7 +297,7 @@ class World:
     # Steps
 
     def steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """Every (what happens, the state after it, the verb that ran)."""
+        """Yield each possible step: its label, the state after it, and the script that ran."""
         quiet = True
         for step in self.prompt_steps(state):
             quiet = False
@@ -310,7 +311,7 @@ class World:
             yield ("tick",), self.tick(state), None
 
     def prompt_steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What happens before the clock ticks, in any order."""
+        """Yield the steps that must happen before the clock ticks, in any order."""
         for index, client in enumerate(state.clients):
             doing = client.doing
             if doing is not None:
@@ -318,13 +319,13 @@ class World:
                 if kind == "sent" and not doing[2]:
                     yield self._executed(state, index)
                 elif kind == "wait" and doing[2] <= state.now:
-                    # The server (or, in async code, a timer) ends it, whatever the client does.
+                    # The server (or, in async code, a timer) ends the wait in any case.
                     done = ("reply", doing[1], None) if client.mode != "dead" else None
                     after = _put(state, index, client._replace(doing=done))
-                    yield ("waited in vain", index), after, None
+                    yield ("waited until its timeout", index), after, None
                 elif client.mode == "live":
                     if kind == "reply":
-                        yield ("hears", index, doing[2]), self._answer(state, index), None
+                        yield ("gets a reply", index, doing[2]), self._answer(state, index), None
                     elif kind == "sleep" and doing[2] <= state.now:
                         slept = _put(state, index, client._replace(doing=("reply", doing[1], None)))
                         yield ("slept", index), self._answer(slept, index), None
@@ -347,7 +348,7 @@ class World:
         return ("runs", index, step.verb, step.argv, ran.reply), after, ran
 
     def _kept(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What the keeper sent is run, or its answer heard."""
+        """Run the request of the renewal thread, or deliver its answer."""
         client = state.clients[index]
         step = self.lives[index].nodes[client.node].keeping
         word, at, *reply = client.kept  # type: ignore[misc]
@@ -355,12 +356,16 @@ class World:
             after, ran = self.run(state, step.verb, step.argv[0], step.argv)
             kept = ("reply", at, ran.reply)
             after = _put(after, index, after.clients[index]._replace(kept=kept))
-            yield ("runs its keeper's", index, step.verb, step.argv, ran.reply), after, ran
+            yield (
+                ("runs its background renewal", index, step.verb, step.argv, ran.reply),
+                after,
+                ran,
+            )
         elif client.mode == "live":
             now = self.clock(state, index)
             sent = round(now - (state.now - at) * self.protocol.tick, 9)
             after = self._keeper(state, index, None, "heard", reply[0], sent, now)
-            yield ("hears its keeper's", index, reply[0]), after, None
+            yield ("gets the reply of its background renewal", index, reply[0]), after, None
 
     def _keeper(self, state: State, index: int, kept: Any, *given: Any) -> State:
         client = state.clients[index]
@@ -379,17 +384,17 @@ class World:
             after = _put(after, index, client._replace(doing=done))
         else:
             after = _put(after, index, client._replace(early=(*client.early, (token, element))))
-        return ("is told", index, element), after, None
+        return ("gets a message", index, element), after, None
 
     def _choices(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What clients and operators do when they like."""
+        """Yield the steps that clients and operators may take at any time."""
         for index, client in enumerate(state.clients):
             if client.mode != "live":
                 continue
             if self.lives[index].nodes[client.node].keeps:
                 now = self.clock(state, index)
                 after = self._keeper(state, index, ("sent", state.now), "keep", now)
-                yield ("has a keeper that renews", index), after, None
+                yield ("renews in the background", index), after, None
             if client.doing is not None:
                 continue
             step, now = self.lives[index].nodes[client.node].step, self.clock(state, index)
@@ -418,7 +423,7 @@ class World:
             yield ("an operator says", how, value), after, ran
 
     def _late_steps(self, state: State) -> Iterator[tuple[Label, State, Ran | None]]:
-        """What was delayed comes when it likes."""
+        """Yield the steps that end a delay, at any time."""
         for item in state.loose:
             if item[0] == "run":
                 _, index, verb, token, argv = item
@@ -430,7 +435,7 @@ class World:
         for index, client in enumerate(state.clients):
             if client.mode == "paused":
                 after = _put(state, index, client._replace(mode="live"))
-                yield ("goes on", index), after, None
+                yield ("continues", index), after, None
             if client.doing and client.doing[0] == "sent" and client.doing[2]:
                 yield self._executed(state, index)
 
@@ -457,7 +462,7 @@ class World:
                 adrift = state._replace(loose=_with(state.loose, ghost))
                 if "delay" in kinds:
                     yield (
-                        ("hears nothing, its message is late", index),
+                        ("gets no reply, its message is late", index),
                         self._fail(adrift, index),
                         None,
                     )
@@ -494,18 +499,18 @@ class World:
     def _keeper_faults(self, state: State, index: int) -> Iterator[tuple[Label, State, Ran | None]]:
         client, missed = state.clients[index], self._keeper(state, index, None, "missed")
         if client.kept[0] == "reply" and "lose" in self.setting.kinds:  # type: ignore[index]
-            yield ("loses its keeper's reply", index), missed, None
+            yield ("loses the reply of its background renewal", index), missed, None
         elif client.kept[0] == "sent" and "delay" in self.setting.kinds:  # type: ignore[index]
             late = missed._replace(loose=_with(state.loose, self._ghost(state, index)))
-            yield ("hears nothing, its keeper's message is late", index), late, None
+            yield ("gets no reply, its background renewal is late", index), late, None
 
     def _ghost(self, state: State, index: int) -> tuple[Any, ...]:
-        """What the keeper sent, without anybody waiting for it."""
+        """Return the request of the renewal thread as a message that no client waits for."""
         step = self.lives[index].nodes[state.clients[index].node].keeping
         return "run", index, step.verb, step.argv[0], step.argv
 
     def _adrift(self, state: State, index: int) -> State:
-        """The server goes on with a BLPOP that its client gave up."""
+        """Keep the BLPOP of a client that no longer waits for it on the server."""
         client, spec = state.clients[index], self.setting.clients[index]
         if spec.asynchronous:
             return state
@@ -514,7 +519,7 @@ class World:
         return state._replace(loose=_with(state.loose, ghost))
 
     def _all_crashed(self, state: State, index: int) -> State:
-        """A client dies, and with it all of its event loop."""
+        """Kill a client, and all other clients of its event loop."""
         specs = self.setting.clients
         loop = channel_of(specs[index], index)
         for other, spec in enumerate(specs):
@@ -531,7 +536,7 @@ class World:
         if client.kept and client.kept[0] == "sent":
             state = state._replace(loose=_with(state.loose, self._ghost(state, index)))
         if doing and (doing[0] != "wait" or self.setting.clients[index].asynchronous):
-            doing = None  # but a BLPOP outlives its client
+            doing = None  # a BLPOP stays on the server after its client died
         return _put(state, index, Client(client.node, "dead", doing, (), ()))
 
     def tick(self, state: State) -> State:
@@ -545,7 +550,7 @@ def _hashable(reply: Any) -> Any:
 
 
 def _put(state: State, index: int, client: Client) -> State:
-    """As State._replace, in a third of its time."""
+    """Return the state with another client, in a third of the time of `State._replace`."""
     now, server, clients, *others = state
     clients = (*clients[:index], client, *clients[index + 1 :])
     return State(now, server, clients, *others)

@@ -1,1 +1,1 @@
-"""Defects planted in the package, which the tests have to find: `python -m tests.mutants`."""
+"""Defects of the package that the tests must find: `python -m tests.mutants`."""

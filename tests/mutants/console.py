@@ -1,133 +1,133 @@
-"""Defects of what operators see: the command and the pages."""
+"""Defects of the command and the admin pages."""
 
 from __future__ import annotations
 
-from .plant import Plant
+from .mutant import Mutant
 
-PLANTS = [
-    Plant(
-        "a confirm page by GET acts",
+MUTANTS = [
+    Mutant(
+        "a GET request to a confirmation page acts",
         'sent = request.POST if request.method == "POST" else None',
         "sent = request.POST or {**request.GET.dict()}",
         "test_admin_actions.py",
     ),
-    Plant(
-        "an ended session loses what was typed",
+    Mutant(
+        "a login after an ended session loses the form data",
         'return f"{request.path}?{fields.urlencode()}"',
         "return request.path",
         "test_admin_actions.py",
     ),
-    Plant(
-        "an ended session is answered by the middleware",
+    Mutant(
+        "the CSRF middleware answers a request of an ended session",
         "        @csrf_exempt\n",
         "",
         "test_admin_actions.py",
     ),
-    Plant(
-        "release all takes later holders too",
+    Mutant(
+        "release all also clears later holders",
         "return fence <= given",
         "return True",
         "test_admin_actions.py",
     ),
-    Plant(
+    Mutant(
         "a pause for ten minutes has no end",
         'return {"seconds": minutes and minutes * 60}',
         'return {"seconds": None}',
         "test_admin_actions.py",
     ),
-    Plant(
+    Mutant(
         "viewers may act",
         "    if not own.may_manage(request):\n        raise PermissionDenied\n    if verb",
         "    if verb",
         "test_admin_actions.py",
     ),
-    Plant(
+    Mutant(
         "broken pages show passwords",
         "without_secrets(message), remedy",
         "message, remedy",
         "test_admin_pages.py",
     ),
-    Plant(
+    Mutant(
         "the doctor examines at each load",
         "if found is None or time.monotonic() - found.at > HEALTH_LIFETIME:",
         "if True:",
         "test_admin_pages.py",
     ),
-    Plant(
-        "a live page remembers nothing",
+    Mutant(
+        "a live page doesn't use cached data",
         """    with remembered(live=True):
         return _render(own, request, "_list", _list_context(own, request))""",
         """    return _render(own, request, "_list", _list_context(own, request))""",
         "test_admin_scale.py",
     ),
-    Plant(
-        "problems come by name",
+    Mutant(
+        "problems are sorted by name",
         'order, field = "trouble", "name" if',
         'order, field = "name", "name" if',
         "test_admin_scale.py",
     ),
-    Plant(
-        "a bar is busy at half",
+    Mutant(
+        "a bar counts as busy at 50 %",
         "share >= 0.75",
         "share >= 0.5",
         "test_console_charts.py",
     ),
-    Plant(
-        "HTML in a label is markup",
+    Mutant(
+        "HTML in a label is not escaped",
         "<bdi>{{ label.label }}</bdi>",
         "<bdi>{{ label.label|safe }}</bdi>",
         "test_admin_pages.py",
     ),
-    Plant(
-        "sorting twice sorts alike",
+    Mutant(
+        "sorting twice doesn't reverse the order",
         'link(o=f"-{field}" if wanted.order == field else field)',
         "link(o=field)",
         "test_admin_pages.py",
     ),
-    Plant(
+    Mutant(
         "members of a quorum are not shown",
         "{% for member in status.members %}",
         "{% for member in status.nothing %}",
         "test_admin_pages.py",
     ),
-    Plant(
+    Mutant(
         "a doctor's warning is an error",
         'if any(finding.level == "error" for finding in findings):',
         'if any(finding.level != "ok" for finding in findings):',
         "test_operators_truth.py",
     ),
-    Plant(
-        "acts from the command forget the reason",
+    Mutant(
+        "actions of the command lose their reason",
         "names = act(plain, child, using=using, reason=reason)",
         "names = act(plain, child, using=using, reason='')",
         "test_operators_using.py",
     ),
-    Plant(
-        "a clash is not said",
+    Mutant(
+        "conflicting limits are not shown",
         "if one.conflicting_limit is not None and one is not told:",
         "if False:",
         "test_command_status.py",
     ),
-    Plant(
+    Mutant(
         "a full name is not marked",
         "full = one.in_use >= one.limit",
         "full = one.in_use > one.limit",
         "test_command_status.py",
     ),
-    Plant(
+    Mutant(
         "Ctrl-Z suspends run",
         "        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, lambda *_: None)\n",
         "",
         "test_command_run.py",
     ),
-    Plant(
-        "of very many holders some are cleared",
+    Mutant(
+        "clear handles only some of very many holders",
         "statuses(names, using=using, rows=MAX_CLEARED)",
         "statuses(names, using=using)",
         "test_command_act.py",
     ),
-    Plant(
-        "a screen has a line too many",
+    Mutant(
+        "a screen has one line too many",
         "lines[: height - 1], text",
         "lines[:height], text",
         "test_command_status.py",

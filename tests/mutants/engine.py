@@ -2,101 +2,101 @@
 
 from __future__ import annotations
 
-from .plant import Plant
+from .mutant import Mutant
 
-PLANTS = [
-    Plant(
-        "at exit the exiting thread writes nothing",
+MUTANTS = [
+    Mutant(
+        "the main thread writes nothing at exit",
         "elif self._earliest() <= clock() and self._runs.acquire(blocking=False):",
         "elif False:",
         "test_engine_exit.py",
     ),
-    Plant(
+    Mutant(
         "a thread that can't start at exit is an error",
         " and not is_shutdown(error)",
         "",
         "test_engine_exit.py",
     ),
-    Plant(
+    Mutant(
         "renewals of all nodes wait in one queue",
         "by_node.setdefault(server.node_of(renewal[1]), [])",
         "by_node.setdefault(None, [])",
         "test_engine_nodes.py",
     ),
-    Plant(
-        "another cancellation gives a plan more time",
+    Mutant(
+        "a second cancellation gives a plan more time",
         "self.until = self.until or now() + UNDO_BUDGET",
         "self.until = now() + UNDO_BUDGET",
         "test_engine_drivers.py",
     ),
-    Plant(
+    Mutant(
         "a forked child uses the pool of its parent",
         "is_ours = _used_by.setdefault(pool, os.getpid()) == os.getpid()",
         "is_ours = True",
         "test_engine_pools.py",
     ),
-    Plant(
-        "receivers run two seconds late",
+    Mutant(
+        "callbacks run two seconds late",
         "    from django.db import connections as databases\n",
         "    from django.db import connections as databases\n    import time; time.sleep(2)\n",
         "behaviour/test_told.py",
     ),
-    Plant(
-        "a receiver that raises SystemExit ends its thread",
+    Mutant(
+        "a callback that raises SystemExit ends its thread",
         '        except BaseException:\n            logger.exception("a callback',
         '        except Exception:\n            logger.exception("a callback',
         "test_engine_threads.py",
     ),
-    Plant(
-        "a pool that waits is asked",
+    Mutant(
+        "a pool that may block is used",
         "    return plain and ",
         "    return True or ",
         "behaviour/test_budgets.py",
     ),
-    Plant(
-        "ASK without ASKING (async)",
+    Mutant(
+        "a client that follows ASK doesn't send ASKING (async)",
         '            pipeline.execute_command("ASKING")\n',
         '            pipeline.execute_command("PING")\n',
         "test_engine_cluster.py",
     ),
-    Plant(
+    Mutant(
         "an early message is dropped",
         "            self._early[token] = element, clock() + _EARLY\n"
         "            self._early.move_to_end(token)\n",
         "            return\n",
         "test_engine_batching.py",
     ),
-    Plant(
-        "a busy loop's time counts",
+    Mutant(
+        "the time of a blocked event loop counts",
         "late, self._left = now - self._due, self._left - seconds",
         "late, self._left = now - self._due, self._left - seconds - max(0.0, now - self._due)",
         "test_engine_batching.py",
     ),
-    Plant(
-        "a minority's grants stay",
+    Mutant(
+        "grants of a minority are not undone",
         "        await self._undo(step, held, votes)\n        reply = self._refused(votes, how)",
         "        reply = self._refused(votes, how)",
         "test_engine_quorum.py",
     ),
-    Plant(
+    Mutant(
         "half of a quorum is a majority",
         "return len(self.aliases) // 2 + 1",
         "return len(self.aliases) // 2",
         "test_engine_quorum.py",
     ),
-    Plant(
+    Mutant(
         "drift is not deducted",
         "math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))",
         "int(ms)",
         "test_engine_quorum.py",
     ),
-    Plant(
-        "a retired server is closed under its plans",
+    Mutant(
+        "a retired server is closed while plans use it",
         "if self.retired and not self.plans:",
         "if self.retired:",
         "test_engine_wire.py",
     ),
-    Plant(
+    Mutant(
         "LOADING is final",
         '_BUSY = ("BUSY", "LOADING",',
         '_BUSY = ("BUSY",',

@@ -1,95 +1,95 @@
-"""Mutants of what Python code takes."""
+"""Defects of locks, semaphores, and leases."""
 
 from __future__ import annotations
 
-from .plant import Plant
+from .mutant import Mutant
 
-PLANTS = [
-    Plant(
-        "more permits than a share may have are asked for",
+MUTANTS = [
+    Mutant(
+        "an acquire of more permits than share_limit is sent",
         "        if permits > (self._share_limit(named) or permits):\n",
         "        if False:\n",
         "behaviour/test_shares.py",
     ),
-    Plant(
+    Mutant(
         "an answered release is sent again after a cancellation",
         "            if state.answer is None:\n",
         "            if True:\n",
         "behaviour/test_cancellation.py",
     ),
-    Plant(
+    Mutant(
         "a lost lease is not counted in Redis",
         "        if state.terms.keys.keep:\n",
         "        if False:\n",
         "behaviour/test_lost_count.py",
     ),
-    Plant(
-        "a release whose reply is lost is a lost lease after the first renewal",
+    Mutant(
+        "a lost reply of a release counts as a lost lease after a renewal",
         "self.grant._replace(until=self.until)",
         "self.grant",
         "behaviour/test_lost_count.py",
     ),
-    Plant(
+    Mutant(
         "blocking_timeout has an upper bound",
         "    if not number >= 0:  # NaN, too\n",
         "    if not 1e9 > number >= 0:\n",
         "test_locks_messages.py",
     ),
-    Plant(
-        "a limit is missed only at the acquire",
+    Mutant(
+        "a missing limit is found only at the acquire",
         "if self.limit is None and settings.configured:",
         "if False:",
         "test_locks_messages.py",
     ),
-    Plant(
-        "a misspelled name is filled",
+    Mutant(
+        "a misspelled name is accepted",
         "    _refuse_misspelled(name)\n",
         "",
         "test_locks_messages.py",
     ),
-    Plant(
+    Mutant(
         "a block whose lease was released ends another block",
         "        item = blocks.pop()\n",
         "        item = blocks.pop(0)\n",
         "test_locks_blocks.py",
     ),
-    Plant(
-        "released leases pile up",
+    Mutant(
+        "released leases are never removed",
         "                if not old.held:\n",
         "                if False:\n",
         "test_locks_blocks.py",
     ),
-    Plant(
-        "acquire_all waits for each as long as for all",
+    Mutant(
+        "acquire_all waits for each lock with the full timeout",
         "return lambda: max(0.0, deadline - clock())",
         "return lambda: self._seconds",
         "test_locks_acquire_all.py",
     ),
-    Plant(
-        "a handle forgets max_hold",
+    Mutant(
+        "a handle loses max_hold",
         "terms.renew, terms.max_hold, terms.min_hold",
         'terms.renew, float("inf"), terms.min_hold',
         "test_locks_handle.py",
     ),
-    Plant(
-        "a detach gives less than was asked for",
+    Mutant(
+        "a detach shortens the requested lease",
         "if not leaving or self.until >= end - _CLOSE:",
         "if True:",
         "test_locks_lease_state.py",
     ),
-    Plant(
+    Mutant(
         "MAX_HOLD is not read",
         "max_hold = config.max_hold if max_hold is None else max_hold",
         "pass",
         "test_locks_options.py",
     ),
-    Plant(
+    Mutant(
         "an undone reentrant lock is released (async)",
         "            if semaphore._last(lease):\n                await lease.__aexit__(*error)",
         "            await lease.__aexit__(*error)",
         "test_locks_rlock.py",
     ),
-    Plant(
+    Mutant(
         "release() does not wait for the COMMIT",
         "if self._last(lease) and not self._deferred(lease):",
         "if self._last(lease):",

@@ -2,101 +2,101 @@
 
 from __future__ import annotations
 
-from .plant import Plant
+from .mutant import Mutant
 
-PLANTS = [
-    Plant(
+MUTANTS = [
+    Mutant(
         "a share's text is not quoted",
         "/{share.translate(_SHARE)}",
         "/{share}",
         "behaviour/test_shares.py",
     ),
-    Plant(
-        "a name with shares is packed",
+    Mutant(
+        "a name with shares is in compact state",
         "return ask.keys.mark, ask.max_waiters, 1, 0",
         "return ask.keys.mark, ask.max_waiters, 1, 1",
         "behaviour/test_shares.py",
     ),
-    Plant(
+    Mutant(
         "the use of a share outlives its lost leases",
         "name.card > 0 and since == name.shared and tonumber(held)",
         "since and tonumber(held)",
         "test_protocol_shares.py",
     ),
-    Plant(
+    Mutant(
         "a heartbeat does not repair a share",
         "    repair_share(name, terms)\n",
         "",
         "test_protocol_shares.py",
     ),
-    Plant(
+    Mutant(
         "a full memory denies the heartbeat that repairs a share",
         "    redis.call('DEL', NEVER) -- a heartbeat is answered with the memory full too\n",
         "",
         "test_protocol_shares.py",
     ),
-    Plant(
-        "a waiter's lost record stops its name",
+    Mutant(
+        "a waiter without a record blocks its name",
         "state == 'w' and deadline_of(name, t, channel)",
         "deadline_of(name, t, channel)",
         "test_protocol_lost_keys.py",
     ),
-    Plant(
-        "a format of another version is read",
+    Mutant(
+        "a compact state of another version is read",
         "if format ~= FORMAT then",
         "if false then",
         "test_protocol_scripts.py",
     ),
-    Plant(
+    Mutant(
         "old minutes are not added to the totals",
         "  redis.call('HINCRBY', name.stats, to .. what, sum)\n",
         "",
         "test_protocol_statistics.py",
     ),
-    Plant(
+    Mutant(
         "the top keys of old hours stay",
         "remove_hours(hour - 1)",
         "remove_hours(hour - 100)",
         "test_statistics.py",
     ),
-    Plant(
+    Mutant(
         "the gauges of a group never expire",
         "  redis.call('PEXPIRE', SHARES, life)\n",
         "",
         "test_statistics.py",
     ),
-    Plant(
+    Mutant(
         "the highest use of a policy is not written",
         "self.peak = max(self.peak, outcomes.peak)",
         "self.peak = max(self.peak, 0)",
         "test_statistics.py",
     ),
-    Plant(
+    Mutant(
         "the highest use of a policy leaves out other processes",
         'used, refused = int(reply[3]), "".join',
         'used, refused = permits or 1, "".join',
         "test_statistics.py",
     ),
-    Plant(
-        "the highest use under an enforced limit passes for the demand",
+    Mutant(
+        "the highest use under an enforced limit counts as the demand",
         "if not capped:",
         "if True:",
         "test_statistics.py",
     ),
-    Plant(
+    Mutant(
         "a foreign value in the statistics is not named",
         "error_of(wrong, key=_key(words))",
         "error_of(wrong)",
         "test_statistics.py",
     ),
-    Plant(
+    Mutant(
         "a message with another field can't be read",
         'message.split(" ")[:3]',
         'message.split(" ")',
         "test_protocol_plans.py",
     ),
-    Plant(
-        "without Redis newcomers pass the queue",
+    Mutant(
+        "new callers overtake the queue in without_redis",
         "free = free and fits and next(ahead, token) == token",
         "free = free and fits",
         "test_testing.py",

@@ -1,83 +1,83 @@
-"""Defects of what holds a request's permits, of its rejection, the middleware, and the checks."""
+"""Defects of the permits of requests, of rejections, the middleware, and the checks."""
 
 from __future__ import annotations
 
-from .plant import Plant
+from .mutant import Mutant
 
-PLANTS = [
-    Plant(
-        "a project's response that is None lets the request in",
+MUTANTS = [
+    Mutant(
+        "a response function that returns None admits the request",
         "    if isinstance(made, HttpResponseBase):\n        return made\n",
         "    return made\n",
         "test_requests_views.py",
     ),
-    Plant(
+    Mutant(
         "Retry-After is rounded down",
         "return math.ceil(min(wait",
         "return math.floor(min(wait",
         "test_requests_rejection.py",
     ),
-    Plant(
-        "the end of a request with another response is not heard",
+    Mutant(
+        "a request with a replaced response keeps its permit",
         "    closing.holds.append(hold)\n",
         "",
         "test_requests_views.py",
     ),
-    Plant(
-        "a template response releases before it is rendered",
+    Mutant(
+        "a template response releases its permit before it is rendered",
         'if not self or not (streaming or not getattr(response, "is_rendered", True)):',
         "if not self or not streaming:",
         "test_requests_response.py",
     ),
-    Plant(
+    Mutant(
         "a stream outlives its lease",
         "                    permit.lease.ends_stream(self)\n",
         "                    pass\n",
         "test_requests_response.py",
     ),
-    Plant(
-        "a mixin's closure is remembered",
+    Mutant(
+        "options of a mixin that depend on the request are cached",
         "dict(given), True) if of_request else",
         "dict(given), True) if False else",
         "test_requests_views.py",
     ),
-    Plant(
+    Mutant(
         "a sync view's coroutine is returned",
         "raise _not_async(view, response)",
         "return response",
         "test_requests_views.py",
     ),
-    Plant(
-        "an outage inside a view is an error of the server",
+    Mutant(
+        "Unavailable in a view causes a server error",
         "if not isinstance(error, (NotAcquired, Unavailable)):",
         "if not isinstance(error, NotAcquired):",
         "test_requests_views.py",
     ),
-    Plant(
+    Mutant(
         "ERROR_RESPONSES has no effect",
         "        if not conf.current().error_responses:\n            return None\n",
         "",
         "test_requests_views.py",
     ),
-    Plant(
-        "the middleware keeps its permit when the view raises",
+    Mutant(
+        "the middleware keeps its permit if the view raises",
         "            if hold := _hold_of(request):\n                hold.release()\n",
         "",
         "test_requests_response.py",
     ),
-    Plant(
-        "a path to a str is a key",
+    Mutant(
+        "a dotted path to a str is accepted as a key",
         "    if not callable(found):\n",
         "    if False:\n",
         "test_checks.py",
     ),
-    Plant(
-        "a pool of four connections is too small",
+    Mutant(
+        "a pool with the minimum of connections counts as too small",
         "given < MIN_CONNECTIONS",
         "given <= MIN_CONNECTIONS",
         "test_checks.py",
     ),
-    Plant(
+    Mutant(
         "a dispatch with super() hides the mixin",
         'not {"super", "dispatch"} <= {*code.co_names}',
         'not {"super"} > {*code.co_names}',

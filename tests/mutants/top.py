@@ -1,30 +1,30 @@
-"""Defects of the settings, the checks, and what tests of projects use."""
+"""Defects of the settings, the checks, and the test helpers for projects."""
 
 from __future__ import annotations
 
-from .plant import Plant
+from .mutant import Mutant
 
-PLANTS = [
-    Plant(
-        "GET without HEAD",
+MUTANTS = [
+    Mutant(
+        "methods with GET don't include HEAD",
         'return upper | {"HEAD"} if "GET" in upper else upper',
         "return upper",
         "test_values.py",
     ),
-    Plant(
-        "limits_disabled forgets all other settings",
+    Mutant(
+        "limits_disabled drops all other settings",
         '{**given, "ENABLED": False}',
         '{"ENABLED": False}',
         "test_testing.py",
     ),
-    Plant(
-        "a name may be held for no time at all",
+    Mutant(
+        "a lease duration of 0 is accepted",
         'values.positive,\n        Option(None, "Seconds after',
         'values.not_negative,\n        Option(None, "Seconds after',
         "test_defaults.py",
     ),
-    Plant(
-        "what steers a terminal is sent where all of it is ASCII",
+    Mutant(
+        "ASCII control characters are sent to a terminal",
         "if text.isascii() and text.isprintable():",
         "if text.isascii():",
         "test_command_status.py",

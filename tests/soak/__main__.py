@@ -1,4 +1,4 @@
-"""`python -m tests.soak --minutes N --seed S`: ends by itself; 0 when nothing went wrong."""
+"""`python -m tests.soak --minutes N --seed S`: run the soak, and exit with 0 if it is good."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A process of workers, to be killed or paused: `python -m tests.soak.child SEED SECONDS LOG`.
+"""A worker process that the soak kills or pauses: `python -m tests.soak.child SEED SECONDS LOG`.
 
-The server at the other end is reached without a proxy. It says what it counted, as JSON, when its
-time is over.
+It connects to the servers without a proxy. At the end it prints its counts as JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The soak: random work and random faults on two private servers, judged while it goes on.
+"""The soak: random work and random faults on two private servers, checked while it runs.
 
-`kept` has an append-only file: what it acknowledged survives a kill, and whatever happens no two
-holders of a name that admits one may believe in it at once. `forgetful` keeps nothing: it is
-killed and flushed, so that grants are lost; nothing else may go wrong there either.
+`kept` has an append-only file, so acknowledged writes survive a kill. Two callers must never treat
+an exclusive name as held at the same time. `forgetful` has no persistence. It is killed and
+flushed, so grants are lost there, but nothing else may go wrong.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from devtools.servers import HOST, RedisServer
 from exam.clock import Clock, reason
 from tests.behaviour.proxy import Proxy
 
-#: Keys go soon after the last lease or waiter, and graves are levelled, so that a short run too
-#: sees nothing left.
+#: Keys and tombstones expire soon, so that even a short run can check that no key is left.
 CONSTANTS = {"GRACE": 200, "TOMBSTONE_TTL": 6000}
-#: The longest lease, a waiter's deadline, a grave and two GRACE, with some room.
+#: Seconds; more than the longest lease, a waiter's deadline, a tombstone, and two GRACE.
 SETTLE = 20.0
 ALIASES = ("kept", "forgetful")
 
 
 @dataclass
 class Outcome:
-    """What came of it. `violations`: what the journal's judge found; `overlaps`: two holders that
-    believed at once, by alias; `residue`: keys left after all leases had ended; `gone`: grants that
-    were lost with a server's data."""
+    """The result of a soak.
+
+    `violations`: errors that the checker of the journal found. `overlaps`: exclusive leases that
+    two holders treated as held, by alias. `residue`: keys that exist after all leases have expired.
+    `gone`: grants that were lost with the data of a server."""
 
     seed: int
     seconds: float = 0.0
@@ -71,27 +72,27 @@ class Outcome:
         return sum(self.journal[word] for word in words)
 
     def summary(self) -> str:
-        """A page of figures, for people."""
+        """Return a table of all figures."""
         rows: list[tuple[str, object]] = [
             ("seed", self.seed),
             ("seconds", f"{self.seconds:.0f}"),
-            ("scripts run and judged", f"{self.scripts:,}"),
+            ("scripts run and checked", f"{self.scripts:,}"),
             ("grants", f"{self.grants:,}"),
-            ("  of them handed over to a waiter", f"{self.journal['handed over']:,}"),
+            ("  of them handed off to a waiter", f"{self.journal['handed over']:,}"),
             ("reclaimed (expired, or never claimed)", self.reclaimed),
             ("grants lost with the data of a server", self.gone),
-            ("leases that holders were told they lost", f"{self.clients['LeaseLost']:,}"),
-            ("asks answered by Unavailable", f"{self.clients['Unavailable']:,}"),
+            ("leases reported as lost", f"{self.clients['LeaseLost']:,}"),
+            ("calls that raised Unavailable", f"{self.clients['Unavailable']:,}"),
             ("tasks cancelled", f"{self.clients['CancelledError']:,}"),
             ("faults", f"{sum(self.faults.values()):,}"),
             *((f"  {word}", n) for word, n in sorted(self.faults.items())),
-            ("single holders checked for overlap", f"{self.believers:,}"),
-            ("  overlaps where grants are kept", self.overlaps["kept"]),
-            ("  overlaps where it was wiped or put ahead", self.overlaps["forgetful"]),
-            ("violations found by the journal's judge", len(self.violations)),
-            ("errors nobody expected", len(self.unexpected)),
+            ("exclusive leases checked for overlap", f"{self.believers:,}"),
+            ("  overlaps on the server with persistence", self.overlaps["kept"]),
+            ("  overlaps on the server that loses data", self.overlaps["forgetful"]),
+            ("violations found in the journal", len(self.violations)),
+            ("unexpected errors", len(self.unexpected)),
             ("workers that did not end", self.stuck),
-            ("keys left after everything had expired", len(self.residue)),
+            ("keys that did not expire", len(self.residue)),
             ("verdict", "good" if self.good else "BAD"),
         ]
         width = max(len(word) for word, _ in rows)
@@ -110,7 +111,7 @@ class Outcome:
 
 
 class Side:
-    """One server, the proxy in front of it, and the journal on it, judged as it comes in."""
+    """One server, the proxy in front of it, and its journal, which is checked continuously."""
 
     def __init__(self, alias: str, server: RedisServer, proxy: Any, key: str) -> None:
         from tests.support.history import _Replay
@@ -132,7 +133,7 @@ class Side:
             self._prune()
 
     def _prune(self) -> None:
-        """Forget tokens that ended long ago: a late copy of them is refused no longer than that."""
+        """Remove tokens that ended long ago, because their tombstones have expired too."""
         self._pruned = self._seq
         live = {
             (name, token)
@@ -142,14 +143,14 @@ class Side:
         self.replay.tokens = {k: v for k, v in self.replay.tokens.items() if k in live}
 
     def drain(self, most: int = 20_000) -> None:
-        """Judge what was written since."""
+        """Check the new entries of the journal."""
         lines = self.client.lrange(self.key, 0, most - 1)
         if lines:
             self.client.ltrim(self.key, len(lines), -1)
         self.judge(lines)
 
     def wiped(self, lines: list[bytes]) -> None:
-        """Judge what came before the data was lost, and tell the judge that it was."""
+        """Check the entries from before the data was lost, and add a note for the checker."""
         self.judge(lines)
         now = self.replay.us / 1000
         for at in self.replay.names.values():
@@ -166,20 +167,20 @@ class Side:
         if self.alias == "kept":
             self.server.kill()
             return
-        # Nothing may be written between the last look at the journal and its end.
+        # Prevent writes between the last read of the journal and the kill.
         self.client.execute_command("CLIENT", "PAUSE", 10_000, "WRITE")
         lines = self.client.lrange(self.key, 0, -1)
         self.server.kill()
         self.wiped(lines)
 
     def put_ahead(self, seconds: float) -> None:
-        """Its clock jumps: most leases end at once. Never back, where fences could not follow."""
+        """Move the clock ahead, so that most leases expire. It never goes back, as fences can't."""
         assert isinstance(self.server, Shifted)
         self.server.ahead += seconds
         self.server.clock.shift(self.server.ahead)
 
     def left(self) -> list[str]:
-        """Keys of names; what happened to them may be kept, and that they were there."""
+        """Return the keys of names, except statistics, logs, and registries, which expire later."""
         keys = [key.decode() for key in self.client.scan_iter(count=1000)]
         ends = (":stats", ":names", ":keys", ":marked", ":acts")
         ends += (":groups", ":sums", ":sketch", ":shares")
@@ -195,7 +196,7 @@ class Shifted(RedisServer):
 
 
 class Chaos:
-    """The faults. Each is one method; its name, in words, is what is counted."""
+    """The faults. Each is a method that returns the name under which it is counted."""
 
     def __init__(self, sides: list[Side], chance: random.Random, tasks: Any) -> None:
         self.sides, self.chance, self.tasks = sides, chance, tasks
@@ -233,7 +234,7 @@ class Chaos:
             proxy._loop.call_soon_threadsafe(
                 proxy._loop.call_later, self.chance.uniform(0.05, 2.0), proxy._go.set
             )
-        words = {"drop": "reply dropped", "cut": "reply cut", "refuse": "refused"}
+        words = {"drop": "reply dropped", "cut": "reply cut", "refuse": "connection closed"}
         return f"proxy: {words.get(what, 'request delayed')}"
 
     def scripts(self, side: Side) -> str:
@@ -284,8 +285,9 @@ class Chaos:
             return None
 
     def _name(self, side: Side) -> str:
-        """A name for an operator to meddle with. Who clears a holder, or lets in more than one,
-        makes an overlap: not where there must be none."""
+        """Return a name for an operator action.
+
+        A clear or a resize can cause an overlap, so exclusive names of `kept` are spared."""
         from .work import KINDS, NAMES
 
         spared = {n for n, kind in KINDS.items() if kind.alone and side.alias == "kept"}
@@ -300,7 +302,7 @@ class Chaos:
         time.sleep(self.chance.uniform(0, 0.5))
         side.server.restart()
         return "server killed, restarted " + (
-            "with its file" if side.alias == "kept" else "with nothing"
+            "with its file" if side.alias == "kept" else "without data"
         )
 
     def hang(self, side: Side) -> str:
@@ -339,7 +341,7 @@ class Chaos:
         self.children.remove(child)
 
     def unmark(self) -> None:
-        """Take all marks back, as the operator would."""
+        """Undo all operator overrides."""
         from django_redis_sync.operators import actions
 
         from .work import NAMES
@@ -362,7 +364,7 @@ def environment(**values: str) -> Iterator[None]:
 
 
 def soak(seconds: float, seed: int, say: Callable[[str], None] = lambda text: None) -> Outcome:
-    """Work for so long, and judge. Call it once in a process: it sets Django up."""
+    """Run the soak for `seconds`. Call it only once in a process, because it sets up Django."""
     faulthandler.dump_traceback_later(seconds * 1.5 + 180, exit=True)
     outcome, start = Outcome(seed), time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -379,7 +381,7 @@ def _soak(
     file = {"appendonly": True, "appendfsync": "everysec", "auto-aof-rewrite-min-size": "16mb"}
     servers = {
         "kept": stack.enter_context(RedisServer(config=file)),
-        # Without a compiler its clock stays as it is.
+        # The clock can't be moved without a compiler.
         "forgetful": stack.enter_context(RedisServer() if reason() else Shifted(Clock(folder))),
     }
     direct = {f"SOAK_{alias.upper()}_URL": server.url for alias, server in servers.items()}
@@ -431,7 +433,7 @@ def _soak(
     chaos.spawn = spawn
     spawn()
     spawn()
-    told = time.monotonic()
+    reported = time.monotonic()
     rare_at = time.monotonic() + 3
     while time.monotonic() < end:
         rare = time.monotonic() >= rare_at
@@ -440,10 +442,10 @@ def _soak(
             rare_at = time.monotonic() + chance.uniform(2, 6)
         for side in sides:
             side.drain()
-        if time.monotonic() > told + 30:
-            told = time.monotonic()
-            seen = sum(side._seq for side in sides)
-            say(f"{end - told:5.0f} s left, {seen:,} scripts, {sum(chaos.counts.values())} faults")
+        if time.monotonic() > reported + 30:
+            reported = time.monotonic()
+            seen, faults = sum(side._seq for side in sides), sum(chaos.counts.values())
+            say(f"{end - reported:5.0f} s left, {seen:,} scripts, {faults} faults")
         time.sleep(chance.uniform(0.05, 0.4))
 
     for proxy in proxies.values():
@@ -475,7 +477,7 @@ def _soak(
 
 
 def _settle(sides: list[Side]) -> None:
-    """Wait until nothing is left, or should be."""
+    """Wait until no key is left, but at most SETTLE seconds."""
     end = time.monotonic() + SETTLE
     while time.monotonic() < end:
         for side in sides:
@@ -486,7 +488,7 @@ def _settle(sides: list[Side]) -> None:
 
 
 def overlaps(path: str) -> tuple[int, list[str]]:
-    """How many holders there were, and a line for each that began while one before it believed."""
+    """Return the number of exclusive leases, and a line for each overlap of two of them."""
     seen: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
     with open(path) as lines:
         for line in lines:
@@ -494,12 +496,12 @@ def overlaps(path: str) -> tuple[int, list[str]]:
             seen.setdefault((alias, name), []).append((int(fence), float(first), float(last)))
     found: list[str] = []
     for (alias, name), rows in seen.items():
-        # One lease can be two lines: a reentrant one that was taken again.
+        # A reentrant lease that was acquired again has two lines.
         latest, whose = -1.0, 0
         before = 0
         for fence, first, last in sorted(rows):
             if fence != before and latest > first:
-                known = f"{whose} was believed for {latest - first:.6f} s more"
+                known = f"{whose} was treated as held for {latest - first:.6f} s more"
                 found.append(f"{alias} {name}: {fence} began at {first:.6f}; {known}")
             latest, whose = max((latest, whose), (last, fence))
             before = fence

@@ -1,11 +1,11 @@
-"""The tests' settings, with one cache alias for each of the soak's servers."""
+"""The settings of the tests, with a cache alias for each server of the soak."""
 
 import os
 
 from tests.settings import *  # noqa: F403
 from tests.settings import CACHES, PREFIX
 
-#: Alias -> the variable of its URL. Children go straight to a server, the parent by a proxy.
+#: Alias -> environment variable with its URL: a proxy for the parent, the server for children.
 SERVERS = {"kept": "SOAK_KEPT_URL", "forgetful": "SOAK_FORGETFUL_URL"}
 
 CACHES = {

@@ -1,4 +1,4 @@
-"""A short soak, and whether its own check of overlaps would notice."""
+"""A short soak, and tests of its checks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .run import Outcome, overlaps
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_server() is None, reason="needs servers of its own")
-def test_a_short_soak_finds_nothing_wrong() -> None:
+@pytest.mark.skipif(find_server() is None, reason="starts its own servers")
+def test_short_soak_is_good() -> None:
     root = Path(__file__).resolve().parents[2]
     words = [sys.executable, "-W", "error", "-m", "tests.soak", "--minutes", "0.2", "--seed", "7"]
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("DJANGO", "SYNC_TEST"))}
@@ -27,7 +27,7 @@ def test_a_short_soak_finds_nothing_wrong() -> None:
     assert "verdict" in done.stdout and "good" in done.stdout
 
 
-def test_two_that_believed_at_once_are_found(tmp_path: Path) -> None:
+def test_overlaps_finds_leases_that_were_held_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "believers"
     one_after_the_other = [
         "kept lock 1 10.0 11.0",
@@ -36,13 +36,13 @@ def test_two_that_believed_at_once_are_found(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(one_after_the_other) + "\n")
     assert (3, []) == overlaps(str(path))
-    # The younger fence began before the older one stopped believing; twice taken is once held.
+    # Fence 2 began before fence 1 ended. Two lines with one fence are the same lease.
     path.write_text("kept lock 2 10.9 12.0\nkept lock 1 10.0 11.0\nkept lock 2 11.5 12.0\n")
-    said = "kept lock: 2 began at 10.900000; 1 was believed for 0.100000 s more"
-    assert (3, [said]) == overlaps(str(path))
+    overlap = "kept lock: 2 began at 10.900000; 1 was treated as held for 0.100000 s more"
+    assert (3, [overlap]) == overlaps(str(path))
 
 
-def test_an_outcome_is_bad_when_anything_went_wrong() -> None:
+def test_outcome_is_bad_when_anything_went_wrong() -> None:
     assert Outcome(1).good
     for wrong in (
         {"violations": ["limit"]},
@@ -53,7 +53,7 @@ def test_an_outcome_is_bad_when_anything_went_wrong() -> None:
         outcome = Outcome(1, **wrong)  # type: ignore[arg-type]
         assert not outcome.good and "BAD" in outcome.summary()
     lost = Outcome(1)
-    lost.overlaps["forgetful"] += 1  # its data was lost, and grants with it
+    lost.overlaps["forgetful"] += 1  # this server loses data
     assert lost.good
     lost.overlaps["kept"] += 1
     assert not lost.good

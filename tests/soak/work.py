@@ -1,8 +1,8 @@
-"""What the soak does all the time: takes, holds and gives back, in threads and in tasks.
+"""The work of the soak: acquire, hold, and release in threads and tasks.
 
-Every holder of a name that admits one writes down when it believed to hold: a line
-`alias name fence first last` in a file that all processes append to. Of two holders the one with
-the older fence must have stopped believing before the younger one began.
+Each holder of an exclusive name records when it treated its lease as held: all processes append
+lines `alias name fence first last` to one file. Of two holders, the one with the smaller fence must
+have stopped before the other began.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ KEEP = {"timeout": 2.0, "renew": True}
 
 
 class Kind(NamedTuple):
-    """A name and how it is taken. `alone`: one holder at a time; `mortal`: processes that may be
-    killed take it too, so that nothing of it may be for ever."""
+    """A primitive. `alone`: exclusive. `mortal`: also used in processes that may be killed, so it
+    has no permanent leases."""
 
     make: Callable[[str], Any]
     permits: tuple[int, ...] = (1,)
@@ -56,13 +56,13 @@ KINDS = {
     "readers": Kind(lambda a: ReadWriteLock("rw", using=a, **KEEP).read),
     "writer": Kind(lambda a: ReadWriteLock("rw", using=a, **KEEP).write),
 }
-#: The names as they stand on the server.
+#: The names on the server.
 NAMES = sorted({"rw" if kind in ("readers", "writer") else kind for kind in KINDS})
 PATIENCE = (0, 0.02, 0.5, 2.0, 2.0, 5.0)
 
 
 class Log:
-    """Counts, what nobody expected, and who believed to hold when."""
+    """Counts, unexpected errors, and the records of exclusive leases."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -79,7 +79,7 @@ class Log:
 
 
 class Turn:
-    """One cycle of one worker: what is random is drawn first, the same for sync and async."""
+    """One cycle of a worker. Sync and async cycles draw the same random values first."""
 
     def __init__(self, chance: random.Random, aliases: list[str], mortal: bool, log: Log) -> None:
         names = [name for name, kind in KINDS.items() if kind.mortal or not mortal]
@@ -98,7 +98,7 @@ class Turn:
     def got(self, lease: Lease) -> None:
         self.log.counts["acquired"] += 1
         now = clock()
-        if lease.held:  # who was stopped on the way here may have lost it by now, and knows
+        if lease.held:  # a process that was stopped here may have lost the lease
             self.fence, self.first, self.last = lease.fence, now, now
 
     def look(self, lease: Lease) -> None:
@@ -130,7 +130,7 @@ class Turn:
             time.sleep(self.hold)
             self.look(lease)
             if self.extra == "drop":
-                counts["dropped"] += 1  # its holder dies: nobody gives it back
+                counts["dropped"] += 1  # stands for the death of the holder
                 return
             if self.extra == "handle" and self.portable:
                 lease = Lease.from_handle(lease.detach())
@@ -184,12 +184,12 @@ class Turn:
 
     @property
     def portable(self) -> bool:
-        """Whether a handle may be made of it: one that gets lost is over within seconds."""
+        """True if the lease may be detached: if its handle is lost, it expires within seconds."""
         return self.name not in ("again", "writer", "readers", "ever")
 
 
 class Threads:
-    """Workers in threads, until told to stop."""
+    """Workers in threads, until `join()` is called."""
 
     def __init__(self, seed: int, count: int, aliases: list[str], mortal: bool, log: Log) -> None:
         self.stop = threading.Event()
@@ -211,7 +211,7 @@ class Threads:
             time.sleep(chance.random() / 100)
 
     def join(self, seconds: float) -> int:
-        """How many have not ended."""
+        """Stop the workers, and return the number of threads that still run after `seconds`."""
         self.stop.set()
         end = time.monotonic() + seconds
         for thread in self._threads:
@@ -220,7 +220,7 @@ class Threads:
 
 
 class Tasks:
-    """Workers on one event loop in a thread of its own; their turns can be cancelled."""
+    """Workers on one event loop in a separate thread. Their turns can be cancelled."""
 
     def __init__(self, seed: int, count: int, aliases: list[str], log: Log) -> None:
         self._stop, self._log, self._aliases = threading.Event(), log, aliases
@@ -253,7 +253,7 @@ class Tasks:
             await asyncio.sleep(chance.random() / 50)
 
     def cancel(self, chance: random.Random, count: int) -> None:
-        """Cancel some turns, wherever they are."""
+        """Cancel some turns at their current await."""
 
         def some() -> None:
             for turn in chance.sample(self._turns, min(count, len(self._turns))):
@@ -263,7 +263,7 @@ class Tasks:
             self._loop.call_soon_threadsafe(some)
 
     def join(self, seconds: float) -> int:
-        """1 when they have not ended."""
+        """Stop the workers. Return 1 if the loop still runs after `seconds`, else 0."""
         self._stop.set()
         self._thread.join(seconds)
         return int(self._thread.is_alive())

@@ -1,4 +1,4 @@
-"""Caches with prefixes of their own, beside that of the test run."""
+"""Caches with other prefixes than the cache of the test run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OTHER: dict[str, Any] = {"using": "other"}
 
 
 def under_prefixes(settings: Any, **prefixes: str) -> None:
-    """The caches of these names and no others, each under its prefix."""
+    """Replace the caches by one for each alias and prefix."""
     like = settings.CACHES["default"]
     settings.REDIS_SYNC = {}
     settings.CACHES = {alias: {**like, "KEY_PREFIX": prefix} for alias, prefix in prefixes.items()}

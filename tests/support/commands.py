@@ -1,14 +1,18 @@
-"""Commands that tests run to their end."""
+"""Run commands in tests."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from io import StringIO
 from pathlib import Path
+from typing import Any
+
+from django.core.management import call_command
 
 
 def run(*words: object, cwd: Path, **env: str) -> str:
-    """What it printed. It has to end well."""
+    """Run a command, check that it succeeds, and return its output."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
@@ -18,3 +22,10 @@ def run(*words: object, cwd: Path, **env: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def locks(*words: str, **options: Any) -> str:
+    """Call `manage.py locks` in this process. Return its output."""
+    out = StringIO()
+    call_command("locks", *words, stdout=out, **options)
+    return out.getvalue()

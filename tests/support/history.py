@@ -1,8 +1,7 @@
-"""Judges a journal by one linear replay: one server runs scripts one after another, so there is
-nothing to search for.
+"""Check a journal by a linear replay, because one server runs its scripts one after the other.
 
-The judge goes by what was asked for (ARGV), what was written and what was answered, with its own
-idea of the rules; what the scripts keep in their records is not looked at.
+The checker has its own implementation of the rules. It compares arguments (ARGV), writes, and
+replies, and ignores the records that the scripts store.
 """
 
 from __future__ import annotations
@@ -20,37 +19,34 @@ from .journal import Entry
 
 LEASES, QUEUE, WAITERS, INFO, WAKE, PARKED = 1, 2, 3, 4, 5, 6
 
-#: Where each argument stands: what the heads of the scripts say.
-
-
-#: What can be wrong, for `ignore` and for reading.
+#: The rules by their name, which `ignore` accepts.
 RULES = {
-    "limit": "more permits are out than the limit allows",
-    "fence": "fences grow with every grant, and one token has one fence while its lease lives",
-    "owner": "only its owner, expiry, an unclaimed hand-over or an operator ends a lease",
+    "limit": "the permits in use don't exceed the limit",
+    "fence": "fences grow with every grant, and a token has one fence during its lease",
+    "owner": "only its owner, expiry, an unclaimed handoff, or an operator ends a lease",
     "extended": "an expired lease is never extended",
-    "moved": "only a renewal by token and fence moves a lease",
-    "ended": "a token that was released, undone or cleared is never granted again",
-    "share": "more permits of a share are out than its limit allows",
-    "turn": "the queue holds the first waiter of each share that fits, and no other",
-    "order": "grants follow the order of enqueueing among live waiters",
-    "place": "a waiter keeps its place, and no live one is thrown out",
-    "paused": "nothing is granted while paused",
-    "refused": "nobody is refused without a reason",
-    "handover": "a free permit goes to the waiter at the head",
-    "silent": "a hand-over tells its winner",
-    "term": "a grant is as long as was asked for and as the answer says",
-    "answer": "an answer agrees with what there is",
-    "expiry": "keys expire, and later than all that is in them",
-    "vanished": "what is in the keys was put there by the scripts",
-    "keys": "a script writes the keys of its name and nothing else",
-    "belief": "no holder believes in its lease for longer than the server has it",
+    "moved": "only a renewal by token and fence changes the expiry of a lease",
+    "ended": "a token that was released, undone, or cleared is never granted again",
+    "share": "the permits in use of a share don't exceed its limit",
+    "turn": "the queue contains only the first waiter of each share that fits",
+    "order": "live waiters are granted in the order of their arrival",
+    "place": "a live waiter keeps its place in the queue",
+    "paused": "nothing is granted while the name is paused",
+    "refused": "each rejection has a valid reason",
+    "handover": "the first waiter gets a free permit",
+    "silent": "a handoff notifies the new holder",
+    "term": "the duration of a grant is the requested and the replied one",
+    "answer": "the reply agrees with the state",
+    "expiry": "keys expire, and not before their contents",
+    "vanished": "only scripts change the contents of the keys",
+    "keys": "a script writes only the keys of its name",
+    "belief": "local expiry is never later than the expiry on the server",
     "error": "no script fails",
 }
 
 
 def shorten(entry: Entry) -> str:
-    """One line of an entry."""
+    """Return an entry as one line."""
     words = " ".join(str(a)[:8] if len(str(a)) == 32 else str(a) for a in entry.argv)
     writes = "; ".join(" ".join(str(w)[:16] for w in write) for write in entry.writes)
     reply = " ".join(map(str, entry.reply)) or entry.error
@@ -76,17 +72,17 @@ class Violation:
 
 @dataclass(slots=True)
 class _Token:
-    """What is known of one acquisition."""
+    """The known facts about one acquire."""
 
-    lease: float = math.inf  # ms asked for
+    lease: float = math.inf  # requested duration in ms
     permits: int = 1
     limit: float = math.inf
-    channel: str = "-"  # of its event loop
+    channel: str = "-"  # the channel of its event loop
     share: str = ""
     bound: float = math.inf  # the limit of its share
-    known: bool = False  # its ask is in the journal
+    known: bool = False  # True if its request is in the journal
     fence: int = 0
-    nth: int = 0  # its newest renewal
+    nth: int = 0  # number of its newest renewal
     ended: str = ""
     ended_in: int = 0  # number of the epoch
     unclaimed: bool = False
@@ -97,7 +93,7 @@ class _Token:
 
 
 class _Tops:
-    """The largest of some scores that change: a heap with lazy deletion."""
+    """The largest of scores that change: a heap with lazy deletion."""
 
     def __init__(self) -> None:
         self.scores: dict[str, float] = {}
@@ -118,14 +114,16 @@ class _Tops:
 
 
 class _Name:
-    """The keys of one name, as the writes left them."""
+    """The state of a name's keys after the replayed writes."""
 
     def __init__(self) -> None:
         self.fence = 0
         self.us = 0
         self.override: int | None = None
         self.paused = False
-        self.unsure = ""  # after a restart, until its keys were seen
+        self.unsure = (
+            ""  # why the state is unknown, for example until the first entry after a restart
+        )
         self.recent: deque[Entry] = deque(maxlen=6)
         self.open: list[Violation] = []
         self.seen = False
@@ -134,14 +132,14 @@ class _Name:
     def wipe(self) -> None:
         self.leases = _Tops()
         self.deadlines = _Tops()
-        self.channels: set[str] = set()  # whose signs of life lie among the deadlines
-        self.queue: dict[str, tuple[float, int]] = {}  # token -> ticket, µs when it enqueued
+        self.channels: set[str] = set()  # event loops whose heartbeats are among the deadlines
+        self.queue: dict[str, tuple[float, int]] = {}  # token -> ticket, µs of its arrival
         self.parked: set[str] = set()
         self.arrived: dict[str, int] = {}  # the waiters of a name with shares -> a number
         self.held: dict[str, int] = {}  # the unexpired leases -> weight
         self.used = 0
         self.ends: list[tuple[float, str]] = []
-        # When each key expires; None: not known, or no such key.
+        # The expiry of each key; None if it is unknown or the key doesn't exist.
         self.expires: list[float | None] = [None] * 7
 
     def hold(self, token: str, end: float, weight: int, now: int) -> None:
@@ -164,7 +162,7 @@ class _Name:
 
 
 class History:
-    """The outcome: `violations`, and counts of what happened."""
+    """The result of a replay: `violations`, and counts of events."""
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
@@ -174,7 +172,7 @@ class History:
         self.epochs = 0
 
     def summary(self) -> dict[str, int]:
-        """How many entries, names and epochs, and of each thing that happened."""
+        """Return the number of entries, names, epochs, and of each kind of event."""
         head = {"entries": self.entries, "names": self.names, "epochs": self.epochs}
         return {**head, **dict(sorted(self.counts.items()))}
 
@@ -192,7 +190,7 @@ def judge(
     ignore: Collection[str] = (),
     most: int = 50,
 ) -> History:
-    """Replay `entries`; stops after `most` violations. `ignore`: rules that a test breaks."""
+    """Replay `entries`, up to `most` violations. `ignore`: rules that the test breaks."""
     replay = _Replay(constants, ignore)
     for entry in entries:
         replay.take(entry)
@@ -218,7 +216,7 @@ class _Replay:
     def bad(self, rule: str, text: str) -> None:
         if rule in self.ignore or self.at.unsure:
             return
-        # The entry itself is the last of the recent ones.
+        # The last of the recent entries is this entry.
         violation = Violation(rule, text, self.entry, list(self.at.recent)[:-1])
         self.history.violations.append(violation)
         self.at.open.append(violation)
@@ -240,7 +238,7 @@ class _Replay:
         return self.at.used + mine.permits <= self.limit_of(mine) and self.within(mine)
 
     def within(self, mine: _Token) -> bool:
-        """Whether the limit of its share allows it."""
+        """Return True if the limit of its share allows the grant."""
         if mine.bound == math.inf:
             return True
         held = self.at.held.items()
@@ -249,7 +247,7 @@ class _Replay:
         )
 
     def waiting(self, now: int, but: str = "") -> Iterator[str]:
-        """The live waiters that can ever be granted, in their order."""
+        """Yield the live waiters that don't exceed the limit by themselves, in their order."""
         deadlines = self.at.deadlines.scores
         queue = self.at.queue
         for token in sorted(queue, key=lambda t: queue[t][0]) if self.at.arrived else queue:
@@ -259,7 +257,7 @@ class _Replay:
                 yield token
 
     def beats(self, channel: str, now: int) -> bool:
-        """Whether an event loop gave a sign of life lately."""
+        """Return True if the heartbeat of an event loop is recent enough."""
         return channel == "-" or self.at.deadlines.scores.get(channel, 0) > now
 
     # One entry
@@ -306,7 +304,7 @@ class _Replay:
             self.outlives()
 
     def believed(self, entry: Entry) -> None:
-        """A holder said until when it believes in its lease."""
+        """Check the local expiry that a holder has reported."""
         self.history.entries += 1
         at, (token, until) = self.names.get(entry.name), entry.argv
         if at is None or at.unsure or float(until) <= entry.us / 1000:
@@ -315,7 +313,7 @@ class _Replay:
         self.history.counts["believed"] += 1
         if mine is not None and not mine.ended and float(until) > end:
             self.at, self.entry = at, entry
-            self.bad("belief", f"{token[:8]} believes {float(until) - end:.0f} ms too long")
+            self.bad("belief", f"{token[:8]} expires locally {float(until) - end:.0f} ms too late")
 
     def restarted(self, entry: Entry) -> None:
         self.history.epochs += 1
@@ -323,13 +321,13 @@ class _Replay:
         for at in self.names.values():
             at.unsure = "restarted"
             if entry.us < self.us:
-                at.fence = 0  # the clock went back, and with it the fences may
+                at.fence = 0  # if the clock went back, fences may go back too
 
     def look(self) -> None:
-        """Let time pass, and compare what there is with what should be there."""
+        """Let time pass, and compare the expected with the actual numbers of leases and waiters."""
         at, now, entry = self.at, self.now, self.entry
         if entry.us < at.us:
-            # The clock went back: what had expired and was not removed is there again.
+            # The clock went back: expired leases that were not removed count again.
             for token, end in at.leases.scores.items():
                 if end > now and token not in at.held:
                     at.hold(token, end, self.token(token).weight, now)
@@ -339,8 +337,8 @@ class _Replay:
         expires = at.expires[INFO]
         empty = entry.cards == (0, 0)
         if expires is not None and expires <= now and (empty or expires < now - 1):
-            # All keys of a name expire together; `outlives` has checked that it was not too early.
-            # Within the millisecond they may be there still: what is in them is over in any case.
+            # All keys of a name expire together. `outlives` has checked that they didn't expire too
+            # early. Within the same millisecond, the keys may still exist with expired contents.
             at.wipe()
             at.expires[INFO] = math.inf
             cards = (0, 0)
@@ -357,7 +355,7 @@ class _Replay:
         at.seen = True
 
     def begin(self) -> None:
-        """What was asked for."""
+        """Read the request."""
         verb, said, at = self.entry.verb, self.entry.said, self.at
         self.me, self.how = said["token"], said.get("how", "")
         self.mine = mine = self.token(self.me)
@@ -375,7 +373,7 @@ class _Replay:
                 mine.share, mine.bound = said["share"], said["share_limit"] or math.inf
                 at.channels.add(mine.channel)
             if self.me not in at.held:
-                mine.permits = int(said["permits"])  # a lease that was shared is over
+                mine.permits = int(said["permits"])  # a downgraded lease has ended
         elif verb in ("renew", "release"):
             self.asked_fence = int(said["fence"])
         elif verb == "operate" and not self.entry.error:
@@ -390,7 +388,7 @@ class _Replay:
         self.nth, known = int(said.get("nth", 0)), int(said.get("known", 0))
         self.too_late = self.how == "adopt" and known < mine.nth != self.nth
         if self.how == "share" and self.by_owner:
-            # The whole name becomes one permit of it.
+            # The exclusive lease becomes a lease of one permit.
             mine.permits = 1
             at.used += 1 - at.held[self.me]
             at.held[self.me] = 1
@@ -427,7 +425,7 @@ class _Replay:
             self.wakes[args[0]] = float(args[1])
         elif key not in (0, WAKE) and command in ("PEXPIREAT", "PERSIST"):
             members = (0, at.leases.scores, at.queue, at.deadlines.scores, True, 0, at.parked)[key]
-            if members:  # else there is no such key
+            if members:  # otherwise the key doesn't exist
                 at.expires[key] = float(args[0]) if command == "PEXPIREAT" else math.inf
         elif (key, command) not in ((INFO, "HDEL"), (WAKE, "DEL")):
             self.bad("keys", f"{command} on {args[0] if key == 0 else f'key {key}'}")
@@ -439,7 +437,7 @@ class _Replay:
             self.emptied(QUEUE, self.at.queue)
 
     def park(self, token: str) -> None:
-        """It waits behind the first of its share, or for permits of the share."""
+        """Record a waiter that waits for its share, outside of the queue."""
         self.appears(PARKED, self.at.parked)  # type: ignore[arg-type]
         self.at.parked.add(token)
         self.arrives(token)
@@ -462,7 +460,7 @@ class _Replay:
             self.was.setdefault(token, deadline)
             self.emptied(WAITERS, self.at.deadlines.scores)
             if token in self.at.channels and deadline > self.now:
-                self.bad("place", f"the sign of life of {token} was thrown out")
+                self.bad("place", f"the heartbeat of {token} was removed")
 
     def appears(self, key: int, members: Mapping[str, Any]) -> None:
         if not members:
@@ -498,12 +496,12 @@ class _Replay:
         at.hold(token, end, mine.weight, now)
 
     def keep(self, kept: _Token, end: float) -> None:
-        """min_hold: the permits stay taken after a release, under a token that nobody owns."""
+        """Check permits that `min_hold` retains after a release, under a token without an owner."""
         hold = int(self.entry.said["hold"])
         if not self.by_owner or self.me in self.at.held:
-            self.bad("owner", "permits are kept for a lease that was not released")
+            self.bad("owner", "permits are retained for a lease that was not released")
         if not self.now < end <= self.mine.fence / 1000 + hold + 1:
-            self.bad("term", f"permits are kept until {end:.0f}")
+            self.bad("term", f"permits are retained until {end:.0f}")
         kept.share = self.mine.share
         kept.permits, kept.ended, kept.ended_in = self.mine.permits, "kept", self.history.epochs
         self.history.counts["kept by min_hold"] += 1
@@ -511,7 +509,7 @@ class _Replay:
     def grant(self, token: str, mine: _Token, end: float) -> None:
         at, now = self.at, self.now
         own = token == self.me and self.entry.verb == "acquire"
-        mine.nth = 0  # another lease, whose renewals count anew
+        mine.nth = 0  # the renewals of a new lease start at 0
         if mine.ended:
             if mine.ended_in == self.history.epochs:
                 self.bad("ended", f"{token[:8]} was {mine.ended}")
@@ -523,12 +521,13 @@ class _Replay:
         elif not self.within(mine):
             self.bad("share", f"{token[:8]} of {mine.share} was granted above {mine.bound}")
         elif not self.fits(mine):
-            text = f"{at.used} of {self.limit_of(mine)} were out, {mine.permits} were granted"
+            text = f"{at.used} of {self.limit_of(mine)} were in use, {mine.permits} were granted"
             self.bad("limit", text)
         turn, _ = at.queue.get(token) or self.gone.get(token) or (math.inf, 0)
         ahead = next(self.waiting(now, token), None)
         if ahead is not None and at.queue[ahead][0] < turn:
-            # Unfair asks may pass a head that has not waited for long; a millisecond for rounding.
+            # An unfair request may overtake a head that is younger than a heartbeat. One ms is for
+            # rounding.
             age = now - at.queue[ahead][1] / 1000 - 1
             unfair = own and str(self.entry.said["fair"]) == "0" and turn == math.inf
             young = unfair and age < self.constants["HEARTBEAT"]
@@ -556,7 +555,7 @@ class _Replay:
             own = token == self.me
             if own and (verb, self.how) == ("release", "release"):
                 if not self.by_owner:
-                    self.bad("owner", f"the lease of {token[:8]} went by another fence")
+                    self.bad("owner", f"the lease of {token[:8]} was released with another fence")
             elif mine.unclaimed and wake and at.deadlines.scores.get(token, math.inf) <= now:
                 counts["unclaimed"] += 1
             elif not (own and (verb == "clear" or self.how == "undo")):
@@ -587,7 +586,7 @@ class _Replay:
     # What follows from them
 
     def told(self) -> None:
-        """Every grant of this script: its fence, its length, and whether its winner hears of it."""
+        """Check each grant of this script: its fence, its duration, and the notification."""
         at, now, reply, counts = self.at, self.now, self.entry.reply, self.history.counts
         for token, end in self.granted.items():
             mine = self.token(token)
@@ -598,14 +597,14 @@ class _Replay:
                 if (int(when), float(lease)) != (now, end - now):
                     self.bad("term", f"the element says {when} {lease}, not {now} {end - now}")
                 if self.wakes.get(token, 0) < end:
-                    self.bad("expiry", f"the wake list of {token[:8]} goes before its lease")
+                    self.bad("expiry", f"the wake list of {token[:8]} expires before its lease")
                 mine.unclaimed = True
                 counts["handed over"] += 1
             elif token == self.me and reply[:1] == ("ok",):
                 fence = reply[1]
                 counts["granted when asked again" if self.was_queued else "granted at once"] += 1
             else:
-                self.bad("silent", f"{token[:8]} was not told of its grant")
+                self.bad("silent", f"{token[:8]} was not notified of its grant")
                 continue
             if mine.known and end != now + min(mine.lease, most):
                 self.bad("term", f"{end - now} ms were granted, {mine.lease} asked for")
@@ -613,7 +612,7 @@ class _Replay:
                 self.bad("fence", f"{fence} follows {at.fence}")
             mine.fence = at.fence = int(fence)
         if self.granted and self.fences[-1:] != [str(at.fence)]:
-            self.bad("fence", f"the last fence is {at.fence}, kept was {self.fences[-1:]}")
+            self.bad("fence", f"the last fence is {at.fence}, stored was {self.fences[-1:]}")
 
     def ends(self, why: str) -> None:
         self.mine.ended, self.mine.ended_in = why, self.history.epochs
@@ -623,7 +622,7 @@ class _Replay:
             self.bad("answer", f"{why}, and still holds")
 
     def claimed(self, fence: Any, lease: Any) -> None:
-        """The asker was told that it holds."""
+        """Check a reply that grants or confirms a lease."""
         mine, end = self.mine, self.at.leases.scores.get(self.me, 0)
         if self.me not in self.at.held:
             self.bad("answer", "ok, but it holds nothing")
@@ -655,11 +654,11 @@ class _Replay:
             if rest[0] == "full" and not self.within(mine) and mine.permits <= mine.bound:
                 self.bad("refused", f"{mine.share} has its limit, and the reason is full")
             if rest[0] == "full" and not at.queue and not at.parked and self.fits(mine):
-                self.bad("refused", f"{at.used} of {self.limit_of(mine)} are out, nobody waits")
+                self.bad("refused", f"{at.used} of {self.limit_of(mine)} are in use, none wait")
         elif word == "large" and mine.permits <= self.limit_of(mine):
             self.bad("refused", f"{mine.permits} are not more than {self.limit_of(mine)}")
         elif word == "kind" and not at.held and not at.queue:
-            self.bad("refused", "nothing is held and nobody waits")
+            self.bad("refused", "there is no holder and no waiter")
         elif word == "more" and len(self.entry.writes) < self.constants["BOUND"]:
             self.bad("refused", "nothing was left to remove")
         elif word == "dead" and not mine.ended:
@@ -670,10 +669,10 @@ class _Replay:
     def after_release(self, word: str, *rest: Any) -> None:
         how, counts = self.how, self.history.counts
         tombstone = str(self.entry.said["tombstone"])
-        if how == "lost":  # It only counts: who holds and who waits stays as it is.
+        if how == "lost":  # this mode only counts
             counts["said to be lost"] += 1
             if word != "ok" or self.entry.writes:
-                self.bad("answer", f"{word}, and it did more than count")
+                self.bad("answer", f"{word}, and the script did more than count")
         elif how in ("release", "share"):
             if (word == "ok") != self.by_owner:
                 self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
@@ -697,7 +696,7 @@ class _Replay:
         self.history.counts[done.get(word, "renewed, but lost")] += 1
         if word == "adopted":
             if not (self.by_owner and self.too_late):
-                self.bad("answer", f"{word}, but nobody else did")
+                self.bad("answer", f"{word}, but there was no other adoption")
         elif (word == "ok") != self.by_owner:
             self.bad("answer", f"{word}, and it {'is' if self.by_owner else 'is not'} its own")
         if word == "ok":
@@ -714,7 +713,7 @@ class _Replay:
         self.history.counts[self.how] += 1
 
     def worked(self) -> None:
-        """No permit stays free while the live waiter at the head could have it."""
+        """Check that no permit is free while the first live waiter could get it."""
         verb, word = self.entry.verb, self.entry.reply[0]
         # The mode "lost" of a release only counts.
         may_free = self.how != "lost" and (
@@ -728,11 +727,11 @@ class _Replay:
             return
         head = next(self.waiting(self.now), None)
         if head is not None and self.fits(self.token(head)):
-            self.bad("handover", f"{head[:8]} waits, {self.at.used} permits are out")
+            self.bad("handover", f"{head[:8]} waits, {self.at.used} permits are in use")
         self.taking_turns()
 
     def taking_turns(self) -> None:
-        """The first of each share is in the queue if it fits."""
+        """Check that the first waiter of each share is in the queue if it fits."""
         at, firsts = self.at, dict[str, str]()
         for token, _ in sorted(at.arrived.items(), key=lambda item: item[1]):
             if token in at.queue or token in at.parked:
@@ -743,7 +742,7 @@ class _Replay:
                 self.bad("turn", f"{token[:8]} is the first of {share}, and is not in the queue")
 
     def thrown_out(self) -> None:
-        """Whoever left the queue in this script had a reason to."""
+        """Check that each waiter that this script removed from the queue had to leave."""
         now = self.now
         for token in self.gone:
             mine = self.token(token)
@@ -755,10 +754,10 @@ class _Replay:
             if token == self.me and (mine.ended or self.entry.verb == "release"):
                 continue
             if self.was[token] > now and self.beats(mine.channel, now):
-                self.bad("place", f"{token[:8]} was thrown out of the queue")
+                self.bad("place", f"{token[:8]} was removed from the queue")
 
     def outlives(self) -> None:
-        """The keys expire, and later than what is in them."""
+        """Check that the keys expire, and not before their contents."""
         at = self.at
         latest = max(at.leases.top(), at.deadlines.top())
         marked = at.paused or at.override is not None

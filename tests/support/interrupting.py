@@ -1,4 +1,4 @@
-"""Interrupts a call at each of its bytecodes in turn, as an exception from a signal handler may."""
+"""Interrupt a call at each of its bytecodes in turn, as an exception of a signal handler may."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from linecache import getline
 from types import FrameType
 from typing import Any
 
-#: The files of an admission: its plans, and what carries them out.
+#: The files with the code of an admission.
 ADMISSION = ("limits/admission.py", "limits/identity.py")
 
 
@@ -18,18 +18,21 @@ class Interrupted(BaseException):
 
 
 def at_any_step(frame: FrameType, event: str) -> bool:
-    """Every line and every bytecode."""
+    """Return True at each line and each bytecode."""
     return event in ("line", "opcode")
 
 
 def inside_ours(frame: FrameType, event: str) -> bool:
-    """Every bytecode, but not the return to who called us: that is an exception in the caller's own
-    code."""
+    """Return True at each bytecode except the return to a caller outside of the package.
+
+    An exception there would be one in the caller's code."""
     return event == "opcode" and not _returns_to_us(frame)
 
 
 def handles_signals(frame: FrameType, event: str) -> bool:
-    """CPython runs no signal handler in frames without a line, nor while an except block ends."""
+    """Return True where CPython may run a signal handler.
+
+    It runs none in frames without a line, and none at the end of an except block."""
     if frame.f_lineno is None or not inside_ours(frame, event):
         return False
     return "stop.value" not in getline(frame.f_code.co_filename, frame.f_lineno)
@@ -49,17 +52,18 @@ def interruptions(
     where: Callable[[FrameType, str], bool] = inside_ours,
     after: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Run `call` again and again, each time with an exception at the next event in the frames of
-    `files` that `where` names; its place. Ends when a run has so few that none was raised.
+    """Run `call` repeatedly, with an exception at the next event in each run. Yield its place.
 
-    `after`: events count from the first frame of a function of these names on.
+    Events are those in frames of `files` for which `where` returns True. The last run has fewer
+    events, so no exception is raised. `after`: count events only from the first frame of a function
+    with one of these names.
     """
     for nth in range(1, 5000):
         place = _interrupted(call, files, where, after, nth)
         if place is None:
             return
         yield place
-    raise AssertionError("it never came to its end")
+    raise AssertionError("the call never ended without an interruption")
 
 
 def _interrupted(
@@ -69,7 +73,7 @@ def _interrupted(
     after: tuple[str, ...],
     left: int,
 ) -> str | None:
-    """Where a run was interrupted; None when it came to its end."""
+    """Return the place where a run was interrupted, or None if it wasn't."""
     place, begun = "", not after
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

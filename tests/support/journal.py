@@ -1,15 +1,14 @@
-"""Every script run leaves an entry in a Redis list, for `history.py` to judge.
+"""Write an entry to a Redis list for each run of a script, which `history.py` checks.
 
-The composed source of a verb is wrapped: a local `redis` shadows the real one and notes what the
-script writes, so that the judge need not trust the scripts' own words. A wrapped script costs two
-to three times the plain one. The journal's key is not declared, so this is for one server only.
+The composed source of a script is wrapped: a local `redis` shadows the real one and records the
+writes, so the checker doesn't rely on the script's reply. A wrapped script takes two to three times
+as long. The journal's key is not declared, so this works only with a single server.
 
     with journalling(redis_url) as journal:
         ...
     journal.check()
 
-Child processes find the journal by the environment: let them call `install_from_env()`, or have
-their settings call it.
+Child processes read the journal's key from the environment in `install_from_env()`.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ _compose = scripts.compose
 _constants = scripts.CONSTANTS
 
 # Entry: run id, µs, verb, name, ARGV, reply, [leases, waiting before], writes, error.
-# A write: command, key (1 to 4, 5 and the token for a wake list, 6 for parked, 0 and the key for a
-# foreign one), arguments. A ZREM of a lease ends with whether the token's wake list was still
-# there.
+# A write: command, key (1 to 4, 5 and the token for a wake list, 6 for parked, 0 and the key for
+# any other key), arguments. A ZREM of a lease ends with 1 if the token's wake list still existed.
 PRELUDE = """
 local journal_real, journal_time, journal_writes = redis, nil, {}
 local journal_reads = {TIME = 1, HMGET = 1, HGET = 1, ZCARD = 1, ZSCORE = 1, ZRANGE = 1, ZRANK = 1,
@@ -183,7 +181,7 @@ return journal_reply
 
 
 class Entry(NamedTuple):
-    """One script run, or a note of the harness (its verb starts with `!`)."""
+    """One run of a script, or a note of a test, whose verb starts with `!`."""
 
     seq: int
     epoch: str
@@ -198,12 +196,12 @@ class Entry(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        """ARGV by name."""
+        """The arguments (ARGV) by name."""
         return scripts.said(self.verb, self.argv)
 
 
 def wrap(verb: str, source: str, key: str) -> str:
-    """The source of a verb with the journal around it."""
+    """Return the source of a script, wrapped so that it writes the journal."""
     if not re.fullmatch(r"[\w:{}.-]+", key):
         raise ValueError(f"a journal key must be plain, not {key!r}")
     return PRELUDE + source + CODA % {"key": key, "verb": verb}
@@ -221,7 +219,7 @@ def parse(seq: int, line: bytes) -> Entry:
 
 
 class Journal:
-    """Reads what was written under `key`. Entries drained from the server stay here."""
+    """The journal under `key`. Entries that were drained from the server are kept in memory."""
 
     def __init__(
         self, client: redis.Redis, key: str, constants: Mapping[str, int] = _constants
@@ -230,7 +228,9 @@ class Journal:
         self._drained: list[bytes] = []
 
     def drain(self) -> int:
-        """Move what is on the server here: before a flush or a kill, or when it grows too long."""
+        """Move the entries from the server to this process, for example before a flush or a kill.
+
+        Return their number."""
         lines: list[bytes] = self.client.lrange(self.key, 0, -1)
         if lines:
             self.client.ltrim(self.key, len(lines), -1)
@@ -238,13 +238,13 @@ class Journal:
         return len(lines)
 
     def note(self, word: str) -> None:
-        """Tell the judge what it can't see, e.g. `wiped`: the keys were deleted from outside."""
+        """Add a note for the checker, for example `wiped`: the test has deleted the keys."""
         self.drain()
         self._drained.append(json.dumps(["", "0", f"!{word}", "", [], [], [], [], ""]).encode())
 
     def believe(self, beliefs: Iterable[tuple[str, str, float]]) -> None:
-        """Tell the judge what holders believe now: the info key of the name, the token, and when
-        the lease ends, in seconds of the server's clock."""
+        """Add the local expiry of leases for the checker: the info key of the name, the token, and
+        the expiry in seconds of the server's clock."""
         us, lines = f"{time.time() * 1e6:.0f}", []
         for info, token, until in beliefs:
             argv = [token, f"{until * 1000:.3f}"]
@@ -264,20 +264,20 @@ class Journal:
             start += len(chunk)
 
     def check(self, **options: Any) -> Any:
-        """The history, with no violation in it; AssertionError shows those there are."""
+        """Return the history. Raise AssertionError if it has violations."""
         history = self.judge(**options)
         assert history.entries, f"nothing was written to the journal {self.key}"
         assert not history.violations, history.report()
         return history
 
     def judge(self, **options: Any) -> Any:
-        from .history import judge  # which reads entries, and so imports this module
+        from .history import judge  # imports this module
 
         return judge(self, self.constants, **options)
 
 
 def install(key: str, constants: Mapping[str, int] | None = None) -> None:
-    """From now on this process runs wrapped scripts, with some constants of its own if wanted."""
+    """Let this process run wrapped scripts, optionally with other constants."""
     merged = {**_constants, **(constants or {})}
 
     def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:
@@ -292,7 +292,7 @@ def uninstall() -> None:
 
 
 def install_from_env() -> None:
-    """What a child process calls: the journal of its parent, if there is one."""
+    """Let a child process write the journal of its parent, if there is one."""
     if key := os.environ.get(ENV_KEY):
         install(key, json.loads(os.environ.get(ENV_CONSTANTS, "{}")))
 
@@ -304,9 +304,9 @@ def _is_composing() -> bool:
 
 
 def _patch(compose: Any, constants: Mapping[str, int]) -> None:
-    # `script` finds `compose` when it is called, and may have been imported by name elsewhere.
+    # `script` looks up `compose` at each call, and other modules may have imported `script`.
     scripts.compose = compose
-    while _is_composing():  # what another thread has begun, it would keep
+    while _is_composing():  # a call in another thread would cache its former result
         time.sleep(0.001)
     scripts.script.cache_clear()
     scripts._composed.cache_clear()
@@ -318,12 +318,12 @@ def _patch(compose: Any, constants: Mapping[str, int]) -> None:
 def journalling(
     url: str, key: str | None = None, constants: Mapping[str, int] | None = None
 ) -> Iterator[Journal]:
-    """The journal of this process, its threads and the children that it starts meanwhile."""
+    """Journal the scripts of this process and of the children that it starts in the block."""
     if key is None:
         prefix = os.environ.get("DJANGO_REDIS_SYNC_TEST_PREFIX", "test-sync")
         key = f"{prefix}-journal:{secrets.token_hex(4)}"
     before = {name: os.environ.get(name) for name in (ENV_KEY, ENV_CONSTANTS)}
-    # A client of its own: it must survive the end of the block, and answer in bytes.
+    # A separate client, which returns bytes and stays open until the end of the block.
     client = redis.Redis.from_url(url, decode_responses=False)
     os.environ[ENV_KEY], os.environ[ENV_CONSTANTS] = key, json.dumps(dict(constants or {}))
     install(key, constants)

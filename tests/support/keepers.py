@@ -1,4 +1,4 @@
-"""A process's keeper and clerk, made anew for a test that looks at the registry of names."""
+"""A new renewal thread and housekeeping thread for tests that read the registry of names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from django_redis_sync.protocol.keys import display
 
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A keeper whose clerk has noted no name yet, and that notes none after the test."""
-    for each in housekeeping._clerks.values():  # what earlier tests left to write is not this one's
+    """Use background threads that have registered no name, and register none after the test."""
+    for each in housekeeping._clerks.values():  # discard pending names of earlier tests
         each.forget()
     mine: dict[str, housekeeping.Housekeeper] = {}
     monkeypatch.setattr(renewal, "_renewers", {})
@@ -26,5 +26,5 @@ def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def listed(*wanted: str, using: str | None = None) -> bool:
-    """Whether the registry has these names, as people see them."""
+    """Return True if the registry contains these display names."""
     return set(wanted) <= {display(name, key) for name, key in names_in_use(using=using)}

@@ -1,4 +1,4 @@
-"""A process that can start no thread of ours, as at a limit of processes."""
+"""A process that can't start a thread of the library, for example at its process limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 class NoThreads:
-    """Meanwhile no thread of ours can be started, as at a limit of processes."""
+    """Let threads of the library fail to start during the block. `tried`: number of attempts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch, self.tried = monkeypatch, 0

@@ -1,4 +1,4 @@
-"""What the short state of a name holds, for tests that look at its keys."""
+"""Read the compact state of a name, for tests that examine its keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = struct.Struct("<Bddd")
 
 
 class Packed(NamedTuple):
-    """`ends`: server ms, 0 when nobody holds; then `holder` and `record` are empty."""
+    """The compact state. Without a holder, `ends` (in ms) is 0, `holder` and `record` are empty."""
 
     format: int
     fence: int
@@ -29,13 +29,13 @@ class Packed(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Permits that the lease takes."""
+        """Number of permits that the lease takes."""
         permits = int(self.record.split(" ")[3]) if self.holder else 0
         return permits or (CONSTANTS["EXCLUSIVE"] if self.holder else 0)
 
     @property
     def fields(self) -> dict[str, str]:
-        """INFO, as if it were laid out."""
+        """The fields of the info key in expanded state."""
         found = {"#fence": str(self.fence), "#expiry": str(self.expiry), "#seen": self.seen}
         found["#extra"] = str(max(0, self.weight - 1))
         more = {"#peak": self.peak, self.holder: self.record}
@@ -54,23 +54,25 @@ def unpack(packed: bytes) -> Packed:
 
 
 def packed_of(client: Any, leases: str) -> Packed | None:
-    """The short state of the name with that key, when it is in that."""
+    """Return the compact state of the name with this key, or None if its state is expanded."""
     packed, _ = _read(client, leases)
     return None if packed is None else unpack(packed)
 
 
 def leases_of(client: Any, leases: str) -> dict[str, float]:
-    """When each lease ends, in ms, also those that are over; the one that ends last at the end."""
+    """Return the expiry of each lease in ms, in ascending order, including expired leases."""
     packed, laid_out = _read(client, leases)
     if packed is not None:
-        one = unpack(packed)
-        return {one.holder: float(one.ends)} if one.holder else {}
+        state = unpack(packed)
+        return {state.holder: float(state.ends)} if state.holder else {}
     return {token.decode(): end for token, end in laid_out}
 
 
 def _read(client: Any, leases: str) -> tuple[bytes | None, list[tuple[bytes, float]]]:
-    """What is packed, and what is laid out. The key is one or the other, and may turn while
-    somebody looks; MULTI would not do, for a full memory refuses it."""
+    """Return the compact state, or None and the expanded leases.
+
+    The key may change its type between the two commands. MULTI can't prevent that, because Redis
+    rejects it when its memory is full."""
     while True:
         with _of_that_type():
             if packed := client.hget(leases, "#"):
@@ -89,6 +91,6 @@ def _of_that_type() -> Iterator[None]:
 
 
 def all_keys(keys: Keys, token: str) -> tuple[str, ...]:
-    """The keys that a name can have and the wake list of a token."""
+    """Return all keys that a name can have, including the wake list of a token."""
     own = keys.leases, keys.queue, keys.parked, keys.waiters, keys.info, keys.stats
     return (*own, keys.wake + token, keys.declared[1])

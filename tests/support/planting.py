@@ -1,4 +1,4 @@
-"""The text of verbs with a defect in it."""
+"""Scripts with a defect."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from django_redis_sync.protocol.scripts import read, with_functions, with_number
 
 
 def planted(verb: str, change: Callable[[str], str], constants: Mapping[str, int]) -> str:
-    """As scripts.compose, of what `change` makes of the verb while its names are in it."""
+    """Compose a script like `scripts.compose`, but apply `change` before names become numbers."""
     text = change(with_functions(read(verb)))
     return with_numbers(verb, text, {**scripts.PATTERNS, **constants})
 
 
 def all_planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[str, str]:
-    """The text of each verb with `lua` replaced: anchor -> what stands there instead. LookupError
-    for an anchor that no verb has: such a defect can't be planted any more."""
+    """Return the text of each script, with each key of `lua` replaced by its value.
+
+    Raise LookupError if no script contains a key, because the defect then needs a new anchor."""
     lost = set(lua)
 
     def change(text: str) -> str:
@@ -28,5 +29,5 @@ def all_planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[st
 
     texts = {verb: planted(verb, change, constants) for verb in scripts.VERBS}
     if lost:
-        raise LookupError(f"no verb holds {sorted(lost)}")
+        raise LookupError(f"no script contains {sorted(lost)}")
     return texts

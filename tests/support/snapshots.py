@@ -1,4 +1,4 @@
-"""Texts of many lines that stand in files of `tests/snapshots`, to be read in a diff."""
+"""Compare texts of many lines with files in `tests/snapshots`."""
 
 import os
 from collections.abc import Iterable
@@ -6,15 +6,15 @@ from difflib import unified_diff
 from pathlib import Path
 
 WRITTEN = Path(__file__).parents[1] / "snapshots"
-#: With this in the environment they are written anew, to be read in `git diff`.
+#: If this environment variable is set, the files are rewritten, and `git diff` shows the changes.
 ANEW = "WRITE_ANEW"
 
 
 def as_written(name: str, lines: Iterable[str]) -> None:
-    """Lines that are those of the file of this name."""
-    file, said = WRITTEN / f"{name}.txt", [*lines]
+    """Check that the lines are those of the file with this name."""
+    file, actual = WRITTEN / f"{name}.txt", [*lines]
     if os.environ.get(ANEW):
-        file.write_text("".join(f"{line}\n" for line in said), encoding="utf-8")
-    read = file.read_text(encoding="utf-8").splitlines()
-    changed = "\n".join(unified_diff(read, said, str(file), "now", lineterm="", n=1))
-    assert not changed, f"{changed}\nIf it is meant so, run this test with {ANEW}=1."
+        file.write_text("".join(f"{line}\n" for line in actual), encoding="utf-8")
+    expected = file.read_text(encoding="utf-8").splitlines()
+    changed = "\n".join(unified_diff(expected, actual, str(file), "now", lineterm="", n=1))
+    assert not changed, f"{changed}\nIf this is intended, run the test with {ANEW}=1."

@@ -1,4 +1,4 @@
-"""Statuses, holders and histories made by hand, for tests of what is made of them."""
+"""Build statuses, holders, and histories for tests of the code that shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django_redis_sync.operators.facts import Holder, Status, Waiter
 from django_redis_sync.operators.history import Counters, History, add
 from django_redis_sync.operators.listing import Group
 
-#: When all of it was read.
+#: The time at which the data was read.
 AT = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
 
@@ -19,7 +19,7 @@ def ago(seconds: float) -> datetime:
 
 
 def holder(id: str = "id", held: float = 0.0, **said: Any) -> Holder:
-    """`held`: seconds until now."""
+    """Return a holder. `held`: seconds since the lease was acquired."""
     given = {"ends_in": 30.0, "permits": 1, "state": "held", "fence": 1, "label": {}}
     return Holder(id, ago(held), **{**given, "token": f"{id}-token", **said})
 
@@ -34,27 +34,27 @@ def waiter(id: str = "id", position: int = 1, waits: float = 0.0, **said: Any) -
 
 
 def status(name: str = "exports", key: str | None = None, **said: Any) -> Status:
-    """Idle, with a limit of 3, unless more is said."""
+    """Return a status, by default of an idle name with a limit of 3."""
     nothing: dict[str, Any] = dict.fromkeys(Status.__dataclass_fields__)
     given = {"name": name, "key": key, "kind": "plain", "limit": 3, "callers_limit": 3, "at": AT}
     given |= {"holders": (), "waiters": (), "in_use": 0, "holding": 0, "waiting": 0, "fence": 1}
     if "holders" in said:
         given["holding"] = len(said["holders"])
-        given["in_use"] = sum(one.permits or 1 for one in said["holders"])
+        given["in_use"] = sum(holder.permits or 1 for holder in said["holders"])
     if "waiters" in said:
         given["waiting"] = len(said["waiters"])
     return Status(**{**nothing, **given, "exclusive": False, "members": (), **said})
 
 
 def group(*some: Status, keys: int | None = None, **said: Any) -> Group:
-    """Of a name alone, or of a policy with its keys."""
-    own = next((one for one in some if one.key is None), None)
-    children = tuple(one for one in some if one.key is not None)
+    """Return the group of a single name, or of a policy with its keys."""
+    own = next((status for status in some if status.key is None), None)
+    children = tuple(status for status in some if status.key is not None)
     return Group(some[0].name, own, children, len(children) if keys is None else keys, **said)
 
 
 def history(name: str = "exports", key: str | None = None, *rows: Counters, **said: Any) -> History:
-    """A row for each minute, the last of which is not over."""
+    """Return a history with a row for each minute, the last of which is the current minute."""
     dated = tuple((ago(60 * (len(rows) - n)), row) for n, row in enumerate(rows))
     total = add(rows)
     given = {"total": total, "ever": total, "suggested_limit": None}

@@ -1,10 +1,10 @@
-"""Python processes for tests, which start in a tenth of the time.
+"""Python processes for tests, which start in a tenth of the usual time.
 
-Each is forked from one process that has imported Django and the package, but has read no settings,
-made no connection and started no thread. It is what `python -m module words` or `python -c code
-words` is, in an environment and a folder of its own, and in a session of its own.
+A fork server has imported Django and the package, but has read no settings, opened no connection,
+and started no thread. Each of its forks runs like `python -m module words` or `python -c code
+words`, with its own environment, working directory, and session.
 
-`python -m tests.support.worker_processes FD` forks. It ends with the process that asks.
+`python -m tests.support.worker_processes FD` is the fork server. It exits with its parent process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What takes the time of a start, and asks for no settings.
+#: Modules that take long to import, and need no settings.
 READ = (
     "django.contrib.admin",
     "django.contrib.auth.hashers",
@@ -48,14 +48,14 @@ READ = (
 )
 
 
-# Who asks
+# The parent process
 
 
 class Process:
-    """A Python of `words`, from -m or -c on: subprocess.Popen, in what tests use of it.
+    """A Python process with the arguments `words`, like the used part of `subprocess.Popen`.
 
-    With a `log` it says all to that file and reads nothing, else it reads from a pipe and writes to
-    one, and with `errors` what it says on stderr to another.
+    With `log`, all output goes to that file, and stdin is empty. Otherwise stdin and stdout are
+    pipes, and stderr is one too if `errors` is true.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Process:
         self.wait()
 
     def poll(self) -> int | None:
-        """Its exit code; None while it lives."""
+        """Return the exit code, or None while the process runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
@@ -110,13 +110,13 @@ class Process:
         return self.returncode
 
     def line(self) -> str:
-        """The next line that it says; AssertionError when it ended."""
+        """Return the next line of the output. Raise AssertionError if the process has ended."""
         text = self.stdout.readline()
-        assert text, "it ended"
+        assert text, "the process ended"
         return text
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it said until it closed its output, and what of errors; it has ended then."""
+        """Close stdin, wait for the end, and return the output and the errors."""
         if self.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self.stdin.close()
@@ -148,7 +148,7 @@ class Process:
 
 
 def run(*words: object, timeout: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run, of a Process: its end, and all that it said."""
+    """Run a `Process` to its end, like `subprocess.run`, and return its exit code and output."""
     with Process(*words, errors=True, **options) as process:
         try:
             out, err = process.communicate(timeout)
@@ -158,12 +158,12 @@ def run(*words: object, timeout: float = 60, **options: Any) -> subprocess.Compl
         return subprocess.CompletedProcess(process.args, process.wait(), out, err)
 
 
-def _pipe(given: contextlib.ExitStack, ours: str) -> tuple[int, IO[str]]:
-    """A pipe's end for the process, to be closed when it has it, and ours."""
+def _pipe(given: contextlib.ExitStack, mode: str) -> tuple[int, IO[str]]:
+    """Open a pipe. Return the end of the process, which `given` closes, and the parent's end."""
     read, write = os.pipe()
-    theirs, kept = (write, read) if ours == "r" else (read, write)
+    theirs, kept = (write, read) if mode == "r" else (read, write)
     given.callback(os.close, theirs)
-    return theirs, open(kept, ours)
+    return theirs, open(kept, mode)
 
 
 class _Order(NamedTuple):
@@ -176,15 +176,15 @@ _LENGTH = struct.Struct("!I")
 
 
 class _WorkerProcesses:
-    """The process that forks, seen from here."""
+    """The fork server, from the parent's side."""
 
     def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair()
-        self._one = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        self._lock = threading.Lock()
         with theirs:
             number = theirs.fileno()
             words = [sys.executable, "-m", __name__, str(number)]
-            # A session of its own: Ctrl-C is for who asked.
+            # A new session, so that Ctrl-C interrupts only the parent.
             self._process = subprocess.Popen(
                 words, cwd=ROOT, pass_fds=[number], stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -192,12 +192,12 @@ class _WorkerProcesses:
 
     def send(self, order: _Order, files: list[int]) -> None:
         text = json.dumps(order).encode()
-        with self._one:
-            socket.send_fds(self._ours, [_LENGTH.pack(len(text))], files)
-            self._ours.sendall(text)
+        with self._lock:
+            socket.send_fds(self._socket, [_LENGTH.pack(len(text))], files)
+            self._socket.sendall(text)
 
     def _end(self) -> None:
-        self._ours.close()
+        self._socket.close()
         self._process.wait()
 
 
@@ -206,15 +206,15 @@ def _worker_processes() -> _WorkerProcesses:
     return _WorkerProcesses()
 
 
-# Who forks
+# The fork server
 
 
 def serve(number: int) -> _Order | None:
-    """Forks for each order. Returns in every child, with its order; in itself at the end."""
+    """Fork for each order. Return the order in a child, and None in the fork server at the end."""
     for name in READ:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what is never looked at again stays shared
+    gc.freeze()  # keep the memory pages of existing objects shared
     lives: dict[int, int] = {}
     ears, mouth = os.pipe()
     os.set_blocking(mouth, False)
@@ -226,13 +226,13 @@ def serve(number: int) -> _Order | None:
             ready, _, _ = select.select([asked, ears], [], [])
             if ears in ready:
                 os.read(ears, 4096)
-                _bury(lives)
+                _report_exits(lives)
                 continue
             length, files, *_ = socket.recv_fds(asked, _LENGTH.size, 4)
             if not length:
                 return None
             (size,), text = _LENGTH.unpack(length), b""
-            while len(text) < size:  # all of this order, and nothing of the next
+            while len(text) < size:  # read exactly one order
                 text += asked.recv(size - len(text))
             order = _Order(*json.loads(text))
             *standard, life = files
@@ -255,8 +255,8 @@ def serve(number: int) -> _Order | None:
     return order
 
 
-def _bury(lives: dict[int, int]) -> None:
-    """Says of each that ended how it did."""
+def _report_exits(lives: dict[int, int]) -> None:
+    """Send the exit code of each child that has ended."""
     for pid in [*lives]:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -267,7 +267,7 @@ def _bury(lives: dict[int, int]) -> None:
 
 
 def become(order: _Order) -> None:
-    """Run what was ordered, as Python would have from its command line."""
+    """Run the order like a Python command line."""
     had = dict(os.environ)
     os.environ.clear()
     os.environ.update(order.env)
@@ -289,11 +289,11 @@ def become(order: _Order) -> None:
                 main = sys.modules["__main__"] = types.ModuleType("__main__")
                 exec(code, vars(main))
             case _:
-                raise ValueError(f"{word!r} stands where -m or -c has to")
+                raise ValueError(f"expected -m or -c, not {word!r}")
 
 
 def _path(first: str, env: Mapping[str, str], had: Mapping[str, str]) -> list[str]:
-    """sys.path under another PYTHONPATH than there was."""
+    """Return sys.path for the PYTHONPATH of `env` instead of `had`."""
     given, before = (one.get("PYTHONPATH", "").split(os.pathsep) for one in (env, had))
     return [first, *filter(None, given), *(one for one in sys.path[1:] if one not in before)]
 

@@ -1,7 +1,7 @@
 """Simulated clients that call the scripts directly, in random order.
 
-They keep to the protocol (what ends a token with an unanswered acquire buries it), and everything
-else goes wrong: replies are lost, copies arrive late, clients die, leases end, operators interfere.
+The clients follow the protocol, including tombstones after an unanswered acquire. Everything else
+goes wrong: replies are lost, copies arrive late, clients die, leases expire, operators interfere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_redis_sync.protocol.keys import Keys, keys_of, share_terms
 from .journal import Journal, wrap
 from .planting import planted
 
-#: Short enough for leases of 30 to 100 ms.
+#: Constants for leases of 30 to 100 ms.
 FAST = {
     **scripts.CONSTANTS,
     "FIRST": 60,
@@ -38,7 +38,7 @@ FAST = {
 }
 
 
-#: What an argument is when a call does not name it.
+#: The default values of arguments.
 DEFAULTS: dict[str, Any] = {
     "mark": "-",
     "token": "",
@@ -72,8 +72,10 @@ def arguments(verb: str) -> tuple[str, ...]:
 
 
 def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> list[Any]:
-    """ARGV of `said`, by name; of an acquire with the parts of `terms` and `wants`. `only`: names
-    that the verb has to take."""
+    """Return the ARGV of a script from its arguments by name.
+
+    An acquire composes `terms` and `wants` from their parts. `only`: names that must be arguments
+    of the script."""
     names, parts = arguments(verb), set[str]()
     if "terms" in names:
         parts = {"permits", "limit", "channel", "label", "kind", "share", "share_limit"}
@@ -88,7 +90,7 @@ def argv_of(verb: str, said: Mapping[str, Any], only: Collection[str] = ()) -> l
 
 
 def words(reply: Any) -> list[bytes]:
-    """The words of a verb's reply, as bytes."""
+    """Return the words of a script's reply as bytes."""
     return reply.split(b" ") if isinstance(reply, bytes) else reply
 
 
@@ -99,12 +101,12 @@ class Call(NamedTuple):
 
     @property
     def argv(self) -> list[Any]:
-        """In the order that the head of the script says."""
+        """The arguments in the order of the script's head."""
         return argv_of(self.verb, {**DEFAULTS, **self.said}, self.said)
 
     @property
     def asked(self) -> list[Any]:
-        """What EVAL and EVALSHA take after the script."""
+        """The arguments of EVAL and EVALSHA after the script."""
         return [len(self.keys), *self.keys, *self.argv]
 
     def run_on(self, client: redis.Redis) -> Any:
@@ -112,13 +114,13 @@ class Call(NamedTuple):
 
 
 def call(verb: str, keys: Keys, token: str = "", **said: Any) -> Call:
-    """A call of a verb by the names of its arguments."""
+    """Return a call of a script with its arguments by name."""
     return Call(verb, keys.declared, {"token": token, **said})
 
 
 @dataclass
 class Kind:
-    """A name and how it is asked for."""
+    """A name, and the options of its requests."""
 
     keys: Keys
     limit: int
@@ -136,11 +138,11 @@ class Client:
     state: str = "idle"  # asking, waiting, holding, ending
     fence: str = "0"
     nth: int = 0
-    known: int | None = None  # what its handle said, when it was adopted
+    known: int | None = None  # number of the newest renewal in the handle, if it was adopted
     unanswered: bool = False
-    belief: LocalExpiry | None = None  # None: it does not know
+    belief: LocalExpiry | None = None  # None: unknown
     believing: type[LocalExpiry] = LocalExpiry
-    beside: list[Call] = field(default_factory=list)  # what it sends at the same time
+    beside: list[Call] = field(default_factory=list)  # calls that are sent at the same time
     sent: float = 0.0
     ending: dict[str, Any] = field(default_factory=dict)
 
@@ -195,7 +197,7 @@ class Client:
         if roll < 0.79:
             return self._end("undo")
         if roll < 0.81:
-            self.state = "idle"  # dead: nobody asks again
+            self.state = "idle"  # dead: doesn't ask again
         return None
 
     def _holding(self) -> Call | None:
@@ -221,20 +223,20 @@ class Client:
         if roll < 0.73 and self.ask["permits"] == 0:
             return self.call("release", fence=self.fence, how="share")
         if roll < 0.65 and self.ask["lease"] != "inf":
-            self.state = "idle"  # dead: its lease runs out
+            self.state = "idle"  # dead: its lease expires
         if roll > 0.96:
             self.known, self.nth = self.nth, self.nth + rng.randint(1, 1000)
             return self._adopt(self.nth)
         if roll > 0.9 and self.known is not None:
-            return self._adopt(self.known + rng.randint(1, 1000))  # somebody with the same handle
+            return self._adopt(self.known + rng.randint(1, 1000))  # a second use of the handle
         if roll > 0.93:
-            # A copy of the renewal before the last; there may be none, and then it is heeded.
+            # A copy of the last renewal but one. If there is none, the script applies this one.
             self.belief = self.belief if self.nth > 1 else None
             return self.call("renew", fence=self.fence, how="set", ms=90, nth=max(0, self.nth - 1))
         return None
 
     def _adopt(self, nth: int) -> Call:
-        self.belief = None  # it is another's to believe in
+        self.belief = None  # the lease now belongs to another client
         said = {"how": "adopt", "ms": 90, "nth": nth, "known": self.known}
         return self.call("renew", fence=self.fence, **said)
 
@@ -248,7 +250,7 @@ class Client:
         return self.call("release", **self.ending)
 
     def take(self, done: Call, reply: Any) -> None:
-        """The reply; None when it was lost."""
+        """Process the reply, which is None if it was lost."""
         if done.said["token"] != self.token or (done.verb == "pop" and not reply):
             return
         if reply is None:
@@ -272,14 +274,14 @@ class Client:
             else:
                 self.state = "idle"
         elif done.verb == "renew":
-            ours = self.belief is not None and done.said.get("nth")
-            if word == "ok" and done.said["how"] == "set" and ours:
+            nth = self.belief is not None and done.said.get("nth")
+            if word == "ok" and done.said["how"] == "set" and nth:
                 until = self.sent + plans.seconds(reply[1].decode()) - plans.TICK
-                self.belief.answered(ours, until)
+                self.belief.answered(nth, until)
             if word == "lost" and done.said["fence"] == self.fence:
                 self._end("undo")
             elif word == "adopted" and done.said["nth"] == self.nth:
-                self.state = "idle"  # somebody else's, who lets it run out
+                self.state = "idle"  # adopted by another client, which lets it expire
         elif self.state == "ending":
             if done.said["how"] == "giveup" and word == "ok":
                 self.state, self.fence = "holding", reply[1].decode()
@@ -292,7 +294,7 @@ class Client:
 
 
 class Workload:
-    """`clients` for each busy name; `mutate` changes the text of a verb."""
+    """A random workload. `clients`: number per busy name; `mutate` changes the text of a script."""
 
     def __init__(
         self,
@@ -317,7 +319,7 @@ class Workload:
             Kind(keys_of(prefix, f"lock{seed}"), 1, (1,)),
             Kind(keys_of(prefix, f"pool{seed}"), 3, (1, 1, 2, 3)),
             Kind(keys_of(prefix, f"both{seed}"), 1000, (1, 1, 0), "w"),
-            # Few ask for this one: what has expired stays there for a while.
+            # Few clients use this name, so expired leases stay there for a while.
             Kind(keys_of(prefix, f"quiet{seed}"), 2, (1,)),
             Kind(keys_of(prefix, f"shares{seed}"), 3, (1, 1, 2), shares=("a", "b", "c d", "")),
         )
@@ -331,14 +333,14 @@ class Workload:
         self.kinds, self.round = kinds, 0
 
     def run(self, operations: int) -> None:
-        """About so many script runs."""
+        """Run about `operations` scripts."""
         done = 0
         while done < operations:
             self.round += 1
             done += self._round()
             roll = self.rng.random()
             if roll < 0.01:
-                time.sleep(0.08)  # most leases end, and nobody has noticed yet
+                time.sleep(0.08)  # most leases expire without being removed
             elif roll < 0.05:
                 time.sleep(self.rng.uniform(0.002, 0.03))
 
@@ -351,7 +353,7 @@ class Workload:
                 sent += [(client, other) for other in client.beside]
                 client.beside.clear()
                 if rng.random() < 0.06:
-                    # A copy is on its way: the client sends it again later, and knows it.
+                    # The client sends the request again, and the first copy arrives later.
                     client.unanswered |= step.verb == "acquire"
                     due = self.round + int(10 ** rng.uniform(0, 3))
                     if step.verb != "pop":
@@ -371,9 +373,9 @@ class Workload:
                 else:
                     pipe.evalsha(self.shas[one.verb], *one.asked)
             replies = pipe.execute(raise_on_error=False)
-        heard = list(zip(sent, replies, strict=True))
-        rng.shuffle(heard)
-        for (client, one), reply in heard:
+        received = list(zip(sent, replies, strict=True))
+        rng.shuffle(received)
+        for (client, one), reply in received:
             if client is not None:
                 lost = rng.random() < 0.05 or isinstance(reply, Exception)
                 client.take(one, None if lost else reply)
@@ -396,13 +398,13 @@ class Workload:
         if how == "inspect":
             return call("inspect", kind.keys)
         if how == "pause":
-            # It must not last, or nothing happens any more.
+            # A lasting pause would stop the workload.
             self.late.append((self.round + 10, call("operate", kind.keys, how="resume")))
         value = max(1, kind.limit + rng.choice((-2, -1, 1))) if how == "resize" else ""
         return call("operate", kind.keys, how=how, value=value)
 
     def settle(self) -> None:
-        """Everybody dies, and the marks are taken back: nothing may be left in the end."""
+        """Undo the operator overrides, and clear permanent leases, so that all keys expire."""
         for kind in self.kinds:
             for how in ("resume", "reset"):
                 self._eval(call("operate", kind.keys, how=how))
@@ -410,11 +412,11 @@ class Workload:
             self._eval(one)
 
     def _permanent(self) -> list[Call]:
-        """What clear is for: without an end and an owner, a lease would stop a name for good."""
+        """Return a `clear` call for each permanent lease, which would block its name for ever."""
         return [
             call("clear", kind.keys, token.decode())
             for kind in self.kinds
-            if self.redis.type(kind.keys.leases) == b"zset"  # else it is packed, and has an end
+            if self.redis.type(kind.keys.leases) == b"zset"  # a lease in compact state expires
             for token, end in self.redis.zrange(kind.keys.leases, 0, -1, withscores=True)
             if end == math.inf
         ]
@@ -427,5 +429,5 @@ _seeds = itertools.count(1)
 
 
 def workload(raw: redis.Redis, **options: Any) -> Workload:
-    """Random clients below the prefix of the tests, other ones each time."""
+    """Return a workload below the prefix of the tests, with a new seed."""
     return Workload(raw, next(_seeds), prefix=settings.PREFIX, **options)

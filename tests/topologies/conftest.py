@@ -1,7 +1,7 @@
-"""Servers behind Sentinel and as a Cluster, for this folder's own tests and for borrowed ones.
+"""Servers behind Sentinel and as a Cluster, for the tests of this folder and for borrowed tests.
 
-A module here that does `from tests.… import *` runs the tests of another folder again, on both:
-the fixtures below lead them there, and `Elsewhere` replaces what they reach by its name.
+A module here that does `from tests.… import *` runs the tests of another folder again, on both. The
+fixtures below replace those of the other folder, and `lead` replaces the names that it imports.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from .stand_ins import ELSEWHERE, alias_of, lead
 
 HERE = Path(__file__).parent
 
-#: A borrowed test with one of these starts a server of its own to break or to configure: it would
-#: run on that one again.
+#: A borrowed test that uses one of these fixtures starts its own server, so it isn't run again.
 OWN_SERVER = {"alias", "bench", "new_server", "private"}
 
-#: Counts what is published by the server's own statistics: sentinels publish there as well.
-NOT_BESIDE_SENTINELS = {"test_waiting_takes_no_polling", "test_a_release_wakes_as_many_as_it_frees"}
+#: These tests count PUBLISH commands by the server's statistics, but sentinels publish there too.
+NOT_BESIDE_SENTINELS = {
+    "test_waiters_send_no_polling_commands",
+    "test_release_wakes_one_waiter_per_freed_permit",
+}
 
 _numbers = itertools.count(1)
 
@@ -63,7 +65,7 @@ def _is_left_out(item: Any) -> bool:
 
 @pytest.fixture(scope="session", params=["sentinel", "cluster"])
 def topology(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Servers that the borrowed tests share."""
+    """The servers that borrowed tests share."""
     _need_servers()
     with Sentinels() if request.param == "sentinel" else Cluster() as started:
         yield started
@@ -71,8 +73,8 @@ def topology(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def redis_url(topology: Any, request: pytest.FixtureRequest) -> Iterator[str]:
-    """One of the servers. While a module runs, what it borrowed is led to the topology."""
-    tests = [one for name, one in vars(request.module).items() if name.startswith("test_")]
+    """The URL of one of the servers. While a module runs, its borrowed tests use the topology."""
+    tests = [test for name, test in vars(request.module).items() if name.startswith("test_")]
     origins = [sys.modules[name] for name in {_origin(test) for test in tests}]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ELSEWHERE, json.dumps([alias_of(topology), _cache(topology)]))
@@ -82,7 +84,7 @@ def redis_url(topology: Any, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def clean_redis(topology: Any, redis_url: str, settings: Any) -> Iterator[None]:
-    """No key there, and the settings name it."""
+    """Delete all keys of the topology, and let the settings use its alias."""
     alias = alias_of(topology)
     settings.CACHES = {**settings.CACHES, alias: _cache(topology)}
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": alias}
@@ -95,7 +97,7 @@ def clean_redis(topology: Any, redis_url: str, settings: Any) -> Iterator[None]:
 
 @pytest.fixture
 def raw(topology: Any, clean_redis: None) -> Iterator[Everywhere]:
-    """A plain client of all that holds data there."""
+    """A plain client of all servers that hold data."""
     with Everywhere(topology) as everywhere:
         yield everywhere
 
@@ -107,7 +109,7 @@ def view(raw: Any) -> Callable[[str], View]:
 
 @pytest.fixture
 def alias(settings: Any) -> Iterator[Callable[..., str]]:
-    """Adds a cache alias for a test's own servers; `options` go into its OPTIONS."""
+    """Return a function that adds a cache alias for a topology, with `options` as its OPTIONS."""
     names: list[str] = []
 
     def add(topology: Any, **options: Any) -> str:
@@ -122,13 +124,13 @@ def alias(settings: Any) -> Iterator[Callable[..., str]]:
 
 
 def _forget(alias: str) -> None:
-    """What a test left to its keeper, which would go on asking for an alias that is no more."""
+    """Clear the renewals of an alias, which would go on after the alias is removed."""
     renewal.renewer(alias).clear()
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
-    """Starts servers of the test's own, to break: `start(Cluster, replicas=1)`."""
+    """Return a function that starts servers for this test only: `start(Cluster, replicas=1)`."""
     _need_servers()
     with contextlib.ExitStack() as stack:
         yield lambda kind, **options: stack.enter_context(kind(**options))
@@ -136,7 +138,7 @@ def start() -> Iterator[Callable[..., Any]]:
 
 def _need_servers() -> None:
     if find_server() is None:
-        pytest.skip("REDIS_URL is all there is, and this test starts servers of its own")
+        pytest.skip("this test starts its own servers, but there is only REDIS_URL")
 
 
 def _cache(topology: Any, **options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Threads and tasks that take turns on some names, while a test breaks servers under them."""
+"""Threads and tasks that acquire and release permits while a test breaks servers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from django_redis_sync import LeaseLost, NotAcquired, Semaphore, Unavailable
 
 
 class Crowd:
-    """Works for the length of the `with` block; every worker waits for as long as it takes.
+    """Workers that run during the `with` block. Each acquire waits without limit.
 
-    Invariants looked at in this process, with its own clock: `over` counts the moments at which
-    more leases of a name were believed in than its limit. `lease`: their seconds, long where none
-    may be lost. `shares`: workers take permits for one of these, each with a limit of 1.
+    `over` counts the grants after which this process treated more leases of a name as held than
+    its limit. `lease`: lease duration in seconds, long if no lease may be lost. `shares`: shares
+    for which workers acquire permits, each with a limit of 1.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Crowd:
         self.shares = shares
         self.grants: dict[str, list[float]] = defaultdict(list)
         self.errors: Counter[str] = Counter()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.over = 0
         self._inside: dict[str, list[Any]] = defaultdict(list)
         self._lock, self._stop = threading.Lock(), threading.Event()
@@ -55,7 +55,7 @@ class Crowd:
             assert not thread.is_alive(), "a worker hangs"
 
     def since(self, moment: float) -> dict[str, float]:
-        """For each name, seconds from `moment` to its first grant after that."""
+        """Return the seconds from `moment` to the next grant of each name."""
         firsts = {}
         for name in self.names:
             later = [at - moment for at in self.grants[name] if at > moment]
@@ -63,8 +63,8 @@ class Crowd:
                 firsts[name] = min(later)
         return firsts
 
-    def excused(self, believed: list[Any]) -> bool:
-        """Whether the page on guarantees allows for so many holders."""
+    def excused(self, held: list[Any]) -> bool:
+        """Return True if the guarantees allow these leases to be held at the same time."""
         return False
 
     def _semaphore(self, name: str, share: str | None) -> Semaphore:
@@ -80,10 +80,10 @@ class Crowd:
         with self._lock:
             self.grants[name].append(time.monotonic())
             self._inside[name].append((share, lease))
-            believed = [(of, one) for of, one in self._inside[name] if one.held]
-            leases = [one for _, one in believed]
+            held = [(of, lease) for of, lease in self._inside[name] if lease.held]
+            leases = [lease for _, lease in held]
             self.over += len(leases) > self.limit and not self.excused(leases)
-            self.over += share is not None and sum(of == share for of, _ in believed) > 1
+            self.over += share is not None and sum(of == share for of, _ in held) > 1
 
     def _left(self, name: str, share: str | None, lease: Any) -> None:
         with self._lock:
@@ -92,7 +92,7 @@ class Crowd:
     def _failed(self, error: Exception) -> None:
         with self._lock:
             self.errors[type(error).__name__] += 1
-            self.said.append(f"{type(error).__name__}: {error}")
+            self.messages.append(f"{type(error).__name__}: {error}")
 
     def _thread(self, number: int) -> None:
         chance = random.Random(number)

@@ -1,4 +1,4 @@
-"""One plain client of all servers of a topology, for tests that look past the library."""
+"""One plain client of all servers of a topology, for tests that read the state themselves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devtools.topologies import Cluster, Sentinels, client
 
 
 class Everywhere:
-    """Of Sentinel, the primary; of a Cluster, each key's own node."""
+    """A client of Sentinel's primary, or of the Cluster node that owns each key."""
 
     def __init__(self, topology: Sentinels | Cluster) -> None:
         self._topology = topology
@@ -37,14 +37,14 @@ class Everywhere:
         return [self._of(self._topology.current())]
 
     def at(self, key: str | bytes) -> redis.Redis:
-        """The client of the server that has a key."""
+        """Return the client of the server that owns a key."""
         if isinstance(self._topology, Cluster):
             text = key.decode() if isinstance(key, bytes) else key
             return self._of(self._topology.owner(text))
         return self._all[0]
 
     def __getattr__(self, command: str) -> Any:
-        """A command whose first argument is its key."""
+        """Return a function that sends a command whose first argument is its key."""
         return lambda key, *args, **options: getattr(self.at(key), command)(key, *args, **options)
 
     def eval(self, source: str, count: int, *args: Any) -> Any:
@@ -58,7 +58,7 @@ class Everywhere:
             one.flushdb()
 
     def client_list(self) -> list[dict[str, Any]]:
-        """Without sentinels and copies, which come and go by themselves."""
+        """Return the clients except sentinels and replicas, which reconnect by themselves."""
         found = [each for one in self._all for each in one.client_list(_type="normal")]
         return [each for each in found if not each["name"].startswith("sentinel-")]
 
@@ -67,7 +67,7 @@ class Everywhere:
             yield from one.scan_iter(**options)
 
     def info(self, section: str) -> dict[str, Any]:
-        """Counted over all; only `commandstats` is asked for."""
+        """Return the sums over all servers. `section` must be `commandstats`."""
         calls: Counter[str] = Counter()
         for one in self._all:
             calls.update({name: row["calls"] for name, row in one.info(section).items()})

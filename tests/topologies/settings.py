@@ -1,4 +1,4 @@
-"""The tests' settings for the children of borrowed tests: locks are on a topology."""
+"""Settings for child processes of borrowed tests: the locks are on a topology."""
 
 import json
 import os

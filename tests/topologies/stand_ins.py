@@ -1,4 +1,4 @@
-"""What borrowed tests reach by name and not by fixture, led to a topology instead."""
+"""Replacements for names that borrowed tests import, so that they use a topology."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from tests.support import journal
 
 from .everywhere import Everywhere
 
-#: What children run under, and where that finds the alias and its entry of CACHES, as JSON.
+#: The settings module of child processes, and the environment variable from which it reads the
+#: alias and its entry of CACHES, as JSON.
 SETTINGS, ELSEWHERE = "tests.topologies.settings", "DJANGO_REDIS_SYNC_TEST_ELSEWHERE"
 
 
 def alias_of(topology: Any) -> str:
-    """What borrowed tests and their children have it as."""
+    """Return the cache alias of a topology."""
     return type(topology).__name__.lower()
 
 
 def lead(modules: list[ModuleType], topology: Any, patch: pytest.MonkeyPatch) -> None:
-    """For as long as `patch` lasts, what these modules call so is at the topology."""
+    """Patch `redis` and `journalling` in these modules, so that they use the topology."""
 
     def everywhere(url: str) -> Everywhere:
         return Everywhere(topology)
@@ -43,20 +44,20 @@ def lead(modules: list[ModuleType], topology: Any, patch: pytest.MonkeyPatch) ->
 
 
 def by_name(coda: str) -> str:
-    """The journal as a list for each name, in that name's slot: one list would have one slot."""
+    """Return `coda` with one journal list per name, in the slot of the name."""
     own = coda.replace("'%(key)s', cjson", "'%(key)s' .. string.match(KEYS[1], '%%b{}'), cjson")
     assert own != coda
     return own
 
 
 class Journals:
-    """The journals of all names, each judged by itself: a name lives on one server."""
+    """The journals of all names. Each is checked separately, as a name is on one server."""
 
     def __init__(self, whole: journal.Journal, topology: Cluster) -> None:
         self._whole, self._topology = whole, topology
 
     def check(self, **options: Any) -> None:
-        """AssertionError shows the violations there are."""
+        """Raise AssertionError with the violations if there are any."""
         for one in self._each():
             one.check(**options)
 

@@ -1,4 +1,4 @@
-"""A Cluster that changes under its users: slots move, shards stop, replicas take over."""
+"""A Cluster whose slots move, whose shards stop, and whose replicas take over."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from django_redis_sync.operators.status import status_of, statuses
 from django_redis_sync.protocol import scripts
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import Async, both, eventually, until
+from tests.settings import PREFIX
 from tests.support.packed import packed_of
 from tests.support.workload import call
 
@@ -46,7 +47,7 @@ class Impatient(Lock):
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Cluster]:
-    """Three shards, that the tests of this module leave as they are."""
+    """Three shards, which the tests of this module don't break."""
     from .conftest import _need_servers
 
     _need_servers()
@@ -61,24 +62,18 @@ def name(shared: Cluster, alias: Any) -> str:
     return alias(shared, **PATIENT)
 
 
-def prefix() -> str:
-    from django.conf import settings
-
-    return settings.PREFIX
-
-
 def slot_of(name: str) -> int:
-    return key_slot(keys_of(prefix(), name).leases.encode())
+    return key_slot(keys_of(PREFIX, name).leases.encode())
 
 
 def spread(topology: Cluster, each: int = 1) -> list[list[str]]:
-    """Names on each of the shards."""
+    """Return `each` names for each of the shards."""
     found: list[list[str]] = [[] for _ in topology.primaries]
     for number in range(1000):
-        one = f"name-{number}"
-        mine = found[topology.primaries.index(topology.owner(slot_of(one)))]
+        name = f"name-{number}"
+        mine = found[topology.primaries.index(topology.owner(slot_of(name)))]
         if len(mine) < each:
-            mine.append(one)
+            mine.append(name)
         if all(len(some) == each for some in found):
             return found
     raise AssertionError("no names for all shards")
@@ -96,9 +91,10 @@ def test_names_spread_over_the_shards_and_each_stays_on_one(shared, name) -> Non
         with client(server) as mine:
             counts.append(mine.dbsize())
     assert all(counts), counts
-    # The stats are there as well, and the wake list of the one that waits: all in the name's slot.
-    for one in ("leases", "queue", "waiters", "info", "stats"):
-        assert key_slot(getattr(keys_of(prefix(), "spread-0"), one).encode()) == slot_of("spread-0")
+    # All keys of a name, including its statistics, are in the same slot.
+    keys = keys_of(PREFIX, "spread-0")
+    for kind in ("leases", "queue", "waiters", "info", "stats"):
+        assert key_slot(getattr(keys, kind).encode()) == slot_of("spread-0")
     for lease in leases:
         lease.release()
     waiting.join()
@@ -123,7 +119,7 @@ async def test_status_and_operators_see_all_shards(io, shared, name, settings) -
         await io.do(lease, "release")
 
 
-def test_the_command_lists_all_shards(shared, name, settings, capsys) -> None:
+def test_locks_status_lists_names_on_all_shards(shared, name, settings, capsys) -> None:
     from django.core.management import call_command
 
     settings.REDIS_SYNC = {**settings.REDIS_SYNC, "CACHE": name}
@@ -131,13 +127,13 @@ def test_the_command_lists_all_shards(shared, name, settings, capsys) -> None:
     leases = [Lock(one).acquire() for one in names]
     eventually(lambda: len(names_in_use()) == len(names))
     call_command("locks", "status", "--format", "json")
-    said = capsys.readouterr().out
-    assert all(one in said for one in names)
+    output = capsys.readouterr().out
+    assert all(one in output for one in names)
     for lease in leases:
         lease.release()
 
 
-def test_the_cache_works_with_our_factory(shared, name) -> None:
+def test_cluster_factory_serves_the_django_cache(shared, name) -> None:
     cache = caches[name]
     cache.set_many({f"key-{n}": n for n in range(20)})
     assert [cache.get(f"key-{n}") for n in range(20)] == list(range(20))
@@ -146,7 +142,7 @@ def test_the_cache_works_with_our_factory(shared, name) -> None:
     assert cache.get("key-5") is None
 
 
-def test_renewals_of_all_shards_go_in_one_round(shared, name) -> None:
+def test_leases_on_all_shards_are_renewed(shared, name) -> None:
     leases = [
         Lock(one, using=name, timeout=4, renew=True).acquire()
         for some in spread(shared, 3)
@@ -159,7 +155,7 @@ def test_renewals_of_all_shards_go_in_one_round(shared, name) -> None:
 
 
 @both
-async def test_scripts_flushed_on_every_node_are_loaded_again(io, shared, name) -> None:
+async def test_scripts_flushed_on_each_node_are_loaded_again(io, shared, name) -> None:
     names = [one for some in spread(shared) for one in some]
     for _ in range(5):
         with Everywhere(shared) as everywhere:
@@ -179,8 +175,8 @@ async def test_scripts_flushed_on_every_node_are_loaded_again(io, shared, name) 
     await io.do(await io.result(waiting), "release")
 
 
-def test_a_wake_up_reaches_a_listener_on_another_node(shared, name, monkeypatch) -> None:
-    """A waiter that hears nothing is granted too, when it asks again after a second."""
+def test_wake_up_reaches_a_waiter_that_listens_on_another_node(shared, name, monkeypatch) -> None:
+    """Without a wake-up, a waiter is granted after a second, so the test counts the wake-ups."""
     names = [one for some in spread(shared, 3) for one in some]
     heard: list[Any] = []
     deliver = hub.Hub._deliver
@@ -193,7 +189,7 @@ def test_a_wake_up_reaches_a_listener_on_another_node(shared, name, monkeypatch)
             first = await Lock(one, using=name).aacquire()
             waiting = asyncio.create_task(Lock(one, using=name).aacquire())
             with Everywhere(shared) as everywhere:
-                await until(Async(), lambda one=one: everywhere.zcard(keys_of(prefix(), one).queue))
+                await until(Async(), lambda one=one: everywhere.zcard(keys_of(PREFIX, one).queue))
             await first.arelease()
             second = await waiting
             await until(Async(), lambda: len(heard) > len(given))
@@ -206,8 +202,10 @@ def test_a_wake_up_reaches_a_listener_on_another_node(shared, name, monkeypatch)
 
 
 @pytest.mark.timeout(60)
-def test_a_loop_ends_though_an_ear_swallows_its_cancellation(shared, name, monkeypatch) -> None:
-    """As redis-py may while it connects: whoever cancels once waits for it for ever."""
+def test_event_loop_ends_when_a_listener_ignores_its_first_cancellation(
+    shared, name, monkeypatch
+) -> None:
+    """redis-py may lose a cancellation while it connects, so a single one is not enough."""
     connecting: list[Any] = []
 
     async def listen(self: Any, tried: asyncio.Event) -> None:
@@ -243,7 +241,7 @@ def test_slots_migrate_under_load_without_an_error(shared, name, figure, shares)
     moves = 0
     with Crowd(name, names, 2, lease=6, shares=shares) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in names))
-        for turn in range(6):  # scripts that are stopped halfway are rare: one move in a hundred
+        for turn in range(6):  # only one move in a hundred interrupts a script
             for one in names:
                 here = shared.owner(slot_of(one))
                 there = shared.primaries[(shared.primaries.index(here) + 1) % 3]
@@ -253,18 +251,18 @@ def test_slots_migrate_under_load_without_an_error(shared, name, figure, shares)
         eventually(lambda: len(crowd.since(moved)) == len(names))
     grants = sum(map(len, crowd.grants.values()))
     figure(lost=0, said=f"{moves} slots moved under {grants} grants, {crowd.errors.total()} errors")
-    assert crowd.errors == {}, crowd.said
+    assert crowd.errors == {}, crowd.messages
     assert crowd.over == 0
     for one in names:
         assert status_of(one, using=name).holding == 0
 
 
 @both
-async def test_a_waiter_is_granted_after_its_slot_has_moved(io, shared, name) -> None:
+async def test_waiter_is_granted_after_its_slot_has_moved(io, shared, name) -> None:
     first = await io.do(Lock("moving", using=name), "acquire")
     waiting = io.start(io.do(Lock("moving", using=name), "acquire"))
     with Everywhere(shared) as everywhere:
-        await until(io, lambda: everywhere.zcard(keys_of(prefix(), "moving").queue) == 1)
+        await until(io, lambda: everywhere.zcard(keys_of(PREFIX, "moving").queue) == 1)
         here = shared.owner(slot_of("moving"))
         shared.migrate(slot_of("moving"), next(s for s in shared.primaries if s is not here))
     await io.do(first, "release")
@@ -274,8 +272,8 @@ async def test_a_waiter_is_granted_after_its_slot_has_moved(io, shared, name) ->
 
 
 @both
-async def test_a_half_moved_slot_is_waited_for(io, shared, name) -> None:
-    """TRYAGAIN and ASK for as long as the slot stands half moved; then it goes on."""
+async def test_calls_wait_while_their_slot_is_half_moved(io, shared, name) -> None:
+    """The node answers TRYAGAIN or ASK until the slot has moved."""
     lease = await io.do(Lock("half", using=name), "acquire")
     here = shared.owner(slot_of("half"))
     there = next(server for server in shared.primaries if server is not here)
@@ -296,7 +294,7 @@ HALF_MOVED = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 
 @pytest.mark.parametrize("moved", [False, True], ids=["not yet moved", "its key has moved"])
 def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, moved) -> None:
-    keys = keys_of(prefix(), f"spilt {moved}")
+    keys = keys_of(PREFIX, f"spilt {moved}")
     slot = slot_of(f"spilt {moved}")
     here = shared.owner(slot)
     there = next(server for server in shared.primaries if server is not here)
@@ -324,8 +322,8 @@ def test_half_moved_slot_rejects_an_expanding_acquire_as_a_whole(shared, moved) 
         assert packed_of(mine, keys.leases) is None
 
 
-def test_the_registry_is_found_where_its_slot_went(shared, name) -> None:
-    slot = key_slot(names_key(prefix()).encode())
+def test_name_registry_is_found_after_its_slot_has_moved(shared, name) -> None:
+    slot = key_slot(names_key(PREFIX).encode())
     here = shared.owner(slot)
     shared.migrate(slot, next(server for server in shared.primaries if server is not here))
     with Lock("listed", using=name):
@@ -336,9 +334,7 @@ def test_the_registry_is_found_where_its_slot_went(shared, name) -> None:
 
 
 @both
-async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(
-    io, start, alias, figure
-) -> None:
+async def test_stopped_shard_is_unavailable_and_the_others_work(io, start, alias, figure) -> None:
     own = start(Cluster, node_timeout=1.5)
     name = alias(own, **PATIENT)
     (gone, *_), *others = spread(own)
@@ -359,7 +355,7 @@ async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(
                 async with io.entered(Impatient(one, using=name)) as lease:
                     assert lease.held
                 assert time.monotonic() - start_at < 2
-        # Waiters on the living shards are woken as ever.
+        # Waiters on the other shards are woken up.
         first = await io.do(Impatient(others[0][0], using=name), "acquire")
         waiting = io.start(io.do(Impatient(others[0][0], using=name), "acquire"))
         await io.sleep(0.2)
@@ -367,7 +363,7 @@ async def test_one_stopped_shard_is_unavailable_and_the_others_go_on(
         await io.do(await io.result(waiting), "release")
     finally:
         own.primaries[0].resume()
-    figure(said=f"{io!r}: Unavailable after {max(took):.1f} s at the most")
+    figure(said=f"{io!r}: Unavailable after at most {max(took):.1f} s")
     assert max(took) < 6 * ATTEMPT + 2 * topology.LOOK
     await until(io, lambda: _is_back(gone, name), 20)
     await io.do(held, "release")
@@ -380,7 +376,7 @@ def _is_back(name: str, alias: str) -> bool:
         return False
 
 
-def test_a_stopped_shard_does_not_cost_the_others_their_leases(start, alias) -> None:
+def test_leases_on_other_shards_are_kept_when_a_shard_stops(start, alias) -> None:
     own = start(Cluster, node_timeout=1.5)
     name = alias(own, **PATIENT)
     (gone, *_), *others = spread(own)
@@ -397,7 +393,7 @@ def test_a_stopped_shard_does_not_cost_the_others_their_leases(start, alias) -> 
 
 
 @pytest.mark.parametrize(("how", "shares"), [("pause", ""), ("kill", ""), ("kill", "xyz")])
-def test_a_replica_takes_over_under_load(start, alias, figure, how, shares) -> None:
+def test_replica_takes_over_under_load(start, alias, figure, how, shares) -> None:
     own = start(Cluster, replicas=1, node_timeout=1.0)
     name = alias(own, **PATIENT)
     names = [one for some in spread(own) for one in some]
@@ -414,11 +410,11 @@ def test_a_replica_takes_over_under_load(start, alias, figure, how, shares) -> N
     others = max(crowd.since(broken)[one] for one in names if one != victim)
     figure(
         recover=back,
-        said=f"{how}, with a replica: of that {promoted:.1f} s until it was promoted; "
-        f"the others after {others:.1f} s",
+        said=f"{how}, with a replica: {promoted:.1f} s of this until it was promoted; "
+        f"the other shards after {others:.1f} s",
     )
     assert back < promoted + 8
-    assert set(crowd.errors) <= {"Unavailable", "LeaseLost"}, crowd.said
+    assert set(crowd.errors) <= {"Unavailable", "LeaseLost"}, crowd.messages
     if how == "pause":
         old.resume()
 
@@ -429,10 +425,10 @@ def _owner_seen_by(server: Any, slot: int) -> int:
     return next(primary[1] for start, end, primary, *_ in rows if start <= slot <= end)
 
 
-# The map
+# The map of slots
 
 
-def test_no_node_that_answers_is_unavailable(alias, shared) -> None:
+def test_acquire_raises_unavailable_when_no_node_answers(alias, shared) -> None:
     from devtools.servers import free_port
 
     class Nowhere:
@@ -447,7 +443,7 @@ def test_no_node_that_answers_is_unavailable(alias, shared) -> None:
         asyncio.run(Lock("x", using=name).aacquire())
 
 
-def test_a_node_that_says_no_address_of_its_own_is_where_it_was_asked() -> None:
+def test_node_without_an_address_gets_the_address_that_was_asked() -> None:
     asked = topology.Address("example.org", 7000)
     rows = [[0, 99, ["", 7000, "id"], ["10.0.0.9", 7001, "x"]], [200, 300, [None, 7002, "id"]]]
     found = topology.read_map(rows, asked)
@@ -456,7 +452,7 @@ def test_a_node_that_says_no_address_of_its_own_is_where_it_was_asked() -> None:
     assert topology.Address("example.org", 7002) == found.of(200)
 
 
-def test_urls_of_nodes_keep_the_login_and_the_options() -> None:
+def test_node_url_keeps_the_login_and_the_options() -> None:
     there = topology.Address("::1", 7001)
     assert "rediss://:s%40cret@[::1]:7001/0?ssl_cert_reqs=none" == topology.url_at(
         "rediss://:s%40cret@seed:7000/0?ssl_cert_reqs=none", there
@@ -477,6 +473,6 @@ def test_commands_are_routed_by_their_key(words: Any, key: str | None) -> None:
     assert key == topology.key_of(words)
 
 
-def test_permits_are_counted_on_a_cluster_too(shared, name) -> None:
+def test_semaphore_works_on_a_cluster(shared, name) -> None:
     with Semaphore("weigh", 5, using=name) as lease:
         assert server_of(name).pool() is not None and lease.permits == 1

@@ -1,3 +1,3 @@
-"""Who gets a permit, and what a lease lets its holder do: on Sentinel and on a Cluster."""
+"""Permits and leases: on Sentinel and on a Cluster."""
 
 from tests.behaviour.test_permits import *  # noqa: F403

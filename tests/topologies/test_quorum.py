@@ -1,7 +1,9 @@
-"""A lock on five independent servers: what a majority says, holds."""
+"""A lock on five independent servers, which is held if a majority grants it."""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import math
 import threading
 import time
@@ -16,7 +18,15 @@ from django.core.exceptions import ImproperlyConfigured
 
 from devtools.servers import RedisServer
 from devtools.topologies import Independent, client
-from django_redis_sync import LeaseLost, Lock, NotAcquired, RLock, Semaphore, Unavailable
+from django_redis_sync import (
+    LeaseLost,
+    Lock,
+    NotAcquired,
+    ReadWriteLock,
+    RLock,
+    Semaphore,
+    Unavailable,
+)
 from django_redis_sync.engine.quorum import voting
 from django_redis_sync.engine.quorum.voting import held_of
 from django_redis_sync.engine.server import Members
@@ -28,9 +38,9 @@ from .crowd import Crowd
 
 pytestmark = pytest.mark.promise(17)
 
-#: Seconds that one answer may take where servers are stopped.
+#: Seconds allowed for one reply while servers are stopped.
 ATTEMPT = 1.0
-#: Seconds after which no lease of half a minute is over by itself.
+#: Seconds in which a lease of 30 s doesn't expire.
 SOONER = 20
 
 
@@ -39,7 +49,7 @@ class Impatient(Lock):
 
 
 class Five:
-    """The servers, and the aliases that `using` takes."""
+    """Five servers, and their cache aliases for `using`."""
 
     def __init__(
         self, servers: list[RedisServer], aliases: list[str], kind: type[Lock] = Lock
@@ -50,7 +60,7 @@ class Five:
         return self.kind(name, using=self.aliases, **options)
 
     def holding(self, name: str = "x") -> list[int]:
-        """Unexpired leases on each of the servers that run."""
+        """Return the number of unexpired leases on each running server."""
         found = []
         for server in self.servers:
             if server.pid is not None:
@@ -84,12 +94,12 @@ class _One:
 
 @pytest.fixture
 def gather(alias: Any) -> Callable[..., Five]:
-    return lambda servers, *kind: Five(servers, [alias(_One(one)) for one in servers], *kind)
+    return lambda servers, *kind: Five(servers, [alias(_One(server)) for server in servers], *kind)
 
 
 @pytest.fixture
 def five(running: list[RedisServer], gather: Any) -> Five:
-    """Five servers that a test leaves as they are."""
+    """Five shared servers, which a test doesn't break."""
     five = gather(running)
     five.flush(5)
     return five
@@ -97,15 +107,15 @@ def five(running: list[RedisServer], gather: Any) -> Five:
 
 @pytest.fixture
 def own(start: Any, gather: Any) -> Five:
-    """Five servers of a test's own."""
+    """Five servers that only this test uses."""
     return gather(start(Independent, count=5).servers, Impatient)
 
 
-# What a lock promises
+# Guarantees of a lock
 
 
 @both
-async def test_one_holds_it_on_all_servers_and_gives_it_back_everywhere(io, five) -> None:
+async def test_quorum_lock_is_held_and_released_on_all_servers(io, five) -> None:
     lease = await io.do(five.lock(), "acquire")
     assert lease.held and 25 < lease.remaining <= 30
     await until(io, lambda: five.holding() == [1] * 5)
@@ -124,7 +134,7 @@ async def test_one_holds_it_on_all_servers_and_gives_it_back_everywhere(io, five
 
 
 @both
-async def test_a_waiter_gets_what_is_released(io, five) -> None:
+async def test_waiter_gets_the_released_permit(io, five) -> None:
     first = await io.do(five.lock(), "acquire")
     waiting = io.start(io.do(five.lock(), "acquire"))
     await io.sleep(0.3)
@@ -136,7 +146,7 @@ async def test_a_waiter_gets_what_is_released(io, five) -> None:
 
 
 @both
-async def test_a_lease_is_renewed_extended_and_ends_in_time(io, five) -> None:
+async def test_quorum_lease_is_renewed_extended_and_expires(io, five) -> None:
     kept = await io.do(five.lock("kept", timeout=3, renew=True), "acquire")
     hard = await io.do(five.lock("hard", timeout=2), "acquire")
     assert hard.remaining <= 2
@@ -152,7 +162,7 @@ async def test_a_lease_is_renewed_extended_and_ends_in_time(io, five) -> None:
 
 
 @both
-async def test_what_a_minority_lost_is_kept_and_what_a_majority_lost_is_told(io, five) -> None:
+async def test_quorum_lease_is_lost_only_when_a_majority_lost_it(io, five) -> None:
     lost: list[Any] = []
     lock = five.lock(timeout=3, renew=True, on_lost=lost.append)
     lease = await io.do(lock, "acquire")
@@ -170,7 +180,7 @@ async def test_what_a_minority_lost_is_kept_and_what_a_majority_lost_is_told(io,
 
 
 @both
-async def test_a_reentrant_lock_counts_here(io, five) -> None:
+async def test_rlock_on_a_quorum_is_reentrant(io, five) -> None:
     lock = RLock("re", using=five.aliases)
     async with io.entered(lock) as outer:
         async with io.entered(RLock("re", using=five.aliases)) as inner:
@@ -179,7 +189,7 @@ async def test_a_reentrant_lock_counts_here(io, five) -> None:
     assert five.holding("re") == [0] * 5
 
 
-def test_fences_are_the_largest_of_the_majoritys(five) -> None:
+def test_quorum_fence_grows_with_every_grant(five) -> None:
     fences = []
     for _ in range(5):
         with five.lock("fenced") as lease:
@@ -187,7 +197,7 @@ def test_fences_are_the_largest_of_the_majoritys(five) -> None:
     assert sorted(set(fences)) == fences
 
 
-def test_a_minimum_hold_is_kept_by_a_majority(five) -> None:
+def test_min_hold_keeps_a_quorum_lock_taken(five) -> None:
     with five.lock("period", min_hold=4.0):
         pass
     assert five.holding("period") == [1] * 5
@@ -197,7 +207,7 @@ def test_a_minimum_hold_is_kept_by_a_majority(five) -> None:
     lease.release()
 
 
-def test_twenty_contenders_all_get_their_turns(five) -> None:
+def test_quorum_lock_is_granted_to_each_of_twenty_contenders(five) -> None:
     turns: Counter[int] = Counter()
     waits: list[float] = []
     inside = []
@@ -219,11 +229,11 @@ def test_twenty_contenders_all_get_their_turns(five) -> None:
     eventually(lambda: five.holding("crowd") == [0] * 5, SOONER)
 
 
-# Servers that are gone
+# Servers that stop
 
 
 @both
-async def test_two_of_five_killed_do_not_matter_and_three_do(io, own) -> None:
+async def test_quorum_works_with_two_of_five_killed_and_fails_with_three(io, own) -> None:
     before = await io.do(own.lock("before", timeout=6, renew=True), "acquire")
     for server in own.servers[:2]:
         server.kill()
@@ -244,7 +254,7 @@ async def test_two_of_five_killed_do_not_matter_and_three_do(io, own) -> None:
         await io.do(own.lock("after"), "locked")
     assert time.monotonic() - start < 20 * ATTEMPT
     await until(io, lambda: own.holding("after") == [0, 0], SOONER)
-    # It can't be renewed any more, and its holder learns it in time.
+    # The lease can't be renewed without a majority, so it is lost.
     await until(io, lambda: not before.held)
     for server in own.servers[:3]:
         server.restart()
@@ -253,7 +263,7 @@ async def test_two_of_five_killed_do_not_matter_and_three_do(io, own) -> None:
 
 
 @both
-async def test_two_that_hang_cost_little_and_keep_nothing(io, own) -> None:
+async def test_quorum_works_with_two_hung_servers_and_releases_on_them_later(io, own) -> None:
     async with io.entered(own.lock()):
         pass
     for server in own.servers[:2]:
@@ -267,21 +277,22 @@ async def test_two_that_hang_cost_little_and_keep_nothing(io, own) -> None:
                 assert await io.do(own.lock(), "acquire", False) is None
             took.append(time.monotonic() - start)
         print(
-            "seconds for a cycle and a refusal beside two that hang:", [round(t, 3) for t in took]
+            "seconds for a cycle and a rejection while two servers hang:",
+            [round(t, 3) for t in took],
         )
         assert min(took) < 0.5 and max(took) < 5
     finally:
         for server in own.servers[:2]:
             server.resume()
-    # The late copies of what was asked are undone.
+    # The requests that reached the hung servers late are undone.
     await until(io, lambda: own.holding() == [0] * 5, SOONER)
     async with io.entered(own.lock()) as lease:
         assert lease.held
 
 
-def test_safe_while_servers_come_and_go(own) -> None:
-    """Never more than two gone at a time; and a server that comes back empty is forgotten for as
-    long as the longest lease, as the page on guarantees asks."""
+def test_quorum_never_exceeds_the_limit_while_servers_stop_and_return(own) -> None:
+    """At most two servers are down at a time. A server that lost its data doesn't return within
+    the longest lease, as docs/guarantees.md demands."""
     with Crowd(own.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in "ab"))
         for pair in ((0, 1), (2, 3)):
@@ -295,7 +306,7 @@ def test_safe_while_servers_come_and_go(own) -> None:
         paused = time.monotonic()
         eventually(lambda: len(crowd.since(paused)) == 2)
     assert crowd.over == 0
-    assert crowd.errors == {}, crowd.said
+    assert crowd.errors == {}, crowd.messages
     assert sum(map(len, crowd.grants.values())) > 20
 
 
@@ -303,20 +314,23 @@ def test_safe_while_servers_come_and_go(own) -> None:
 
 
 class Jumped(Crowd):
-    """Any two majorities share a server. When only the one whose clock leapt, both hold."""
+    """A crowd in which two leases may be held if the server whose clock jumped is the only server
+    that both majorities share."""
 
     def __init__(self, five: Five, odd: str) -> None:
         super().__init__(five.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6)
         self.of, self.odd = Members(five.aliases), odd
 
-    def excused(self, believed: list[Any]) -> bool:
-        holds = [held_of(self.of, lease.token) for lease in believed]
-        return set.intersection(*(set(held.fences) for held in holds if held)) == {self.odd}
+    def excused(self, held: list[Any]) -> bool:
+        holds = [held_of(self.of, lease.token) for lease in held]
+        return set.intersection(*(set(hold.fences) for hold in holds if hold)) == {self.odd}
 
 
 @pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
 @pytest.mark.parametrize("seconds", [60, -60], ids=["ahead", "behind"])
-def test_one_servers_clock_jumps_by_a_minute(tmp_path, gather, seconds: int) -> None:
+def test_quorum_stays_safe_when_the_clock_of_one_server_jumps(
+    tmp_path, gather, seconds: int
+) -> None:
     odd_clock = clock.Clock(tmp_path)
     with (
         Independent(4) as others,
@@ -335,14 +349,16 @@ def test_one_servers_clock_jumps_by_a_minute(tmp_path, gather, seconds: int) -> 
             odd_clock.shift(0)
             eventually(lambda: len(crowd.since(jumped + 0.5)) == 2)
         assert crowd.over == 0
-        # One leap ahead in all, which can end a single lease of each name.
-        assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.said
-        assert sum(crowd.errors.values()) <= 2, crowd.said
+        # The clock jumps ahead once, which can end one lease of each name.
+        assert set(crowd.errors) <= {"LeaseLost", "NotAcquired"}, crowd.messages
+        assert sum(crowd.errors.values()) <= 2, crowd.messages
         held.release()
 
 
 def patiently(acquire: Callable[..., Any], *args: Any) -> Any:
-    """What it comes to once a majority answers, which on a busy machine may take some tries."""
+    """Call `acquire` until a majority answers, and return the result.
+
+    A busy machine may need several tries."""
 
     def answered() -> list[Any]:
         try:
@@ -355,9 +371,7 @@ def patiently(acquire: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.skipif(bool(clock.reason()), reason=clock.reason())
-def test_a_leap_can_end_a_lease_of_a_bare_majority_and_its_holder_learns_it(
-    tmp_path, gather
-) -> None:
+def test_clock_jump_ends_a_lease_of_a_bare_majority_and_calls_on_lost(tmp_path, gather) -> None:
     odd_clock = clock.Clock(tmp_path)
     lost: list[Any] = []
     with (
@@ -376,12 +390,12 @@ def test_a_leap_can_end_a_lease_of_a_bare_majority_and_its_holder_learns_it(
         odd_clock.shift(60)
         rival = patiently(five.lock("x").acquire)
         assert Jumped(five, five.aliases[4]).excused([held, rival])
-        # By the first renewal after it: another one would be after twice a third.
+        # At the first renewal after the jump: the second would be 2/3 of the duration later.
         eventually(lambda: lost, 18 / 3 + 4)
         assert not held.held
 
 
-# What is refused
+# Wrong arguments
 
 
 @pytest.mark.parametrize(
@@ -395,35 +409,33 @@ def test_a_leap_can_end_a_lease_of_a_bare_majority_and_its_holder_learns_it(
         (lambda using: Lock("x", using=[*using, using[0]]), "twice"),
     ],
 )
-def test_what_a_majority_cannot_keep_safe_is_refused(make, reason: str) -> None:
+def test_option_that_is_unsafe_on_a_quorum_raises_improperly_configured(make, reason: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=f"(?i){reason}"):
         make(["a", "b", "c"])
 
 
-def test_a_read_write_lock_is_refused() -> None:
-    from django_redis_sync import ReadWriteLock
-
+def test_read_write_lock_on_a_quorum_raises_improperly_configured() -> None:
     with pytest.raises(ImproperlyConfigured, match="readers"):
         ReadWriteLock("x", using=["a", "b", "c"])
 
 
-def test_what_is_no_alias_is_a_type_error() -> None:
+def test_using_with_a_non_string_alias_raises_type_error() -> None:
     with pytest.raises(TypeError):
         Lock("x", using=[1, 2, 3])
 
 
 @both
-async def test_an_alias_that_is_not_there_or_there_twice(io, five, settings) -> None:
+async def test_unknown_or_duplicate_server_raises_improperly_configured(io, five, settings) -> None:
     with pytest.raises(ImproperlyConfigured, match="nowhere"):
         await io.do(Lock("x", using=[*five.aliases, "nowhere"]), "acquire")
-    twin = {"twin": django_settings.CACHES[five.aliases[0]]}
-    settings.CACHES = {**settings.CACHES, **twin}
+    duplicate = {"duplicate": django_settings.CACHES[five.aliases[0]]}
+    settings.CACHES = {**settings.CACHES, **duplicate}
     with pytest.raises(ImproperlyConfigured, match="same LOCATION"):
-        await io.do(Lock("x", using=[*five.aliases, "twin"]), "acquire")
+        await io.do(Lock("x", using=[*five.aliases, "duplicate"]), "acquire")
 
 
 @both
-async def test_a_lease_of_several_servers_is_not_detached(io, five) -> None:
+async def test_detach_of_a_quorum_lease_raises_not_implemented_error(io, five) -> None:
     lease = await io.do(five.lock(), "acquire")
     with pytest.raises(NotImplementedError):
         await io.do(lease, "detach")
@@ -435,16 +447,14 @@ async def test_a_lease_of_several_servers_is_not_detached(io, five) -> None:
 
 
 @pytest.mark.parametrize("ms", [1, 30, 999, 30_000, 86_400_000])
-def test_what_is_believed_is_less_than_what_was_asked_for_by_the_drift(ms: int) -> None:
+def test_requested_lease_covers_the_local_expiry_plus_drift(ms: int) -> None:
     asked = int(voting.stretched(str(ms)))
     assert ms <= voting.deducted(str(asked)) <= ms + 1
     assert asked >= ms * (1 + voting.DRIFT) + voting.DRIFT_MS
     assert voting.deducted("inf") == math.inf and voting.stretched("inf") == "inf"
 
 
-def test_a_thread_that_is_interrupted_leaves_nothing(five) -> None:
-    import ctypes
-
+def test_interrupted_thread_leaves_no_quorum_lease(five) -> None:
     first = five.lock("interrupted").acquire()
     ended: list[BaseException] = []
 
@@ -457,7 +467,7 @@ def test_a_thread_that_is_interrupted_leaves_nothing(five) -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.3)
-    for _ in range(20):  # it is swallowed where it meets a destructor
+    for _ in range(20):  # Python drops the exception if it is raised in a destructor
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
         )
@@ -469,9 +479,7 @@ def test_a_thread_that_is_interrupted_leaves_nothing(five) -> None:
     eventually(lambda: five.holding("interrupted") == [0] * 5, SOONER)
 
 
-def test_a_cancelled_task_leaves_nothing(five) -> None:
-    import asyncio
-
+def test_cancelled_task_leaves_no_quorum_lease(five) -> None:
     async def main() -> None:
         for k in range(12):
             task = asyncio.create_task(five.lock("cancelled").aacquire())

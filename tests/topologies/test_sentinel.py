@@ -1,4 +1,4 @@
-"""Failovers that Sentinel makes, under load: who goes on, what is lost, who is told."""
+"""Failovers by Sentinel under load: who continues, which leases are lost, who is notified."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from devtools.topologies import Sentinels, client, wait_for
-from django_redis_sync import LeaseLost, Lock
+from django_redis_sync import LeaseLost, Lock, Unavailable
 from django_redis_sync.engine.server import async_server_of
 from django_redis_sync.protocol.keys import keys_of
 from tests.behaviour.both import both, eventually, until
 from tests.faults.conftest import retried
+from tests.settings import PREFIX
 from tests.support.journal import journalling
 from tests.support.packed import leases_of
 
@@ -23,12 +24,12 @@ from .crowd import Crowd
 
 pytestmark = pytest.mark.promise(17)
 
-#: Seconds that clients may take to find a new primary and be granted again, on a busy machine. How
-#: long an election takes is not theirs: one that is split is held again seconds later.
+#: Seconds that clients may take to find the new primary and get a grant on a busy machine. The
+#: time of the election doesn't count, because a split vote is repeated seconds later.
 FINDING = 8.0
-#: Seconds of leases that have to outlive an election, and one that is held again.
+#: Duration in seconds of leases that must outlive an election and its repetition.
 LONG = 120
-#: As the page on guarantees advises: how long a call stands at a primary that hangs.
+#: The socket timeouts that docs/guarantees.md advises: how long a call waits for a hung primary.
 PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
 
 
@@ -38,7 +39,9 @@ def sentinels(start: Any) -> Sentinels:
 
 
 @pytest.mark.parametrize(("how", "shares"), [("pause", ""), ("kill", ""), ("kill", "xyz")])
-def test_a_failover_under_load_stops_nobody_for_good(sentinels, alias, figure, how, shares) -> None:
+def test_all_names_are_granted_again_after_a_failover_under_load(
+    sentinels, alias, figure, how, shares
+) -> None:
     old = sentinels.primary
     name = alias(sentinels, **PATIENT)
     with journalling(old.url) as journal:
@@ -54,12 +57,12 @@ def test_a_failover_under_load_stops_nobody_for_good(sentinels, alias, figure, h
         back = max(crowd.since(broken + promoted).values()) + promoted
         figure(
             recover=back,
-            said=f"{how}: of that {promoted:.1f} s until the sentinels agreed, "
-            f"{crowd.errors['LeaseLost']} lost leases told",
+            said=f"{how}: {promoted:.1f} s of this until the sentinels agreed, "
+            f"{crowd.errors['LeaseLost']} leases reported as lost",
         )
         assert back - promoted < FINDING
-        # A lease that the failover lost is told to its holder; nothing else goes wrong.
-        assert set(crowd.errors) <= {"LeaseLost", "Unavailable"}, crowd.said
+        # The holder of a lost lease gets LeaseLost. Nothing else goes wrong.
+        assert set(crowd.errors) <= {"LeaseLost", "Unavailable"}, crowd.messages
         with client(sentinels.current()) as new:
             own, journal.client = journal.client, new
             history = journal.check()
@@ -74,11 +77,11 @@ def _after(crowd: Crowd, moment: float) -> dict[str, list[float]]:
 
 
 @both
-async def test_a_waiter_keeps_its_place_through_a_failover(io, sentinels, alias) -> None:
+async def test_waiter_keeps_its_place_through_a_failover(io, sentinels, alias) -> None:
     name = alias(sentinels, **PATIENT)
     first = await io.do(Lock("place", using=name, timeout=LONG), "acquire")
     waiting = io.start(io.do(Lock("place", using=name), "acquire"))
-    keys = keys_of(_prefix(), "place")
+    keys = keys_of(PREFIX, "place")
     with client(sentinels.replicas[0]) as replica:
         await until(io, lambda: replica.zcard(keys.queue) == 1)
         (before,) = replica.zrange(keys.queue, 0, -1, withscores=True)
@@ -94,9 +97,7 @@ async def test_a_waiter_keeps_its_place_through_a_failover(io, sentinels, alias)
 
 
 async def _soon(io: Any, ask: Any) -> Any:
-    """Asked again while the new primary is not found yet."""
-    from django_redis_sync import Unavailable
-
+    """Await `ask()` again while the new primary is unknown, and return its result."""
     end = time.monotonic() + 30
     while True:
         try:
@@ -106,17 +107,15 @@ async def _soon(io: Any, ask: Any) -> Any:
             await io.sleep(0.1)
 
 
-def test_grants_that_were_not_copied_are_lost_and_their_holders_told(
-    sentinels, alias, figure
-) -> None:
-    """The window of every asynchronous copy: what the old primary granted and the new never saw."""
+def test_failover_loses_uncopied_grants_and_calls_on_lost(sentinels, alias, figure) -> None:
+    """Replication is asynchronous, so the new primary may lack grants of the old one."""
     old, replica = sentinels.primary, sentinels.replicas[0]
     name = alias(sentinels, **PATIENT)
     lost: list[Any] = []
     options = {"using": name, "timeout": 30, "renew": True, "on_lost": lost.append}
     safe = [Lock(f"copied-{n}", **options).acquire() for n in range(3)]
     with client(replica) as mine, client(old) as primary:
-        wait_for(lambda: leases_of(mine, keys_of(_prefix(), "copied-2").leases), "the copy")
+        wait_for(lambda: leases_of(mine, keys_of(PREFIX, "copied-2").leases), "the copy")
         mine.config_set("masteruser", "nobody")
         mine.config_set("masterauth", "wrong")
         primary.execute_command("CLIENT", "KILL", "TYPE", "replica")
@@ -125,11 +124,11 @@ def test_grants_that_were_not_copied_are_lost_and_their_holders_told(
         killed = time.monotonic()
         wait_for(lambda: sentinels.current() is replica, "a new primary")
         eventually(lambda: len(lost) == len(unsafe), 40)
-        told = time.monotonic() - killed
-    figure(recover=told, lost=len(lost), said="all told; with a lease of 30 s")
+        notified = time.monotonic() - killed
+    figure(recover=notified, lost=len(lost), said="all holders notified; lease of 30 s")
     assert {lease.token for lease in lost} == {lease.token for lease in unsafe}
     assert not any(lease.held for lease in unsafe)
-    # The others go on, and a lost name goes to somebody else, with a later fence.
+    # Replicated leases are kept. Lost names can be acquired again, with a larger fence.
     assert all(lease.held and lease.owned() for lease in safe)
     for lease in unsafe:
         with pytest.raises(LeaseLost):
@@ -140,20 +139,21 @@ def test_grants_that_were_not_copied_are_lost_and_their_holders_told(
 
 
 @both
-async def test_a_demoted_primary_is_left_at_once(io, sentinels, alias) -> None:
-    """READONLY: the connection goes, Sentinel is asked, the request is sent again: one grant."""
+async def test_client_leaves_a_demoted_primary_at_once(io, sentinels, alias) -> None:
+    """READONLY makes the client disconnect, ask Sentinel, and send its request again."""
     name = alias(sentinels, **PATIENT)
     async with io.entered(Lock("warm", using=name)):
         pass
     first = await io.do(Lock("role", using=name, timeout=LONG), "acquire")
     waiting = io.start(io.do(Lock("role", using=name), "acquire"))
     with client(sentinels.primary) as old:
-        await until(io, lambda: old.zcard(keys_of(_prefix(), "role").queue) == 1)
-    with client(sentinels.sentinels[0]) as one:
-        # NOGOODSLAVE until the sentinel has looked at the replica again.
-        wait_for(lambda: one.execute_command("SENTINEL", "FAILOVER", sentinels.service), "it")
+        await until(io, lambda: old.zcard(keys_of(PREFIX, "role").queue) == 1)
+    with client(sentinels.sentinels[0]) as sentinel:
+        # The sentinel answers NOGOODSLAVE until it has checked the replica again.
+        failover = ("SENTINEL", "FAILOVER", sentinels.service)
+        wait_for(lambda: sentinel.execute_command(*failover), "the failover")
     await until(io, lambda: sentinels.current() is not sentinels.primary)
-    # Until then it goes on granting, and what it grants is lost.
+    # Before its demotion, the old primary still makes grants, which are lost.
     with client(sentinels.primary) as old:
         await until(io, lambda: old.info("replication")["role"] == "slave")
     await _soon(io, lambda: io.do(first, "renew"))
@@ -161,12 +161,12 @@ async def test_a_demoted_primary_is_left_at_once(io, sentinels, alias) -> None:
     second = await io.result(waiting)
     assert second.held and second.fence > first.fence
     with client(sentinels.current()) as new:
-        assert 1 == len(leases_of(new, keys_of(_prefix(), "role").leases))
+        assert 1 == len(leases_of(new, keys_of(PREFIX, "role").leases))
     await io.do(second, "release")
 
 
-def test_an_old_primary_that_comes_back_is_not_listened_to(sentinels, alias, figure) -> None:
-    """It wakes up as a primary that knows of an older holder only, and is a copy soon after."""
+def test_client_ignores_an_old_primary_that_returns(sentinels, alias, figure) -> None:
+    """The old primary returns with an outdated holder, and soon becomes a replica."""
     old, name = sentinels.primary, alias(sentinels, **PATIENT)
     first = Lock("back", using=name, timeout=LONG).acquire()
     wait_for(lambda: _leases(sentinels.replicas[0], "back") == 1, "the copy")
@@ -191,11 +191,11 @@ def test_an_old_primary_that_comes_back_is_not_listened_to(sentinels, alias, fig
 
 def _leases(server: Any, name: str) -> int:
     with client(server) as mine:
-        return len(leases_of(mine, keys_of(_prefix(), name).leases))
+        return len(leases_of(mine, keys_of(PREFIX, name).leases))
 
 
-def test_the_replica_is_never_asked(sentinels, alias) -> None:
-    """Status pages read the primary: a copy may be late."""
+def test_client_sends_no_command_to_a_replica(sentinels, alias) -> None:
+    """Status pages also read the primary, because a replica may lag."""
     name = alias(sentinels, **PATIENT)
     with Lock("asked", using=name) as lease:
         assert lease.owned() and Lock("asked", using=name).status().holding == 1
@@ -205,25 +205,19 @@ def test_the_replica_is_never_asked(sentinels, alias) -> None:
     assert not {"cmdstat_evalsha", "cmdstat_blpop"} & set(stats)
 
 
-def _prefix() -> str:
-    from django.conf import settings
-
-    return settings.PREFIX
-
-
-def test_a_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels, alias) -> None:
+def test_event_loop_that_ends_closes_its_connections_to_all_sentinels(sentinels, alias) -> None:
     name = alias(sentinels, **PATIENT)
 
     async def main() -> None:
         async with Lock("a", using=name):
             pass
         known = async_server_of(name).client.connection_pool.sentinel_manager.sentinels
-        for one in known:
-            await one.ping()
-        known[1] = known[0]  # as redis-py does when two tasks ask for the primary at once
+        for sentinel in known:
+            await sentinel.ping()
+        known[1] = known[0]  # as redis-py does when two tasks look up the primary at once
 
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asyncio.run(main())
         gc.collect()
-    assert [] == [str(one.message) for one in said if one.category is ResourceWarning]
+    assert [] == [str(w.message) for w in caught if w.category is ResourceWarning]

@@ -1,4 +1,4 @@
-"""What a planted defect is, and how it is planted."""
+"""A mutant: a defect in a copy of the project."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "django_redis_sync"
-#: What the tests need beside the package.
+#: Files and folders that the tests need besides the package.
 BESIDE = ("docs", "tests", "devtools", "benchmarks", "setup.cfg", "pyproject.toml", "conftest.py")
-#: Seconds for the tests of one plant.
-PATIENCE = 300
+#: Time limit in seconds for the tests of one mutant.
+TIMEOUT = 300
 
 
 @cache
@@ -25,22 +25,23 @@ def sources() -> dict[Path, str]:
     return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in paths}
 
 
-class Plant:
-    """A defect: `text`, which stands once in the package, becomes `instead`. `tests`: files below
-    tests/, at least one of whose tests in `make test` has to fail."""
+class Mutant:
+    """A defect that replaces `text`, which occurs once in the package, by `instead`.
+
+    `tests`: files below tests/. At least one of their tests in `make test` must fail."""
 
     def __init__(self, name: str, text: str, instead: str, *tests: str) -> None:
         self.name, self.text, self.instead, self.tests = name, text, instead, tests
 
     def path(self) -> Path:
-        """Return the file that has the text. AssertionError if it can't be planted any more."""
+        """Return the file that contains the text. Raise AssertionError unless it occurs once."""
         counts = {path: text.count(self.text) for path, text in sources().items()}
         found = {path: count for path, count in counts.items() if count}
-        assert [1] == [*found.values()], f"{self.name}: its text stands in {found}"
+        assert [1] == [*found.values()], f"{self.name}: its text occurs in {found}"
         return next(iter(found))
 
     def is_found(self, folder: Path) -> bool:
-        """Whether a test fails in a copy of the project, made in `folder`, that has this defect."""
+        """Copy the project to `folder`, add the defect, and return True if a test fails."""
         copy_to(folder)
         path = folder / self.path()
         text = path.read_text(encoding="utf-8")
@@ -52,9 +53,9 @@ class Plant:
             env={**os.environ, "PYTHONPATH": str(folder)},
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
-        # 1: tests failed; 2: they could not even be imported. Else it says nothing of the tests.
+        # 1: tests failed; 2: the tests could not be imported. Other codes are errors of pytest.
         assert done.returncode in (0, 1, 2), done.stdout + done.stderr
         return done.returncode != 0
 

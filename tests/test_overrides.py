@@ -1,4 +1,4 @@
-"""What an operator says of a keyed policy: kept once, in force for every key, fresh or not."""
+"""Operator overrides of a keyed policy: stored once, and applied to every key, also new ones."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ pytestmark = pytest.mark.usefixtures("fresh_keeper")
 PREFIX = settings.PREFIX
 
 
-def lasting(raw: redis.Redis) -> set[str]:
-    """The keys that never expire."""
+def permanent_keys(raw: redis.Redis) -> set[str]:
+    """Return the Redis keys that never expire."""
 
     def found() -> tuple[set[str]] | None:
         keys = {key.decode() for key in raw.keys(f"{PREFIX}*") if raw.ttl(key) == -1}
-        # The clerk's lists have their expiry a moment after they are written.
+        # The housekeeping thread sets the expiry of its keys shortly after it writes them.
         return None if any(k == names_key(PREFIX) or k.endswith(":keys") for k in keys) else (keys,)
 
     (settled,) = eventually(found)
     return settled
 
 
-async def tries(io: Any, key: str, limit: int = 1, name: str = "api") -> bool:
+async def can_acquire(io: Any, key: str, limit: int = 1, name: str = "api") -> bool:
     semaphore = Semaphore(name, limit, key=key)
     lease = await io.do(semaphore, "acquire", blocking=False)
     if lease is not None:
@@ -53,71 +53,71 @@ async def tries(io: Any, key: str, limit: int = 1, name: str = "api") -> bool:
 
 
 @both
-async def test_marks_that_cannot_be_read_hide_no_name(io: Any, raw: redis.Redis) -> None:
-    raw.set(marks_key(PREFIX), "another program's")
+async def test_status_is_shown_when_overrides_cannot_be_read(io: Any, raw: redis.Redis) -> None:
+    raw.set(marks_key(PREFIX), "a string, not a hash")
     semaphore = Semaphore("api", 2, key="7")
     async with io.entered(semaphore):
         assert 1 == (await io.do(semaphore, "status")).in_use
 
 
 @both
-async def test_a_paused_policy_lets_no_fresh_key_in_and_leaves_nothing_behind(
+async def test_paused_policy_rejects_new_keys_and_leaves_nothing_behind(
     io: Any, raw: redis.Redis
 ) -> None:
     actions.pause("api")
-    assert not any([await tries(io, f"key-{n}") for n in range(500)])
-    assert {marks_key(PREFIX), keys_of(PREFIX, "api").info} == lasting(raw)
+    assert not any([await can_acquire(io, f"key-{n}") for n in range(500)])
+    assert {marks_key(PREFIX), keys_of(PREFIX, "api").info} == permanent_keys(raw)
     assert ("api", "key-7") not in names_in_use()
     actions.resume("api")
-    assert await tries(io, "key-7")
-    assert set() == lasting(raw)
+    assert await can_acquire(io, "key-7")
+    assert set() == permanent_keys(raw)
 
 
 @both
-async def test_a_child_is_shown_as_its_policy_is_by_a_process_that_never_asked_for_one(
+async def test_status_of_a_key_includes_overrides_set_by_another_process(
     io: Any, raw: redis.Redis
 ) -> None:
-    raw.hset(marks_key(PREFIX), mapping={"p:said-elsewhere": raw.time()[0] * 1000})
-    for name, paused in (("said-elsewhere", True), ("api", False)):
+    raw.hset(marks_key(PREFIX), mapping={"p:paused-elsewhere": raw.time()[0] * 1000})
+    for name, paused in (("paused-elsewhere", True), ("api", False)):
         assert paused == (await io.do(Semaphore(name, 1, key="k"), "status")).paused
 
 
-def test_a_list_shows_children_as_their_policies_are(raw: redis.Redis) -> None:
-    raw.hset(marks_key(PREFIX), mapping={"p:never-asked": raw.time()[0] * 1000})
-    found = statuses([("never-asked", "k"), ("api", "k")])
-    assert [True, False] == [one.paused for one in found]
+def test_statuses_of_keys_include_the_overrides_of_their_policies(raw: redis.Redis) -> None:
+    raw.hset(marks_key(PREFIX), mapping={"p:unused": raw.time()[0] * 1000})
+    found = statuses([("unused", "k"), ("api", "k")])
+    assert [True, False] == [status.paused for status in found]
 
 
 @both
-async def test_a_process_heeds_from_its_first_ask_on_what_was_said_before(
+async def test_first_acquire_of_a_process_applies_earlier_overrides(
     io: Any, raw: redis.Redis
 ) -> None:
-    raw.hset(marks_key(PREFIX), mapping={"p:said-elsewhere": raw.time()[0] * 1000})
-    assert not await tries(io, "k", name="said-elsewhere")
-    assert await tries(io, "k")
+    raw.hset(marks_key(PREFIX), mapping={"p:paused-elsewhere": raw.time()[0] * 1000})
+    assert not await can_acquire(io, "k", name="paused-elsewhere")
+    assert await can_acquire(io, "k")
 
 
 @both
-async def test_a_resized_policy_has_its_limit_for_every_key(io: Any, raw: redis.Redis) -> None:
+async def test_resize_of_a_policy_applies_to_every_key(io: Any, raw: redis.Redis) -> None:
     actions.resize("api", None, 2)
     semaphore = Semaphore("api", 1, key="fresh")
     first, second = [await io.do(semaphore, "acquire", blocking=False) for _ in range(2)]
     assert first and second
-    assert not await tries(io, "fresh")
+    assert not await can_acquire(io, "fresh")
     assert (2, 2) == ((status := status_of("api", "fresh")).limit, status.override)
     await io.do(first, "release")
     await io.do(second, "release")
-    assert {marks_key(PREFIX), keys_of(PREFIX, "api").info} == lasting(raw)
+    assert {marks_key(PREFIX), keys_of(PREFIX, "api").info} == permanent_keys(raw)
 
 
-def test_a_mark_of_a_policy_is_no_mark_of_a_plain_name_or_another_policy(raw: redis.Redis) -> None:
+def test_override_of_a_policy_does_not_apply_to_other_names(raw: redis.Redis) -> None:
     actions.pause("api")
     with Lock("other", key="1"), Lock("api-2", key="1"):
         pass
-    assert not status_of("other", "1").paused and status_of("api", "unheard of").paused
+    assert not status_of("other", "1").paused and status_of("api", "unused").paused
 
 
-def test_a_release_hands_nothing_over_while_the_policy_is_paused() -> None:
+def test_release_hands_nothing_off_while_the_policy_is_paused() -> None:
     with ThreadPoolExecutor(1) as threads:
         lease = Semaphore("api", 1, key="k").acquire()
         waiting = threads.submit(Semaphore("api", 1, key="k").acquire)
@@ -130,7 +130,7 @@ def test_a_release_hands_nothing_over_while_the_policy_is_paused() -> None:
         waiting.result(30).release()
 
 
-def test_waiters_of_a_policy_come_in_when_it_grows() -> None:
+def test_resize_of_a_policy_admits_its_waiters() -> None:
     with ThreadPoolExecutor(1) as threads, Semaphore("api", 1, key="k"):
         waiting = threads.submit(Semaphore("api", 1, key="k").acquire)
         eventually(lambda: status_of("api", "k").waiting == 1)
@@ -139,15 +139,15 @@ def test_waiters_of_a_policy_come_in_when_it_grows() -> None:
 
 
 @pytest.mark.parametrize("using", [None, "second"])
-@pytest.mark.parametrize("mark", ["pause", "pause of others", "resize"])
-def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
-    mark: str, using: str | None, monkeypatch: pytest.MonkeyPatch, settings: Any
+@pytest.mark.parametrize("action", ["pause", "exemption", "resize"])
+def test_operator_action_admits_waiters_of_its_own_process_at_once(
+    action: str, using: str | None, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     second = {**settings.CACHES["default"], "KEY_PREFIX": "second"}
     settings.CACHES = {**settings.CACHES, "second": second}
-    # The clerk's next look would let them in too.
+    # The next run of the housekeeping job would admit the waiters, too.
     monkeypatch.setattr(
-        overrides.OverridePoller, "tend", lambda book, *_: setattr(book, "due", math.inf)
+        overrides.OverridePoller, "tend", lambda job, *_: setattr(job, "due", math.inf)
     )
 
     def waiting() -> int:
@@ -157,32 +157,32 @@ def test_waiters_of_the_process_that_says_it_are_in_when_it_is_said(
         lease = Semaphore("api", 1, key="k", using=using).acquire()
         assert lease is not None
         waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire)
-        eventually(lambda: housekeeping._clerks[using or "default"].waiting)  # it knows
-        if mark == "resize":
+        eventually(lambda: housekeeping._clerks[using or "default"].waiting)  # registered
+        if action == "resize":
             actions.resize("api", None, 2, using)
         else:
             actions.pause("api", using=using)
             lease.release()
             assert waiting() == 1
-            actions.resume("api", "k" if mark == "pause of others" else None, using)
-        assert waiting() == 0  # before it asks again
+            actions.resume("api", "k" if action == "exemption" else None, using)
+        assert waiting() == 0  # before the waiter retries
         waiter.result(30).release()
 
 
-@pytest.mark.parametrize("mark", ["pause", "resize"])
-def test_a_mark_is_in_force_in_other_processes_and_taken_back_there(
-    clean_redis: None, mark: str
+@pytest.mark.parametrize("action", ["pause", "resize"])
+def test_override_applies_in_other_processes_until_it_is_removed(
+    clean_redis: None, action: str
 ) -> None:
     with Child("keyed", "api", "k") as child:
-        assert ["waits"] == child.line()  # behind the lease that it has itself
-        # Said here, and seen there: this process never asked for a child.
-        if mark == "resize":
+        assert ["waits"] == child.line()  # behind its own lease
+        # This process sets the override; the child has to notice and apply it.
+        if action == "resize":
             actions.resize("api", None, 2)
             assert ["in"] == child.line()
             return
         actions.pause("api")
         time.sleep(overrides.STALE + 0.5)
-        child.run_callbacks("release")
+        child.send_line("release")
         assert ["released"] == child.line()
         time.sleep(0.5)
         assert status_of("api", "k").waiting == 1
@@ -192,20 +192,20 @@ def test_a_mark_is_in_force_in_other_processes_and_taken_back_there(
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What of the marks was read, each time."""
+    """The Redis key of the overrides, once for each time that they are read."""
     done: list[str] = []
     reading = overrides.reading
 
-    def noted(registry: str) -> Run:
+    def recorded(registry: str) -> Run:
         done.append(registry)
         return reading(registry)
 
-    monkeypatch.setattr(overrides, "reading", noted)
-    monkeypatch.setattr(housekeeping, "reading", noted)
+    monkeypatch.setattr(overrides, "reading", recorded)
+    monkeypatch.setattr(housekeeping, "reading", recorded)
     return done
 
 
-def test_marks_are_read_once_a_second_for_all_policies_and_never_when_idle(
+def test_overrides_are_read_once_a_second_in_total_and_never_when_idle(
     clean_redis: None, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overrides, "IDLE", 1.5)
@@ -219,19 +219,19 @@ def test_marks_are_read_once_a_second_for_all_policies_and_never_when_idle(
     assert before == len(reads)
 
 
-def test_marks_that_are_as_they_were_call_for_no_look_before_its_time() -> None:
+def test_unchanged_overrides_do_not_bring_the_next_run_forward() -> None:
     policy = keys_of(PREFIX, "api", "k").policy
     assert policy is not None
-    book = overrides.OverridePoller(list, list)
-    assert book.needed(policy)
-    said, due = [f"p:{policy.quoted}", "7"], book.due
-    for reply, at in ((said, 0.0), (said, due), ([], 0.0), ([], due)):
-        book.due = due
-        book.read(policy.registry, Answer(reply, 0.0, 0.0))
-        assert at == book.due
+    poller = overrides.OverridePoller(list, list)
+    assert poller.needed(policy)
+    paused, due = [f"p:{policy.quoted}", "7"], poller.due
+    for reply, at in ((paused, 0.0), (paused, due), ([], 0.0), ([], due)):
+        poller.due = due
+        poller.read(policy.registry, Answer(reply, 0.0, 0.0))
+        assert at == poller.due
 
 
-def test_plain_names_read_no_marks(clean_redis: None, reads: list[str]) -> None:
+def test_plain_names_read_no_overrides(clean_redis: None, reads: list[str]) -> None:
     for _ in range(20):
         with Lock("plain"):
             pass
@@ -239,7 +239,7 @@ def test_plain_names_read_no_marks(clean_redis: None, reads: list[str]) -> None:
     assert renewer("default").housekeeper.marks.due == math.inf
 
 
-def test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once(
+def test_unreadable_overrides_stay_in_force_and_are_logged_once(
     raw: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     actions.pause("api")
@@ -247,50 +247,51 @@ def test_marks_that_cannot_be_read_stay_in_force_and_it_is_said_once(
     raw.rename(marks_key(PREFIX), f"{PREFIX}:elsewhere")
     raw.set(marks_key(PREFIX), "no hash")
     caplog.clear()
-    policy = policies[marks_key(PREFIX), "api"]
-    for _ in range(3):
-        policy.due = 0.0
+
+    def acquire_and_read() -> list[int]:
+        """Return the levels of the messages so far."""
+        policies[marks_key(PREFIX), "api"].due = 0.0
         assert Semaphore("api", 1, key="k").acquire(blocking=False) is None
-    said = [r for r in caplog.records if "overrides can't be read" in r.message]
-    assert [logging.WARNING] == [r.levelno for r in said]
-    raw.rename(f"{PREFIX}:elsewhere", marks_key(PREFIX))  # read in between: the next time is new
-    policy.due = 0.0
-    assert Semaphore("api", 1, key="k").acquire(blocking=False) is None
+        return [r.levelno for r in caplog.records if "overrides can't be read" in r.message]
+
+    for _ in range(3):
+        assert [logging.WARNING] == acquire_and_read()
+    raw.rename(f"{PREFIX}:elsewhere", marks_key(PREFIX))  # readable again, so the next error is new
+    assert [logging.WARNING] == acquire_and_read()
     raw.set(marks_key(PREFIX), "no hash")
-    policy.due = 0.0
-    assert Semaphore("api", 1, key="k").acquire(blocking=False) is None
-    said = [r for r in caplog.records if "overrides can't be read" in r.message]
-    assert [logging.WARNING] * 2 == [r.levelno for r in said]
+    assert [logging.WARNING] * 2 == acquire_and_read()
 
 
-def test_a_child_keeps_a_mark_of_its_own_until_its_policy_takes_it_back(raw: redis.Redis) -> None:
+def test_override_of_a_key_lasts_until_its_policy_is_reset(raw: redis.Redis) -> None:
     actions.resize("api", "vip", 5)
     actions.resize("api", None, 2)
     assert (5, 2) == (status_of("api", "vip").limit, status_of("api", "other").limit)
     assert ("api", "vip") in names_in_use()
     assert ["api", "api@vip"] == actions.reset("api")
     assert (None, None) == (status_of("api", "vip").override, status_of("api", "other").override)
-    assert set() == lasting(raw)
+    assert set() == permanent_keys(raw)
 
 
 @both
-async def test_a_child_can_be_taken_out_of_what_its_policy_is(io: Any, raw: redis.Redis) -> None:
+async def test_key_can_be_exempted_from_the_overrides_of_its_policy(
+    io: Any, raw: redis.Redis
+) -> None:
     actions.pause("api")
     actions.resize("api", None, 3)
     assert ["api@vip"] == actions.resume("api", "vip")
     assert ["api@vip"] == actions.reset("api", "vip")
-    assert await tries(io, "vip") and not await tries(io, "other")
+    assert await can_acquire(io, "vip") and not await can_acquire(io, "other")
     assert (1, 3) == (status_of("api", "vip").limit, status_of("api", "other").limit)
     assert ("api", "vip") in names_in_use()
-    actions.pause("api")  # all of it again
-    assert not await tries(io, "vip")
+    actions.pause("api")  # ends the exemption of the key
+    assert not await can_acquire(io, "vip")
     actions.resume("api")
     actions.reset("api")
-    assert await tries(io, "vip") and await tries(io, "other")
-    assert set() == lasting(raw)
+    assert await can_acquire(io, "vip") and await can_acquire(io, "other")
+    assert set() == permanent_keys(raw)
 
 
-def test_a_flood_of_fresh_keys_makes_no_renewal_late(
+def test_many_new_keys_of_a_paused_policy_delay_no_renewal(
     new_server: Callable[..., RedisServer], settings: Any
 ) -> None:
     server = new_server()
