@@ -88,7 +88,7 @@ class Counter:
         self._counter = callgrind.Callgrind(server.pid, server.dumps)
         self._shas = {
             verb: client.script_load(scripts.compose(verb, MappingProxyType(_CONSTANTS)))
-            for verb in scripts.VERBS
+            for verb in scripts.NAME_SCRIPTS
         }
         self._shas["an empty script"] = client.script_load("return {'ok'}")
         self.names = [_Name(f"n{number}") for number in range(NAMES)]

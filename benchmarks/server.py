@@ -78,7 +78,7 @@ def _timed(client: redis.Redis, call: Any) -> float:
 
 def _client(url: str) -> redis.Redis:
     client = redis.Redis.from_url(url)
-    for verb in scripts.VERBS:
+    for verb in scripts.NAME_SCRIPTS:
         client.script_load(scripts.script(verb).source)
     return client
 

@@ -1,1 +1,1 @@
-"""Tools for developing this project; not part of the package."""
+"""Tools for the development of this project. They are not part of the package."""

@@ -1,6 +1,6 @@
-"""setuptools' build backend, with an sdist that is the same whenever and wherever it is made.
+"""setuptools' build backend with a reproducible sdist.
 
-setuptools heeds SOURCE_DATE_EPOCH in wheels only: its sdist carries the times, owners and modes of
+setuptools applies SOURCE_DATE_EPOCH only to wheels. Its sdist has the times, owners, and modes of
 the files in the checkout.
 """
 
@@ -25,7 +25,8 @@ def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
 
 
 def even_out(sdist: Path, epoch: int) -> None:
-    """Write it anew: members by name, of one time and no owner; modes say executable or not."""
+    """Rewrite an sdist: sort the members by name, set their time to `epoch`, remove their owners,
+    and keep of their modes only whether they are executable."""
     plain = io.BytesIO()
     with tarfile.open(sdist) as old, tarfile.open(fileobj=plain, mode="w") as new:
         for member in sorted(old.getmembers(), key=lambda member: member.name):

@@ -1,9 +1,9 @@
-"""Check the Lua scripts: their names, and that the composer reads their lines as Lua does.
+"""Check the Lua scripts: all names are known, and the composer reads each line as Lua does.
 
-python -m devtools.lua_lint prints one line for each mistake, and exits with 1 if there are any. An
-unknown name is an error here, and a silent nil in a run. A file is read by itself: a function can
-take nothing but its arguments, constants, KEYS and other functions. What the composer accepts is
-said at the head of `protocol/scripts.py`.
+`python -m devtools.lua_lint` prints a line for each mistake, and exits with 1 if there are any. At
+run time, an unknown name would be nil without an error. Each file is checked separately: a function
+may use only its arguments, constants, KEYS, and other functions. The docstring of
+`protocol/scripts.py` has the rules of the composer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from luaparser.astnodes import Name, Node
 
 from django_redis_sync.protocol import scripts
 
-#: What the server lends to scripts and the scripts use, with the members of its tables.
+#: The globals of the server that the scripts use, with the members of tables.
 GLOBALS: dict[str, set[str]] = {
     "KEYS": set(),
     "ARGV": set(),
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def mistakes(path: Path, text: str) -> list[str]:
-    """Return what is wrong in the file of a script or of a function."""
+    """Return the mistakes in the file of a script or function."""
     try:
         body = ast.parse(text).body.body
     except ast.SyntaxException as error:
@@ -72,8 +72,8 @@ _ON_ONE_LINE = re.compile(r"if .* then .* end(?: *--.*)?$")
 
 
 def _layout(text: str) -> Iterator[str]:
-    """Yield each line that the composer would read otherwise than Lua."""
-    blocks, within = list[str](), False  # the open blocks; in the further lines of a statement
+    """Yield a mistake for each line that the composer would not read as Lua does."""
+    blocks, within = list[str](), False  # the open blocks; True in further lines of a statement
     for number, line in enumerate(text.splitlines(), 1):
         code = re.sub(r"'[^']*'", "''", line)
         made = code.strip().removeprefix("-- make ").split() if "-- make " in code else []
@@ -104,14 +104,14 @@ def _layout(text: str) -> Iterator[str]:
         elif (
             one_line and {*scripts.called(code.partition(" then ")[2])} & scripts.functions().keys()
         ):
-            yield f"{where} makes a function for a call that it may not come to"
+            yield f"{where} creates a function for a call that may not be reached"
         if ";" in words or words.count("end") > 1 or {"while", "repeat"} & {*words}:
             yield f"{where} holds more than one statement, or another loop than for"
         if "function" in words and not code.startswith("local function "):
-            yield f"{where} has a function that the composer does not know"
+            yield f"{where} has a function that the composer can't read"
 
 
-_SCRIPTS = (*scripts.VERBS, *scripts.ASIDE)
+_SCRIPTS = (*scripts.NAME_SCRIPTS, *scripts.OTHER_SCRIPTS)
 
 
 @cache
@@ -122,20 +122,20 @@ def _called() -> set[str]:
 
 @cache
 def _capitals() -> set[str]:
-    """The words that become numbers, keys or patterns when a verb is composed."""
+    """Return the words that the composer replaces by numbers, keys, or patterns."""
     keys = {key.upper() for verb in _SCRIPTS for key in scripts.keys_of(verb)}
     return {*keys, *scripts.CONSTANTS, *scripts.PATTERNS}
 
 
 def _takes(function: str, given: int) -> str:
-    """How many arguments a function takes, when it is not so many."""
+    """Return the number of arguments that a function takes, or "" if `given` fits."""
     arguments = scripts.functions()[function][0].partition("(")[2]
     asked = len(re.findall(r"\w+", arguments))
     return "" if given == asked or (given > asked and "..." in arguments) else str(asked)
 
 
 class _Reader:
-    """Follows the scopes of one file. `scopes`: the local names, and whether each was ever read."""
+    """Reads the scopes of a file. `scopes`: the local names; for each, True if it was read."""
 
     def __init__(self) -> None:
         self.mistakes: list[str] = []
@@ -204,7 +204,7 @@ class _Reader:
         for word in re.findall(r"[A-Z]+", str(node.s)):
             if word in self.capitals:
                 self.mistakes.append(
-                    f"{word} is a constant: in a string, its value would come to stand"
+                    f"{word} is a constant: in a string, it would be replaced by its value"
                 )
 
     # What has a scope

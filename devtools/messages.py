@@ -1,8 +1,8 @@
-"""The catalog of translations, from what the package says by now: written anew, then compiled.
+"""Update the catalog of translations from the texts of the package, and compile it.
 
     python -m devtools.messages
 
-New texts get an empty translation, which is named; texts that are said no more go.
+New texts get an empty translation and are printed. Texts that are no longer used are removed.
 """
 
 import os
@@ -18,14 +18,14 @@ from django.core.management.commands import makemessages
 
 PACKAGE = Path(__file__).parent.parent / "django_redis_sync"
 CATALOG = PACKAGE / "locale/zh_Hans/LC_MESSAGES/django.po"
-# What changes with every run, and tells nobody anything.
+# Header lines that change with every run.
 NOISE = re.compile(r'^"(POT-Creation-Date|Report-Msgid-Bugs-To):.*\n', re.MULTILINE)
 EMPTY = re.compile(r'^msgid ((?:".*"\n)+)(?:msgid_plural .*\n)?msgstr(?:\[0\])? ""\n(?!")', re.M)
 
 
 class Extract(makemessages.Command):
-    # A translation guessed from a similar text is a wrong one. In the order of texts, a module can
-    # move without a change to the catalog.
+    # No translations guessed from similar texts. Sorted by text, so that the catalog doesn't change
+    # if code is moved.
     msgmerge_options = [
         *makemessages.Command.msgmerge_options, "--no-fuzzy-matching", "--sort-output"
     ]  # fmt: skip

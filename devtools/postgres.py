@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests and for the exam, in a folder of its own; ends with its process."""
+"""A PostgreSQL server for tests and the exam, in a temporary folder. It ends with its parent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ START_SECONDS = 30
 
 
 def binaries() -> Path | None:
-    """The folder of the newest PostgreSQL here; Debian keeps them out of PATH."""
+    """Return the folder with the binaries of PostgreSQL, or None. On Debian, they are not on PATH;
+    then return that of the newest version."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
@@ -27,20 +28,21 @@ def binaries() -> Path | None:
 
 
 def reason() -> str:
-    """Why none can be started; empty when it can."""
+    """Return why no server can be started, or ""."""
     return "" if binaries() else "PostgreSQL is not installed"
 
 
 def version() -> str:
+    """Return the version of PostgreSQL."""
     words = [str(binaries() / "postgres"), "--version"]  # type: ignore[operator]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[2]
 
 
 class Postgres:
-    """One server on a Unix socket in its folder; `dsn` is what clients use."""
+    """A server on a Unix socket in its folder. `dsn`: the connection string for clients."""
 
     def __enter__(self) -> Postgres:
-        # It refuses to run as root, and is then nobody.
+        # PostgreSQL does not run as root, so it runs as the user nobody.
         self._user = "nobody" if os.getuid() == 0 else None
         self._folder = Path(tempfile.mkdtemp(prefix="exam-pg-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,7 +87,7 @@ class Postgres:
 
     def __exit__(self, *error: object) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)  # without waiting for its clients
+            self._process.send_signal(signal.SIGINT)  # shut down without waiting for clients
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(10)
             if self._process.poll() is None:
@@ -98,5 +100,5 @@ _libc = ctypes.CDLL(None)
 
 
 def _end_with_parent() -> None:
-    """Asks the kernel, before it becomes the server, to end it when this process ends."""
+    """Ask the kernel to kill this process if its parent ends. Called before the server starts."""
     _libc.prctl(1, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Measure the scaling figures of benchmarks/RESULTS.md: `python -m devtools.scaling`. It starts its
 own servers.
 
-A server's ceiling is counted in its own CPU seconds (INFO cpu), so that slow clients and busy
-neighbours do not lower it: a Redis server runs scripts on one core.
+The capacity of a server is calculated from its CPU seconds (INFO cpu), so that slow clients and
+other processes don't matter: a Redis server runs scripts on one core.
 """
 
 from __future__ import annotations
@@ -45,27 +45,28 @@ def main() -> None:
     print(f"\nRedis {version}, {os.cpu_count()} cores for servers and clients together.")
 
 
-# A limit split over names, on paper
+# A limit that is split over several names
 
 
 def split(limit: int = 100, load: float = 80, arrivals: int = 200_000) -> None:
-    """What becomes of callers who try once, when one limit is `limit / n` on each of n names.
+    """Simulate a limit that is split over n names, `limit / n` for each, and print rejections.
 
-    Simulated: they come by chance, hold for a chance time, `load` of them at once on average, and
-    pick a name by chance; the second column is of callers who try a second name before they give
-    up.
+    Callers arrive and hold for random times, `load` of them at the same time on average. Each picks
+    a name at random, and is rejected if that is full. In the second column, callers try a second
+    name before that.
     """
     for parts in (1, 4, 10):
-        once, twice = (_refused(limit, parts, load, arrivals, tries) for tries in (1, 2))
+        once, twice = (_rejected(limit, parts, load, arrivals, tries) for tries in (1, 2))
         row(
-            f"refused though the whole was not full, limit {limit} as {parts} x {limit // parts}, "
-            f"{load:.0f} wanted",
+            f"rejected although permits were free, limit {limit} as {parts} x {limit // parts}, "
+            f"{load:.0f} callers on average",
             f"{once:.1%} after one try, {twice:.1%} after two",
         )
 
 
-def _refused(limit: int, parts: int, load: float, arrivals: int, tries: int) -> float:
-    chance, now, refused = random.Random(7), 0.0, 0
+def _rejected(limit: int, parts: int, load: float, arrivals: int, tries: int) -> float:
+    """Return the part of the callers that were rejected although a permit was free."""
+    chance, now, rejected = random.Random(7), 0.0, 0
     ends: list[tuple[float, int]] = []
     used = [0] * parts
     for _ in range(arrivals):
@@ -78,8 +79,8 @@ def _refused(limit: int, parts: int, load: float, arrivals: int, tries: int) -> 
                 heapq.heappush(ends, (now + chance.expovariate(1), mine))
                 break
         else:
-            refused += sum(used) < limit
-    return refused / arrivals
+            rejected += sum(used) < limit
+    return rejected / arrivals
 
 
 def row(what: str, value: str) -> None:
@@ -99,26 +100,26 @@ def one_core(mine: redis.Redis) -> None:
             for token in tokens:
                 run.undo("queue", token)
             run.send()
-    row("grants/s, each handed to a waiter, per server core", f"{CYCLES / spent():,.0f}")
+    row("grants/s, each by a handoff, per server core", f"{CYCLES / spent():,.0f}")
     with cpu_of(mine) as spent:
         for _ in range(CYCLES // BATCH):
             run.cycles([f"many-{number}" for number in range(BATCH)])
-    row("grants/s, nobody waiting, per server core", f"{CYCLES / spent():,.0f}")
+    row("grants/s without waiters, per server core", f"{CYCLES / spent():,.0f}")
     mine.flushall()
 
 
 class Scripts:
-    """Verbs in one pipeline, sent as the library sends them."""
+    """Scripts in one pipeline, with the commands that the library sends."""
 
     def __init__(self, mine: redis.Redis) -> None:
         from django_redis_sync.protocol import scripts
 
-        for verb in scripts.VERBS:
+        for verb in scripts.NAME_SCRIPTS:
             mine.script_load(scripts.script(verb).source)
         self._pipe = mine.pipeline(transaction=False)
 
     def cycles(self, names: list[str]) -> None:
-        """Each name is taken and given back, in two round trips: a release tells its fence."""
+        """Acquire and release each name, in two round trips, because a release has the fence."""
         tokens = [secrets.token_hex(16) for _ in names]
         for name, token in zip(names, tokens, strict=True):
             self.acquire(name, token, limit=1)
@@ -143,12 +144,12 @@ class Scripts:
         from django_redis_sync.protocol.steps import Run
 
         step = Run(verb, keys_of("scaling", name).declared, argv, 5.0)
-        self._pipe.execute_command(*wire.command(step))
+        self._pipe.execute_command(*wire.words_of(step))
 
 
 @contextlib.contextmanager
 def cpu_of(mine: redis.Redis) -> Iterator[Callable[[], float]]:
-    """Seconds of CPU that the server spent in the block."""
+    """Yield a function that returns, after the block, the CPU seconds of the server within it."""
 
     def used() -> float:
         info = mine.info("cpu")
@@ -189,10 +190,10 @@ def memory(mine: redis.Redis) -> None:
         for _ in range(NAMES):
             run.acquire("one", secrets.token_hex(16), limit=1, how="wait")
 
-    row("bytes of a name with one holder, its statistics included", f"{grown(names):,.0f}")
-    row("bytes that stay of a name for some seconds after it", f"{grown(idle):,.0f}")
-    row(f"bytes of one more holder, of {NAMES:,}", f"{grown(holders):,.0f}")
-    row(f"bytes of one more waiter, of {NAMES:,}", f"{grown(waiters):,.0f}")
+    row("bytes of a name with one holder, including statistics", f"{grown(names):,.0f}")
+    row("bytes of a name for some seconds after its release", f"{grown(idle):,.0f}")
+    row(f"bytes of each of {NAMES:,} holders of a name", f"{grown(holders):,.0f}")
+    row(f"bytes of each of {NAMES:,} waiters of a name", f"{grown(waiters):,.0f}")
     mine.flushall()
 
 

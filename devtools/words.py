@@ -1,9 +1,8 @@
-"""Count phrases that readers stumble over, so that there are fewer with every change.
+"""Count phrases that are hard to read, so that their number can only fall.
 
 `python -m devtools.words` compares each tree with `devtools/words.json`. It fails if a kind of
-phrase is more frequent than before, both in number and per 1,000 words: deleting good text is not a
-defect.
-`--write` stores the present numbers, but never higher ones. `--show TREE` lists the places.
+phrase is more frequent than before, both in number and per 1,000 words, so that good text may be
+deleted. `--write` stores the current numbers if they are lower. `--show TREE` lists the places.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STORED = Path(__file__).with_suffix(".json")
 
-#: Phrases by the reason why a reader stumbles over them.
+#: Phrases by the reason why they are hard to read.
 PHRASES = {
     "a person instead of a thing": "who|whom|whoever|whose|nobody|somebody|anybody|everybody",
     "a message without a sender": "told|tells|said|heard|is said|says so",
@@ -56,7 +55,7 @@ def _files(*patterns: str) -> list[Path]:
 
 
 def _pages() -> Iterator[Text]:
-    """The prose of the documentation, without code."""
+    """Yield the prose of the documentation, without code."""
     for path in _files("*.md"):
         if path.name == "README.zh-Hans.md":
             continue
@@ -69,7 +68,7 @@ def _pages() -> Iterator[Text]:
 
 
 def _sources(*patterns: str) -> Iterator[Text]:
-    """Docstrings, comments, and the strings that contain a space: messages, mostly."""
+    """Yield docstrings, comments, and strings with a space, which are mostly messages."""
     for path in _files(*patterns):
         source = path.read_text(encoding="utf-8")
         if path.suffix == ".lua":
@@ -99,7 +98,7 @@ TREES = {
 
 
 def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
-    """Each phrase that is found in a tree: why it is one, and where it is."""
+    """Yield each phrase in a tree: the reason, the path, the line, and the phrase."""
     for path, line, text in TREES[tree]():
         for why, pattern in _FIND.items():
             for found in pattern.finditer(text):
@@ -107,7 +106,7 @@ def places(tree: str) -> Iterator[tuple[str, Path, int, str]]:
 
 
 def counts(tree: str) -> dict[str, dict[str, float]]:
-    """Return how often each kind of phrase occurs in a tree, in all and per 1,000 words."""
+    """Return the number of phrases of each kind in a tree, in total and per 1,000 words."""
     words = sum(len(text.split()) for _, _, text in TREES[tree]()) or 1
     found = Counter(why for why, *_ in places(tree))
     return {

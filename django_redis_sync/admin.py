@@ -1,4 +1,4 @@
-"""The admin's entry: the permissions to view and to act, and the addresses of the pages."""
+"""The model admin: the permissions to view and to manage locks, and the URLs of the pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else:
 
 @admin.register(Name)
 class NameAdmin(NameModelAdmin):
-    """The pages of locks and semaphores. To add them to a site of your own, call
+    """The admin pages of locks and semaphores. To add them to another admin site, call
     `site.register(Name, NameAdmin)`."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
@@ -43,7 +43,7 @@ class NameAdmin(NameModelAdmin):
         return False
 
     def may_manage(self, request: HttpRequest) -> bool:
-        """Return True if the user may release, pause and resize."""
+        """Return True if the user may release, pause, and resize."""
         return self._has_permission(request, "manage_locks")
 
     def _has_permission(self, request: HttpRequest, codename: str) -> bool:
@@ -98,11 +98,12 @@ class NameAdmin(NameModelAdmin):
 
         guarded = self.admin_site.admin_view(for_staff)  # checks login and CSRF
 
-        # Exempt from the middleware only: with CSRF_USE_SESSIONS it would answer 403 here.
+        # Exempt from the middleware only: with CSRF_USE_SESSIONS, the middleware would answer 403
+        # to a request without a session.
         @csrf_exempt
         def page(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
             if request.method == "POST" and not self.admin_site.has_permission(request):
-                # The session has ended. Log in, then confirm again with what was typed.
+                # The session has ended. After the login, the confirm page has the same fields.
                 login = reverse("admin:login", current_app=self.admin_site.name)
                 return redirect_to_login(views.confirm_url(request), login)
             return guarded(request, **kwargs)

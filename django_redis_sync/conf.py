@@ -41,7 +41,8 @@ class Config(defaults.Settings):
     """The setting with its defaults filled in."""
 
     def keep(self, key: str | None = None) -> int:
-        """Return the minutes of history to keep: fewer for a key, as a policy may have many."""
+        """Return the minutes of history to store. For a key of a policy, they are fewer, because a
+        policy may have many keys."""
         minutes = int(self.stats_hours * 60) if self.stats else 0
         return minutes if key is None else min(minutes, MOST_FOR_CHILDREN)
 
@@ -56,11 +57,11 @@ class Config(defaults.Settings):
         """Return a name's entry in SEMAPHORES. Raise ImproperlyConfigured if it isn't a dict."""
         given = self.semaphores.get(name, defaults.NOTHING)
         if given is not defaults.NOTHING:
-            refuse_unknown(f"{SETTING}['SEMAPHORES'][{name!r}]", given, defaults.ENTRY)
+            reject_unknown(f"{SETTING}['SEMAPHORES'][{name!r}]", given, defaults.ENTRY)
         return given
 
 
-def refuse_unknown(where: str, given: Any, known: Mapping[str, Any]) -> None:
+def reject_unknown(where: str, given: Any, known: Mapping[str, Any]) -> None:
     """Raise ImproperlyConfigured if `given` is not a dict of known options."""
     if not isinstance(given, Mapping):
         limit = given if isinstance(given, int) else 3
@@ -79,10 +80,10 @@ def current() -> Config:
     keys = {
         name.upper(): row._replace(name=name.upper()) for name, row in defaults.SETTINGS.items()
     }
-    refuse_unknown(SETTING, given, keys)
+    reject_unknown(SETTING, given, keys)
     values = _filled(SETTING, given, keys)
     requests = values["REQUESTS"]
-    refuse_unknown(f"{SETTING}['REQUESTS']", requests, defaults.REQUESTS)
+    reject_unknown(f"{SETTING}['REQUESTS']", requests, defaults.REQUESTS)
     values["REQUESTS"] = _filled(f"{SETTING}['REQUESTS']", requests, defaults.REQUESTS)
     return Config(**{key.lower(): value for key, value in values.items()})
 
@@ -98,7 +99,7 @@ def _filled(
 
 
 def on_change(forget: Callable[[], None]) -> Callable[[], None]:
-    """Have `forget` called when REDIS_SYNC or CACHES changes, as in `override_settings`."""
+    """Call `forget` when REDIS_SYNC or CACHES changes, as with `override_settings`."""
 
     def changed(*, setting: str, **_: Any) -> None:
         if setting in (SETTING, "CACHES"):

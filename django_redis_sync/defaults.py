@@ -1,18 +1,18 @@
-"""Every option once: its type, its default, where it may be given, and why it is there.
+"""The table of all options: type, check, default, and purpose.
 
-A line of a class is an option: `name: Annotated[type, check, Option(default, why)]`; a literal or a
-bool is its own check. The class says where the option may be given:
+Each line of a class is an option: `name: Annotated[type, check, Option(default, why)]`. For a bool
+or a Literal, the check is implied. The class determines where the option may be given:
 
-- `Settings`: keys of REDIS_SYNC, in upper case there.
-- `Shared`: wherever a semaphore is named, in code or for requests.
-- `Named`: in code, and in SEMAPHORES for code that leaves it out.
+- `Settings`: in REDIS_SYNC, in upper case.
+- `Shared`: in code and for requests.
+- `Named`: in code, and as default for code in SEMAPHORES.
 - `SemaphoreOptions`: in code, as keywords of Semaphore, Lock, RLock, ReadWriteLock, synchronized.
-- `RequestOptions`: for requests, and in REQUESTS for requests of which nothing else says it.
-- `PolicyOptions`: for requests: in ENDPOINTS, SEMAPHORES, the decorator and the mixin.
-- `Entry`: the same with the limit, which the decorator takes as an argument of its own.
-- `Requests`: the dict REQUESTS; its additional options hold for a process, not a policy.
+- `RequestOptions`: for requests, and as default for all requests in REQUESTS.
+- `PolicyOptions`: for requests: in ENDPOINTS, SEMAPHORES, the decorator, and the mixin.
+- `Entry`: the same with the limit, which is a separate argument of the decorator.
+- `Requests`: in REQUESTS. Its additional options apply to a process, not to a policy.
 
-`Policy`, the decorator, the mixin, the checks and docs/settings.md are made from this table.
+`Policy`, the decorator, the mixin, the checks, and docs/settings.md are generated from this table.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Option(NamedTuple):
 
 Judge = Callable[[Any], bool | Awaitable[bool]]
 Limit = int | Callable[[Any], int | Awaitable[int]] | None
-#: What code gives as a share; for requests, see Key.
+#: The share that code gives. For requests, see RequestShare.
 Share = str | int | UUID | date | Enum | None
 Key = str | Callable[[Any], str | int | Awaitable[str | int]] | None
 RequestShare = str | Callable[[Any], Any] | None
@@ -336,7 +336,7 @@ class Requests(RequestOptions, total=False):
 
 
 class Row(NamedTuple):
-    """An option. `kind`: its type; `check`: brings a value into the form that is kept."""
+    """An option. `kind`: its type. `check`: converts a value into the form that is stored."""
 
     name: str
     kind: Any
@@ -345,18 +345,19 @@ class Row(NamedTuple):
     check: Check
 
     def checked(self, value: Any) -> Any:
-        """The value in the form that is kept. TypeError or ValueError when it has none."""
+        """Return a value in the form that is stored. Raise TypeError or ValueError if it is
+        invalid."""
         absent = value is None and type(None) in get_args(self.kind)
         return None if absent else self.check(self.name, value)
 
     @property
     def path(self) -> bool:
-        """Whether a str with a dot is the path of the value."""
+        """True if a str with a dot is the dotted path of the value."""
         return self.check in (values.key, values.function)
 
 
 def table(options: Any) -> Mapping[str, Row]:
-    """The options of a class above, by name."""
+    """Return the options of a class of this module, by name."""
     hints = get_type_hints(options, include_extras=True)
     return MappingProxyType({name: _row(name, *get_args(hint)) for name, hint in hints.items()})
 

@@ -1,4 +1,4 @@
-"""The logger of this app. Each message stays on a line, even with a client's text in it."""
+"""The logger of this app. Each message is one line, even if it contains a client's text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-# Control, format (they turn the direction of writing), surrogates, line separators.
+# Control characters, format characters (which can change the text direction), surrogates, and line
+# separators.
 _ESCAPED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(value: object) -> str:
-    """`value` on a single line, with control characters of a terminal escaped."""
+    """Return `value` as text on a single line, with control characters escaped."""
     text = str(value)
     if text.isascii() and text.isprintable():
         return text
@@ -27,7 +28,7 @@ def _shown(arg: Any) -> Any:
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    # A filter of the logger: no call can forget it, and handlers still see the arguments apart.
+    # A filter of the logger applies to all calls, and handlers still get the arguments separately.
     if isinstance(record.args, Mapping):
         record.args = {name: _shown(arg) for name, arg in record.args.items()}
     elif record.args:

@@ -1,14 +1,14 @@
-"""Stand in for Redis in tests: a counter of permits per name, in this process.
+"""Replacement of Redis for tests: counters of permits in this process.
 
-It keeps limits and the order of waiters among the threads and event loops of the process, and its
-fences grow. It does without the rest of what the scripts do:
+Limits, the order of waiters, and growing fences work for the threads and event loops of the
+process. Other features of the scripts are missing:
 
-- A lease lasts until it is released, whatever its timeout; `min_hold` keeps nothing.
-- Waiters look for permits every POLL_INTERVAL, and `fair=False` has no effect.
+- A lease lasts until it is released: `timeout` and `min_hold` have no effect.
+- Waiters poll every POLL_INTERVAL seconds, and `fair=False` has no effect.
 - A handle can be adopted twice.
-- The limit of a share holds, and shares don't take turns: a waiter passes those that wait for their
+- The limit of a share holds, but shares don't take turns: a waiter passes waiters with a full
   share.
-- Operators can't pause, resize or clear, and nothing is counted or listed.
+- Operators can't pause, resize, or clear. There are no statistics and no lists of names.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 from .engine.wire import clock
 from .protocol.reasons import FULL, SHARE, TIMEOUT
-from .protocol.scripts import CONSTANTS, said
+from .protocol.scripts import CONSTANTS, arguments_of
 from .protocol.steps import Answer, Run, Step, Wait
 
 POLL_INTERVAL = 0.01
-#: Commands that keep the list of names.
+#: Commands for the registry of names, which are ignored.
 _REGISTRY = ("ZADD", "ZSCORE", "ZREMRANGEBYSCORE", "ZREMRANGEBYRANK", "PEXPIRE")
 
 
@@ -42,10 +42,10 @@ class _Holder(NamedTuple):
 
 @dataclass
 class _Counter:
-    """The permits of a name: who holds some, and the tokens that wait, in order."""
+    """The holders of a name, and the waiting tokens in order of arrival."""
 
     holders: dict[str, _Holder] = field(default_factory=dict)
-    #: By token, its share, its limit (0: none) and its permits.
+    #: By token: share, limit of the share (0: none), and permits.
     waiting: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     seen: str = ""
     fence: int = 0
@@ -55,7 +55,7 @@ class _Counter:
         return sum(one.permits or CONSTANTS["EXCLUSIVE"] for one in self.holders.values())
 
     def within(self, share: str, share_limit: int, permits: int) -> bool:
-        """Return True if a share may have so many more permits."""
+        """Return True if a share may have `permits` more."""
         held = sum(one.permits for one in self.holders.values() if one.share == share)
         return not share_limit or held + permits <= share_limit
 
@@ -85,8 +85,8 @@ class _Counter:
         fence, lease = str(self.fence), str(given["lease"])
         record = f"h {fence} {lease} {given['terms']}"
         self.holders[token] = _Holder(fence, permits, asked[0], lease, record)
-        refused = [] if free else [FULL if fits else SHARE]
-        return ["ok", fence, lease, str(len(self.holders)), *refused]
+        reason = [] if free else [FULL if fits else SHARE]
+        return ["ok", fence, lease, str(len(self.holders)), *reason]
 
     def release(self, given: dict[str, Any]) -> list[Any]:
         token, how = given["token"], given["how"]
@@ -121,7 +121,7 @@ class _Counter:
 
 
 class MemoryServer:
-    """In the place of a Server and, with `asynchronous`, of an AsyncServer."""
+    """Replacement of a Server. `asynchronous` is that of an AsyncServer."""
 
     def __init__(self, alias: str = "default") -> None:
         self.alias = alias
@@ -140,13 +140,13 @@ class MemoryServer:
         return Answer(None, sent, clock())
 
     def run(self, step: Run) -> Answer:
-        sent, reply = clock(), list[Any]()  # of scripts that are not about a name: nothing
+        sent, reply = clock(), list[Any]()  # scripts that are not on a name return nothing
         if step.verb in ("acquire", "release", "renew", "inspect"):
             with self._lock:
                 counter = self._counters[step.keys[0]]
-                reply = getattr(counter, step.verb)(said(step.verb, step.argv))
+                reply = getattr(counter, step.verb)(arguments_of(step.verb, step.argv))
         elif step.verb in ("clear", "operate"):
-            raise NotImplementedError("operators need a Redis: there is none here")
+            raise NotImplementedError("operator actions need a Redis server")
         return Answer(reply, sent, clock())
 
     def node_of(self, step: Run) -> None:
@@ -156,21 +156,21 @@ class MemoryServer:
         return [self.run(step) for step in steps]
 
     def command(self, *args: Any, timeout: float = 0.0) -> Any:
-        """Answer the commands that the engine sends by itself."""
+        """Answer the commands that the engine sends. Raise NotImplementedError for others."""
         if args == ("PING",):
             return "PONG"
         if args == ("TIME",):
             return [str(part) for part in divmod(time.time_ns() // 1000, 10**6)]
         if args[0] in _REGISTRY:
             return None
-        raise NotImplementedError(f"there is no Redis here to run {args[0]}")
+        raise NotImplementedError(f"{args[0]} needs a Redis server")
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = 0.0) -> list[Any]:
         return [self.command(*args) for args in several]
 
 
 class AsyncMemoryServer:
-    """The same for async code."""
+    """Replacement of an AsyncServer."""
 
     plans = 0
 
@@ -178,7 +178,7 @@ class AsyncMemoryServer:
         self._server, self.hub = server, SimpleNamespace(ready=_ready)
 
     def left(self) -> None:
-        """A plan has ended."""
+        """Do nothing: nothing has to be closed."""
 
     def perform(self, step: Step) -> asyncio.Task[Answer]:
         return asyncio.ensure_future(self._perform(step))
@@ -196,6 +196,6 @@ async def _ready(timeout: float) -> str:
 
 
 def _pause(step: Step) -> float:
-    """Return how long a wait lasts: waiters are not woken, they look again."""
+    """Return the seconds of a step. Waiters get no wake-up messages, so they poll."""
     seconds: float = step.seconds  # type: ignore[union-attr]
     return min(seconds, POLL_INTERVAL) if isinstance(step, Wait) else seconds

@@ -4,7 +4,7 @@
     metrics.register()                      # into prometheus_client's default registry
 
 Any exporter of that registry (`prometheus_client.start_http_server`, django-prometheus'
-view) then shows them. Redis is read at each scrape:
+view) then shows them. Each scrape reads Redis:
 
     redis_sync_up                                   1 if Redis answered, else 0 and nothing more
     redis_sync_names                                names used within the last day
@@ -19,17 +19,17 @@ view) then shows them. Redis is read at each scrape:
     redis_sync_in_use{name}                         permits in use
     redis_sync_waiting{name}                        waiters
     redis_sync_shares_waiting{name}                 shares with waiters, of a name that has shares
-    redis_sync_paused{name}                         1 if an operator paused it
+    redis_sync_paused{name}                         1 if an operator paused the name
     redis_sync_oldest_hold_seconds{name}            seconds since the oldest grant in force
     redis_sync_last_minute{name,event}              events of the last whole minute
     redis_sync_last_minute_seconds{name,what}       seconds waited and held, of the same events
     redis_sync_events_total{name,event}             events ever
     redis_sync_seconds_total{name,what}             their seconds
 
-`event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost; or
-share_rejected: rejections that share_limit caused, those of shadow mode included;
-or, with on_full="retry", job_delivered, job_copy_dropped, and job_place_expired (a job that did not
-come back). A share has no series of its own: clients make shares, as they make keys.
+`event` is granted, waited, rejected, shadow_rejected, timed_out, released, reclaimed, lost, or
+share_rejected (because of share_limit, including shadow mode). With on_full="retry", there are also
+job_delivered, job_copy_dropped, and job_place_expired (a job that did not come back). Keys and
+shares have no series of their own, because clients can make any number of them.
 
 The series `redis_sync_all_...` cover all names. At most MAX_LABELS names also have series of their
 own: those in REDIS_SYNC["SEMAPHORES"] and ["ENDPOINTS"], and those that `names` (globs) selects. If
@@ -67,7 +67,7 @@ from .operators.status import statuses
 
 #: Max names with series of their own.
 MAX_LABELS = 100
-#: How many entries of the index of holders are read, the oldest first.
+#: Max entries of the index of holders that are read: the oldest.
 _OLDEST = 20
 
 _EVENTS = (
@@ -93,15 +93,21 @@ def register(
     names: Iterable[str] | None = None,
     using: str | None = None,
 ) -> SyncCollector:
-    """Add the metrics of a cache alias to a registry of prometheus-client."""
+    """Add the metrics of a cache alias to a registry of prometheus-client, and return the
+    collector.
+
+    - `registry`: default: prometheus_client's default registry.
+    - `names`: globs of names that have series, in addition to those in the settings. None: the
+      names with the oldest holders and those used last.
+    - `using`: a cache alias. None: REDIS_SYNC["CACHE"].
+    """
     collector = SyncCollector(names=names, using=using)
     registry.register(collector)
     return collector
 
 
 class SyncCollector(Collector):
-    """The metrics above. `names`: globs of names that have series besides those in the settings.
-    Without it, the names with the oldest holders and those used last have series too."""
+    """The collector of the metrics. `names` and `using`: see `register`."""
 
     def __init__(self, *, names: Iterable[str] | None = None, using: str | None = None) -> None:
         self._globs, self._using = None if names is None else tuple(names), using
@@ -226,7 +232,7 @@ def _oldest(found: Iterable[Status]) -> float:
 def _add_events(
     families: Mapping[str, Any], name: str, histories: list[History], statistics: History | None
 ) -> None:
-    """Return the counters of a name, or the statistics of a policy."""
+    """Add the counters of a name, or the statistics of a policy."""
     # The last row is the current minute, so the one before it is the last complete one.
     minute = add(h.rows[0][1] for h in histories) if statistics is None else statistics.rows[-2][1]
     _add(families["minute"], families["minute_seconds"], name, minute)

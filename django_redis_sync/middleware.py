@@ -200,7 +200,7 @@ def is_atomic(view: Any) -> bool:
 
 
 def _sees_the_view(policy: Policy) -> bool:
-    """Return True if a policy depends on what only the view's own request knows."""
+    """Return True if a policy depends on data that only the view's own request has."""
     return (
         policy.key not in (None, "ip")
         or policy.share not in (None, "ip")

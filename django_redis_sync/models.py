@@ -1,4 +1,4 @@
-"""A model without a table: the entry in the admin's index, and its permissions."""
+"""A model without a table, for the entry in the admin's index and for permissions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.utils.translation import gettext_lazy as _
 
 from .protocol.keys import display, keys_of, split
 
-# A browser resolves these segments of a path. No quoted name is equal to a replacement.
+# Browsers resolve these segments of a path. No quoted name is equal to a replacement.
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 _UNDOTTED = {dotted: dots for dots, dotted in _DOTS.items()}
 
 
 class _NoRows(models.Manager["Name"]):
     def get_queryset(self) -> models.QuerySet[Name]:
-        # There is no table. A reader of every model, for example `dumpdata`, finds no rows.
+        # There is no table, so `dumpdata`, for example, must find no rows.
         rows: models.QuerySet[Name] = super().get_queryset().none()
         return rows
 
@@ -57,6 +57,6 @@ class Name(models.Model):
 
     @classmethod
     def of(cls, name: str, key: str | None = None) -> Name:
-        """Return the entry of a name, or of its child for `key`."""
+        """Return the entry of a name, or of a key of a policy."""
         quoted = keys_of("", name, key).quoted
         return cls(id=_DOTS.get(quoted, quoted))

@@ -8,7 +8,7 @@ from django.dispatch import Signal
 lease_lost = Signal()
 
 #: A request was rejected, or would have been without shadow mode. Arguments: request, policy, key
-#: and share (str or None), refusal (reason, waiting, mean_hold, limit), enforced (bool; False in
+#: and share (str or None), rejection (reason, waiting, mean_hold, limit), enforced (bool; False in
 #: shadow mode). Sender: Policy.
 acquire_rejected = Signal()
 

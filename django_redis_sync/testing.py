@@ -1,7 +1,7 @@
-"""For tests of projects that use this app: fill a semaphore, switch limits off, do without Redis.
+"""Helpers for the tests of projects: fill a semaphore, disable limits, or work without Redis.
 
-Each is a context manager, and decorates functions, async ones too, and test cases (for each of
-their tests):
+Each helper is a context manager. It is also a decorator of functions, sync or async, and of test
+cases, where it applies to each test:
 
     with filled("exports"):
         assert client.get("/export/").status_code == 503
@@ -43,7 +43,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Helper(Generic[T]):
-    """What the helpers below return; `begin` makes a new block."""
+    """The context manager and decorator that the helpers return. `begin` returns a new context
+    manager."""
 
     def __init__(self, begin: Callable[[], AbstractContextManager[T]]) -> None:
         self._begin = begin
@@ -59,10 +60,8 @@ class Helper(Generic[T]):
         return self._open.pop().__exit__(*error)
 
     def __call__(self, decorated: F) -> F:
-        """The function within a block of its own for each call; the test case, for each test.
-
-        TypeError for generators and for other classes, which would run when the block is over.
-        """
+        """Return a function that runs `decorated` inside a block, at each call. For a test case,
+        each test runs inside a block. Raise TypeError for generators and other classes."""
         if isinstance(decorated, type) and issubclass(decorated, unittest.TestCase):
             decorated.setUp = self._before(decorated.setUp)  # type: ignore[assignment, method-assign]
             return decorated
@@ -102,7 +101,8 @@ class Helper(Generic[T]):
 
 
 def _helper(make: Callable[P, Iterator[T]]) -> Callable[P, Helper[T]]:
-    """As contextmanager, whose own decorator would leave the block before an async function ran."""
+    """Do what `contextmanager` does. Its own decorator would leave the block before an async
+    function runs."""
 
     @wraps(make)
     def helper(*args: P.args, **kwargs: P.kwargs) -> Helper[T]:
@@ -123,28 +123,28 @@ def filled(
     share_limit: int | None = None,
     using: str | None = None,
 ) -> Iterator[Lease]:
-    """Hold all permits of a semaphore, so that all others are refused or have to wait.
+    """Hold all permits of a semaphore, so that other callers are rejected or have to wait. Return a
+    context manager with the lease.
 
-    `share`: hold `share_limit` permits of that share instead, so that others of the share are
-    refused; None: the share_limit that SEMAPHORES, ENDPOINTS or a view says.
+    - `limit`: the limit of the code or view under test. None: the highest in SEMAPHORES, ENDPOINTS,
+      or a view.
+    - `key`, `user`, `request`: for a keyed policy, the key to fill: the key itself, a user object
+      for a policy with key "user", or a request, which gives the key of the view at its path.
+    - `share`: hold only the permits of this share, `share_limit` of them. None: the share_limit in
+      SEMAPHORES, ENDPOINTS, or a view.
+    - `using`: a cache alias. None: that of a view, or CACHE.
 
-    `limit`: that of the code or view under test; None: the highest that SEMAPHORES, ENDPOINTS or a
-    view says. `using`: a cache alias; None: that of a view, or CACHE.
-
-    Of a keyed policy a single child is filled: `request` fills that of the view at the request's
-    path (with request.user, its address, as the key asks), `user` (a user object) that of a policy
-    with key "user", `key` the child of that key. AssertionError when permits are in use already,
-    or when the views of that name would use another child; ImproperlyConfigured when no limit is
-    set anywhere.
+    Raise AssertionError if permits are in use, or if the views of that name use another key. Raise
+    ImproperlyConfigured if no limit is set.
     """
     if request is not None:
-        key, said = _child_of(name, request)
-        limit = said if limit is None else limit
+        key, view_limit = _key_of(name, request)
+        limit = view_limit if limit is None else limit
     else:
         if user is not None:
             key = identity.of_user(user.pk)
-        _refuse_another_child(name, key, user)
-    _refuse_misspelled(name)
+        _check_key(name, key, user)
+    _check_spelling(name)
     limit = limit if limit is not None else _limit_of(name)
     permits = limit or 1
     if share is not None:
@@ -152,7 +152,7 @@ def filled(
         permits = min(permits, share_limit or permits)
     using = using or next((policy.using for policy, _ in _policies(name) if policy.using), None)
     semaphore = Semaphore(name, limit, key=key, share=share, share_limit=share_limit, using=using)
-    # On a thread: an async test may use this too, and on its loop nothing may wait.
+    # On a thread, because sync code must not wait on the event loop of an async test.
     with ThreadPoolExecutor(1) as thread:
         got = thread.submit(semaphore._take, False, None, permits).result()
     if not isinstance(got, Lease):
@@ -164,12 +164,13 @@ def filled(
 
 
 def _policies(name: str) -> list[tuple[Policy, str]]:
-    """The policies of that name that views have, each with its view."""
+    """Return the policies of that name, each with the name of its view."""
     return [(policy, r.name) for r in routes() for policy in policies_of(r) if policy.name == name]
 
 
-def _child_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
-    """The key and the limit by which the view at the request's path takes a permit of `name`."""
+def _key_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
+    """Return the key and the limit of `name` for a request of the view at its path. Raise
+    AssertionError if `name` does not limit the request."""
     match = request.resolver_match = resolve(request.path_info)
     policies = {policy.name: policy for policy in policies_of(Route(match.view_name, match.func))}
     policy = policies.get(name)
@@ -182,24 +183,24 @@ def _child_of(name: str, request: HttpRequest) -> tuple[str | None, int]:
     return key, policy.limit(request) if callable(policy.limit) else policy.limit
 
 
-def _refuse_another_child(name: str, key: str | None, user: Any) -> None:
-    """AssertionError when no view of that name would use this child: nothing would be tested."""
+def _check_key(name: str, key: str | None, user: Any) -> None:
+    """Raise AssertionError if no view of that name uses this key."""
     if user is not None and user.pk is None:
-        raise AssertionError("who is anonymous is limited by address: give filled a request")
+        raise AssertionError("anonymous users are limited by address: give filled a request")
     kinds = {policy.key: view for policy, view in _policies(name)}
     if not kinds or any(_makes(kind, key) for kind in kinds):
         return
     kind, view = next(iter(kinds.items()))
     by = f"key={kind!r}" if kind is None or isinstance(kind, str) else "a callable"
-    this = "that without a key" if key is None else repr(key)
+    this = "without a key" if key is None else f"for {key!r}"
     raise AssertionError(
-        f"{view} is limited by {by}, and would use another child of {name!r} than {this}: "
+        f"{view} is limited by {by}, so it does not use the semaphore of {name!r} {this}: "
         "give filled a request"
     )
 
 
-def _refuse_misspelled(name: str) -> None:
-    """Raise AssertionError if only a name that looks like this one is known."""
+def _check_spelling(name: str) -> None:
+    """Raise AssertionError if the name is unknown and similar to a known one."""
     entries = endpoints().entries.values()
     known = {*conf.current().semaphores, *(entry.name for entry in entries)}
     known |= {policy.name for route in routes() for policy in policies_of(route)}
@@ -211,7 +212,7 @@ def _refuse_misspelled(name: str) -> None:
 
 
 def _makes(kind: Any, key: str | None) -> bool:
-    """Whether a policy's key can come to the child to fill."""
+    """Return True if the option `key` of a policy can give this key."""
     if kind is None or key is None:
         return kind is None and key is None
     if kind == "user":
@@ -220,18 +221,19 @@ def _makes(kind: Any, key: str | None) -> bool:
 
 
 def _limit_of(name: str, option: str = "limit") -> int | None:
-    """The highest limit that the settings or a view give a name, if it is a number."""
+    """Return the highest limit of a name in the settings and views, or None if there is no int."""
     config = conf.current()
     options = [config.named(name)]
     options += [entry.options for entry in endpoints().entries.values() if entry.name == name]
-    said = [given.get(option) for given in options]
-    said += [getattr(policy, option) for policy, _ in _policies(name)]
-    return max((limit for limit in said if isinstance(limit, int)), default=None)
+    limits = [given.get(option) for given in options]
+    limits += [getattr(policy, option) for policy, _ in _policies(name)]
+    return max((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
 @_helper
 def limits_disabled() -> Iterator[None]:
-    """Let every request in, without a word to Redis. Locks and semaphores in code go on."""
+    """Admit every request, without a command to Redis. Return a context manager. Locks and
+    semaphores in code still work."""
     given = getattr(settings, conf.SETTING, {})
     with override_settings(**{conf.SETTING: {**given, "ENABLED": False}}):
         yield
@@ -239,13 +241,13 @@ def limits_disabled() -> Iterator[None]:
 
 @_helper
 def without_redis() -> Iterator[None]:
-    """Replace Redis by a counter of permits per name, in this process.
+    """Replace Redis by counters of permits in this process. Return a context manager.
 
-    Locks, semaphores and limits work among its threads and event loops: limits and the order of
-    waiters hold, and fences grow. A lease lasts until its release, whatever its `timeout`, and
-    `min_hold` keeps nothing. The limit of a share holds, but shares don't take turns. Other
-    processes share nothing, no statistics are kept, and what needs a server (operator actions,
-    listing names, `locks doctor`) raises NotImplementedError. Quorum locks are not covered.
+    Locks, semaphores, and limits work for the threads and event loops of this process, with their
+    limits, the order of waiters, and fencing tokens. A lease ends only when it is released:
+    `timeout` and `min_hold` have no effect. The limit of a share holds, but shares don't take
+    turns. There are no statistics. Operator actions, lists of names, and `locks doctor` raise
+    NotImplementedError. Locks on a quorum are not replaced.
     """
     servers: dict[str, MemoryServer] = {}
 
@@ -260,4 +262,4 @@ def without_redis() -> Iterator[None]:
             yield
         finally:
             for alias in servers:
-                renewer(alias).housekeeper.forget()  # else a Redis would hear of it afterwards
+                renewer(alias).housekeeper.forget()  # not to be written to Redis later

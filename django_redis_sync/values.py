@@ -37,7 +37,7 @@ def not_negative(what: str, value: object) -> float:
     number = _seconds(what, value)
     if not number >= 0:  # NaN, too
         raise ValueError(f"{what} must be 0 or more seconds, or math.inf, not {value!r}")
-    # 292 years: Python's timers and locks accept no longer time.
+    # 292 years: the longest time that Python's timers and locks accept.
     return float(number if number == math.inf else min(number, TIMEOUT_MAX))
 
 
@@ -63,7 +63,7 @@ def ending(what: str, value: object) -> float:
     """Return `value` as seconds that a request waits. It must end, because it occupies a worker."""
     seconds = 0.0 if value is None else not_negative(what, value)
     if seconds == math.inf:
-        raise ValueError(f"{what} of a request must end some time: it holds a worker")
+        raise ValueError(f"{what} of a request must be finite, because it occupies a worker")
     return seconds
 
 
@@ -120,7 +120,7 @@ def anything(what: str, value: Any) -> Any:
 
 
 def _of(kind: type, words: str) -> Check:
-    """A check for the type of a value."""
+    """Return a check for the type of a value."""
 
     def check(what: str, value: Any) -> Any:
         if not isinstance(value, kind):
@@ -205,11 +205,11 @@ def unknown(given: Iterable[Any], known: Iterable[str], places: Mapping[str, str
     said = []
     for name in sorted(str(one) for one in given if one not in words.values()):
         close = get_close_matches(name.lower(), words, n=1)
-        ours = [option for option in ALSO_CALLED.get(name, ()) if option in words]
+        other_words = [option for option in ALSO_CALLED.get(name, ()) if option in words]
         if name in places and name.lower() not in words:
             said.append(f"{name} (it belongs into {places[name]})")
-        elif ours and name.lower() not in words:
-            said.append(f"{name} (write {words[ours[0]]})")
+        elif other_words and name.lower() not in words:
+            said.append(f"{name} (write {words[other_words[0]]})")
         else:
             said.append(f"{name} (did you mean {words[close[0]]}?)" if close else name)
     return ", ".join(said)

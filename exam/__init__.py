@@ -1,5 +1,5 @@
-"""The exam: any lock or semaphore, put through the same faults and observed from outside.
+"""The exam: put any lock or semaphore through the same faults, and observe it from outside.
 
-`python -m exam --help`. docs/exam-adapters.md says how to examine a lock of your own. The folder
-needs no other part of its repository, apart from exam/adapters/ours.py.
+Run `python -m exam --help`. docs/exam-adapters.md explains how to examine another lock. Only
+exam/adapters/ours.py needs other parts of this repository.
 """

@@ -1,4 +1,4 @@
-"""Put locks through faults, check them from outside, and print one table."""
+"""Put locks through faults, observe them from outside, and print a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .examine import Seen
 from .faults import FAULTS
 from .servers import NoServer, find_server
 
-#: The longest time of one fault in seconds.
+#: Max seconds of a trial.
 FAULT_SECONDS = 240
 
 Work = tuple[str, list[str]]  # a lock and its faults
@@ -82,14 +82,15 @@ def _exam(options: argparse.Namespace, faults: list[str]) -> int:
 
 
 def examine_the_exam(faults: list[str], side_by_side: int) -> int:
-    """Run the control of each fault, and put the right locks to all faults."""
+    """Put each control to its faults, and the right locks to all faults. Return 0 if all verdicts
+    are just, else 1."""
     work = [(f"control:{name}", one.faults) for name, one in CONTROLS.items()]
     work += [(f"control:{name}", [fault]) for name in RIGHT for fault in FAULTS]
     chosen = [(key, [fault for fault in faults if fault in some]) for key, some in work]
     seen = at_once([one for one in chosen if one[1]], side_by_side, _verdict)
     wrong = [one for one in seen if not is_just(one)]
-    # Locks that are examined side by side slow each other down, and a late kill misses its holder:
-    # a control that got away is examined again, alone. A right lock that was accused is not.
+    # Trials that run at the same time slow each other down, and a late kill can miss its holder. So
+    # a control that was not convicted is examined again, alone. A right lock is not.
     missed = [(one.lock, [one.fault]) for one in wrong if one.lock.partition(":")[2] in CONTROLS]
     wrong = [one for one in wrong if (one.lock, [one.fault]) not in missed]
     wrong += [one for one in at_once(missed, 1, _verdict) if not is_just(one)]
@@ -111,7 +112,7 @@ def _verdict(seen: Seen) -> str:
 
 
 def at_once(work: list[Work], count: int, words: Callable[[Seen], str]) -> list[Seen]:
-    """Examine `count` locks at a time, and print each trial."""
+    """Examine `count` locks at the same time, print each trial, and return all results."""
     printing = threading.Lock()
     results: list[Seen] = []
 
@@ -127,7 +128,8 @@ def at_once(work: list[Work], count: int, words: Callable[[Seen], str]) -> list[
 
 
 def examined(key: str, faults: list[str]) -> Iterator[Seen]:
-    """Put a lock to the faults, in a process that is started anew after one that hangs."""
+    """Put a lock to the faults in another process. If a fault hangs, a new process continues with
+    the next fault."""
     left = list(faults)
     while left:
         words = [sys.executable, "-m", f"{__package__}.examine", key, *left]

@@ -1,7 +1,7 @@
-"""The base class of adapters: one page of code for each lock, in Python or as a program.
+"""The base class of adapters, which connect locks to the exam.
 
-docs/exam-adapters.md shows how to write one. A worker makes an adapter and calls it from one
-thread; where a fault needs more threads, each thread has an adapter of its own.
+docs/exam-adapters.md shows how to write one, in Python or as a program in any language. Each worker
+makes an adapter and calls it from one thread. If a fault needs several threads, each has its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 from .checker import Claims
 
-#: The lease in seconds, for locks that let their users choose it.
+#: The lease duration in seconds, for locks where users can choose it.
 LEASE = 2.0
-#: Every claim but `within`.
+#: All claims except `within`.
 ALL = Claims(
     lease=LEASE, renewed=True, fair=True, fenced=True, told=True, punctual=True, retries=True,
     forks=True,
@@ -29,33 +29,33 @@ ALL = Claims(
 
 
 class Lost(Exception):
-    """Release said that the lock is no longer held. Adapters raise it."""
+    """Raised by `Adapter.release()` if the lock reports that it is no longer held."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an adapter finds what its lock needs."""
+    """The arguments of an adapter: servers, and the name, limit, and lease to use."""
 
-    url: str = ""  # of a Redis server
-    urls: tuple[str, ...] = ()  # of three, if `needs` is "quorum"
-    service: str = ""  # what `service()` yielded
-    folder: str = ""  # of this trial
+    url: str = ""  # of the Redis server
+    urls: tuple[str, ...] = ()  # of three Redis servers, if `needs` is "quorum"
+    service: str = ""  # the value that `service()` yielded
+    folder: str = ""  # a folder of this trial
     name: str = "exam"
     limit: int = 1
     lease: float = LEASE
 
 
 class Adapter:
-    """One lock, as the exam uses it.
+    """A lock under examination.
 
     title     its name in the table
-    claims    what its own documentation promises
-    quotes    the sentence behind each claim
-    source    where they stand, with the version that was read
+    claims    the promises of its own documentation
+    quotes    for each claim, the sentence of the documentation
+    source    the address of the documentation, and its version
     needs     "redis" (one server), "quorum" (three), or "" (none)
-    limit     the limit at which it is examined: 2 for semaphores
-    module    what has to be installed; `package`: its distribution, whose version is shown
-    cannot    faults that can't be put to it, with the reason
+    limit     the limit with which it is examined: 2 for semaphores
+    module    the module to import; `package`: the distribution that has the version
+    cannot    faults that it can't be put to, with the reason
     """
 
     title = ""
@@ -72,55 +72,59 @@ class Adapter:
         self.place = place
 
     def acquire(self, wait: float) -> Any:
-        """Return a grant for `release()`, or None if there is none within `wait` seconds."""
+        """Return a grant for `release()`, or None if the lock is not free within `wait` seconds."""
         raise NotImplementedError
 
     def release(self, grant: Any) -> None:
-        """Release a grant. Raise Lost if the lock says that it is no longer held."""
+        """Release a grant. Raise Lost if the lock reports that it is no longer held."""
         raise NotImplementedError
 
     def held(self, grant: Any) -> bool:
-        """Return what the lock says, locally and at once. Only called if it claims `told`."""
+        """Return True if the lock is still held, by its local knowledge. Called only if the lock
+        claims `told`."""
         return True
 
     def fence(self, grant: Any) -> float | None:
-        """Return the number of the grant. Only called if the lock claims `fenced`."""
+        """Return the number of the grant. Called only if the lock claims `fenced`."""
         return None
 
     async def aacquire(self, wait: float) -> Any:
-        """Async version of `acquire()`, for locks that have one: for the fault `loop-ended`."""
+        """Async version of `acquire()`, if the lock has one. The fault `loop-ended` uses it."""
         raise NotImplementedError
 
     @property
     def library(self) -> Any:
-        """The module that `module` names, imported at its first use."""
+        """The module of the lock, imported at first use."""
         return importlib.import_module(self.module)
 
-    # Of the class
+    # Class methods
 
     @classmethod
     @contextlib.contextmanager
     def service(cls, folder: str) -> Iterator[str]:
-        """Run what else the lock needs during a trial, and yield its address."""
+        """Run other servers that the lock needs during a trial, and yield their address."""
         yield ""
 
     @classmethod
     def promises(cls) -> Claims:
+        """Return the claims, with the limit of the trial."""
         return replace(cls.claims, limit=cls.limit)
 
     @classmethod
     def is_async(cls) -> bool:
+        """Return True if the lock has an async version."""
         return cls.aacquire is not Adapter.aacquire
 
     @classmethod
     def missing(cls) -> str:
-        """Return why it can't be examined here; empty if it can."""
+        """Return why the lock can't be examined on this machine, or ""."""
         if cls.module and importlib.util.find_spec(cls.module) is None:
             return f"{cls.package or cls.module} is not installed"
         return ""
 
     @classmethod
     def version(cls) -> str:
+        """Return the installed version of the package, or ""."""
         with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
             return importlib.metadata.version(cls.package or cls.module)
         return ""
@@ -128,7 +132,7 @@ class Adapter:
 
 @contextlib.contextmanager
 def lost_if(*errors: type[Exception]) -> Iterator[None]:
-    """Raise Lost in place of the errors by which a library says so."""
+    """Raise Lost in place of a library's errors for a lock that is no longer held."""
     try:
         yield
     except errors as error:
@@ -136,7 +140,7 @@ def lost_if(*errors: type[Exception]) -> Iterator[None]:
 
 
 def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
-    """Call `once()` until it returns more than None or `wait` seconds are over."""
+    """Call `once()` until it returns something other than None, for up to `wait` seconds."""
     end = time.monotonic() + wait
     while True:
         answer = once()
@@ -146,15 +150,15 @@ def poll(once: Callable[[], Any], wait: float, pause: float = 0.02) -> Any:
 
 
 class Program(Adapter):
-    """A lock in any language: `command` reads a JSON line and answers with one.
+    """A lock in any language. `command` starts a program that answers each JSON line with one.
 
         {"do": "open", "url": ..., "name": ..., "limit": ..., "lease": ...}   -> {}
         {"do": "acquire", "wait": 5.0}   -> {"grant": ..., "fence": 7}, or {"grant": null}
         {"do": "held", "grant": ...}     -> {"held": true}
         {"do": "release", "grant": ...}  -> {}, or {"lost": "why"}
 
-    {"error": "text"} anywhere is an error of the lock. The program is killed, stopped and forked
-    with its worker, and should end when its input does.
+    The answer {"error": "text"} means that the lock raised an error. The program is killed and
+    stopped together with its worker, and should exit at the end of its input.
     """
 
     command: ClassVar[list[str]] = []

@@ -1,13 +1,13 @@
-"""The checker compares a history with what a lock claims.
+"""The checker compares a history with the claims of a lock.
 
-`check(history, claims)` returns findings, the worst first. It is strict where the observer knows,
-and wide where it can only guess:
+`check(history, claims)` returns findings, the worst first. It is strict about facts that the
+observer can prove, and tolerant about others:
 
-- An *overlap* is proven. The observed intervals lie inside the true ones. A killed holder counts up
-  to its last message. A holder whose lock tells of losses counts up to the last moment at which the
-  lock said that it is held. So a busy machine can't make two holders out of one.
-- *Waiting* can only be measured from outside, and grows with the load of the machine. Its bounds
-  are extended by all the time in which the observer or a worker was kept from running.
+- An *overlap* is proven, because observed intervals are inside the true ones. A killed holder
+  counts until its last message. If a lock reports losses, its holder counts until the last time
+  when the lock reported that it is held. So a busy machine can't make one holder look like two.
+- *Waiting* is measured from outside, and takes longer on a busy machine. Its bounds are extended by
+  the time for which the observer or a worker could not run.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from .observer import Event
 
 Spans = list[tuple[float, float]]
 
-#: Two requests are in a known order if they are at least this many seconds apart.
+#: The order of two requests is known if they are at least this many seconds apart.
 APART = 0.3
-#: The longest time in seconds from a grant to its `enter` event on an idle machine.
+#: Max seconds from a grant to its `enter` event on an idle machine.
 SHORTLY = 0.6
-#: Bounds in seconds for locks that claim none: of a delay, of waiting in vain, of a lease.
+#: Seconds for locks that claim no time: max delay, max wait in vain, and lease duration.
 DELAY, IN_VAIN, USUAL_LEASE = 2.0, 5.0, 2.0
-#: An answer that comes this many seconds after its time is late.
+#: Seconds after its time from which on an answer counts as late.
 LATE_BY = 1.0
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What a lock's own documentation promises; times are in seconds.
+    """The promises of a lock's own documentation. Times are in seconds.
 
-    limit     how many holders may be inside at once
-    lease     a dead or stopped holder's place is free after this time; 0: at once; None: no promise
-    renewed   a holder that keeps running keeps its place for longer than `lease`
-    fair      places are granted in the order of arrival
+    limit     max holders at the same time
+    lease     the permit of a dead or stopped holder is free after this time; 0: at once; None: no
+              promise
+    renewed   a running holder keeps its permit for longer than `lease`
+    fair      permits are granted in the order of arrival
     fenced    each grant has a number above all earlier ones
-    told      a holder is told of a loss before another holder gets in
-    punctual  acquire returns when its time to wait is up, and not before
-    retries   one lost or doubled message, or a server that is out of memory, causes no error
-    forks     a forked child neither releases nor keeps what its parent holds
-    within    a free place is granted to a waiter within this time; None: no promise
+    told      a holder can detect a loss before another holder gets in
+    punctual  acquire returns at the end of its timeout, and not before
+    retries   one lost or doubled message, or a server with full memory, causes no error
+    forks     a forked child neither releases nor keeps its parent's permit
+    within    a free permit is granted to a waiter within this time; None: no promise
     """
 
     limit: int = 1
@@ -69,13 +70,13 @@ KINDS = (
     "order broken", "fence went back", "lost without reason", "refused though free",
     "error", "came back late", "gave up early", "past its lease",
 )  # fmt: skip
-#: Findings that no load of the machine can cause.
+#: Kinds of findings that a busy machine can't cause.
 PROVEN = {TWO_INSIDE, NEVER_TOLD, TOLD_LATE, FENCE}
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One observation. `against`: it contradicts the claims; otherwise it is only reported."""
+    """An observation. `against`: True if it contradicts the claims. Others are only reported."""
 
     kind: str
     at: float
@@ -90,7 +91,7 @@ class Finding:
 
 @dataclass
 class Visit:
-    """One acquire and what followed. All times are the observer's."""
+    """An acquire and the events that followed. All times are those of the observer."""
 
     who: str
     pid: int
@@ -100,7 +101,7 @@ class Visit:
     asked: float
     entered: float = math.inf
     fence: float | None = None
-    #: Up to when it is known to be inside.
+    #: The last time at which it was certainly inside.
     proven: float = -math.inf
     told: float = math.inf
     left: float = math.inf
@@ -111,14 +112,14 @@ class Visit:
     error: str = ""
     probe: float = 0.0
     stops: Spans = field(default_factory=list)
-    #: Gaps between two looks of a holder: it may have been kept from running.
+    #: Long gaps between two checks of a holder, in which it may not have run.
     pauses: Spans = field(default_factory=list)
-    #: When its messages were harmed: it may have a grant that it does not know of.
+    #: When its messages were harmed, so that it may have an unknown grant.
     harmed: Spans = field(default_factory=list)
 
     @property
     def answered(self) -> float:
-        """When acquire returned or its process ended."""
+        """The time when acquire returned or the process ended."""
         return min(self.entered, self.gave_up, self.failed, self.gone)
 
     def __str__(self) -> str:
@@ -130,14 +131,14 @@ class Course:
     """A history as visits and spans of time."""
 
     visits: list[Visit]
-    harms: Spans  # that concern all workers
-    own_harms: dict[str, Spans]  # that concern one worker
-    busy: dict[str, Spans]  # of each process
+    harms: Spans  # harm to all workers
+    own_harms: dict[str, Spans]  # harm to one worker, by its name
+    busy: dict[str, Spans]  # times when a process could not run, by its id; "": the observer
     end: float
 
     def busy_in(self, start: float, end: float, *pids: int) -> float:
-        """Return for how many seconds of a span one process was kept from running, at most; only
-        the observer and `pids` count if given."""
+        """Return the max seconds of a span for which one process could not run. If `pids` are
+        given, only they and the observer count."""
         span, ours = (start, end), {"", *map(str, pids)}
         busy = [some for pid, some in self.busy.items() if not pids or pid in ours]
         return max((sum(_overlap(span, one) for one in some) for some in busy), default=0.0)
@@ -147,7 +148,7 @@ class Course:
 
 
 def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
-    """Return the visits of a history, and the spans of harm and load."""
+    """Return the visits of a history, and the times of harm and of load."""
     end = history[-1].at if history else 0.0
     course = Course([], [], defaultdict(list), defaultdict(list), end)
     latest: dict[int, Visit] = {}
@@ -171,7 +172,7 @@ def read(history: Sequence[Event], claims: Claims = Claims()) -> Course:
     return course
 
 
-#: What events say of a visit; the first of a kind counts.
+#: The attribute of a visit that an event sets. The first event counts.
 _TIMES = {
     "enter": "entered", "lost": "told", "refused": "told", "closed": "gone", "died": "gone",
     "error": "failed", "leave": "left", "released": "released", "gave_up": "gave_up",
@@ -179,7 +180,7 @@ _TIMES = {
 
 
 def _note(visit: Visit, event: Event, told: bool) -> None:
-    """Write one event into its visit."""
+    """Apply an event to its visit. `told`: the claim of that name."""
     what, at = event.what, event.at
     if name := _TIMES.get(what):
         setattr(visit, name, min(getattr(visit, name), at))
@@ -212,11 +213,12 @@ def check(
     keeps: bool = False,
     retried: bool = False,
 ) -> list[Finding]:
-    """Return every finding of a history, the worst first.
+    """Return all findings of a history, the worst first.
 
-    `lossy`: the lock's memory was taken away on purpose, so that two may be inside until the
-    earlier one is told. `keeps`: what was done is not a reason to lose a lease or to fail a
-    release. `retried`: nor, for a lock that claims `retries`, to fail an acquire.
+    `lossy`: True if the server's data was deleted, so that two holders may be inside until the
+    first has detected the loss. `keeps`: True if the harm is not a reason to lose a lease or to
+    fail a release. `retried`: True if it is not a reason to fail an acquire, for a lock that claims
+    `retries`.
     """
     course = read(history, claims)
     found: list[Finding] = []
@@ -229,7 +231,7 @@ def check(
 
 
 def gap(history: Sequence[Event], limit: int = 1) -> float:
-    """Return the longest time in which somebody waited, and nobody else ran inside."""
+    """Return the longest time in seconds in which the lock was free although a worker waited."""
     calm = [event for event in history if event.what not in ("harm", "calm", "busy")]
     claims = Claims(limit, lease=1e-6, renewed=True, within=0)
     course = read(calm, claims)
@@ -250,14 +252,15 @@ class _Judge:
     course: Course
 
     def in_harm(self, visit: Visit, start: float, end: float) -> bool:
-        """Return True if harm was done in that time, or shortly before it."""
+        """Return True if harm was done in this time, or shortly before."""
         after = DELAY + (self.claims.lease or 0)
         harms = [*self.course.harms, *visit.harmed]
         return _any_overlap(((a, b + after) for a, b in harms), start, end)
 
-    # More inside than the limit
+    # More holders than the limit
 
     def crowds(self, lossy: bool) -> Iterable[Finding]:
+        """Find times with more holders than the limit."""
         found: dict[tuple[int, int], Finding] = {}
         here: list[tuple[float, float, Visit]] = []
         spans = [
@@ -285,10 +288,10 @@ class _Judge:
         self, first: Visit, second: Visit, among: list[Visit], at: float, took: float, lossy: bool
     ) -> Finding:
         claims, told = self.claims, first.told < math.inf
-        said = [f"{one} {_telling(one, second.entered)}" for one in (first, second)]
-        text = ", ".join(said) + (f", {len(among)} inside" if len(among) > 2 else "")
+        parts = [f"{one} {_telling(one, second.entered)}" for one in (first, second)]
+        text = ", ".join(parts) + (f", {len(among)} inside" if len(among) > 2 else "")
         if at > min(map(self.rightful, among)):
-            # A holder stayed longer than its lease. A lock that can't tell is not to blame.
+            # A holder stayed longer than its lease, and its lock does not claim to report that.
             fences = (first.fence, second.fence)
             seen = None not in fences and fences[0] < fences[1]  # type: ignore[operator]
             return Finding(LATE, at, took, text, claims.fenced and not seen)
@@ -301,19 +304,19 @@ class _Judge:
         return Finding(TOLD_LATE if told else NEVER_TOLD, at, took, text, late)
 
     def rightful(self, visit: Visit) -> float:
-        """Return the time up to which a holder may think that it is inside without being told."""
+        """Return the time until which a holder may rely on its lease without a check."""
         if self.claims.told or not self.claims.lease:
             return math.inf
         if self.claims.renewed:
             return self.renewed_until(visit)
-        # The earliest beginning of its lease: shortly before `enter`, unless it was held up.
+        # The earliest start of its lease: shortly before `enter`, unless it was delayed.
         when = (visit.asked, visit.entered)
         held_up = _any_overlap([*visit.stops, *visit.harmed, *self.course.harms], *when)
         shortly = math.inf if held_up else SHORTLY + self.course.busy_in(*when)
         return max(visit.asked, visit.entered - shortly) + self.claims.lease
 
     def renewed_until(self, visit: Visit) -> float:
-        """Return the first time at which its process did not run, or did not reach its server."""
+        """Return the first time when the visit's process could not run or not reach its server."""
         short, course = (self.claims.lease or math.inf) / 3, self.course
         busy = [*course.busy[""], *course.busy[str(visit.pid)]]
         spans = [*visit.stops, *busy, *visit.harmed, *course.harms]
@@ -323,7 +326,7 @@ class _Judge:
     # Fences and order
 
     def fences(self) -> Iterable[Finding]:
-        """Find grants whose number is not above all that had entered before they asked."""
+        """Find grants with a number that is not above those of all earlier grants."""
         if not self.claims.fenced:
             return
         top, index = -math.inf, 0
@@ -338,7 +341,7 @@ class _Judge:
                 yield Finding(FENCE, visit.entered, 0.0, text)
 
     def orders(self) -> Iterable[Finding]:
-        """Find grants to a waiter that asked clearly later than one that waited all the time."""
+        """Find waiters that were overtaken by a waiter that clearly arrived later."""
         if not self.claims.fair:
             return
         patient = [one for one in self.visits if one.answered - one.asked > 2 * APART]
@@ -349,7 +352,7 @@ class _Judge:
                 yield Finding(ORDER, late.entered, 0.0, text)
 
     def passed(self, early: Visit, late: Visit) -> bool:
-        # A message of the waiter may have been on its way for as long as its process did not run.
+        # The waiter's message may have been delayed while its process could not run.
         busy = self.course.busy_in
         return (
             early.permits <= late.permits
@@ -364,16 +367,17 @@ class _Judge:
     # Free, and not granted
 
     def delays(self) -> Iterable[Finding]:
-        """Find waiters that did not get a free place, as claimed; report what is not claimed."""
+        """Find times when a permit was free and not granted. Without a claimed lease, report also
+        what would contradict a lease of USUAL_LEASE."""
         found = self.idle()
-        if self.claims.lease is None:  # what depends on a lease, as of a lease of the usual time
+        if self.claims.lease is None:
             usual = replace(self, claims=replace(self.claims, lease=USUAL_LEASE)).idle()
             known = {one.at for one in found}
             found += [replace(one, against=False) for one in usual if one.at not in known]
         return found
 
     def idle(self) -> list[Finding]:
-        """Find stretches in which there was room for a waiter, and no waiter got in."""
+        """Find times when permits for a waiter were free, and no waiter got in."""
         course = self.course
         changes: dict[float, int] = defaultdict(int)
         spans: list[tuple[float, float, Visit]] = []
@@ -407,7 +411,7 @@ class _Judge:
 
     def stretch(self, start: float, end: float, whom: str) -> list[Finding]:
         claims, took = self.claims, end - start
-        # Who runs for more than half of the time gets turns enough to see a free place.
+        # A process that runs for more than half of the time can detect a free permit.
         busy = min(self.course.busy_in(start, end), 0.4 * took)
         if took <= (DELAY if claims.within is None else claims.within) + busy:
             return []
@@ -415,25 +419,25 @@ class _Judge:
         text = f"{whom} waited" + (f", {newcomer} came later" if newcomer else "")
         if newcomer and not any(start < one.entered < math.inf for one in self.visits):
             return [Finding(NEVER_FREE, start, took, text)]
-        # Without a claim of a time, only waiting in vain without any harm to the server counts.
+        # Without a claimed time, it counts only if there was no harm to the server.
         in_vain = took > IN_VAIN + busy and not self.course.harms
         return [Finding(NOT_GIVEN, start, took, text, claims.within is not None or in_vain)]
 
     def occupied(self, visit: Visit) -> Spans:
-        """Return when its permits may be taken, at most; also by a grant that it did not learn."""
+        """Return the times when a visit may have its permits, at most, also by an unknown grant."""
         lease = math.inf if self.claims.lease is None else self.claims.lease
-        # A waiter that was stopped may have been granted: for a lease, or until it runs again.
+        # A stopped waiter may have a grant until it runs again, or until the lease expires.
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
         waited = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
         if _any_overlap(visit.harmed, visit.asked, visit.answered):
             waited.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + lease))
         if visit.entered < math.inf:
-            # A holder that runs has its place: no lock has to give it away under a living holder.
+            # A running holder has its permits.
             ends = [min(visit.released, visit.told), min(visit.gone, visit.failed) + lease]
             if lease:
                 ends += [start + lease for start, end in visit.stops if end - start > lease]
             waited.append((visit.entered, min(ends)))
-        elif visit.failed < visit.gave_up:  # it may have been granted all the same
+        elif visit.failed < visit.gave_up:  # it may have a grant nevertheless
             waited.append((visit.asked, visit.failed + lease))
         elif visit.gone < visit.gave_up:
             waited.append((visit.gone, visit.gone + lease))
@@ -460,12 +464,12 @@ class _Judge:
                 yield Finding(ERROR, one.failed, 0.0, f"{one}: {one.error}")
 
     def losses(self, keeps: bool) -> Iterable[Finding]:
-        """Find losses in the first half of a lease, or of a lease that is renewed."""
+        """Find losses in the first half of a lease, or of a renewed lease."""
         claims = self.claims
         for one in self.visits if claims.told or claims.renewed else ():
             due = one.entered + (claims.lease or math.inf) / 2
             if claims.renewed:
-                # It did not look for a while: its process may not have run.
+                # Long gaps between its checks: its process may not have run.
                 pauses = [a for a, b in one.pauses if b - a > (claims.lease or math.inf) / 3]
                 due = min([self.renewed_until(one), *pauses])
             excused = not keeps and self.in_harm(one, one.asked, one.told)
@@ -474,8 +478,8 @@ class _Judge:
                 yield Finding(NO_REASON, one.told, 0.0, text)
 
     def refusals(self) -> Iterable[Finding]:
-        """Find short waits that ended with no, though no other caller was there. See `delays` for
-        long ones."""
+        """Find short waits without success although there was no other caller. For long waits, see
+        `delays`."""
         spans = [(one, span) for one in self.visits for span in self.occupied(one)]
         for visit in (one for one in self.visits if one.gave_up - one.asked < DELAY):
             when = (visit.asked, visit.gave_up)
@@ -507,7 +511,7 @@ def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def minus(span: tuple[float, float], holes: Iterable[tuple[float, float]]) -> Spans:
-    """Return what is left of a span outside the holes."""
+    """Return the parts of a span outside the holes."""
     left = [span] if span[0] < span[1] else []
     for hole in holes:
         left = [

@@ -1,4 +1,4 @@
-"""A server whose wall clock can be moved while it runs."""
+"""A shim that can move the wall clock of a running program."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ SOURCE = Path(__file__).with_name("clock.c")
 
 
 def reason() -> str:
-    """Return why a clock can't be moved here; empty if it can."""
+    """Return why a clock can't be moved on this machine, or ""."""
     if not sys.platform.startswith("linux"):
-        return "LD_PRELOAD is Linux's"
+        return "LD_PRELOAD needs Linux"
     if compiler() is None:
         return "a C compiler (cc, gcc or clang) is needed for the clock shim"
     return ""
 
 
 def compiler() -> str | None:
+    """Return the path of a C compiler, or None."""
     return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
 
 
 class Clock:
-    """The shim, compiled into `folder`. Programs started with `environment` see its clock."""
+    """The shim, compiled into `folder`. Programs that are started with `environment` use it."""
 
     def __init__(self, folder: Path) -> None:
         self.library, self._file = folder / "clock.so", folder / "offset"
@@ -39,6 +40,6 @@ class Clock:
         return {"LD_PRELOAD": str(self.library), "CLOCK_SHIM": str(self._file)}
 
     def shift(self, seconds: float) -> None:
-        """Put the clock this many seconds ahead of the true time."""
-        with open(self._file, "r+b", buffering=0) as file:  # in place: it is mapped
+        """Set the clock this many seconds ahead of the true time."""
+        with open(self._file, "r+b", buffering=0) as file:  # in place: the file is mapped
             os.pwrite(file.fileno(), struct.pack("=q", int(seconds * 1e6)), 0)

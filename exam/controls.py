@@ -1,7 +1,8 @@
-"""Locks that show that the exam works: one that is right, and variants that must fail.
+"""Locks that prove that the exam works: a correct one, and variants that must fail.
 
-Each fault has a control: a variant with one defect, which that fault must convict for one of the
-kinds given. `python -m exam --self` runs them, and puts the right lock to every fault.
+Each fault has a control, which is a variant with one defect. The fault must find one of the given
+kinds of findings in it. `python -m exam --self` runs the controls, and puts the correct lock to
+every fault.
 """
 
 from __future__ import annotations
@@ -72,15 +73,16 @@ class Grant:
 
 
 class Right(Adapter):
-    """A fair, fenced semaphore with renewed leases, whose waiters ask again every few ms."""
+    """A fair, fenced semaphore with renewed leases. Its waiters poll every few milliseconds."""
 
     title = "right"
     claims = replace(ALL, within=2)
-    #: What a variant changes: words in the scripts, and the behavior of the client.
+    #: The defect of a variant: replacements in the scripts, or a name that the client checks.
     scripts: ClassVar[dict[str, str]] = {}
     defect = ""
+    #: Seconds to wait for a reply.
     patience = 3.0
-    #: Of a control: findings, and the faults that must convict it of one of them.
+    #: For a control: the kinds of findings, and the faults that must find one of them.
     kinds: tuple[str, ...] = ()
     faults: ClassVar[list[str]] = []
 
@@ -101,7 +103,7 @@ class Right(Adapter):
         return script
 
     def words(self, token: str) -> list[Any]:
-        """Return a script's keys and arguments."""
+        """Return the keys and arguments of a script."""
         lease = int(self.place.lease * 1000)
         return [*self.keys, token, self.place.limit, lease, int(time.time() * 1000)]
 
@@ -226,7 +228,7 @@ class RightAtTwo(Right):
 
 
 class CountedLock(IncrLock):
-    """A release that arrives twice makes room."""
+    """A lock where a release that arrives twice frees a second permit."""
 
     limit = 1
 
@@ -238,7 +240,7 @@ class CountedLock(IncrLock):
 
 
 class TwoSteps(Right):
-    """It looks whether there is room, and then takes it."""
+    """A lock that checks whether it is free, and takes it in a second step."""
 
     def run(self, script: str, token: str) -> int:
         if script is not ACQUIRE:
@@ -250,7 +252,7 @@ class TwoSteps(Right):
         return self.client.incr(self.keys[3])
 
 
-#: These must never be accused.
+#: Correct locks. The exam must find nothing against them.
 RIGHT = {"right": Right, "right-at-two": RightAtTwo}
 
 
@@ -258,7 +260,8 @@ CONTROLS: dict[str, type[Adapter]] = {}
 
 
 def _control(name: str, kinds: tuple[str, ...], faults: str, **attributes: Any) -> None:
-    """Add a broken lock, the findings of which one must convict it, and the faults that do it."""
+    """Add a broken lock, the kinds of findings of which one must be found, and the faults that must
+    find it."""
     words = {"title": name, "defect": name, "kinds": kinds, "faults": faults.split(), **attributes}
     CONTROLS[name] = type(name, (attributes.get("base", Right),), words)
 

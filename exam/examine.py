@@ -1,6 +1,6 @@
-"""One lock through some faults: `python -m exam.examine LOCK FAULT ...` prints what was seen.
+"""Put one lock through some faults: `python -m exam.examine LOCK FAULT ...` prints the results.
 
-Each lock has a process of its own: it starts the servers, and they end with it.
+This process starts the servers, and they end with it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from .checker import PROVEN, Finding, against, check, gap, read
 from .faults import FAULTS, evidence_of
 from .lab import Lab, Unable
 
-#: From this many seconds of load on, a trial that found a delay is repeated, up to TIMES.
-DOUBT, TIMES = 0.3, 3
+#: A trial that found a delay is repeated if processes had to wait for longer than this many
+#: seconds.
+DOUBT = 0.3
+#: Max runs of a trial.
+TIMES = 3
 
 
 @dataclass
 class Seen:
-    """The result of a trial. `why`: it was not carried out, or doesn't count.
+    """The result of a trial.
 
-    outcome   "failed" (contradicts what it claims), "passed", "seen" (not claimed otherwise),
-              "not reached" (the harm did not reach the lock), "not applicable", "broken off"
-    free      the longest time in which somebody waited and nobody was inside
-    busy      seconds for which the observer or workers were kept from running
+    outcome   "failed" (a finding contradicts a claim), "passed", "seen" (there are findings, but
+              the lock claims nothing else), "not reached" (the harm did not reach the lock),
+              "not applicable", "broken off"
+    free      the longest time in seconds in which the lock was free although a worker waited
+    busy      seconds for which the observer or workers could not run
+    why       why the trial was not carried out, or doesn't count
+    took      duration in seconds
     """
 
     lock: str
@@ -63,7 +69,7 @@ def examine(key: str, which: str) -> Seen:
 
 
 def is_doubtful(seen: Seen) -> bool:
-    """Return True if only delays are held against the lock, and the machine was busy."""
+    """Return True if the only findings against the lock are delays, and the machine was busy."""
     kinds = {one.kind for one in against(seen.found)}
     return seen.busy > DOUBT and bool(kinds) and not kinds & PROVEN
 
@@ -80,7 +86,7 @@ def _trial(key: str, which: str) -> Seen:
         course = read(history)
         evidence = lab.evidence + evidence_of(course.visits)
     claims = lock.promises()
-    # A quorum exists for the case that one server of three forgets.
+    # A quorum has to survive that one of its three servers loses its data.
     lossy = fault.lossy and lock.needs != "quorum"
     found = check(history, claims, lossy=lossy, keeps=fault.keeps, retried=fault.retried)
     for number, one in enumerate(found):
@@ -98,7 +104,7 @@ def _trial(key: str, which: str) -> Seen:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its servers end with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
     key, *faults = sys.argv[1:]
     for which in faults:
         print(json.dumps(asdict(examine(key, which))), flush=True)

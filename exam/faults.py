@@ -1,11 +1,11 @@
-"""The faults: workers `a` hold, workers `b` wait, and something happens.
+"""The faults: workers `a` hold the lock, workers `b` wait, and harm is done.
 
-Each team has as many workers as the lock's limit. Harm to a server is done to one server; of a
-quorum, to the first of three. At the end, `_aftermath` looks whether the lock still works: the
-waiters get in, a newcomer is kept out while they are inside, and gets in after them.
+Each team has as many workers as the lock's limit. Harm to a server is done to one server, in a
+quorum to the first of three. At the end, `_aftermath` checks that the lock still works: the waiters
+get in, a newcomer has to wait while they are inside, and gets in after them.
 
-A trial without its `evidence` doesn't count. The examiner looks for it in `Lab.evidence`, which the
-instruments fill, and in the history.
+A trial counts only if there is evidence that the harm reached the lock, in `Lab.evidence` or in the
+history.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from .checker import EARLY, ERROR, IN_VAIN, NO_REASON, REFUSED, Visit
 from .lab import Hand, Lab, Team, Unable
 from .servers import HOST
 
-#: Waiters that are killed at once.
+#: Number of waiters that are killed at the same time.
 CROWD = 1000
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`evidence`: what shows that the harm reached the lock. `redis`: it is done to a server.
-    `lossy`: it takes away the lock's memory, so that two may be inside until one is told.
-    `keeps`: it is not a reason to lose a lease or to fail a release; `retried`: nor, for a lock
-    that claims to retry, to fail an acquire. `unless`: findings ("": all) that only count against
-    locks that make a claim. `config`: of the server; `clock`: the server's clock can be moved."""
+    """A fault. `evidence`: the evidence that is needed. `redis`: True if it harms a Redis server.
+    `lossy`, `keeps`, `retried`: see `checker.check`. `unless`: kinds of findings ("": all) that
+    count only against locks with a claim. `config`: of the server. `clock`: True if it moves the
+    server's clock."""
 
     title: str
     put: Callable[[Lab], Any]
@@ -65,7 +64,7 @@ def fault(name: str, title: str, *evidence: str, **more: Any) -> Callable[..., N
 
 
 def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
-    """Return the evidence that a history gives."""
+    """Return the evidence in a history."""
     seen: Counter[str] = Counter()
     for one in visits:
         role = one.who.rstrip("0123456789")
@@ -85,11 +84,11 @@ def evidence_of(visits: Sequence[Visit]) -> Counter[str]:
     return seen
 
 
-# What most faults begin and end with
+# The beginning and the end of most faults
 
 
 def _teams(lab: Lab, **options: Any) -> tuple[Team, Team, Hand]:
-    """Return those that hold, those that wait, and a newcomer."""
+    """Return the team that will hold, the team that will wait, and a newcomer."""
     return lab.team("a", **options), lab.team("b", **options), lab.hand("newcomer", **options)
 
 
@@ -99,25 +98,25 @@ def _take(a: Team) -> None:
 
 
 def _hold(a: Team, seconds: float) -> None:
-    """Let `a` take it and stay inside for a time."""
+    """Let `a` acquire the lock and hold it for `seconds`."""
     _take(a)
     a.start("keep", seconds)
 
 
 def _wait(b: Team, wait: float = 16, stay: float = 1.2) -> None:
-    """Let `b` ask, and stay inside for a time when they get in."""
+    """Let `b` wait for up to `wait` seconds, and then hold the lock for `stay` seconds."""
     b.start("turn", wait, stay)
     time.sleep(0.4)
 
 
 def _patience(lab: Lab) -> float:
-    """Return the seconds beyond a lease for which waiters may get in before a newcomer asks."""
+    """Return the seconds after a lease within which waiters have to get in."""
     within = lab.lock.claims.within
     return IN_VAIN + 4 if within is None else within + 1.3
 
 
 def _aftermath(lab: Lab, b: Team, newcomer: Hand) -> None:
-    """Look whether the waiters get in, and whether a newcomer gets in after them."""
+    """Check that the waiters get in, and that a newcomer gets in after them."""
     end = time.monotonic() + LEASE + _patience(lab)
     for hand in b:
         lab.until_inside(hand.who, end - time.monotonic())
@@ -127,7 +126,7 @@ def _aftermath(lab: Lab, b: Team, newcomer: Hand) -> None:
 
 
 def _storm(lab: Lab, names: str, seconds: float, hold: float) -> Team:
-    """Let some teams take turns for a time."""
+    """Let teams acquire and release the lock for `seconds`."""
     hands = Team(itertools.chain(*map(lab.team, names)))
     hands.start("storm", seconds, hold)
     return hands
@@ -137,7 +136,7 @@ def held(
     name: str, title: str, harm: Callable[[Lab, Team], Any], *evidence: str,
     hold: float, wait: float = 16, stay: float = 1.2, own_way: bool = False, **more: Any,
 ) -> None:  # fmt: skip
-    """Add a harm that is done while `a` hold for `hold` seconds, and `b` wait."""
+    """Add a fault where `harm` is done while `a` hold the lock for `hold` seconds, and `b` wait."""
 
     @fault(name, title, *evidence, **more)
     def put(lab: Lab) -> None:
@@ -191,7 +190,7 @@ held("long-work", "works more than twice as long as its lease", lambda lab, a: N
     unless=dict.fromkeys((ERROR, EARLY, REFUSED, NO_REASON), "retries"),
 )
 def _(lab: Lab) -> None:
-    """Some work for ten seconds, and every few tenths of a second one of them is harmed."""
+    """Let workers work for ten seconds, and harm one of them every few tenths of a second."""
     chance, born = random.Random(7), itertools.count()
 
     def new() -> Hand:
@@ -205,7 +204,7 @@ def _(lab: Lab) -> None:
         time.sleep(chance.random() * 0.4)
         place = chance.randrange(len(crew))
         what = chance.choice(["kill", "kill", "stop", "cut", "lose"])
-        if what == "kill":  # one that is inside, if possible
+        if what == "kill":  # a holder, if possible
             last = next((one.who for one in reversed(lab.history()) if one.what == "enter"), "")
             place = next((n for n, hand in enumerate(crew) if hand.who == last), place)
             crew[place].kill()
@@ -228,8 +227,8 @@ held("killed", "holder killed", lambda lab, a: a.kill(), "a died inside", hold=3
 
 @fault("stopped", "holder stopped past its lease", "a was stopped inside")
 def _(lab: Lab) -> None:
-    """The holders look again long after they run again: what they renew until then is not theirs,
-    so waiters keep their places, and newcomers get in after them."""
+    """Stop holders past their lease. They check their lease long after they run again, and must not
+    renew it meanwhile."""
     a, b, newcomer = _teams(lab)
     _take(a)
     a.start("keep", 0.2, LEASE + 7.5)
@@ -328,7 +327,7 @@ def _(lab: Lab) -> None:
     a, b, newcomer = _teams(lab)
     crowd = lab.hand("crowd", warm=False)
     _hold(a, 60)
-    with lab.seat.harm("the observer knows of one of them", "crowd"):
+    with lab.seat.harm("the observer has only one of them", "crowd"):
         crowd.do("crowd", CROWD, 90)
         _settled(crowd.pid, 15)
         _wait(b, 30)
@@ -340,7 +339,7 @@ def _(lab: Lab) -> None:
 
 
 def _settled(pid: int, seconds: float) -> None:
-    """Wait until no thread of a process runs, or wants to and has no processor."""
+    """Wait until no thread of a process runs or waits for a processor."""
     end, used = time.monotonic() + seconds, math.inf
     while time.monotonic() < end:
         time.sleep(0.5)
@@ -397,9 +396,9 @@ def _(lab: Lab) -> None:
 
 
 def _each_request(lab: Lab, harm: str, seconds: float, of_release: bool) -> None:
-    """Harm each request of an acquire, or of a release, on a name of its own each."""
+    """Harm each request of an acquire, or of a release, with a separate name for each request."""
     a, b, newcomer = lab.hand("a", own_way=True), lab.team("b"), lab.hand("newcomer")
-    fillers = lab.team("filler")[1:]  # at a limit of two, the rest is taken
+    fillers = lab.team("filler")[1:]  # they hold the other permits
     way = a.ways[0]
     a.do("warm", "dry")
     before = way.requests
@@ -491,7 +490,7 @@ forgets("clock-ahead", "server's clock a minute ahead", lambda lab, a: lab.shift
 @fault("clock-back", "server's clock 5 s back", "the clock of a server that it used moved",
        "b died inside", redis=True, clock=True)  # fmt: skip
 def _(lab: Lab) -> None:
-    """A lease that was granted before may last longer, by as much as the clock went back."""
+    """Move the clock back. A lease that was granted before may last longer by this time."""
     a, b, newcomer = _teams(lab)
     c = lab.team("c")
     _hold(a, 1)

@@ -1,6 +1,6 @@
-"""A laboratory for one trial of one lock: its servers, its observer, its workers.
+"""The laboratory of a trial: servers, observer, and workers.
 
-What does harm also keeps the evidence that the harm reached the lock, in `evidence`.
+The methods that do harm also record in `evidence` whether it reached the lock.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .observer import Event, Observer, Seat, is_stopped
 from .proxy import Path as Way
 from .servers import HOST, Server
 
-#: Seconds that a command of a worker may take, beyond what it is told to wait.
+#: Max seconds that a command of a worker may take, in addition to its wait.
 COMMAND_SECONDS = 40
-#: Commands of a connection and of the exam. A lock uses others.
+#: Commands of connections and of the exam, which don't count as those of a lock.
 NOT_A_LOCKS = {
     "auth", "client", "command", "config", "dbsize", "flushall", "hello", "info", "ping", "psync",
     "quit", "replconf", "replicaof", "script", "select", "time",
@@ -40,14 +40,12 @@ NOT_A_LOCKS = {
 
 
 class Unable(Exception):
-    """A fault can't be put to this lock, or not here; the message says why."""
+    """A fault can't be put to this lock, or not on this machine. The message has the reason."""
 
 
 class Crew:
-    """What a worker and a team have in common: they `start` a command, and `end` with its answer.
-
-    A signal reaches workers and what they started.
-    """
+    """The base of a worker and of a team. `start` sends a command, and `end` returns the answer.
+    Signals reach the workers and the processes that they started."""
 
     def do(self, what: str, *words: Any) -> Any:
         self.start(what, *words)
@@ -64,11 +62,11 @@ class Crew:
 
 
 class Hand(Crew):
-    """One worker, as the exam sees it."""
+    """A worker, controlled by the exam."""
 
     def __init__(self, lab: Lab, who: str, place: Place, workers: str) -> None:
         self.who = who
-        #: The proxies between it and its servers, if it has its own.
+        #: The proxies between the worker and its servers, if it has own ones.
         self.ways = [lab.ways[url] for url in place.urls if url in lab.ways]
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(COMMAND_SECONDS)
@@ -82,7 +80,7 @@ class Hand(Crew):
 
     def start(self, what: Any, *words: Any) -> None:
         self._unanswered += 1
-        with contextlib.suppress(OSError):  # it died
+        with contextlib.suppress(OSError):  # the worker died
             self._socket.sendall(json.dumps([what, *words]).encode() + b"\n")
 
     def end(self, seconds: float = COMMAND_SECONDS) -> Any:
@@ -107,7 +105,7 @@ class Hand(Crew):
             os.killpg(self.pid, number)
 
     def kill_alone(self) -> None:
-        """Kill it, and not what it started, which may share its connections."""
+        """Kill the worker, but not the processes that it started."""
         os.kill(self.pid, signal.SIGKILL)
         self._socket.close()
 
@@ -117,7 +115,7 @@ class Hand(Crew):
 
 
 class Team(list[Hand], Crew):
-    """Workers that do the same at once: as many as the limit, so that together they fill it."""
+    """Workers that run the same commands: as many as the limit."""
 
     def start(self, what: str, *words: Any) -> None:
         for hand in self:
@@ -133,20 +131,20 @@ class Team(list[Hand], Crew):
 
 
 class Lab:
-    """Everything that a trial starts ends with its block."""
+    """The servers, observer, and workers of a trial, which end with the `with` block."""
 
     def __init__(self, lock: type[Adapter], key: str, config: Any = (), moves_clock: bool = False):
         self.lock, self.key, self.limit = lock, key, lock.limit
         self.config, self._moves_clock = dict(config), moves_clock
         self.ways: dict[str, Way] = {}  # by their URL
         self.servers: list[Server] = []
-        #: What shows that the harm was done to this lock; 0 if the harm missed it.
+        #: The evidence that harm reached this lock: a number above 0.
         self.evidence: Counter[str] = Counter()
         self._workers: dict[float, str] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Lab:
-        with self._stack as stack:  # ends what was started if the rest fails
+        with self._stack as stack:  # if a step fails, the earlier ones are undone
             self.folder = Path(tempfile.mkdtemp(prefix="exam-"))
             stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.observer = stack.enter_context(Observer())
@@ -167,7 +165,7 @@ class Lab:
     # Servers
 
     def server(self, environment: Mapping[str, str] | None = None, **config: Any) -> Server:
-        """Start one more Redis server."""
+        """Start and return another Redis server."""
         server = Server(environment or {}, **{"maxclients": 5000, "hz": 100, **config})
         self._stack.callback(server.close)
         server.start()
@@ -179,19 +177,19 @@ class Lab:
         return self.servers[0]
 
     def ask(self, *words: Any, server: Server | None = None) -> Any:
-        """Send a command to a server."""
+        """Send a command to a server (default: the first), and return the reply."""
         with redis.Redis.from_url((server or self.redis).url, socket_timeout=5) as client:
             return client.execute_command(*words)
 
     def calls(self, *names: str, server: Server | None = None) -> int:
-        """Return how many commands of a lock a server has executed; only `names` if given."""
+        """Return the number of a lock's commands that a server has executed: `names`, or all."""
         stats = self.ask("INFO", "commandstats", server=server)
         counts = {key.partition("_")[2].partition("|")[0]: one for key, one in stats.items()}
         used = names or counts.keys() - NOT_A_LOCKS
         return sum(counts[name]["calls"] for name in used if name in counts)
 
     def kill_server(self, seconds: float = 0) -> None:
-        """Kill the server, and start it again on its data."""
+        """Kill the first server, and start it again with its data after `seconds`."""
         calls, before = self.calls(), self.ask("INFO", "server")["run_id"]
         keys = self.ask("DBSIZE")
         self.redis.kill()
@@ -202,6 +200,7 @@ class Lab:
             self.evidence["keys were lost"] += max(0, keys - self.ask("DBSIZE"))
 
     def stop_server(self, seconds: float) -> None:
+        """Stop the first server for `seconds`."""
         calls = self.calls()
         self.redis.signal(signal.SIGSTOP)
         time.sleep(seconds)
@@ -210,7 +209,7 @@ class Lab:
         self.evidence["a server that it used was stopped"] += calls if stopped else 0
 
     def shift_clock(self, seconds: float) -> None:
-        """Move the clock of the first server, and check what the server says."""
+        """Move the clock of the first server, and check the server's time."""
         calls = self.calls()
         self.clock.shift(seconds)
         moved = abs(self.ask("TIME")[0] - time.time() - seconds) < 2
@@ -218,7 +217,7 @@ class Lab:
 
     @contextlib.contextmanager
     def full_memory(self) -> Iterator[None]:
-        """Let the server reject what needs memory; the evidence is what it rejected."""
+        """Let the first server reject commands that need memory within the block."""
 
         def rejected() -> int:
             stats = self.ask("INFO", "commandstats").values()
@@ -235,7 +234,8 @@ class Lab:
         self.ask("FLUSHALL")
 
     def flush_scripts(self, seconds: float) -> int:
-        """Flush the servers' scripts again and again; the evidence is that the lock calls some."""
+        """Flush the scripts of all servers repeatedly for `seconds`. Return the number of scripts
+        that the lock has called."""
 
         def scripts() -> int:
             return sum(self.calls("evalsha", "evalsha_ro", server=one) for one in self.servers)
@@ -251,14 +251,14 @@ class Lab:
     # Workers
 
     def way(self, server: Server) -> Way:
-        """Open a path to a server."""
+        """Start and return a proxy to a server."""
         way = self._stack.enter_context(contextlib.closing(Way(HOST, server.port)))
         self.ways[way.url] = way
         return way
 
     def hand(self, who: str, *, own_way: bool = False, warm: bool = True, off: float = 0) -> Hand:
-        """Start a worker. `own_way`: proxies lead it to the servers; `off`: by how many seconds its
-        wall clock is wrong; `warm`: it takes a turn on another name first."""
+        """Start a worker. `own_way`: it reaches the servers through proxies. `warm`: it first uses
+        another name once. `off`: error of its wall clock in seconds."""
         urls = tuple(self.way(one).url if own_way else one.url for one in self.servers)
         place = Place("".join(urls[:1]), urls, self.service, str(self.folder), limit=self.limit)
         hand = Hand(self, who, place, self._forker(off))
@@ -268,7 +268,7 @@ class Lab:
         return hand
 
     def team(self, who: str, **options: Any) -> Team:
-        """Start as many workers as the limit."""
+        """Start a team of workers."""
         return Team(self.hand(f"{who}{n + 1}", **options) for n in range(self.limit))
 
     def _clock(self, seconds: float = 0.0) -> Clock:
@@ -279,7 +279,7 @@ class Lab:
         return made
 
     def _forker(self, off: float) -> str:
-        """Return the socket of the process that forks workers with such a clock."""
+        """Return the socket of a process that forks workers with this error of their clocks."""
         if off not in self._workers:
             environment = self._clock(off).environment if off else {}
             self._workers[off] = str(self.folder / f"workers-{len(self._workers)}")
@@ -295,13 +295,13 @@ class Lab:
                 raise RuntimeError("workers can't be started")
         return self._workers[off]
 
-    # What happened
+    # History
 
     def history(self) -> list[Event]:
         return self.observer.history()
 
     def until_inside(self, who: str, seconds: float) -> None:
-        """Wait until a worker whose name begins with `who` got in."""
+        """Wait for up to `seconds` until a worker with a name that begins with `who` gets in."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if any(one.what == "enter" and one.who.startswith(who) for one in self.history()):

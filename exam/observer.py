@@ -1,29 +1,29 @@
 """The observer: a process that records when each worker is inside, by its own monotonic clock.
 
-Workers report on a Unix socket what they are about to do and what they did. The observer writes
-each message down with its time, and answers; the worker waits for the answer. So an interval that
-the observer sees lies *inside* the true one: `enter` is read after the lock said yes, and `leave`
-is written down before the lock is released. A busy machine can hide an overlap, but can't make one.
+On a Unix socket, workers report what they will do and what they have done. The observer records
+each message with its time and answers, and the worker waits for the answer. So each observed
+interval is *inside* the true one: `enter` is recorded after the grant, and `leave` before the
+release. A busy machine can hide an overlap, but can't cause one.
 
-Without being told, it also sees that a worker died, that it was stopped and runs again (Linux), and
-that the observer or a worker was kept from running.
+The observer also detects that a worker died, that it was stopped and continued (on Linux), and that
+the observer or a worker could not run.
 
 In a worker:
 
     with Seat(path, "worker 7") as seat:
         seat.ask("reports", wait=5)              # before acquire
         lease = lock.acquire(blocking_timeout=5)
-        seat.enter(lease.fence)                  # after it said yes; or gave_up(), error(exc)
+        seat.enter(lease.fence)                  # after a grant; or gave_up(), error(exc)
         while working:
             if not seat.still(lambda: lease.held):
-                break                            # it said that it lost the lease: the visit ended
+                break                            # the lease is lost, and the visit has ended
         else:
             seat.leave()                         # before release
             lock.release()
-            seat.released()                      # after it
+            seat.released()                      # after release
 
-The socket speaks JSON, a line each way, so that a worker can be written in any language: see
-`Seat`. The observer needs neither Redis nor Django.
+Messages and answers are lines of JSON, so a worker can be written in any language: see `Seat`. The
+observer needs neither Redis nor Django.
 """
 
 from __future__ import annotations
@@ -47,36 +47,38 @@ from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
-#: Seconds between two looks at processes; a longer gap is written down from BUSY on.
-LOOK, BUSY = 0.02, 0.1
-#: A history ends here: further messages are rejected.
+#: Seconds between two checks of the processes.
+LOOK = 0.02
+#: A gap of more than this many seconds between two checks is recorded.
+BUSY = 0.1
+#: Max events of a history. Further messages are rejected.
 MAX_EVENTS = 2_000_000
-#: Seconds that a worker waits for an answer.
+#: Max seconds that a worker waits for an answer.
 ANSWER_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the history. `at`: seconds by the observer's monotonic clock, from its start.
+    """An event of the history. `at`: seconds since the observer's start, by its monotonic clock.
 
-    what       by        meaning; `number` and `text`
-    ask        worker    it is about to ask for `name`: its permits; the seconds it will wait
-    enter      worker    the lock said yes: its fence, or None
-    probe      worker    it is about to look whether it still holds
-    held       worker    the lock said yes, after the probe
-    lost       worker    the lock said that it no longer holds
-    leave      worker    it is about to release
+    what       by        meaning
+    ask        worker    it will acquire `name`; `number`: permits; `text`: max seconds to wait
+    enter      worker    it has a grant; `number`: the fence, or None
+    probe      worker    it will check whether the lock is still held
+    held       worker    the lock was held after the probe
+    lost       worker    the lock reported that it is no longer held
+    leave      worker    it will release
     released   worker    release returned
-    refused    worker    release said that it was no longer held
-    gave_up    worker    acquire said no
-    error      worker    the lock raised: the error
-    harm       exam      from here on harm is done on purpose: which; to whom, in `name`
+    refused    worker    release reported that the lock was no longer held
+    gave_up    worker    acquire returned without a grant
+    error      worker    the lock raised an error; `text`: the error
+    harm       exam      a harm begins; `text`: which; `name`: the harmed worker, or "" for all
     calm       exam      the harm ended
     closed     observer  the worker's connection ended
     died       observer  the worker's process ended
-    stopped    observer  its process was stopped: `number` is when it was last seen running
-    resumed    observer  its process runs again
-    busy       observer  it, or the process in `name`, was kept from running: `number` seconds
+    stopped    observer  the worker's process was stopped; `number`: when it last ran
+    resumed    observer  the worker's process runs again
+    busy       observer  the process `name`, or the observer, could not run for `number` seconds
     """
 
     at: float
@@ -99,14 +101,14 @@ WORDS = {
 
 
 class Silent(Exception):
-    """The observer does not answer, or rejects a message."""
+    """The observer did not answer, or rejected a message."""
 
 
 class Seat:
-    """One worker's connection: for one thread or task, and for one visit at a time.
+    """A worker's connection, for one thread or task, and for one visit at a time.
 
-    A message is one JSON array in a line, `["enter", name, number, text]`; the answer is a line
-    with the observer's time. The first message is `["hello", who, pid]`.
+    A message is a JSON array in a line, `["enter", name, number, text]`. The answer is a line with
+    the observer's time. The first message is `["hello", who, pid]`.
     """
 
     def __init__(self, path: str | os.PathLike[str], who: str = "") -> None:
@@ -129,9 +131,9 @@ class Seat:
         self._socket.close()
 
     def say(self, what: str, *words: Any) -> float:
-        """Send any message, and return the observer's time of it."""
+        """Send a message, and return the observer's time. Raise Silent if there is no answer."""
         if os.getpid() != self._pid:
-            raise Silent("a forked process needs a seat of its own")
+            raise Silent("a forked process needs its own Seat")
         self._socket.sendall(json.dumps([what, *words]).encode() + b"\n")
         answer = json.loads(self._file.readline() or b"null")
         if not isinstance(answer, (int, float)):
@@ -139,18 +141,18 @@ class Seat:
         return answer
 
     def ask(self, name: str, permits: int = 1, wait: float | None = None) -> float:
-        """Report the beginning of an acquire. `wait`: its longest wait, None: without end."""
+        """Report the beginning of an acquire. `wait`: max seconds to wait, or None."""
         self.name = name
         return self.say("ask", name, permits, "" if wait is None else repr(wait))
 
     def enter(self, fence: float | None = None) -> float:
-        """Report that acquire said yes."""
+        """Report a grant."""
         return self.say("enter", self.name, fence)
 
     def still(self, held: Callable[[], bool] = lambda: True) -> bool:
-        """Ask `held`, report its answer, and return it. Call it as often as possible while inside.
+        """Return `held()`, and report it. Call this as often as possible while inside.
 
-        The report comes before and after the call, so that a moment at which it was so is known.
+        There is a report before and after the call, so the time of the answer is between them.
         """
         self.say("probe", self.name)
         is_held = held()
@@ -160,20 +162,21 @@ class Seat:
     def _report(self, what: str) -> float:
         return self.say(what, self.name)
 
-    lost = partialmethod(_report, "lost")  # in whatever way the lock said it
+    lost = partialmethod(_report, "lost")
     leave = partialmethod(_report, "leave")
     released = partialmethod(_report, "released")
     refused = partialmethod(_report, "refused")
     gave_up = partialmethod(_report, "gave_up")
 
     def error(self, error: BaseException | str) -> float:
-        """Report that acquire or release raised something else."""
+        """Report an error of acquire or release."""
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         return self.say("error", self.name, None, text[:300])
 
     @contextlib.contextmanager
     def harm(self, what: str, who: str = "") -> Iterator[None]:
-        """Report harm that this block does: errors and waits are due. `who`: to one worker only."""
+        """Report that this block does harm, so that errors and waits are expected. `who`: the only
+        worker that is harmed."""
         self.say("harm", who, None, what)
         try:
             yield
@@ -185,7 +188,7 @@ class Seat:
 
 
 class Observer:
-    """The observer's process and its socket, until the block ends; it also ends with its parent."""
+    """The observer's process and its socket. They end with the block, or with this process."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="observer-"))
@@ -206,7 +209,7 @@ class Observer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.terminate()  # a process forked from this one may keep its input open
+        self._process.terminate()  # a forked process may keep its input open
         self._process.communicate()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -215,7 +218,7 @@ class Observer:
         return Seat(self.path, who)
 
     def history(self) -> list[Event]:
-        """Return what it read and saw up to now."""
+        """Return the events until now."""
         with socket.socket(socket.AF_UNIX) as asking:
             asking.settimeout(ANSWER_SECONDS)
             asking.connect(self.path)
@@ -229,7 +232,7 @@ class Observer:
 
 @dataclass(eq=False)
 class _Guest:
-    """One connection, and its process as of the last look."""
+    """A connection, and the state of its process at the last check."""
 
     number: int
     pid: int = 0
@@ -241,13 +244,13 @@ class _Guest:
 
 
 class _Loop:
-    """Reads all connections on one thread, in the order in which they can be read."""
+    """The observer's loop, which reads all connections in one thread, in the order of arrival."""
 
     def __init__(self, path: str) -> None:
         self._start = self._looked = time.monotonic()
         self._history: list[tuple[Any, ...]] = []
         self._observer = _Guest(0, who="observer")
-        self._guests: dict[int, list[_Guest]] = {}  # of each process
+        self._guests: dict[int, list[_Guest]] = {}  # by process id
         self._kept_waiting: dict[int, float] = {}
         self._numbers = itertools.count(1)
         self._selector = selectors.DefaultSelector()
@@ -354,30 +357,30 @@ class _Loop:
 
 
 def _peer(connection: socket.socket) -> int:
-    """Return the process at the other end, as the kernel knows it; 0 if it does not."""
+    """Return the id of the process at the other end, or 0 if the kernel can't provide it."""
     try:
-        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return int(struct.unpack("3i", told)[0])
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", data)[0])
     except (AttributeError, OSError):
         return 0
 
 
 def is_stopped(pid: int) -> bool:
-    """Return True if a process is stopped by a signal."""
+    """Return True if a process was stopped by a signal."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     return False
 
 
 def _kept_waiting(pid: int) -> float:
-    """Return the seconds for which a process could have run, and had no processor."""
+    """Return the seconds for which a process had to wait for a processor."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
     return 0.0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _loop = _Loop(sys.argv[1])
     print("ready", flush=True)
     try:

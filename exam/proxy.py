@@ -1,6 +1,6 @@
-"""One worker's path to a server: a TCP proxy on loopback that harms messages on request.
+"""A TCP proxy between a worker and a server, which harms messages on request.
 
-It knows nothing of what it carries: a request is what a client sent in one go.
+It does not parse the protocol: the data of one read from a client counts as one request.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 class Path:
-    """A path that clients use by its `url`. `done` counts the harm that reached a message or a
+    """A proxy that clients use by its `url`. `done` counts the harm that reached a message or a
     connection.
 
-    harm(what, after, seconds) harms one request, the next but `after`:
-    drop      it does not arrive, and its connection is cut
-    lose      it arrives; its reply does not, and its connection is cut
-    late      its reply arrives after `seconds`
-    hold      it arrives after `seconds`
-    double    it arrives twice, once on another connection: before, or `seconds` later
+    harm(what, after, seconds) skips `after` requests and harms the next one:
+    drop      the request does not arrive, and the connection is closed
+    lose      the request arrives, but its reply does not, and the connection is closed
+    late      the reply arrives after `seconds`
+    hold      the request arrives after `seconds`
+    double    the request arrives twice, on two connections: at once, or `seconds` later
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -43,27 +43,28 @@ class Path:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    # What the exam does
+    # Harm
 
     def harm(self, what: str, after: int = 0, seconds: float = 0.0) -> None:
+        """Harm a request, as described above."""
         self._harm = (what, self.requests + after + 1, seconds)
 
     def silence(self) -> None:
-        """From now on accept and swallow what either side sends."""
+        """From now on, discard the data of both sides."""
         self._silent = True
         self.done["silence"] += len(self._tasks)
 
     def speak(self) -> None:
-        """End the silence: what was swallowed stays so, and the connections are cut."""
+        """End the silence, and close all connections. Discarded data is lost."""
         self._silent = False
         self.cut()
 
     def cut(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._run(self._end_all())
 
     def lead_to(self, host: str, port: int) -> None:
-        """Lead to another server from now on, on new connections."""
+        """Close all connections, and lead new ones to another server."""
         self._to = (host, port)
         self.cut()
 
@@ -77,7 +78,7 @@ class Path:
         self._thread.join()
         self._loop.close()
 
-    # How
+    # Inside
 
     def _run(self, body: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(body, self._loop).result(10)
@@ -116,14 +117,14 @@ class Path:
                 await asyncio.gather(*pumps, return_exceptions=True)
                 server.close()
         except OSError:
-            pass  # the server is down, and so is the path
+            pass  # the server is down
         finally:
             back.close()
 
     async def _pump(
         self, source: asyncio.StreamReader, to: asyncio.StreamWriter, on: Any, harm: list[Any]
     ) -> None:
-        """Carry what comes, as long as `on()` lets the connection live."""
+        """Forward data until `on()` returns False or the source ends."""
         while (data := await source.read(65536)) and await on(data, harm):
             if not self._silent:
                 to.write(data)

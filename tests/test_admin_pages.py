@@ -612,7 +612,7 @@ def test_name_page_explains_unusual_holders_waiters_and_limits(
         ("heartbeat missed", "xxx"),
     ):
         assert [id] == [each for each in about if note in about[each]], note
-    assert "its process is dead, the permit goes to the next by itself within 5 s" in text
+    assert "its process is dead, the next waiter gets the permit within 5 s" in text
     assert "0 ms 2 " in about["www"] and "0 ms all " in about["xxx"]
     assert "and 1 more" in about["ccc"] and "and 5 more" in about["xxx"]
 

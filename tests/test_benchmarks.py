@@ -51,7 +51,7 @@ def test_benchmarks_run_only_the_one_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["acquire", "release", "renew"])
 def test_instruction_count_passes_every_argument_of_the_script(verb: str) -> None:
     given = {"token": "t", "fence": "1", "how": "try"}
-    names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.LEFT_OUT]
+    names = [n for n in scripts.script(verb).argv if n in given or n not in scripts.DEFAULTS]
     assert len(names) == len(instructions.arguments(verb, **given))
 
 

@@ -85,7 +85,7 @@ def test_clear_treats_a_name_as_a_glob_only_with_pattern() -> None:
         one, other = Lock("x1").acquire(), Lock("x2").acquire()
         eventually(lambda: listed("x[1]", "x1", "x2"))
         for glob in ("*", "x?"):
-            with pytest.raises(CommandError, match="As a glob it takes --pattern") as caught:
+            with pytest.raises(CommandError, match="To use it as a glob, add --pattern") as caught:
                 locks("clear", glob, "--no-input")
             assert caught.value.returncode == 3
         assert locks("clear", "[12]", "--pattern", "--no-input") == "No known name matches.\n"
@@ -126,7 +126,7 @@ def test_clear_includes_all_keys_unless_a_key_is_given() -> None:
 def test_clear_resume_and_reset_fail_for_an_unknown_name(words: list[str]) -> None:
     with Lock("exports"):
         eventually(lambda: listed("exports"))
-        with pytest.raises(CommandError, match=r"Nothing is known of exprots.*exports\?") as caught:
+        with pytest.raises(CommandError, match=r"Unknown name: exprots.*exports\?") as caught:
             locks(*words)
     assert caught.value.returncode == 3
     assert names_in_use() == [("exports", None)]
@@ -151,7 +151,7 @@ def test_pause_resume_and_resize_take_effect_at_once() -> None:
     with Semaphore("e", 2), Semaphore("e", 2):
         assert locks("resize", "e", "3") == "Resized e. The limit is 3.\n"
         assert tries()
-        assert locks("resize", "e", "--reset") == "Reset e: the limit is what the code says.\n"
+        assert locks("resize", "e", "--reset") == "Reset e: the callers' limit applies again.\n"
         assert not tries()
 
 

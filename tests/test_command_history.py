@@ -72,7 +72,7 @@ def test_history_of_two_hours_has_rows_of_one_minute() -> None:
 def test_command_history_shows_the_period_asked_for_and_a_suggestion() -> None:
     text = locks("history", "exports")
     assert "Last 24 h: granted 97, of these after waiting 6" in text
-    assert "rejected 21" in text and "it is 3 now" in text
+    assert "rejected 21" in text and "It is 3 now." in text
     assert 4 == len(text.partition("\n\n")[2].splitlines())
     text = locks("history", "exports", "--since", "12h")
     assert "Last 12 h: granted 33" in text
@@ -95,7 +95,7 @@ def test_command_history_of_a_policy_includes_all_keys() -> None:
 
 
 def test_command_history_fails_for_an_unknown_name_or_without_statistics(settings: Any) -> None:
-    with pytest.raises(CommandError, match="Nothing is known") as caught:
+    with pytest.raises(CommandError, match="Unknown name") as caught:
         locks("history", "exprots")
     assert 3 == caught.value.returncode
     with Semaphore("exports", 3):

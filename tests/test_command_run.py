@@ -105,10 +105,10 @@ def test_run_without_a_permit_in_time_exits_with_75_and_the_reason(run: Run) -> 
     with Lock("job"):
         code, out, err = ended(run("job", "--wait", "0.2", "--", "echo", "never"))
     assert (code, out) == (75, "")
-    assert err == "job was not acquired: no permit came free in time.\n"
+    assert err == "job was not acquired: no permit became free in time.\n"
     actions.pause("job")
     code, out, err = ended(run("job", "--wait", "0", "--", "echo", "never"))
-    assert (code, err) == (75, "job was not acquired: an operator paused it.\n")
+    assert (code, err) == (75, "job was not acquired: an operator paused the name.\n")
 
 
 def test_limit_lets_several_commands_run_at_once(run: Run) -> None:

@@ -145,7 +145,7 @@ def test_page_shows_permanent_retained_and_exclusive_holders(raw: redis.Redis) -
 
     assert ("2", "1") == (shown("two")["PERMITS"], shown("endless")["PERMITS"])
     assert "permanent" in shown("endless")["LEASE LEFT"]
-    assert "kept by min_hold" in shown("early")["WHO"]
+    assert "retained by min_hold" in shown("early")["WHO"]
     assert "all" == writer["PERMITS"]
 
 
@@ -167,7 +167,7 @@ def test_page_explains_a_permit_that_was_handed_off(raw: redis.Redis) -> None:
         waiter.send_signal(signal.SIGSTOP)
         lease.release()
         page = locks("status", "a")
-    assert "\n* Just handed over: it waited, and got its permit" in page
+    assert "\n* It waited, and was granted its permit" in page
     assert rows(page)[0]["LEASE LEFT"].endswith("*")
 
 
@@ -212,7 +212,10 @@ def error_of_unknown_name(*words: str) -> str:
 
 
 def test_unknown_name_is_an_error_that_suggests_known_names(busy: None) -> None:
-    error = "Nothing is known of exprots: nobody used it within the last day. Did you mean exports?"
+    error = (
+        "Unknown name: exprots. It is not configured and was not used within the last day. "
+        "Did you mean exports?"
+    )
     assert error_of_unknown_name("status", "exprots") == error
     assert error_of_unknown_name("status", "zzz").endswith("within the last day.")
     assert "Did you mean api@42, " in error_of_unknown_name("status", "api", "--key", "43")
@@ -265,8 +268,8 @@ def test_page_shows_overrides_and_how_to_undo_them(busy: None) -> None:
     actions.pause("exports")
     actions.resize("exports", None, 7)
     page = locks("status", "exports")
-    assert re.search(r"Paused for .*: nothing new is granted. Undo: locks resume exports", page)
-    assert "An operator set the limit to 7; callers say 2." in page
+    assert re.search(r"Paused for .*: no permits are granted. Undo: locks resume exports", page)
+    assert "An operator set the limit to 7. The callers’ own limit is 2." in page
     actions.pause("exports", "ann b")
     page = locks("status", "exports", "--key", "ann b")
     assert "Undo: locks resume exports --key 'ann b'" in " ".join(page.split())
@@ -442,7 +445,7 @@ class Terminal:
 @pytest.mark.parametrize("ends", ["ctrl-c", "sigterm"])
 def test_watch_redraws_in_place_and_restores_the_terminal(raw: redis.Redis, ends: str) -> None:
     with Terminal("status", "watched", "--watch", "0") as screen:
-        screen.read_until("Nothing is known of watched")
+        screen.read_until("Unknown name: watched")
         with Lock("watched", label="a long label that has to be cut at eighty columns, surely"):
             frames = screen.read_until("1 of 1 in use\x1b")
             frames += screen.read_until("a long label that")
@@ -471,11 +474,11 @@ def test_watch_continues_while_redis_is_down(new_server: Any) -> None:
     server = new_server()
     words = ("status", "watched", "--watch", "0.1")
     with Terminal(*words, DJANGO_REDIS_SYNC_TEST_URL=server.url) as screen:
-        screen.read_until("Nothing is known of watched")
+        screen.read_until("Unknown name: watched")
         server.kill()
         screen.read_until("is LOCATION in CACHES")
         server.restart()
-        screen.read_until("Nothing is known of watched")
+        screen.read_until("Unknown name: watched")
 
 
 def test_watch_on_a_pipe_prints_one_json_line_per_interval(raw: redis.Redis) -> None:

@@ -42,7 +42,7 @@ def test_step_has_the_highest_peak_and_the_sums_of_its_minutes() -> None:
     ]
     found = charts.steps(rows)
     assert 52 == len(found)  # of seven minutes each
-    assert Step(rows[0][0], peak=6, waited=7, turned_away=14) == found[0]
+    assert Step(rows[0][0], peak=6, waited=7, rejected_or_timed_out=14) == found[0]
     assert 60 == len(charts.steps(rows[:60]))
     assert () == charts.steps([])
 
@@ -73,7 +73,7 @@ def test_chart_draws_the_limit_as_a_line_and_rejections_above_waits() -> None:
     assert ["400"] * 2 == [later.waits[0].x, later.rejections[0].x]
 
 
-@pytest.mark.parametrize("event", ["peak", "waited", "turned_away"])
+@pytest.mark.parametrize("event", ["peak", "waited", "rejected_or_timed_out"])
 def test_chart_table_has_the_steps_with_events(event: str) -> None:
     quiet, eventful = Step(ago(120)), Step(ago(60), **{event: 1})
     assert (eventful,) == charts.chart([quiet, eventful], 3).eventful

@@ -87,7 +87,7 @@ def test_requests_rejects_an_option_that_belongs_into_an_entry(option: str, set_
 
 def test_requests_sets_the_status_of_rejections(set_requests) -> None:
     set_requests(status=429)
-    assert 429 == parse("x", {"limit": 1}).refusal_status()
+    assert 429 == parse("x", {"limit": 1}).rejection_status()
 
 
 def test_mixin_has_an_attribute_and_a_method_for_each_option() -> None:

@@ -324,7 +324,7 @@ def test_housekeeper_runs_again_after_a_delay_when_a_job_failed(
 
     housekeeper.count(named("a"), "g", 0)
     now[0] += statistics.EVERY
-    monkeypatch.setattr(housekeeper.tally, "tend", fail)
+    monkeypatch.setattr(housekeeper.statistics, "tend", fail)
     assert now[0] + housekeeping.RETRY == housekeeper.worker.turn()
     assert [(level, message)] == [(record.levelname, record.message) for record in caplog.records]
     assert (error is not GONE) == ("RuntimeError: odd" in caplog.text)
@@ -340,7 +340,7 @@ def test_housekeeper_discards_its_entries_when_the_alias_no_longer_exists(
 
     housekeeper.count(named("a"), "g", 0)
     housekeeper.names.add(named("a").keys)
-    housekeeper.tally.due = now[0]
+    housekeeper.statistics.due = now[0]
     with monkeypatch.context() as patch:
         patch.setattr(housekeeping, "server_of", gone)
         assert math.inf == housekeeper.worker.turn()
@@ -353,16 +353,16 @@ def test_housekeeper_discards_its_entries_when_the_alias_no_longer_exists(
 def test_adopted_lease_schedules_a_write_of_the_statistics(housekeeper: Any, now: Any) -> None:
     housekeeper.names.noted.add(named("a").keys.leases)
     housekeeper.adopted(named("a", keep=0).keys)
-    assert math.inf == housekeeper.tally.due
+    assert math.inf == housekeeper.statistics.due
     housekeeper.adopted(named("a").keys)
-    assert now[0] + statistics.EVERY == housekeeper.tally.due
+    assert now[0] + statistics.EVERY == housekeeper.statistics.due
 
 
 def test_each_new_entry_wakes_the_thread_in_time(housekeeper: Any, now: Any) -> None:
     for act, job in (
         (lambda: housekeeper.note(named("a").keys), "names"),
-        (lambda: housekeeper.count(named("a"), "n", 0), "tally"),
-        (lambda: housekeeper.adopted(named("a").keys), "tally"),
+        (lambda: housekeeper.count(named("a"), "n", 0), "statistics"),
+        (lambda: housekeeper.adopted(named("a").keys), "statistics"),
     ):
         housekeeper.forget()
         housekeeper.worker.expected.clear()
@@ -589,7 +589,7 @@ def test_retry_queue_retries_failed_steps_in_order_and_gives_up_in_the_end(
     assert ["a", "b", "c", "d"] == tokens(server)
     now[0] += housekeeping.GIVE_UP
     retries.worker.turn()
-    error = f"gave up undoing on {named('x').keys.leases}: refused"
+    error = f"a cleanup of {named('x').keys.leases} failed for good: refused"
     assert ([error] * 4, False) == (caplog.messages, retries.busy)
 
 

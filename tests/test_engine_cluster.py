@@ -261,7 +261,7 @@ class Lender:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
 
-    def lend(self, within: float) -> tuple[Wire, float]:
+    def check_out(self, within: float) -> tuple[Wire, float]:
         return self.wire, within
 
     def release(self, connection: Any) -> None: ...

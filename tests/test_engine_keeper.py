@@ -239,7 +239,7 @@ def test_exception_of_one_lease_stops_no_other_renewal(
     monkeypatch.setattr(broken, method, fail)
     world.run(10)
     assert sound.renewals >= 9
-    assert ["the renewal thread of 'simulated' met an error and goes on"] == caplog.messages
+    assert ["the renewal thread of 'simulated' continues after an error"] == caplog.messages
     assert "SystemExit" in caplog.text
 
 
@@ -405,8 +405,8 @@ def test_renewer_logs_a_missing_alias_once_and_stops_its_turns(
     settings.CACHES = {**settings.CACHES, "gone": settings.CACHES["default"]}
     lease = Lock("x", using="gone", timeout=1, renew=True).acquire()
     settings.CACHES = {name: one for name, one in settings.CACHES.items() if name != "gone"}
-    eventually(lambda: "the leases of 'gone' are not renewed any more" in caplog.text)
+    eventually(lambda: "the leases of 'gone' are no longer renewed" in caplog.text)
     turns.clear()
     time.sleep(0.5)
-    assert lease and caplog.text.count("the leases of 'gone' are not renewed any more") == 1
+    assert lease and caplog.text.count("the leases of 'gone' are no longer renewed") == 1
     assert len(turns) < 5

@@ -16,10 +16,10 @@ from redis.sentinel import SentinelConnectionPool
 from django_redis_sync.engine import pools
 from django_redis_sync.engine.pools import (
     FRESH,
+    BlockingPool,
     CachedConnections,
     CheckedOut,
-    Own,
-    Waiting,
+    PrivatePool,
 )
 from django_redis_sync.engine.server import Server
 from django_redis_sync.protocol import plans
@@ -103,13 +103,13 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def cached_of(pool: Any) -> CachedConnections:
     cached = CachedConnections()
-    cached.belong_to(pool, Own(pool))
+    cached.belong_to(pool, PrivatePool(pool))
     return cached
 
 
-def use(cached: CachedConnections | Own, times: int = 1) -> list[Any]:
+def use(cached: CachedConnections | PrivatePool, times: int = 1) -> list[Any]:
     """Check out this number of connections at the same time, release them, and return them."""
-    lent = [cached.lend(5.0)[0] for _ in range(times)]
+    lent = [cached.check_out(5.0)[0] for _ in range(times)]
     for connection in lent:
         cached.release(connection)
     return lent
@@ -158,7 +158,7 @@ def test_cached_connections_are_released_to_their_pool_when_the_pool_changes(
     before, after = Pool(), Pool()
     cached = cached_of(before)
     mine = use(cached, 2)
-    cached.belong_to(after, Own(after))
+    cached.belong_to(after, PrivatePool(after))
     assert ({*mine}, 1000) == ({*before.back}, before.free)
     now[0] += FRESH + 0.1
     assert cached.is_old()
@@ -166,7 +166,7 @@ def test_cached_connections_are_released_to_their_pool_when_the_pool_changes(
 
 def test_forked_child_uses_no_connection_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool()
-    cached, own = cached_of(pool), Own(pool)
+    cached, own = cached_of(pool), PrivatePool(pool)
     parents = [*use(cached), *use(own)]
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert cached.is_old()
@@ -181,7 +181,7 @@ def test_private_connections_are_used_when_the_pool_is_exhausted(
     monkeypatch.setattr(pools, "_MAX_IDLE", 0)
     pool = Pool(most=2)
     cached = cached_of(pool)
-    lent = [cached.lend(5.0)[0] for _ in range(4)]
+    lent = [cached.check_out(5.0)[0] for _ in range(4)]
     assert 0 == pool.free
     for connection in lent:
         cached.release(connection)
@@ -216,10 +216,10 @@ def test_exception_while_the_pool_connects_closes_its_idle_connections(
 
 
 def test_never_waits_recognizes_pools_that_may_wait() -> None:
-    class Own(ConnectionPool):
+    class CustomPool(ConnectionPool):
         def get_connection(self, *_: Any, **__: Any) -> Any: ...
 
-    kinds = ConnectionPool, BlockingConnectionPool, Own, ConnectionPool
+    kinds = ConnectionPool, BlockingConnectionPool, CustomPool, ConnectionPool
     made: list[Any] = [kind() for kind in kinds]
     made[-1].get_connection = lambda: None  # as a tracer does
     assert [True, False, False, False] == [_never_waits(pool) for pool in made]
@@ -276,7 +276,7 @@ def test_failed_send_of_several_commands_counts_as_unanswered(
 
     pool = Pool()
     pool.connection_class = Choked
-    with pytest.raises(Failure) as caught, CheckedOut(Own(pool), 5.0) as borrowed:
+    with pytest.raises(Failure) as caught, CheckedOut(PrivatePool(pool), 5.0) as borrowed:
         send(borrowed)
     assert why == caught.value.why
 
@@ -346,7 +346,7 @@ def test_read_uses_the_time_that_is_left_as_its_timeout() -> None:
     "found", [True, errors.ConnectionError("cut")], ids=["unread data", "closed"]
 )
 def test_idle_private_connection_is_checked_before_use(now: list[float], found: Any) -> None:
-    own = Own(Pool())
+    own = PrivatePool(Pool())
     (first,) = use(own)
     now[0] += FRESH
     assert [first] == use(own)
@@ -360,7 +360,7 @@ def test_cached_connection_with_a_longer_timeout_than_wanted_is_not_used() -> No
     pool = Pool()
     cached = cached_of(pool)
     (kept,) = use(cached)
-    connection, _ = cached.lend(0.5)
+    connection, _ = cached.check_out(0.5)
     cached.release(connection)
     assert connection is not kept
     assert [kept] == use(cached)
@@ -370,7 +370,7 @@ def test_surplus_and_long_idle_private_connections_are_closed(
     now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "_MAX_IDLE", 3)
-    own = Own(Pool())
+    own = PrivatePool(Pool())
     some = use(own, 5)
     assert [False, False, True, True, True] == [line.is_open for line in some]
     now[0] += pools._IDLE_FOR + 1
@@ -385,7 +385,7 @@ def test_time_to_connect_is_deducted_from_the_timeout(now: list[float]) -> None:
 
     pool = Pool()
     pool.connection_class = Slow
-    assert 2.0 == Own(pool).lend(5.0)[1]
+    assert 2.0 == PrivatePool(pool).check_out(5.0)[1]
 
 
 @pytest.mark.parametrize("configured", [2.0, None])
@@ -405,7 +405,7 @@ def test_private_connection_has_the_shorter_of_both_timeouts(
         (0.0, pools._SHORTEST),
         (60.0, configured or pools.ATTEMPT),
     ):
-        line, _ = Own(pool).lend(within)
+        line, _ = PrivatePool(pool).check_out(within)
         assert (timeout, timeout) == (line.socket_timeout, line.socket_connect_timeout)
 
 
@@ -418,7 +418,7 @@ def test_connection_class_without_the_argument_driver_info_works() -> None:
 
     pool = Pool()
     pool.connection_class = Plain
-    assert 1 == len(use(Own(pool)))
+    assert 1 == len(use(PrivatePool(pool)))
 
 
 # Waiters
@@ -433,9 +433,9 @@ def test_wait_ends_before_the_socket_timeout_and_is_never_endless(
 ) -> None:
     pool = Pool()
     pool.connection_kwargs = {"socket_timeout": socket_timeout}
-    own, read = Own(pool), list[float]()
+    own, read = PrivatePool(pool), list[float]()
     monkeypatch.setattr(pools, "read", lambda line, seconds: read.append(seconds) or b"OK")
-    assert b"OK" == Waiting(own).pop("wake", wanted)
+    assert b"OK" == BlockingPool(own).pop("wake", wanted)
     (line,) = use(own)
     assert min(socket_timeout, float(asked) + 1.0) == read[0]
     assert f"${len(asked)}\r\n{asked}\r\n".encode() in line.sent[0]
@@ -446,10 +446,10 @@ def test_interrupted_waiter_closes_its_connection(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "MAX_WAITING", 1)
-    own = Own(Pool())
+    own = PrivatePool(Pool())
     (line,) = use(own)
     line.replies = [error]
-    waiting = Waiting(own)
+    waiting = BlockingPool(own)
     with pytest.raises(type(error)):
         waiting.pop("wake", 0.1)
     assert not line.is_open
@@ -462,12 +462,12 @@ def test_connections_checked_out_during_let_go_are_not_kept(
 ) -> None:
     class LettingGo(Line):
         def send_packed_command(self, packed: Any) -> None:
-            mine.let_go()
+            mine.close_idle()
 
     mine, pool, used = Server("default"), Pool(), LettingGo()
     monkeypatch.setattr(mine, "pool", lambda: pool)
     monkeypatch.setattr(pool, "get_connection", lambda: used)
-    private, _ = mine.own().lend(5.0)
+    private, _ = mine.own().check_out(5.0)
     mine.run(plans.undoing(keys_of("p", "x"), "t")._replace(timeout=5.0))
     mine.own().release(private)
     assert (False, [used]) == (private.is_open, pool.back)

@@ -26,7 +26,7 @@ from django_redis_sync.engine.quorum.voting import check, deducted, stretched, u
 from django_redis_sync.protocol import plans, scripts
 from django_redis_sync.protocol.keys import keys_of
 from django_redis_sync.protocol.plans import Answer, Failure, Grant, Run
-from django_redis_sync.protocol.scripts import said
+from django_redis_sync.protocol.scripts import arguments_of
 from tests.test_engine_batching import on_loop, run_callbacks
 
 KEYS = keys_of("test", "x", None, 7)
@@ -43,7 +43,7 @@ GRANT = Grant("t", 1, 1, 0.0, 30.0, 30.0, False)
     ids=lambda step: step.verb,
 )
 def test_undo_builds_a_release_from_any_step(step: Run) -> None:
-    given = scripts.said("release", undo(step, 1).argv)
+    given = scripts.arguments_of("release", undo(step, 1).argv)
     expected = {"token": "t", "how": "undo", "tombstone": 1, "mark": "-", "keep": KEYS.keep}
     assert expected == {word: given[word] for word in expected}
 
@@ -434,7 +434,7 @@ def test_release_undoes_the_acquire_on_a_server_that_did_not_answer(
 ) -> None:
     set_reply(five, "acquire", None, "e")
     assert ["ok"] == run(five, acquire(), RELEASE)[1]
-    sent = [said("release", five[alias].received("release")[0]) for alias in "ae"]
+    sent = [arguments_of("release", five[alias].received("release")[0]) for alias in "ae"]
     assert [("release", 0), ("undo", 1)] == [(one["how"], int(one["tombstone"])) for one in sent]
 
 

@@ -24,10 +24,10 @@ from django_redis_sync.engine.drivers import error_of
 from django_redis_sync.engine.server import AsyncServer, async_server_of
 from django_redis_sync.engine.wire import (
     MAX_LABEL,
+    configuration_error,
     pack,
     pack_step,
     read_label,
-    turned_away,
     why,
     write_label,
 )
@@ -102,17 +102,17 @@ def test_noperm_error_names_the_remedy() -> None:
     [
         (errors.AuthenticationError("odd"), "user or password"),
         (errors.ResponseError("NOAUTH Authentication required."), "user or password"),
-        (errors.AuthorizationError("odd"), "rights"),
-        (errors.ResponseError("NOPERM this user has no permissions"), "rights"),
+        (errors.AuthorizationError("odd"), "permissions"),
+        (errors.ResponseError("NOPERM this user has no permissions"), "permissions"),
         (ssl.SSLError("certificate verify failed"), "TLS"),
         (ssl.SSLEOFError("cut"), ""),
-        (errors.ResponseError("DB index is out of range"), "number of our database"),
+        (errors.ResponseError("DB index is out of range"), "database number"),
         (errors.ConnectionError("refused"), ""),
         (None, ""),
     ],
 )
 def test_configuration_error_names_the_wrong_setting(error: Any, text: str) -> None:
-    found = turned_away(error)
+    found = configuration_error(error)
     assert text in found if text else found == ""
 
 
@@ -120,7 +120,7 @@ def test_configuration_error_is_found_among_chained_exceptions() -> None:
     outer = errors.ConnectionError("while connecting")
     outer.__cause__ = errors.ConnectionError("handshake")
     outer.__cause__.__context__ = errors.AuthenticationError("WRONGPASS")
-    assert "password" in turned_away(outer)
+    assert "password" in configuration_error(outer)
 
 
 def test_text_replaces_invalid_bytes() -> None:
@@ -132,7 +132,7 @@ def test_command_passes_its_timeout_on(monkeypatch: pytest.MonkeyPatch) -> None:
     lent: list[float] = []
 
     class Lender:
-        def lend(self, within: float) -> Any:
+        def check_out(self, within: float) -> Any:
             lent.append(within)
             raise errors.TimeoutError("late")
 

@@ -195,7 +195,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"limit"},
     ),
     "a newcomer above the limit of its share": (
-        "local fitting, last = share_fits(held, many, bound), nil",
+        "local fitting, last = share_fits(held, permits, bound), nil",
         "local fitting, last = true, nil",
         {"share", "refused"},
     ),

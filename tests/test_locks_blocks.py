@@ -109,7 +109,7 @@ def test_ambiguous_blocks_that_end_in_another_thread_release_nothing(
     leases = elsewhere(next, first), elsewhere(next, second)
     elsewhere(list, first)
     assert all(lease.held for lease in leases), "a block released the lease of another block"
-    assert "several blocks over the same object are open" in caplog.text
+    assert "several blocks with the same object are open" in caplog.text
     references = [*map(weakref.ref, leases)]
     elsewhere(list, second)
     del first, second, leases

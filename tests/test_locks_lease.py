@@ -150,7 +150,7 @@ async def test_lost_lease_runs_callback_and_receivers_and_logs_once(io, raw, cap
         await until(io, lambda: called and received)
     finally:
         lease_lost.disconnect(receive)
-    reason = "the server has it no more"
+    reason = "Redis no longer has it"
     assert ([lease], [(Lease, lease, reason)]) == (called, received)
     assert 1 == caplog.text.count("lost a lease of 'a'")
     assert f"<Lease 'a' {lease.token[:8]} {reason}>" == repr(lease)

@@ -83,7 +83,7 @@ def test_lease_without_renewal_is_lost_at_its_end() -> None:
     state = state_of(10, renew=False)
     assert 110.0 == state.due
     assert state.next_renewal(105.0) is None
-    assert Lost("its time is over") == state.next_renewal(110.0)
+    assert Lost("it expired") == state.next_renewal(110.0)
 
 
 def test_lease_that_cannot_be_renewed_is_lost_shortly_before_its_end() -> None:
@@ -112,7 +112,7 @@ def test_lease_is_held_before_its_end_and_not_at_its_end() -> None:
     assert [0.5, 0.0, 0.0] == [state.remaining(now) for now in (129.5, 130.0, 131.0)]
     assert "the lease of 'n' is no longer held: expired" == str(state.lost_error())
     assert state.next_renewal(130.0) == Lost("it was not renewed in time")
-    assert state_of(30, renew=False).next_renewal(130.0) == Lost("its time is over")
+    assert state_of(30, renew=False).next_renewal(130.0) == Lost("it expired")
 
 
 def test_lease_is_lost_only_once() -> None:
@@ -144,8 +144,8 @@ def test_lease_can_be_released_only_once() -> None:
 def test_loss_found_by_the_release_can_still_be_reported() -> None:
     state = state_of()
     state.end()
-    assert Lost("the server has it no more") == state.released(False)
-    assert state.lose("the server has it no more")
+    assert Lost("Redis no longer has it") == state.released(False)
+    assert state.lose("Redis no longer has it")
 
 
 # Renewals that overlap
@@ -262,7 +262,7 @@ def test_lease_without_renewal_can_be_shortened() -> None:
     assert 104.0 == pytest.approx(state.due, abs=0.01)
     receive_reply(plan, 3, 101.0)
     state.renewed(101.0)
-    assert Lost("its time is over") == state.next_renewal(104.0)
+    assert Lost("it expired") == state.next_renewal(104.0)
 
 
 def test_lease_without_renewal_keeps_its_end_when_lengthening_fails() -> None:
@@ -272,7 +272,7 @@ def test_lease_without_renewal_keeps_its_end_when_lengthening_fails() -> None:
     with pytest.raises(Failure):
         plan.throw(Failure(OSError(), 102.0, "final"))
     assert state.next_renewal(105.0) is None
-    assert Lost("its time is over") == state.next_renewal(110.0)
+    assert Lost("it expired") == state.next_renewal(110.0)
 
 
 def test_lease_shortened_by_its_holder_is_still_renewed() -> None:

@@ -290,7 +290,7 @@ def test_rlock_with_release_on_commit_can_be_acquired_again_before_commit(
 @both
 async def test_full_lock_error_names_the_caller_as_the_holder(io) -> None:
     caller = "task" if repr(io) == "async" else "thread"
-    message = rf"\(this {caller} holds it: an RLock may be taken"
+    message = rf"\(this {caller} holds it, and only an RLock may be taken"
     async with io.entered(Lock("own")):
         for lock in (Lock("own", blocking=False), Lock("own", blocking_timeout=0.05)):
             with pytest.raises(NotAcquired, match=message):
@@ -314,7 +314,9 @@ async def test_full_lock_error_does_not_name_other_holders(io) -> None:
 @both
 async def test_endless_wait_for_a_lock_of_the_caller_is_logged(io, caplog) -> None:
     caller = "task" if repr(io) == "async" else "thread"
-    message = f"'own' waits for itself: this {caller} holds it: an RLock may be taken again"
+    message = (
+        f"'own' waits for itself: this {caller} holds it, and only an RLock may be taken again"
+    )
     lease = await io.do(Lock("own"), "acquire")
 
     async def release_after_the_message() -> None:

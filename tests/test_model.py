@@ -94,7 +94,7 @@ class BothServers:
         seconds, _ = raw.time()
         self.start = seconds * 1_000_000
         self.micros = self.start + 86_400_000_000  # so that the real server expires no key
-        sources = {verb: self._timed(scripts.compose(verb)) for verb in scripts.VERBS}
+        sources = {verb: self._timed(scripts.compose(verb)) for verb in scripts.NAME_SCRIPTS}
         self.model, self.sources = Scripts(sources), sources
         self.frozen: Any = ()
 

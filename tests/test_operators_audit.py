@@ -121,8 +121,8 @@ def test_record_of_a_key_contains_the_actions_on_its_policy() -> None:
 
 
 def test_log_of_a_name_without_actions_says_that_there_are_none() -> None:
-    assert "No operator did anything to it.\n" == locks("log", "a")
-    assert "No operator did anything.\n" == locks("log")
+    assert "No operator has acted on this name.\n" == locks("log", "a")
+    assert "No operator has acted.\n" == locks("log")
 
 
 def test_record_is_bounded_and_outlives_the_names(

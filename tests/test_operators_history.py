@@ -188,7 +188,7 @@ def test_suggest_needs_evidence_of_a_limit_that_was_too_small(
         (3600.0, "1 h 0 min"),
         (86399.0, "23 h 59 min"),
         (180000.0, "2 d 2 h"),
-        (float("inf"), "for ever"),
+        (float("inf"), "forever"),
     ],
 )
 def test_duration_has_the_two_largest_units(seconds: float, text: str) -> None:

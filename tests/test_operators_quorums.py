@@ -129,5 +129,5 @@ def test_resize_of_a_quorum_raises_wrong_kind(ledger: Any) -> None:
 def test_status_of_a_name_on_the_default_cache_has_no_members(ledger: Any) -> None:
     with Lock("other"):
         assert () == status_of("other").members
-        with pytest.raises(CommandError, match="Nothing is known"):
+        with pytest.raises(CommandError, match="Unknown name"):
             locks("status", "unknown")

@@ -222,7 +222,7 @@ def test_statistics_find_the_busiest_and_most_rejected_of_all_keys(admin: Client
         rows = [line for line in lines if line.startswith("api@")]
         assert rows[0].startswith(f"api@{BUSIEST} ")
         assert any(f"rejected {REJECTED}" in line for line in lines)
-        assert any("Sums are 10 s old at most." in line for line in lines)
+        assert any("The counts are at most 10 s old." in line for line in lines)
         first = admin.get(f"{LIST}api/live/?o={order}").content.decode()
         keys = re.findall(r'id="row-(api@[^"]+|api_40[^"]+)"', first)
         assert BUSIEST in keys[0]

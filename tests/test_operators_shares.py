@@ -125,7 +125,7 @@ def test_rejections_by_the_share_limit_are_counted_separately() -> None:
     acme = Semaphore("exports", 9, share="acme", share_limit=3, blocking=False)
     with held("acme", "acme", "acme"):
         for _ in range(2):
-            with pytest.raises(NotAcquired, match="its share") as caught, acme:
+            with pytest.raises(NotAcquired, match="of the share are in use") as caught, acme:
                 pass
             assert "share" == caught.value.reason
         with held("bolt"):  # granted: this share has free permits

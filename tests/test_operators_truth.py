@@ -93,7 +93,7 @@ def test_oldest_holder_is_listed_first_among_many_names(
 ) -> None:
     text = locks("status", "--sort", "oldest", "--top", "3")
     assert "old" == text.splitlines()[1].split()[0]
-    assert "In order of an index of holders" in text
+    assert "The order is that of an index of holders" in text
 
 
 @pytest.mark.usefixtures("quick")
@@ -133,13 +133,13 @@ def findings() -> dict[str, doctor.Finding]:
 
 def test_doctor_finds_a_permanent_holder_of_an_old_name(old: Any, crowd: None) -> None:
     found = findings()["permanent"]
-    assert ("warning", True) == (found.level, "Of old." in found.detail)
+    assert ("warning", True) == (found.level, "They hold old until" in found.detail)
 
 
 def test_doctor_reports_level_part_when_it_examined_only_some_names(crowd: None) -> None:
     found = findings()
     assert "part" == found["limits"].level
-    assert "30 of 150 names were looked at" in found["limits"].detail
+    assert "30 of 150 names were checked" in found["limits"].detail
     assert ("ok", "ok") == (found["permanent"].level, found["marks"].level)
 
 

@@ -157,7 +157,7 @@ def test_operator_action_admits_waiters_of_its_own_process_at_once(
         lease = Semaphore("api", 1, key="k", using=using).acquire()
         assert lease is not None
         waiter = threads.submit(Semaphore("api", 1, key="k", using=using).acquire)
-        eventually(lambda: housekeeping._clerks[using or "default"].waiting)  # registered
+        eventually(lambda: housekeeping._housekeepers[using or "default"].waiting)  # registered
         if action == "resize":
             actions.resize("api", None, 2, using)
         else:

@@ -294,7 +294,7 @@ DEFECTS = {
         "holder == token and us < ends * 1000": "holder == token"
     },
     "a renewal with another fence succeeds": {
-        "or over <= name.now or last ~= tonumber(fence) then": "or over <= name.now then"
+        "lease_ends <= name.now or last ~= tonumber(fence)": "lease_ends <= name.now"
     },
     "an older renewal moves the end": {"or tonumber(nth) < latest then": "then"},
     "a lease is adopted twice": {"and latest ~= tonumber(nth) then": "and false then"},
@@ -332,8 +332,8 @@ DEFECTS = {
     },
     "the clock is read twice": {"  if not us then\n": "  if true then\n"},
     "inspect returns another end of the lease": {
-        "row = live and most > 0 and {holder, whole(name, ends)": (
-            "row = live and most > 0 and {holder, whole(name, ends + 1)"
+        "row = live and max_rows > 0 and {holder, whole(name, ends)": (
+            "row = live and max_rows > 0 and {holder, whole(name, ends + 1)"
         )
     },
 }

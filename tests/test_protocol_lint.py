@@ -62,7 +62,7 @@ def test_lint_finds_a_name_with_one_wrong_letter(path: Path) -> None:
         "if KEYS then\n    redis.call('TIME')\nend": "line 2 is indented by 4, not by 2",
         "while KEYS do\n  redis.call('TIME')\nend": "another loop than for",
         "if KEYS then if ARGV then redis.call('TIME') end end": "more than one statement",
-        "if KEYS then weight(1) end": "line 1 makes a function for a call",
+        "if KEYS then weight(1) end": "line 1 creates a function for a call",
         "-- make conut": "line 1 makes conut, which is not a function",
     }.items(),
     ids=lambda text: text if "\n" not in text else "",

@@ -78,7 +78,7 @@ class PlanRun:
 
 
 def arguments_of(step: Run) -> dict[str, Any]:
-    args = scripts.said(step.verb, step.argv)
+    args = scripts.arguments_of(step.verb, step.argv)
     return {"verb": step.verb, **{n: int(v) if n in _INTEGERS else v for n, v in args.items()}}
 
 
@@ -600,7 +600,7 @@ def test_permanent_lease_is_renewed_before_acquire_returns(
     )
     given = run.answer("ok", "inf", sent=101).result
 
-    assert (math.inf, math.inf, "") == (given.until, given.ends, given.refused)
+    assert (math.inf, math.inf, "") == (given.until, given.ends, given.rejected)
 
 
 def test_acquire_starts_over_when_a_permanent_lease_was_lost(client: Client) -> None:

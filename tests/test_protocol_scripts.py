@@ -1180,7 +1180,7 @@ def replies_of(verb: str) -> set[str]:
     return {re.split(r"[\s\[(]", part.strip())[0] for part in returns[1].split("|")}
 
 
-@pytest.mark.parametrize("verb", sorted({*scripts.VERBS, "tally"} - {"inspect"}))
+@pytest.mark.parametrize("verb", sorted({*scripts.NAME_SCRIPTS, "statistics"} - {"inspect"}))
 def test_head_comment_lists_every_reply_of_its_script(verb: str) -> None:
     code = scripts.with_functions(scripts.read(verb))
     returned = r"^ *(?:if .* then )?(?:return|reply =|return .* (?:and|or)) "
@@ -1190,7 +1190,7 @@ def test_head_comment_lists_every_reply_of_its_script(verb: str) -> None:
     assert replies_of(verb) == found - {"inf"}
 
 
-@pytest.mark.parametrize("verb", [*scripts.VERBS, "tally"])
+@pytest.mark.parametrize("verb", [*scripts.NAME_SCRIPTS, "statistics"])
 def test_head_comment_lists_every_argument_of_its_script(verb: str) -> None:
     text = scripts.read(verb)
     first = scripts.with_functions(text).splitlines()[0]
@@ -1199,7 +1199,7 @@ def test_head_comment_lists_every_argument_of_its_script(verb: str) -> None:
     assert [*named] == [n if t == "_" else t for n, t in zip(named, taken, strict=True)]
 
 
-@pytest.mark.parametrize("verb", scripts.VERBS)
+@pytest.mark.parametrize("verb", scripts.NAME_SCRIPTS)
 def test_scripts_of_a_name_declare_two_keys(verb: str) -> None:
     assert ("leases", "never") == scripts.script(verb).keys
     assert ("p:{n}:leases", "p:{n}:never") == keys_of("p", "n").declared
@@ -1210,7 +1210,7 @@ def test_scripts_without_a_name_declare_their_own_keys() -> None:
     parts = [key.rpartition(":")[2] for key in group_keys("p", "g")]
     assert ["shares", "sketch", "sums"] == parts
     # The script uses the sums like the statistics of a name, which are called stats.
-    assert ("shares", "sketch", "stats") == scripts.script("tally").keys
+    assert ("shares", "sketch", "stats") == scripts.script("statistics").keys
 
 
 def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
@@ -1220,7 +1220,7 @@ def sent(plan: plans.Plan, *answers: list[Any]) -> list[dict[str, Any]]:
         if isinstance(step, plans.Run):
             script = scripts.script(step.verb)
             assert len(script.keys) == len(step.keys)
-            steps.append({"verb": step.verb, **scripts.said(step.verb, step.argv)})
+            steps.append({"verb": step.verb, **scripts.arguments_of(step.verb, step.argv)})
         if reply is None:
             break
         try:

@@ -341,7 +341,7 @@ SEEDS = {"a newcomer overtakes the parked waiters of its share": range(61, 62)}
 
 DEFECTS = {
     "the limit of the share is not checked on entry": {
-        "local fitting, last = share_fits(held, many, bound), nil": (
+        "local fitting, last = share_fits(held, permits, bound), nil": (
             "local fitting, last = true, nil"
         )
     },

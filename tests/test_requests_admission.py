@@ -297,7 +297,7 @@ def test_shadow_mode_counts_each_request_once(asgi: bool, rejections: list[Any])
     with Semaphore("one", 1):
         assert 200 == view(request_of()).status_code
     assert {"granted": 2, "shadow_rejected": 1} == outcomes("one")
-    assert [("full", False)] == [(one["refusal"].reason, one["enforced"]) for one in rejections]
+    assert [("full", False)] == [(one["rejection"].reason, one["enforced"]) for one in rejections]
 
 
 @pytest.mark.promise(22)
@@ -325,7 +325,7 @@ def test_paused_limit_answers_503_with_reason_paused(
     pause("one")
     for _ in range(2):
         assert 503 == view(request_of()).status_code
-    assert ["paused"] * 2 == [one["refusal"].reason for one in rejections]
+    assert ["paused"] * 2 == [one["rejection"].reason for one in rejections]
     resume("one")
     assert 200 == view(request_of()).status_code
     digest = None if key is None else identity.of_value(key)
@@ -341,7 +341,7 @@ def test_rejection_reason_is_paused_when_no_thread_may_wait(
     assert 200 == view(request_of()).status_code
     pause("one")
     assert 503 == view(request_of()).status_code
-    assert ["paused"] == [one["refusal"].reason for one in rejections]
+    assert ["paused"] == [one["rejection"].reason for one in rejections]
 
 
 @pytest.mark.promise(19)
@@ -354,8 +354,8 @@ def test_rejection_names_the_setting_that_limits_waiting_in_the_process(
     view = limited(semaphore_required("exports", limit=1, blocking_timeout=30), asgi=asgi)
     with caplog.at_level(logging.INFO, "django_redis_sync"), Semaphore("exports", 1):
         assert 503 == view(REQUESTS.get("/export/")).status_code
-    assert [option] == [one["refusal"].reason for one in rejections]
-    text = f"all permits are taken, and this process has reached {option}"
+    assert [option] == [one["rejection"].reason for one in rejections]
+    text = f"all permits are in use, and this process has reached {option}"
     assert [f"rejected /export/: {text} (limit 'exports')"] == caplog.messages
 
 
@@ -371,7 +371,7 @@ def test_wait_ends_at_once_when_another_request_took_the_last_slot(
         assert 503 == view(request_of()).status_code
         assert time.monotonic() - start < 15
         assert 0 == Semaphore("one", 1).status().waiting
-    assert ["max_waiting_threads"] == [one["refusal"].reason for one in rejections]
+    assert ["max_waiting_threads"] == [one["rejection"].reason for one in rejections]
     assert {"granted": 1, "timed_out": 1} == outcomes("one")
 
 
@@ -484,7 +484,7 @@ def test_receivers_get_the_rejection_and_cannot_prevent_it(
     finally:
         acquire_rejected.disconnect(fails)
     (sent,) = rejections
-    assert ("full", 1) == (sent["refusal"].reason, sent["refusal"].limit)
+    assert ("full", 1) == (sent["rejection"].reason, sent["rejection"].limit)
     assert (request, True) == (sent["request"], sent["enforced"])
     assert (identity.of_value("k"), "x") == (sent["key"], sent["policy"].name)
 
@@ -496,7 +496,7 @@ def test_log_names_the_path_the_cause_and_the_limit(
     view = limited(semaphore_required("x", limit=1, enforce=enforce))
     with caplog.at_level(logging.INFO, "django_redis_sync"), Semaphore("x", 1):
         view(REQUESTS.get("/reports/"))
-    assert [f"{word} /reports/: all permits are taken (limit 'x')"] == caplog.messages
+    assert [f"{word} /reports/: all permits are in use (limit 'x')"] == caplog.messages
 
 
 # Interruptions

@@ -120,8 +120,8 @@ def test_local_queue_is_served_in_order_and_bounded(
     assert not enters(**{**options, "max_waiters": 9})
     # Retry-After is computed from the number of waiters.
     expected = [("full", 2), ("max_waiting_tasks" if asgi else "max_waiting_threads", 2)]
-    found = [one["refusal"] for one in rejections]
-    assert expected == [(refusal.reason, refusal.waiting) for refusal in found]
+    found = [one["rejection"] for one in rejections]
+    assert expected == [(one.reason, one.waiting) for one in found]
     for earlier, later in zip(visits, [*visits[1:], None], strict=True):
         assert 200 == earlier.end()
         if later is not None:
@@ -213,7 +213,9 @@ def test_outage_is_logged_once_when_many_permits_are_held(server, caplog) -> Non
     assert [200] * 6 == [visit.end() for visit in staying]
     logged = [r.getMessage() for r in caplog.records if r.name == "django_redis_sync"]
     lines = [line for line in logged if "'default'" in line or "'one'" in line]
-    lost = [line for line in lines if "is lost" in line]  # the server restarted without data
+    lost = [
+        line for line in lines if "lost its permit" in line
+    ]  # the server restarted without data
     once = ("is down", "could not be renewed", "are renewed again", "is available again")
     assert [1, 1, 1, 1] == [sum(words in line for line in lines) for words in once]
     assert 4 + len(lost) == len(lines)

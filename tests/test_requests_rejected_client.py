@@ -19,14 +19,14 @@ from django.test import RequestFactory
 
 from devtools.servers import RedisServer
 from django_redis_sync import Lock, Unavailable, semaphore_required
-from django_redis_sync.engine.wire import turned_away
+from django_redis_sync.engine.wire import configuration_error
 from django_redis_sync.limits import breaker as breakers
 from django_redis_sync.limits.breaker import breaker
 from django_redis_sync.operators import doctor
 from tests.behaviour.both import eventually
 
-PASSWORD, RIGHTS = "for our user or password", "for the rights of our user"
-TLS, DATABASE = "for our TLS settings, or by its certificate", "for the number of our database"
+PASSWORD, RIGHTS = "wrong user or password", "missing permissions of the user"
+TLS, DATABASE = "wrong TLS settings or certificate", "wrong database number"
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_rejected_client_is_logged_with_its_cause_and_on_outage_applies(
 ) -> None:
     assert [True] * 3 == [enters(asgi) for _ in range(3)]
     (line,) = errors()
-    assert f"'default' rejects us, {cause}: " in line
+    assert f"'default' is misconfigured ({cause}): " in line
     assert "locks doctor" in line and "is down" not in line
     error = line.partition(": ")[2].partition("This outage")[0]
     assert "right@" not in line and "wrong" not in error  # no password
@@ -139,7 +139,7 @@ def test_rejected_client_is_logged_with_its_cause_and_on_outage_applies(
 def test_lock_raises_unavailable_with_the_cause_when_redis_rejects_the_client(cause: str) -> None:
     with pytest.raises(Unavailable) as caught:
         Lock("one").acquire()
-    assert cause == turned_away(caught.value)
+    assert cause == configuration_error(caught.value)
 
 
 def test_doctor_names_the_cause_when_redis_rejects_the_client(cause: str) -> None:
@@ -163,7 +163,7 @@ def test_rejected_client_is_logged_again_until_the_settings_are_corrected(
     assert enters()
     eventually(lambda: len(errors()) >= 3, 10)
     monkeypatch.setattr(breakers, "REMINDER_INTERVAL", 300.0)
-    assert all("rejects us" in line for line in errors())
+    assert all("is misconfigured" in line for line in errors())
     with redis.Redis.from_url(guarded.url) as client:
         client.config_set("requirepass", "wrong")
     eventually(lambda: enters() and not breaker("default").down, 10)
@@ -182,7 +182,7 @@ def test_rejected_client_is_logged_when_it_follows_an_outage(
     # Set before the restart: the connection of an earlier probe would stay authenticated.
     server.config["requirepass"] = "new"
     server.restart()
-    eventually(lambda: enters() and any("rejects us" in line for line in errors()), 10)
+    eventually(lambda: enters() and any("is misconfigured" in line for line in errors()), 10)
     assert "is down" in errors()[0]
 
 
@@ -195,8 +195,8 @@ def test_temporary_error_is_an_outage_and_not_a_rejected_client() -> None:
         redis.ResponseError("NOREPLICAS Not enough good replicas to write."),
         ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
     ):
-        assert "" == turned_away(error)
-    assert "" == turned_away(None)
+        assert "" == configuration_error(error)
+    assert "" == configuration_error(None)
 
 
 def test_acl_with_another_key_prefix_is_logged_as_missing_rights(

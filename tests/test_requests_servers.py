@@ -139,7 +139,7 @@ def test_slowly_read_stream_ends_with_its_lease(sites, server, path) -> None:
     assert sorted(gate.arrived("flood"), reverse=True) == gate.arrived("flood")
     eventually(lambda: in_use("flood") == 0)
     lines = site.log.read_text()[logged_before:].splitlines()
-    assert 2 == len([line for line in lines if f"the stream of {path} is ended" in line])
+    assert 2 == len([line for line in lines if f"the stream of {path} was ended" in line])
     assert 2 == len([line for line in lines if "flood" in line])
 
 

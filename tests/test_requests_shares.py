@@ -145,7 +145,7 @@ def anywhere(request: Any, site: Site, settings: Any) -> Site:
 
 
 def reasons(rejections: list[dict[str, Any]]) -> list[str]:
-    return [sent["refusal"].reason for sent in rejections]
+    return [sent["rejection"].reason for sent in rejections]
 
 
 # The limit and the limit of a share

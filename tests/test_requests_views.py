@@ -95,7 +95,7 @@ async def arespond_ok(request) -> HttpResponse:
 
 
 def reasons(rejections) -> list[str]:
-    return [one["refusal"].reason for one in rejections]
+    return [one["rejection"].reason for one in rejections]
 
 
 def call(method: str, path: str, asgi: bool = False, **options) -> HttpResponse:

@@ -141,7 +141,7 @@ def test_nothing_is_written_when_stats_is_false(raw: redis.Redis) -> None:
     with override_settings(REDIS_SYNC={**settings.REDIS_SYNC, "STATS": False}):
         with Semaphore("api", 1, key="k"):
             time.sleep(0.5)
-        assert not renewer("default").housekeeper.tally.events
+        assert not renewer("default").housekeeper.statistics.events
     assert not raw.exists(SHARES, SKETCH, COUNTS)
 
 
@@ -153,7 +153,7 @@ def test_many_acquires_of_many_keys_send_few_scripts_and_use_bounded_memory(
     many = kind.many
 
     def record(self: Any, steps: Sequence[Run]) -> Any:
-        writes.extend(step for step in steps if step.verb == "tally")
+        writes.extend(step for step in steps if step.verb == "statistics")
         return many(self, steps)
 
     monkeypatch.setattr(kind, "many", record)
@@ -176,7 +176,7 @@ def write_rejections(counts: Counter[str], rest: int = 0) -> None:
     """Write the rejections of each key, as a process does."""
     by_key = json.dumps({key: str(n) for key, n in counts.items()})
     argv = ("process", "", 30_000, "{}", "{}", by_key, rest, 60, 0)
-    server_of("default").run(Run("tally", (SHARES, SKETCH, COUNTS), argv, 5.0))
+    server_of("default").run(Run("statistics", (SHARES, SKETCH, COUNTS), argv, 5.0))
 
 
 @pytest.mark.usefixtures("raw")

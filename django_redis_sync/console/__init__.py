@@ -1,1 +1,1 @@
-"""The admin's pages: their content, their actions, over HTTP."""
+"""The admin pages: their content (`pages`), actions (`confirm`), and HTTP views (`views`)."""

@@ -11,16 +11,16 @@ from datetime import datetime
 
 from ..operators.history import Counters
 
-#: Steps along the time axis, however long it is.
+#: Max steps on the time axis.
 STEPS = 60
-#: The box that charts are drawn in; the page stretches it.
+#: Size of a chart in units of its SVG; the page stretches it.
 WIDTH, HEIGHT = 600, 100
 SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How full a name is. `level`: calm, busy or full."""
+    """The bar of the permits in use. `width`: from 0 to 100. `level`: calm, busy, or full."""
 
     width: str
     level: str
@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A rectangle."""
+    """A rectangle of a chart."""
 
     x: str
     y: str
@@ -38,19 +38,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The events from `start` on, up to the next step."""
+    """The events from `start` to the next step."""
 
     start: datetime
     peak: int = 0
     waited: int = 0
-    turned_away: int = 0
+    rejected_or_timed_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Use above, waits and rejections below, on the same time axis.
+    """A plot of the use, and below it one of waits and rejections, on the same time axis.
 
-    `limit_y`: the height of the limit in the upper plot; None without a limit.
+    `limit_y`: the height of the limit in the upper plot, or None.
     """
 
     use: str
@@ -64,19 +64,22 @@ class Chart:
 
     @property
     def eventful(self) -> tuple[Step, ...]:
-        return tuple(step for step in self.steps if step.peak or step.waited or step.turned_away)
+        """The steps in which something happened."""
+        return tuple(
+            step for step in self.steps if step.peak or step.waited or step.rejected_or_timed_out
+        )
 
 
 def number(value: float) -> str:
-    """Return a number for SVG, which is the same in every language."""
+    """Return a number for SVG, which must not depend on the language."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def bar(in_use: int, limit: int | None, waiting: int = 0, permanent: bool = False) -> Bar:
-    """Return a bar on a width of 100. Without a limit, it is full at the first holder.
+    """Return a bar with a max width of 100. Without a limit, one holder makes it full.
 
-    The level is "full" only with waiters: a lock that is held is normal. It is "busy" if the lock
-    is `permanent`, because only its holder or an operator ends it.
+    The level is "full" only if there are waiters, because it is normal that a lock is held. A lock
+    that is held is "busy" if the lease is `permanent`.
     """
     share = min(1.0, in_use / limit) if limit else float(in_use > 0)
     if share >= 1 and waiting:
@@ -97,18 +100,20 @@ def _step(rows: Sequence[tuple[datetime, Counters]]) -> Step:
         rows[0][0],
         max(row.peak for row in counters),
         sum(row.waited for row in counters),
-        sum(row.turned_away for row in counters),
+        sum(row.rejected_or_timed_out for row in counters),
     )
 
 
 def chart(found: Sequence[Step], limit: int | None) -> Chart:
     """Return the chart of these steps."""
     use_top = max([1, limit or 1, *(step.peak for step in found)])
-    count_top = max([1, *(step.waited + step.turned_away for step in found)])
+    count_top = max([1, *(step.waited + step.rejected_or_timed_out for step in found)])
     across = WIDTH / max(1, len(found))
     waits, rejections = [], []
     for position, step in enumerate(found):
-        waited, rejected = (n / count_top * HEIGHT for n in (step.waited, step.turned_away))
+        waited, rejected = (
+            n / count_top * HEIGHT for n in (step.waited, step.rejected_or_timed_out)
+        )
         x, width = number(position * across), number(across * 0.8)
         if waited:
             waits.append(Column(x, number(HEIGHT - waited), width, number(waited)))

@@ -20,7 +20,7 @@ Outcome = tuple[int, str]
 
 
 class Action(forms.Form):
-    """An operator action. `title`, `effect` and `done` are shown before and after it."""
+    """An operator action. `title` and `effect` are shown before it, and `done` after it."""
 
     title: Promise
     effect: Promise
@@ -41,14 +41,14 @@ class Action(forms.Form):
         return []
 
     def run(self, status: Status, by: str) -> Outcome:
-        """Carry out the action. The form must be valid."""
+        """Carry out the action, and return the message. The form must be valid."""
         given = self.cleaned_data
         act = getattr(actions, self.verb)
         act(status.name, status.key, **self.arguments(), by=by, reason=given["reason"])
         return messages.SUCCESS, str(self.done) % {"name": status.display, **given}
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the action, beside the name."""
+        """Return the arguments of the action, in addition to the name."""
         return {}
 
 
@@ -110,7 +110,8 @@ class Reset(Action):
 
 
 class Clear(Action):
-    """Evict the holders up to a fence: those that the page showed. Later grants are higher."""
+    """Evict the holders up to a fence. These are the ones that the page showed, because later
+    grants have higher fences."""
 
     title = gettext_lazy("Release all holders of %(name)s")
     effect = gettext_lazy(

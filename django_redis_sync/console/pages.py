@@ -1,4 +1,4 @@
-"""The content of the admin's pages, read from Redis. No HTTP and no HTML."""
+"""The content of the admin pages, read from Redis, without HTTP and HTML."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from ..operators.statistics import Quantiles, Statistics, statistics_of
 from ..operators.status import MAX_ROWS, readable, statuses
 from . import charts
 
-#: Rows of a page, so that refreshing it sends at most 60 commands.
+#: Rows per page of names, and of a policy's keys. A refresh sends at most 60 commands.
 PER_PAGE, KEYS_PER_PAGE = 25, 20
-#: Names that a page compares for an order by a figure.
+#: Max names that are compared to sort a list by a figure.
 MAX_COMPARED = 60
-#: Keys of all policies together that a search shows.
+#: Max keys, of all policies together, in the result of a search.
 MAX_FOUND_KEYS = 20
-#: Rows that an action reads, so that it finds every holder.
+#: Max rows that an action reads, so that it finds every holder.
 ALL_ROWS = 100_000
-#: Minutes of history that a name's page shows unless it is asked for more.
+#: Minutes of history on the page of a name, by default.
 SHORT = 60
-#: Seconds for which the findings of the doctor are shown again.
+#: Seconds for which the findings of the doctor are cached.
 HEALTH_LIFETIME = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time, as a clock shows it and as an age."""
+    """A time and its age."""
 
     at: datetime
     age: str
@@ -293,19 +293,19 @@ def _mean(seconds: float, times: int) -> str:
 
 
 def find(name: str, key: str | None, rows: int = MAX_ROWS) -> Status | None:
-    """Return the status of a known name. Return None if it was never used: it has no page."""
+    """Return the status of a name, or None if the name is not known and so has no page."""
     status = statuses([(name, key)], rows=rows)[0]
     return status if status.used or is_known(name, key) else None
 
 
 def number_of_keys(status: Status) -> int:
-    """Return how many keys an action on this name includes."""
+    """Return the number of keys that an action on this name includes."""
     return 0 if status.key is not None else count_keys([status.name])[status.name]
 
 
 def detail(status: Status, wanted: Wanted, history: str) -> Detail:
-    """Return everything about a name. `history`: "all", or "" for the last hour. Raise Unavailable
-    if Redis can't be reached."""
+    """Return the content of the page of a name. `history`: "all", or "" for the last hour. Raise
+    Unavailable if Redis can't be reached."""
     longest = max(SHORT, conf.current().keep(status.key))
     minutes = longest if history == "all" else SHORT
     children, statistics = None, None
@@ -316,7 +316,7 @@ def detail(status: Status, wanted: Wanted, history: str) -> Detail:
     if children is not None:
         found = statistics_of([status.name], minutes=minutes)[0]
         if found.processes or found.history.ever != Counters():
-            # An advised limit is for a single name: the limit of a policy is each key's own.
+            # No suggested limit: the limit of a policy is per key.
             past, statistics = replace(found.history, suggested_limit=None), found
     if statistics is None:
         past = histories_of([status], minutes=minutes)[0]

@@ -1,4 +1,4 @@
-"""The admin's pages over HTTP. An action is confirmed on a page of its own, by POST, and logged."""
+"""The HTTP views of the admin pages. Each action is confirmed on a page, by POST, and logged."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ View = Callable[Concatenate[Owner, HttpRequest, P], HttpResponseBase]
 
 
 def page(*methods: str, template: str = "broken") -> Callable[[View[P]], View[P]]:
-    """Protect a page by the view permission, and show `template` while Redis is unavailable. An
-    empty `template` means JSON."""
+    """Return a decorator that requires the view permission and one of `methods`. If Redis is
+    unavailable, it shows `template`, or JSON if `template` is empty."""
 
     def decorate(view: View[P]) -> View[P]:
         @wraps(view)
@@ -118,7 +118,7 @@ def page(*methods: str, template: str = "broken") -> Callable[[View[P]], View[P]
                     data = {"error": error.message, "remedy": error.remedy}
                     return JsonResponse(data, status=503)
                 context = {"broken": error, "title": _("Locks and semaphores")}
-                # What was typed is kept in the address of the confirm page.
+                # The link to try again contains the fields that were sent.
                 context["again"] = confirm_url(request) if request.method == "POST" else ""
                 return _render(own, request, template, context, status=503)
 
@@ -215,8 +215,8 @@ def confirm_url(request: HttpRequest) -> str:
 
 
 def actions_log(object_id: str) -> dict[str, Any]:
-    """Return the actions on a name for its history page. If they can't be read, return the error:
-    the page shows its part from the site's database all the same."""
+    """Return the actions on a name for its history page. If they can't be read, return the error.
+    The page also has entries from the site's database."""
     name, key = _entry(object_id).parts
     try:
         with page_errors():
@@ -239,7 +239,7 @@ def _entry(object_id: str) -> Name:
 
 
 def _status(object_id: str, rows: int = MAX_ROWS) -> Status:
-    """Return the status of a known name. Raise Http404 for any other."""
+    """Return the status of a name. Raise Http404 if the name is not known."""
     name, key = _entry(object_id).parts
     status = pages.find(name, key, rows)
     if status is None:
@@ -280,7 +280,7 @@ def _live(own: Owner, request: HttpRequest, name: str, *args: str) -> dict[str, 
 
 
 def _links(listing: pages.Listing, history: bool = False) -> dict[str, Any]:
-    """Return the links of the headers and the page numbers. They keep the rest of the query."""
+    """Return the links of the headers and of the page numbers, with the rest of the query."""
     wanted = listing.wanted
     kept = {"history": "all"} if history else {}
     kept |= {"q": wanted.query} if wanted.query else {}

@@ -1,9 +1,9 @@
-"""Everything between the protocol's plans and the Redis servers of a project.
+"""The layer between the protocol's plans and the project's Redis servers.
 
 A plan of `protocol/plans.py` yields steps. The engine sends them, in sync code and on event loops,
-and does in the background what leases need. It is used by `locks`, `limits` and `operators`.
+and renews leases in the background. `locks`, `limits` and `operators` use it.
 
-The way of a step
+Sending a step
     drivers       Carry a plan out: `drive` in sync code, `adrive` in async code; plain commands.
     server        `server_of(alias)` and `async_server_of(alias)`: perform a step on the server of
                   a cache alias.
@@ -19,15 +19,15 @@ The way of a step
 Waiting
     hub           Wakes async waiters over one Pub/Sub connection per event loop. Sync waiters
                   block in `server`.
-    loops         Tasks, time limits and the resources of an event loop, and its end.
+    loops         Tasks, time limits, and resources of an event loop, which close when it ends.
 
 In the background, per process and alias
-    renewal       Renews leases, a queue per node, and says in time that a lease is lost.
-    schedule      Which lease or waiter is due when.
-    housekeeping  One thread for the jobs below, and one that sends failed cleanups again.
+    renewal       Renews leases, with a queue per node, and reports lost leases in time.
+    schedule      A heap of the times at which leases or waiters are due.
+    housekeeping  One thread for the jobs below, and one that retries failed cleanups.
     names         Lists the names in use, and since when they are held.
     overrides     Reads what operators have paused or resized.
-    statistics    Counts what became of requests and leases.
-    threads       The daemon threads of all this: how they start, wake, and finish at exit.
-                  Callbacks and signal receivers run on threads of their own.
+    statistics    Counts the outcomes of acquires, and the ends of leases.
+    threads       The daemon threads: how they start, wake, and finish at exit. Callbacks and
+                  signal receivers run on other threads.
 """

@@ -1,4 +1,4 @@
-"""Async commands that are issued while others are in flight leave together when these are back."""
+"""Batches of async commands: those issued while a batch is in flight are sent as the next one."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Batch(NamedTuple):
 class Batcher:
     """Sends steps in the order of submission, on one event loop, over one connection at a time.
 
-    It does the work of redis-py's pipeline at half its price: a pipeline packs every word again
-    and sets a timer for every reply.
+    It costs half as much as redis-py's pipeline, which packs every word again and sets a timer for
+    every reply.
     """
 
     # Invariants: between two runs of the flusher there is no connection, and nothing is queued or
@@ -80,12 +80,12 @@ class Batcher:
                 await self._run_batches()
                 await self._give_back()
         except Exception as error:
-            # Nothing reads what may still come: the next command would take it for its own reply.
+            # Close the connection: a reply that is still unread would be taken for the next one.
             await self._give_back(broken=True)
             self._fail_all(repr(error))
             raise
         finally:
-            # There is no await from here to the end of the task: the next step starts another one.
+            # From here to the end of the task there is no await. The next step starts a new task.
             self._flusher = None
             self._fail_all()
 
@@ -102,7 +102,7 @@ class Batcher:
             batch = ahead
 
     def _fail_all(self, why: str = "the event loop is ending") -> None:
-        """Nothing is left here, unless the flusher was ended."""
+        """Fail the commands that are left because the flusher was ended."""
         left, self._queue = self._queue, []
         for done in [*self._in_flight, *(command.done for command in left)]:
             if not done.done():
@@ -119,7 +119,7 @@ class Batcher:
         return taken
 
     async def _send(self, commands: list[Command]) -> Batch | None:
-        """Return the batch. Return None if it failed: all commands have their answer then."""
+        """Send commands and return their batch. On an error, fail each command and return None."""
         limit = LoopTimeout(min(command.step.timeout for command in commands))
         batch, connected = Batch(commands, clock(), limit), False
         try:
@@ -142,12 +142,12 @@ class Batcher:
             try:
                 self._connection = await self._pool.get_connection()
             except errors.TimeoutError:
-                if limit.late - late < LATE:  # else redis-py's timer says nothing of the server
+                if limit.late - late < LATE:  # otherwise the loop was busy, not the server
                     raise
 
     async def _read(self, batch: Batch) -> list[Any]:
-        """Return a reply for each command, an exception for an error of the server. Return an empty
-        list if reading failed: all commands have their answer then."""
+        """Return a reply for each command, or an exception for an error of the server. If reading
+        fails, fail each command and return an empty list."""
         replies: list[Any] = []
         own = self._connection.socket_timeout
         if own is not None:
@@ -167,12 +167,13 @@ class Batcher:
         return replies
 
     async def _other(self, buffered: Any) -> Any:
-        """Return the next reply where `buffered` is none, or an error of the server."""
+        """Return the next reply, or an exception for an error of the server. `buffered` is not a
+        script's reply: an exception, a push, or nothing."""
         if isinstance(buffered, errors.ConnectionError):
             raise buffered
         if isinstance(buffered, errors.ResponseError):
             return buffered
-        if isinstance(buffered, list):  # about the connection: redis-py handles it
+        if isinstance(buffered, list):  # a push about the connection, which redis-py handles
             await handle_push(self._connection, buffered)
         try:
             return await self._connection.read_response(timeout=math.inf)
@@ -190,7 +191,7 @@ class Batcher:
                     done.set_exception(Failure(reply, received, why(reply, True)))
             elif not done.done():
                 done.set_result(Answer(answered(reply), batch.sent, received))
-        # First in line: steps submitted meanwhile may undo these.
+        # Before the steps submitted meanwhile, which may undo these.
         self._queue[:0] = again
 
     async def _failed(self, batch: Batch, error: BaseException, sent: bool) -> None:
@@ -213,10 +214,10 @@ class Batcher:
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:
-    """Drop the tracebacks of an error and of those that it is chained to.
+    """Drop the tracebacks of an error and of its chained errors.
 
-    Their frames lead to the commands and back, and in the frames above those are the project's
-    leases. Otherwise the garbage collector alone would free them.
+    Their frames form a reference cycle with the commands, and refer to the frames of the callers.
+    Only the garbage collector would free the leases there.
     """
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None

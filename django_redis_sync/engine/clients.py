@@ -1,6 +1,6 @@
-"""The project's Redis clients: found for sync code, made from its configuration for async code.
+"""The project's Redis clients. For async code they are made from its configuration.
 
-The only module that imports django_redis and redis.asyncio.
+No other module imports django_redis or redis.asyncio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def backend_of(alias: str) -> Any:
     return backend.client
 
 
-#: Classes of backend and client that fit.
+#: Pairs of the classes of backend and client that were checked.
 _fit: set[tuple[type, type]] = set()
 
 
@@ -60,16 +60,17 @@ def _check_backend(alias: str, backend: Any) -> None:
 
 
 def forget(alias: str) -> None:
-    """Let this thread's cache object go, after no client could be made for it.
+    """Remove this thread's cache object of an alias, because no client could be made for it.
 
-    django-redis 6 would try to make it again, to close it, and the end of the request would fail.
+    Otherwise django-redis 6 tries to make the client again at the end of the request, to close it,
+    and the request fails.
     """
-    with contextlib.suppress(AttributeError):  # it was never made
+    with contextlib.suppress(AttributeError):  # this thread has none
         del caches[alias]
 
 
-#: Options of a sync configuration that mean nothing, or something else, to an async client. It
-#: needs none of the pool's: one connection sends, one listens.
+#: Options of a sync configuration that an async client doesn't take, or takes with another meaning.
+#: Options of the pool are not needed: one connection sends, and another one listens.
 _DROPPED = frozenset(
     {"parser_class", "retry", "retry_on_timeout", "retry_on_error", "url"}
     | {"max_connections", "timeout", "queue_class"}
@@ -126,27 +127,25 @@ def async_options(alias: str) -> dict[str, Any]:
             "can't be used in async code: set REDIS_SYNC['ASYNC_CLIENT']."
         )
     kwargs = {key: value for key, value in given.items() if key not in _DROPPED}
-    # Retries are the plans' own: they know which steps may be sent twice.
+    # No retries by redis-py: the plans retry the steps that may be sent twice.
     kwargs["retry"] = Retry(NoBackoff(), 0)
     return kwargs
 
 
 def buffered_replies(connection: Any) -> Callable[[], Any]:
-    """Return a function that takes the next thing that an async connection has read from its socket
-    already: a reply, a push, or an exception for an error. It returns anything else at the end.
+    """Return a function that takes from an async connection what it has already read.
 
-    `_parser` and `_reader` are the only private names of redis-py in this package. To ask the
-    connection for each reply takes three coroutines and ten times as long, and redis-py has no
-    public name for what its parser has read. Without hiredis the function finds nothing.
+    The function returns a reply, a push (a list), or an exception for an error. At the end, and
+    always without hiredis, it returns another value.
+
+    `_parser` and `_reader` are the only private names of redis-py in this package. Its public way
+    needs three coroutines per reply, and takes ten times as long.
     """
     reader = getattr(getattr(connection, "_parser", None), "_reader", None)
     gets: Callable[[], Any] | None = getattr(reader, "gets", None)
-    return gets or _nothing
-
-
-def _nothing() -> None: ...
+    return gets or (lambda: None)
 
 
 async def handle_push(connection: Any, push: Any) -> None:
-    """Have redis-py act on a push of `buffered_replies` that this package doesn't use."""
+    """Let redis-py handle a push from `buffered_replies` that this package doesn't use."""
     await connection._parser.handle_push_response(push)

@@ -1,4 +1,4 @@
-"""Carries plans out: `drive` in sync code, `adrive` in async code. Sends plain commands too."""
+"""Drivers of plans, `drive` in sync code and `adrive` in async code, and plain Redis commands."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ def attempt(
     plan: Callable[..., Plan],
     *of: Any,
 ) -> Any:
-    """The result of `plan(*of)`, which begins with `step`. Mostly the first answer is all that it
-    asks for: `known(answer, *of)` is the result then, or None, and there is no plan."""
+    """Return the result of `plan(*of)`, which begins with `step`.
+
+    `known(answer, *of)` returns the result if the first answer is enough, as in most cases, and
+    then no plan is made. Otherwise it returns None.
+    """
     try:
         answer = server.run(step)
         result = known(answer, *of)
@@ -48,9 +51,9 @@ def attempt(
 
 
 def drive(plan: Plan, server: Server, first: Answer | BaseException | None = None) -> Any:
-    """The plan's result. Unavailable or ForeignValue when Redis gave no useful answer.
+    """Return the plan's result. Raise Unavailable or ForeignValue if Redis gave no usable answer.
 
-    `first`: what its first step came to, where that was made already.
+    `first`: the outcome of the plan's first step, if that was carried out before.
     """
     try:
         step = plan.send(None)  # type: ignore[arg-type]
@@ -70,10 +73,10 @@ def drive(plan: Plan, server: Server, first: Answer | BaseException | None = Non
 
 
 async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -> Any:
-    """Async version of `drive`. If it is cancelled, the plan undoes what it sent first.
+    """Async version of `drive`. If it is cancelled, the plan first undoes what it has sent.
 
-    `to_the_end`: a cancellation waits until the plan has ended. Either takes at most UNDO_BUDGET
-    seconds.
+    `to_the_end`: if it is cancelled, the plan first continues to its end. In both cases the
+    cancellation takes effect after at most UNDO_BUDGET seconds.
     """
     cancellation = _Cancellation()
     server.plans += 1
@@ -107,8 +110,8 @@ async def adrive(plan: Plan, server: AsyncServer, *, to_the_end: bool = False) -
 
 
 class _Cancellation:
-    """A cancellation that waits. `args`: its arguments, None before it came. `until`: the loop's
-    time at which it waits no more."""
+    """A delayed cancellation. `args`: its arguments, or None if there was none. `until`: the loop's
+    time at which it takes effect."""
 
     __slots__ = ("args", "until")
 
@@ -117,7 +120,7 @@ class _Cancellation:
         self.until: float | None = None
 
     async def outlasted_by(self, doing: asyncio.Future[Answer]) -> Answer:
-        """Return the outcome of `doing`, though this task is cancelled meanwhile."""
+        """Return the outcome of `doing`, even if this task is cancelled meanwhile."""
         now = doing.get_loop().time
         try:
             while not doing.done() and (self.until is None or now() < self.until):
@@ -139,13 +142,14 @@ class _Cancellation:
 
 
 def _ignore(done: asyncio.Future[Any]) -> None:
-    """Retrieve the exception that no task waits for, or asyncio logs it."""
+    """Retrieve the exception of a future that no task waits for. Otherwise asyncio logs it."""
     if not done.cancelled():
         done.exception()
 
 
 def command(alias: str, *args: Any) -> Any:
-    """A plain command of Redis. Unavailable when it can't be reached."""
+    """Send a Redis command, which may be sent twice, and return the reply. Raise Unavailable or
+    ForeignValue if Redis gave no usable answer."""
     try:
         return decoded(server_of(alias).command(*args))
     except Failure as failure:
@@ -153,7 +157,8 @@ def command(alias: str, *args: Any) -> Any:
 
 
 def pipelined(alias: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Several reading commands in a single round trip. Unavailable when Redis can't be reached."""
+    """Send several commands that only read, in one round trip, and return the replies. Raise
+    Unavailable or ForeignValue if Redis gave no usable answer to any of them."""
     try:
         replies = server_of(alias).commands(commands)
     except Failure as failure:
@@ -171,7 +176,7 @@ def _key(words: Sequence[Any]) -> str:
 
 
 def _shaped(words: Sequence[Any], reply: Any) -> Any:
-    """Return a reply to HGETALL as a dict, which RESP2 sends as a flat list; any other as it is."""
+    """Return a reply. That to HGETALL, which RESP2 sends as a flat list, becomes a dict."""
     found = decoded(reply)
     if words[0] == "HGETALL" and isinstance(found, list):
         return dict(zip(found[::2], found[1::2], strict=True))

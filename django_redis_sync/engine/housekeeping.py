@@ -1,9 +1,8 @@
 """Housekeeping of a process: register the names in use, read operators' overrides, write
 statistics, and retry failed cleanups.
 
-One daemon thread per process and cache alias runs these jobs. It starts with the first entry and
-ends when it was idle for a while. Leases are renewed on another thread, so that many new names
-can't delay a renewal.
+One daemon thread per process and cache alias runs these jobs, and ends after an idle time. Leases
+are renewed on another thread, so that many new names can't delay a renewal.
 """
 
 from __future__ import annotations
@@ -26,14 +25,18 @@ from .statistics import Gauge, Kind, Named, StatisticsBuffer
 from .threads import Worker, forgotten_in_forks, made_once
 from .wire import RETRY, ROUND, clock
 
-#: Seconds after which a failed step is given up: its lease has expired then.
+#: Seconds for which a failed step is retried. By then, its lease has expired.
 GIVE_UP = 120.0
 #: Max steps in a round trip.
 BATCH = 256
 
 
 class Job(Protocol):
-    """A job of the housekeeping thread. `due`: when to run it next, or inf for never."""
+    """A job of the housekeeping thread.
+
+    `due`: when to run it next; inf: never. `tend` runs it. `hurry` makes it due at once, because
+    the process exits. `unwritten`: True while it has entries to write.
+    """
 
     due: float
 
@@ -51,13 +54,13 @@ class Housekeeper:
         #: The names that this process waits for, by token.
         self.waiting: dict[str, Named] = {}
         self.forget()
-        # `_busy`: entries that are being written have left their job.
+        # _busy: True while a job runs. Entries that are being written don't count as unwritten.
         self._not_before, self._busy = -math.inf, False
         self._worker = Worker(f"redis-sync-housekeeping-{alias}", self._turn, self._earliest)
 
     @property
     def _books(self) -> tuple[Job, ...]:
-        return self.names, self.marks, self.tally, self.holders
+        return self.names, self.marks, self.statistics, self.holders
 
     def note(self, keys: Keys) -> None:
         """Register the name of a held lease. Do nothing if this process has done so within the
@@ -90,19 +93,19 @@ class Housekeeper:
         use at that time."""
         keys = named.keys
         if keys.keep:
-            tally = self.tally
-            tally.events.append((keys, named.template, kind, ms, used))
-            if tally.due == math.inf:
+            statistics = self.statistics
+            statistics.events.append((keys, named.template, kind, ms, used))
+            if statistics.due == math.inf:
                 self._sum_up()
 
     def adopted(self, keys: Keys) -> None:
-        """Record a lease that was adopted from another process, for which there is no event."""
-        if keys.keep and self.tally.due == math.inf:
+        """Schedule a write of the gauges, because a lease was adopted. That is not an event."""
+        if keys.keep and self.statistics.due == math.inf:
             self._sum_up()
 
     def _sum_up(self) -> None:
-        self.tally.rouse()
-        self._worker.expect(self.tally.due)
+        self.statistics.rouse()
+        self._worker.expect(self.statistics.due)
 
     def _in_use(self) -> list[Keys]:
         return [lease._settings.keys for lease in self._held()]
@@ -126,14 +129,15 @@ class Housekeeper:
         """Discard all entries."""
         self.names = Names(self._in_use)
         self.marks = OverridePoller(self._in_use, self._waited_for)
-        self.tally = StatisticsBuffer(self._shares)
+        self.statistics = StatisticsBuffer(self._shares)
         self.holders = HolderIndex(self._held)
 
     def _earliest(self) -> float:
         return max(self._not_before, min(book.due for book in self._books))
 
     def _turn(self) -> float:
-        """Run the jobs that are due. Return when the next is due. An error only delays them."""
+        """Run the jobs that are due, and return when the next job is due. After an error, the jobs
+        run again later."""
         self._busy = True
         try:
             now = clock()
@@ -154,20 +158,19 @@ class Housekeeper:
         return self._earliest()
 
 
-_clerks: dict[str, Housekeeper] = forgotten_in_forks({})
+_housekeepers: dict[str, Housekeeper] = forgotten_in_forks({})
 
 
 def housekeeper(alias: str, held: Callable[[], Iterable[Held]]) -> Housekeeper:
-    """Return the housekeeper of an alias in this process. A fork starts without one."""
-    return made_once(_clerks, alias, lambda: Housekeeper(alias, held))
+    """Return the housekeeper of an alias in this process. A forked child makes its own."""
+    return made_once(_housekeepers, alias, lambda: Housekeeper(alias, held))
 
 
 class RetryQueue:
     """Sends steps of an alias until they succeed. Any thread may call `enqueue`, also in a
     destructor."""
 
-    # Invariant: only the thread that takes the turns touches _failed, and it alone sets _retry_at
-    # to a later time.
+    # Invariant: only the thread that runs _turn changes _failed, or sets _retry_at to a later time.
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._fresh: deque[tuple[Run, float]] = deque()
@@ -180,7 +183,7 @@ class RetryQueue:
         return self._sending or bool(self._fresh or self._failed)
 
     def enqueue(self, step: Run) -> None:
-        """Send `step` as soon as the server answers."""
+        """Send `step`, and retry it for up to GIVE_UP seconds."""
         self._fresh.append((step, clock() + GIVE_UP))
         self._worker.rouse()
 
@@ -208,7 +211,7 @@ class RetryQueue:
             self._try(todo)
         except ImproperlyConfigured as error:
             # The alias no longer exists, for example after override_settings in a test.
-            logger.warning("pending cleanups on %r are dropped: %s", self._alias, error)
+            logger.warning("pending cleanups on %r are discarded: %s", self._alias, error)
             self.clear()
         except BaseException:
             logger.exception("a cleanup on %r failed, and is tried again", self._alias)
@@ -229,7 +232,7 @@ class RetryQueue:
                 if clock() < until:
                     self._requeue([(step, until)])
                 else:
-                    logger.error("gave up undoing on %s: %s", step.keys[0], answer)
+                    logger.error("a cleanup of %s failed for good: %s", step.keys[0], answer)
 
     def _requeue(self, todo: list[tuple[Run, float]]) -> None:
         if not self._failed:

@@ -1,4 +1,4 @@
-"""Async wake-ups: a Pub/Sub connection per event loop resolves the futures of its waiters."""
+"""Async waiters: one Pub/Sub connection per event loop receives their wake-up messages."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .loops import end_tasks, start_task
 from .schedule import Schedule
 from .wire import clock
 
-#: Max messages that are kept for waiters that do not wait yet.
+#: Max messages that are stored because they arrived before their waiter waits.
 _MAX_EARLY = 10_000
-#: Seconds for which such a message is of use: then the server takes the lease back.
+#: Seconds for which such a message is stored. After that, the lease has expired.
 _EARLY = CLAIM
 #: Seconds between two tries to subscribe.
 _BACKOFF = (0.05, 0.1, 0.2, 0.5, 1.0)
 #: Kinds of messages, by their first word.
 _KINDS = {word: kind for kind in ("message", "subscribe") for word in (kind, kind.encode())}
-#: Seconds after which one waiter of each name asks again, for all of them.
+#: Max seconds between two requests of the waiters of a name. One request counts for all of them.
 HEARTBEAT_INTERVAL = CONSTANTS["ALIVE"] / 3000
 
 
@@ -40,13 +40,13 @@ class _NameWaiters:
 
 
 class Hub:
-    """The waiters of an event loop, and the channel on which handoffs are published.
+    """The waiters of an event loop, and the channel on which their handoffs are published.
 
-    The waiters' times are in a schedule, and one timer fires for the next of them. A timer per
-    waiter costs more than the rest of a wait.
+    The waiters share one timer, which fires when the next of them is due. A timer per waiter would
+    cost more than the rest of a wait.
     """
 
-    # Invariant: the timer fires at _fires_at, no later than the first waiter is due.
+    # Invariant: the timer fires at _fires_at, which is at most the time when a waiter is due.
     def __init__(self, client: Any, prefix: str) -> None:
         self._client = client
         self.channel = f"{prefix}:wake:{secrets.token_hex(8)}"
@@ -60,8 +60,8 @@ class Hub:
         self._tried: asyncio.Event | None = None
 
     async def ready(self, timeout: float) -> str:
-        """Return the channel, after subscribing succeeded or failed, or after `timeout` seconds. A
-        waiter that misses its message asks again anyway."""
+        """Subscribe and return the channel. Return it also if that fails or takes longer than
+        `timeout` seconds: a waiter that misses its message asks again anyway."""
         if self._reader is None or self._reader.done():
             self._tried = asyncio.Event()
             self._reader = start_task(self._read(self._tried))
@@ -77,8 +77,11 @@ class Hub:
         return self.channel
 
     def wait(self, token: str, seconds: float, name: str) -> asyncio.Future[Answer]:
-        """Return a future of the message for `token`, or of None after `seconds`. It is None sooner
-        if no waiter of the `name` asked for HEARTBEAT_INTERVAL seconds."""
+        """Return a future of the message for `token`, or of None after `seconds`.
+
+        None can also be sooner: one waiter of the `name` has to send a request if none has done so
+        for HEARTBEAT_INTERVAL seconds.
+        """
         loop, sent = asyncio.get_running_loop(), clock()
         done: asyncio.Future[Answer] = loop.create_future()
         early = self._early.pop(token, None)
@@ -105,7 +108,7 @@ class Hub:
         return done
 
     def _expect(self, at: float, now: float) -> None:
-        """Have the timer fire at `at` at the latest."""
+        """Let the timer fire at `at` or earlier."""
         if at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -121,7 +124,7 @@ class Hub:
         self._expect(self._schedule.earliest(), now)
 
     def _heartbeat(self, name: str) -> None:
-        """Have one waiter ask again, unless one did lately."""
+        """Let one waiter of a name send a request, unless one has done so lately."""
         waiters, loop = self._by_name[name], asyncio.get_running_loop()
         if not waiters.tokens:
             del self._by_name[name]
@@ -149,7 +152,7 @@ class Hub:
                 self._expire()
 
     def _expire(self) -> None:
-        """Drop the messages that no waiter came for."""
+        """Discard the messages that no waiter has fetched."""
         while self._early and next(iter(self._early.values()))[1] <= clock():
             self._early.popitem(last=False)
         self._expiring = bool(self._early)
@@ -157,7 +160,7 @@ class Hub:
             asyncio.get_running_loop().call_later(_EARLY, self._expire)
 
     async def aclose(self) -> None:
-        """Stop listening until a waiter comes again."""
+        """Stop listening until the next wait."""
         await end_tasks(self._reader)
 
     async def _read(self, tried: asyncio.Event) -> None:
@@ -187,7 +190,7 @@ class Hub:
             tries += 1
 
     def _subscribed(self, tried: asyncio.Event) -> None:
-        """Have all waiters ask again: messages sent while the connection was down are lost."""
+        """Let all waiters ask again, because messages are lost while the connection is down."""
         tried.set()
         for token in list(self._waiters):
             self._wake(token, None, clock())

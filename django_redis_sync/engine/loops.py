@@ -1,4 +1,4 @@
-"""What this package runs on an event loop: tasks, time limits, and the resources of each loop."""
+"""Event loops: tasks and time limits of this package, and the resources of each loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..protocol.plans import UNDO_BUDGET
 TICK = 0.05
 #: Seconds by which a timer may be late before the loop counts as busy.
 LATE = 0.01
-#: Seconds until a last check, before an answer counts as late.
+#: Seconds until the last check, which decides whether an answer is late.
 LAST_LOOK = 0.002
-#: Max checks that find the loop busy.
+#: Max times that the last check is repeated because the loop was busy.
 MAX_LOOKS = 20
-#: Max seconds beyond its time that an answer is awaited on a loop that is never on time.
+#: Max seconds by which a time limit is extended because the loop was busy.
 MAX_LATE = 10.0
 #: Max seconds for which the end of a loop waits for steps that were sent.
 END = UNDO_BUDGET
@@ -29,9 +29,9 @@ END = UNDO_BUDGET
 def start_task(body: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run `body` in a task that `asyncio.run()` doesn't cancel when its main coroutine is done.
 
-    The project's tasks are cancelled then and undo their steps, which go through tasks such as this
-    one. The task has no context: the context of the first caller would live as long. It is not made
-    by `create_task()`: a project's task factory might run it at once.
+    `asyncio.run()` cancels the project's tasks, which undo their steps by means of such tasks. The
+    task's context is empty, because the context of the first caller would live as long as the task.
+    It is not made by `create_task()`, because a project's task factory might run it at once.
     """
     loop = asyncio.get_running_loop()
     task = Context().run(lambda: asyncio.Task(body, loop=loop, name="redis-sync"))
@@ -227,7 +227,7 @@ def resources_of(loop: asyncio.AbstractEventLoop) -> LoopResources:
     """Return the resources of the running loop. Don't keep them."""
     found = _by_loop.get(loop)
     if found is None:
-        # The connections of a closed loop refer to it, so its entry doesn't go by itself.
+        # The connections of a closed loop refer to it, so its weak entry has to be removed.
         for other, _ in resources_of_all_loops():
             if other.is_closed():
                 _by_loop.pop(other, None)

@@ -1,4 +1,4 @@
-"""What lists of names are made of: the names in use, and since when they are held."""
+"""Indexes for lists of names: the names in use, and since when they are held."""
 
 from __future__ import annotations
 
@@ -17,41 +17,50 @@ from .server import Members, Server, server_of
 from .statistics import Named
 from .wire import RETRY, ROUND, clock, text, whole
 
-#: Seconds after which a name in use is written to the registry again, and between two writes of new
-#: ones; days without use after which a name is dropped; names, and keys of one policy, at the
-#: most, newest first.
-NOTED_EVERY, NOTED_AFTER, NOTED_DAYS, MOST_NOTED = 60.0, 0.3, 1, 100_000
+#: Seconds after which a name in use is written to the registry again.
+NOTED_EVERY = 60.0
+#: Seconds between two writes of new names.
+NOTED_AFTER = 0.3
+#: Days without use after which a name is removed from the registry.
+NOTED_DAYS = 1
+#: Max entries of a registry. The least recently used ones are removed.
+MOST_NOTED = 100_000
 
-#: Seconds between two writes: an entry is made at most twice as long after its lease was acquired.
+#: Seconds between two writes of the index of holders. A lease that is held for twice as long is in
+#: the index.
 HOLDERS_INTERVAL = 30.0
-#: Entries that a write checks, as many of the oldest as of any; steps that are sent at a time.
-_CHECKED, _BATCH = 10, 200
+#: Entries that a write checks: as many of the oldest, and as many at a random position.
+_CHECKED = 10
+#: Max steps in a round trip.
+_BATCH = 200
 
 
 def names_key(prefix: str) -> str:
-    """The registry: a sorted set of names as between braces, by last use in server ms. A policy
-    with keys in use stands there as `policy@`, and its keys in a registry of their own."""
+    """Return the key of the registry: a sorted set of quoted names by last use in server ms. A
+    policy with keys in use is listed as `policy@`, and its keys have a registry of their own."""
     return f"{quote(prefix)}:names"
 
 
 def policy_key(prefix: str, name: str) -> str:
-    """As names_key: the keys of a policy. Any request may make a key: however many they are, they
-    push no other name out."""
+    """Return the key of the registry of a policy's keys. It is separate because clients can make
+    any number of keys, which must not push other names out."""
     return f"{quote(prefix)}:{{{quote(name)}}}:keys"
 
 
 def quorums_key(prefix: str) -> str:
-    """A sorted set of the names that are locked on a quorum, by last use in server ms: each as
-    JSON, `[name as between braces, [alias, ...]]`."""
+    """Return the key of a sorted set of the names that are locked on a quorum, by last use in
+    server ms. Each entry is JSON: `[quoted name, [alias, ...]]`."""
     return f"{quote(prefix)}:quorums"
 
 
 class Names:
-    """The names that this process used within the minute, and which are still to be written, those
-    in `fresh`.
+    """The housekeeping job that registers names.
+
+    `noted`: the names that this process used within the current minute. `fresh`: those of them that
+    have yet to be written.
     """
 
-    # Invariant: due is no later than the end of the minute while anything is noted.
+    # Invariant: while `noted` is not empty, `due` is at most the end of the minute.
     def __init__(self, in_use: Callable[[], list[Keys]]) -> None:
         self._in_use = in_use
         self.noted: set[str] = set()
@@ -69,7 +78,7 @@ class Names:
             self.due = min(self.due, max(now, self._not_before))
 
     def hurry(self) -> None:
-        """Have fresh names written without a pause after the last time."""
+        """Write fresh names at once."""
         self._not_before = 0.0
         if self.fresh:
             self.due = 0.0
@@ -79,7 +88,7 @@ class Names:
         return bool(self.fresh)
 
     def tend(self, server: Server, now: float) -> None:
-        """Write fresh names, when it is time; note anew once a minute."""
+        """Write fresh names if that is due. Once a minute, register all names in use again."""
         if now < self.due:
             return
         if now >= self._minute_ends:
@@ -93,7 +102,7 @@ class Names:
         try:
             self._write(server, fresh, now)
         except Failure as failure:
-            # No lock depends on it: it is tried again with all names that are fresh by then.
+            # No lock depends on the registry, so the names are written later.
             log = logger.warning if failure.why == "final" else logger.debug
             log("could not list names in use: %s", failure)
             self.fresh.extend(fresh[: MOST_NOTED - len(self.fresh)])
@@ -116,7 +125,7 @@ class Names:
             self._enter_quorum(getattr(server, "quorum", None), some, ms, now)
 
     def _enter_quorum(self, quorum: Members | None, some: list[Keys], ms: int, now: float) -> None:
-        """List names on a quorum where operators look: in the default cache, and on each server."""
+        """List names on a quorum in the default cache, where operators look, and on each server."""
         if quorum is None:
             return
         config = conf.current()
@@ -127,7 +136,7 @@ class Names:
                 self._enter(server_of(alias), quorums_key(prefix), members, ms, now)
                 names = [keys.quoted for keys in some]
                 self._enter(server_of(alias), names_key(prefix), names, ms, now)
-            except Failure as failure:  # a quorum outlives servers; others list the name
+            except Failure as failure:  # a quorum may lose servers; the others list the name
                 logger.debug("could not list names of a quorum on %r: %s", alias, failure)
 
     def _enter(
@@ -148,7 +157,7 @@ class Names:
 
 
 def _by_registry(prefix: str, some: list[Keys]) -> dict[str, list[str]]:
-    """The names to enter by registry; `prefix` as it stands in keys."""
+    """Return the entries to write, by registry. `prefix`: quoted."""
     found: dict[str, dict[str, None]] = {}
     for keys in some:
         policy, at, key = keys.quoted.partition("@")
@@ -159,8 +168,8 @@ def _by_registry(prefix: str, some: list[Keys]) -> dict[str, list[str]]:
 
 
 class Held(Protocol):
-    """The parts of a lease that are read. `remaining`: inf of a permanent lease. `permits`: 0 for
-    the whole name."""
+    """The attributes of a lease that housekeeping reads. `remaining`: seconds; inf for a permanent
+    lease. `permits`: 0 for the whole name."""
 
     @property
     def _settings(self) -> Named: ...
@@ -172,33 +181,33 @@ class Held(Protocol):
     def remaining(self) -> float: ...
 
 
-#: A name: the prefix of its keys, and its text between braces, both quoted.
+#: The prefix of a name's keys, and the name, both quoted.
 Place = tuple[str, str]
 
 
 def holders_key(prefix: str) -> str:
-    """A sorted set of names as between braces, by the grant of their oldest holder, server ms. It
-    has no expiry, as a permanent lease has none, and is gone with its last entry."""
+    """Return the key of the index of holders: a sorted set of quoted names by the time when their
+    oldest holder got its lease, in server ms. It never expires, because permanent leases don't."""
     return f"{quote(prefix)}:holders"
 
 
 class HolderIndex:
-    """The index of holders of an alias: since when names are held, for lists that start with the
-    oldest. `held`: the leases of this process.
+    """The housekeeping job for the index of holders, with which lists begin with the names that are
+    held longest. `held`: returns the leases of this process.
 
-    Acquiring and releasing send nothing for it. Each process enters what it has held for a while,
-    and permanent leases, every HOLDERS_INTERVAL seconds. It corrects what it entered and no longer
-    holds, and checks a few entries of others, because a killed process corrects nothing.
+    An acquire or a release does not write it. Every HOLDERS_INTERVAL seconds, each process enters
+    its permanent leases and those that it has held for a while, and corrects its entries for leases
+    that ended. It also checks a few entries of other processes, because a killed process can't.
     """
 
     def __init__(self, held: Callable[[], Iterable[Held]]) -> None:
         self.due = math.inf
         self._held, self._leaving = held, False
-        self._before: set[int] = set()  # the fences of the leases at the last write
-        self._entered: dict[Place, int] = {}  # since when, ms
+        self._before: set[int] = set()  # fences of the leases at the last write
+        self._entered: dict[Place, int] = {}  # start of the oldest lease in ms
 
     def expect(self) -> None:
-        """Enter in time what is held from now on."""
+        """Schedule the next write, because a lease was acquired."""
         if self.due == math.inf:
             self.due = clock() + HOLDERS_INTERVAL
 
@@ -207,15 +216,15 @@ class HolderIndex:
         return self._leaving and self.due == 0.0
 
     def hurry(self) -> None:
-        """At exit: enter permanent leases, and correct the other entries."""
+        """Write at once, because the process exits: only permanent leases are entered."""
         if self.due < math.inf:
             self._leaving, self.due = True, 0.0
 
     def tend(self, server: Server, now: float) -> None:
-        """Enter what is held for a while, correct what is not, check entries of others."""
+        """Enter leases that are held for a while, and correct other entries."""
         self.due = math.inf
         if getattr(server, "quorum", None) is not None:
-            return  # lists always have the names on a quorum
+            return  # lists always include the names on a quorum
         held, fences = dict[Place, int](), set[int]()
         for lease in self._held():
             fences.add(lease.fence)
@@ -240,7 +249,7 @@ class HolderIndex:
             server.command("ZADD", f"{prefix}:holders", "LT", *flat, timeout=ROUND)
 
     def _some(self, server: Server, prefix: str) -> list[Place]:
-        """The oldest entries, and a few of all."""
+        """Return the oldest entries, and a few at a random position."""
         key = f"{prefix}:holders"
         count = int(server.command("ZCARD", key, timeout=ROUND))
         start = secrets.randbelow(max(1, count))
@@ -249,13 +258,13 @@ class HolderIndex:
         return [(prefix, quoted) for quoted in dict.fromkeys(text([*found[0], *found[1]]))]
 
     def _correct(self, server: Server, places: Sequence[Place]) -> None:
-        """Have the index say what the server knows of these."""
+        """Set or remove the entries of these names according to their leases on the server."""
         for start in range(0, len(places), _BATCH):
             batch = places[start : start + _BATCH]
             answers = server.many([_inspecting(*place) for place in batch])
             for (prefix, quoted), answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Failure):
-                    continue  # another program's value, or a node that is down
+                    continue  # for example a foreign value, or a node that is down
                 records = answer.reply[9][2::3]
                 fences = [whole(part) for record in records for part in record.split(" ")[1:2]]
                 since = min(fences, default=0) // 1000

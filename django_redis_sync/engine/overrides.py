@@ -24,15 +24,19 @@ from .pools import retry_if_disconnected
 from .server import Server
 from .wire import ATTEMPT, ROUND, clock
 
-#: Seconds between two reads while a policy is used, seconds after which an override is too old for
-#: an acquire, and seconds for which reading continues after the last use.
-EVERY, STALE, IDLE = 0.7, 1.0, 5.0
+#: Seconds between two reads while a policy is used.
+EVERY = 0.7
+#: Seconds after which an override is too old for an acquire. Longer than EVERY.
+STALE = 1.0
+#: Seconds without use after which a policy's overrides are no longer read.
+IDLE = 5.0
 _BATCH = 200
 
 
 def operating(keys: Keys, how: str, value: str | int = "") -> Run:
-    """Return the step of an operator's action: pause, resume, resize to `value`, or reset. With
-    "poke", admit the waiters that overrides allow."""
+    """Return the step of an operator's action on a name. `how`: "pause" (`value`: see `pause_of`),
+    "resume", "resize" (to the limit `value`), "reset" (remove that limit), or "poke" (grant permits
+    to waiters as far as the overrides of the policy allow)."""
     return Run("operate", keys.declared, ("", how, value, keys.mark, keys.keep), ATTEMPT)
 
 
@@ -96,8 +100,8 @@ class OverridePoller:
         """Do nothing: this job only reads."""
 
     def needed(self, policy: Policy) -> bool:
-        """Return True if the overrides must be read before a key of `policy` is acquired. Keep them
-        up to date from now on."""
+        """Return True if the overrides must be read before a key of `policy` is acquired. From now
+        on, the job keeps them up to date."""
         now = policy.used = clock()
         if self.due == math.inf:
             self.due = now + EVERY
@@ -106,7 +110,7 @@ class OverridePoller:
         return policy.due <= now
 
     def read(self, registry: str, answer: Answer) -> None:
-        """Store overrides that were read. Waiters learn of changes at the next run of the job."""
+        """Apply overrides that were read. The next run of the job applies changes to waiters."""
         self._readable = True
         if take(registry, answer):
             self.due = 0.0
@@ -125,7 +129,7 @@ class OverridePoller:
             )
 
     def tend(self, server: Server, now: float) -> None:
-        """Read all overrides. Where they changed, have the waiters of this process ask again."""
+        """Read all overrides, and apply changes to the waiters of this process."""
         registries = {policy.registry for policy in self._used(now)}
         self.due = now + EVERY if registries else math.inf
         for registry in registries:
@@ -139,7 +143,8 @@ class OverridePoller:
         self.poke(server)
 
     def poke(self, server: Server) -> None:
-        """Have the waiters of this process ask again if an override of their name changed."""
+        """If an override of a policy has changed, send it to the names that this process waits
+        for, so that waiters get free permits."""
         stirred = {policy for policy in list(policies.values()) if policy.stirred}
         if not stirred:
             return

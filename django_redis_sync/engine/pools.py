@@ -1,4 +1,4 @@
-"""Connections checked out of the project's pool, and private ones made the way that pool does."""
+"""Sync connections: checked out of the project's pool, or private ones with the same settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeVar
 
 from redis import ConnectionPool
@@ -19,20 +20,22 @@ from ..protocol.steps import SHORTEST_WAIT, Answer, Failure, Run
 from .wire import ATTEMPT, REDIS_ERRORS, clock, is_busy, is_exhausted, pack, why
 
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
-#: What a connection says of its library; since redis-py 7.
+#: The option of a connection with the name of its library. redis-py has it since version 7.
 _ABOUT = "driver_info"
 
-#: Connections of the project's pool that a process keeps borrowed between two commands, and the
-#: seconds for which they are believed to be open.
-MAX_CACHED, FRESH = 8, 1.0
-#: Connections of a process and server that may be blocked by waiters; the others poll.
+#: Max connections of the project's pool that a process keeps checked out between two commands.
+MAX_CACHED = 8
+#: Seconds after its last use for which a connection is assumed to be open.
+FRESH = 1.0
+#: Max connections of a process to a server that waiters may block. Further waiters poll.
 MAX_WAITING = 256
-#: Our own connections that are kept open, and for how many seconds without use.
+#: Max idle private connections, and seconds without use after which one is closed.
 _MAX_IDLE, _IDLE_FOR = 64, 60.0
-#: Seconds for making a connection that count as none.
+#: If a connection was made in less than this many seconds, that time is not deducted.
 _AT_ONCE = 0.01
-#: Seconds that it may take to make a connection at the least, however little time is left.
+#: Min seconds to make a connection, even if less time is left.
 _SHORTEST = 0.1
+#: Seconds that a reply to BLPOP may be late.
 _BLPOP_MARGIN = 1.0
 
 T = TypeVar("T")
@@ -42,40 +45,41 @@ _used_by: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class CheckedOut:
-    """A connection for a `with`, from its lender. Redis's errors become Failures.
+    """A context manager with a connection of `lender`. It raises Failure for Redis's errors.
 
-    `within`: seconds for getting it and for a reply together; each further reply may take as long.
+    `within`: max seconds to get the connection and the first reply. Each further reply may take as
+    long as the first.
     """
 
     __slots__ = ("_lender", "_sent", "_within", "connection")
 
-    def __init__(self, lender: CachedConnections | Own, within: float) -> None:
+    def __init__(self, lender: CachedConnections | PrivatePool, within: float) -> None:
         self._lender, self._within, self._sent = lender, within, False
 
     def __enter__(self) -> CheckedOut:
         try:
-            self.connection, self._within = self._lender.lend(self._within)
+            self.connection, self._within = self._lender.check_out(self._within)
         except REDIS_ERRORS as error:
             raise Failure(error, clock(), why(error, False)) from error
         return self
 
     def send(self, packed: bytes) -> None:
         self.connection.send_packed_command((packed,))
-        self._sent = True  # half a command is none
+        self._sent = True  # not earlier: the server ignores half a command
 
     def send_several(self, packed: Iterable[bytes]) -> None:
-        self._sent = True  # some may have left before it fails
+        self._sent = True  # earlier: the server may receive some commands before this fails
         self.connection.send_packed_command(tuple(packed))
 
     def read(self) -> Any:
-        """The next reply; TimeoutError of redis-py's after its time."""
+        """Return the next reply. Raise redis-py's TimeoutError if it is late."""
         return read(self.connection, min(self._within, self._lender.patience))
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         useful = error is None or (isinstance(error, errors.ResponseError) and not is_busy(error))
         if not useful:
-            # An unread reply would be taken for the next command's; and where the primary was
-            # demoted, Sentinel is asked anew.
+            # An unread reply would be taken for that of the next command. And if the primary was
+            # demoted, the next connection asks Sentinel for the new one.
             self.connection.disconnect()
             self._lender.drop(self.connection)
         else:
@@ -85,14 +89,14 @@ class CheckedOut:
 
 
 def was_disconnected(failure: Failure) -> bool:
-    """Whether its connection was lost, as one may have been that lay idle, rather than the time."""
+    """Return True if the command failed because its connection was lost, for example while idle,
+    and not because it timed out."""
     lost = failure.why in ("unreachable", "unanswered")
     return lost and not isinstance(failure.cause, (errors.TimeoutError, TimeoutError))
 
 
 def retry_if_disconnected(ask: Callable[[], T]) -> T:
-    """What `ask` returns, tried once more when its connection was lost. For what may be sent
-    twice."""
+    """Return `ask()`. If its connection was lost, call it once more: it may be sent twice."""
     try:
         return ask()
     except Failure as failure:
@@ -104,7 +108,7 @@ def retry_if_disconnected(ask: Callable[[], T]) -> T:
 def retry_many_if_disconnected(
     many: Callable[[list[Run]], list[Answer | Failure]], steps: list[Run]
 ) -> list[Answer | Failure]:
-    """As retry_if_disconnected, of steps that a server is asked for in one go."""
+    """Return `many(steps)`. Send the steps whose connection was lost once more."""
     answers = many(steps)
     cut = [n for n, one in enumerate(answers) if isinstance(one, Failure) and was_disconnected(one)]
     for n, answer in zip(cut, many([steps[n] for n in cut]) if cut else (), strict=True):
@@ -113,15 +117,16 @@ def retry_many_if_disconnected(
 
 
 class CachedConnections:
-    """Connections of a pool that stay borrowed from one command to the next. Our own of its kind
-    are used instead where the pool might not answer in time: when it waits for a free one, as
-    redis-py's BlockingConnectionPool, or may do anything, as a class of the project's own; and when
-    making a connection may take it longer than there is time.
+    """Connections of the project's pool that stay checked out between two commands, because to get
+    and release one costs a quarter of a command.
 
-    Getting one from the pool and giving it back costs a quarter of a command. They are few: a small
-    pool gets each back at once, and so does Sentinel's, which looks at each it gets back. A
-    connection kept longer than FRESH goes back to be looked at as well; when it breaks before that,
-    the plan asks again.
+    Few connections are cached, and none of a small pool or of Sentinel's, which checks each
+    connection that it gets back. A connection that was cached for longer than FRESH is returned, so
+    that the pool checks it. If one breaks before, the plan repeats its step.
+
+    Private connections are used instead if the pool may not answer in time: it may wait for a free
+    connection (redis-py's BlockingConnectionPool), it is of a class of the project, or its timeout
+    for making a connection is longer than the time that is left.
     """
 
     def __init__(self) -> None:
@@ -130,15 +135,16 @@ class CachedConnections:
         self._pid, self._until, self._most = 0, 0.0, 0
         self._asks, self.patience = False, ATTEMPT
         self._idle: list[tuple[Any, float]] = []
-        self._lent: set[Any] = set()  # of our own
+        self._lent: set[Any] = set()  # private connections in use
 
     def is_old(self) -> bool:
-        """Whether to ask anew which pool the project has."""
+        """Return True if the project's pool has to be looked up again."""
         return clock() > self._until or self._pid != os.getpid()
 
-    def belong_to(self, pool: Any, own: Own) -> None:
+    def belong_to(self, pool: Any, own: PrivatePool) -> None:
+        """Use the connections of `pool`, or of `own`, from now on."""
         if self._pid != os.getpid():
-            self._idle, self._lent = [], set()  # after a fork, these are the parent's
+            self._idle, self._lent = [], set()  # the parent's, after a fork
         elif self.pool is not pool:
             self.give_back()
         self.pool, self._own, self._pid, self._until = pool, own, os.getpid(), clock() + FRESH
@@ -148,10 +154,10 @@ class CachedConnections:
         most = 0 if isinstance(pool, SentinelConnectionPool) else pool.max_connections // 16
         self._most = min(MAX_CACHED, most) if self._asks else 0
 
-    def lend(self, within: float) -> tuple[Any, float]:
-        """A connection, and what is left of `within` seconds."""
+    def check_out(self, within: float) -> tuple[Any, float]:
+        """Return a connection, and the rest of `within` seconds."""
         if not self._asks or self._own.takes > within:
-            return self._lend_own(within)
+            return self._check_out_private(within)
         try:
             connection, since = self._idle.pop()
         except IndexError:
@@ -167,10 +173,10 @@ class CachedConnections:
         try:
             return self._connected(), _left(within, began)
         except errors.ConnectionError as error:
-            # Exhausted: a holder has to be able to give its lease back.
+            # With an exhausted pool too, holders must be able to release their leases.
             if not is_exhausted(error):
                 raise
-        return self._lend_own(within)
+        return self._check_out_private(within)
 
     def _connected(self) -> Any:
         try:
@@ -178,15 +184,16 @@ class CachedConnections:
         except REDIS_ERRORS:
             raise
         except BaseException as error:
-            # A signal's exception leaves a connection that is half set up, perhaps in another
-            # database, and the pool lends it to the next.
+            # If a signal handler's exception interrupts the pool, the pool keeps a connection that
+            # is set up in part, maybe for another database. The next use of it fails with an
+            # AttributeError.
             self.pool.disconnect(inuse_connections=False)
             if not isinstance(error, AttributeError):
                 raise
-        return self.pool.get_connection()  # such a one had been left before
+        return self.pool.get_connection()
 
-    def _lend_own(self, within: float) -> tuple[Any, float]:
-        connection, left = self._own.lend(within)
+    def _check_out_private(self, within: float) -> tuple[Any, float]:
+        connection, left = self._own.check_out(within)
         self._lent.add(connection)
         return connection, left
 
@@ -200,20 +207,20 @@ class CachedConnections:
             self.pool.release(connection)
 
     def drop(self, connection: Any) -> None:
-        """Take back a connection that is closed. The idle ones may be no better."""
+        """Take back a closed connection. Return the idle ones, which may be broken too."""
         if connection in self._lent:
             self._lent.discard(connection)
         else:
             self.pool.release(connection)
         self.give_back()
 
-    def let_go(self) -> None:
-        """As give_back; those that are lent, too, when they come back."""
+    def close_idle(self) -> None:
+        """Return the idle connections to the pool, and later those that are in use now."""
         self._most = 0
         self.give_back()
 
     def give_back(self) -> None:
-        """All that are idle, to the pool."""
+        """Return the idle connections to the pool."""
         with contextlib.suppress(IndexError):
             while True:
                 connection, _ = self._idle.pop()
@@ -221,44 +228,47 @@ class CachedConnections:
 
 
 class Exhausted(Exception):
-    pass
+    """MAX_WAITING connections are blocked by waiters."""
 
 
 def _left(within: float, began: float) -> float:
-    """The rest of `within` seconds; all of it when a connection was made at once, so that the
-    socket's own timeout does for the reply."""
+    """Return the rest of `within` seconds. Return `within` if almost no time has passed: then the
+    socket's own timeout applies to the reply, which is cheaper."""
     took = clock() - began
     return within if took < _AT_ONCE else max(SHORTEST_WAIT, within - took)
 
 
 def _never_waits(pool: Any) -> bool:
-    """Whether the pool hands out a connection at once, or none."""
+    """Return True if the pool returns a connection or fails at once."""
     plain = type(pool).get_connection is ConnectionPool.get_connection
     return plain and "get_connection" not in vars(pool)
 
 
-class Own:
-    """Connections of our own, made as a pool makes its own, but in no more time than there is.
+class PrivatePool:
+    """Connections that only this library uses. They have the settings of the project's pool, but
+    are made within the time that is left.
 
-    `patience`: seconds that the project gives an answer, ATTEMPT at the most. `takes`: seconds
-    that the pool's own may take to be made; inf, redis-py's default before 8.
+    `patience`: the project's timeout for an answer in seconds, at most ATTEMPT. `takes`: seconds
+    that the project's pool may need to make a connection; inf without a timeout.
     """
 
     def __init__(self, pool: Any) -> None:
-        # Not the pool itself: an entry by pool must not keep the pool.
+        # No reference to the pool: `Server` has a weak dictionary from pools to these objects.
         kind, given = pool.connection_class, dict(pool.connection_kwargs)
         sample = kind(**given)
-        said = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
-        with contextlib.suppress(AttributeError, TypeError):  # a class of the project's own
-            # Else each looks up the version of redis-py on disk: longer than it takes to connect.
+        timeouts = {word: getattr(sample, word) for word in _TIMEOUTS if hasattr(sample, word)}
+        with contextlib.suppress(AttributeError, TypeError):  # a class of the project
+            # Otherwise each connection reads redis-py's version from disk, which takes longer than
+            # to connect.
             about = {**given, _ABOUT: getattr(sample, _ABOUT)}
             kind(**about)
             given = about
-        self.takes = max((math.inf if s is None else s for s in said.values()), default=math.inf)
-        self.patience = min(ATTEMPT, said.get(_TIMEOUTS[0]) or ATTEMPT)
+        longest = (math.inf if s is None else s for s in timeouts.values())
+        self.takes = max(longest, default=math.inf)
+        self.patience = min(ATTEMPT, timeouts.get(_TIMEOUTS[0]) or ATTEMPT)
 
         def make(within: float) -> Any:
-            given.update({word: min(within, s or ATTEMPT) for word, s in said.items()})
+            given.update({word: min(within, s or ATTEMPT) for word, s in timeouts.items()})
             return kind(**given)
 
         self._make = make
@@ -266,8 +276,8 @@ class Own:
         self._most = _MAX_IDLE
         self._pid = os.getpid()
 
-    def lend(self, within: float) -> tuple[Any, float]:
-        """A connection, and what is left of `within` seconds."""
+    def check_out(self, within: float) -> tuple[Any, float]:
+        """Return a connection, and the rest of `within` seconds."""
         if self._pid != os.getpid():
             self._idle, self._pid = [], os.getpid()
         try:
@@ -296,14 +306,13 @@ class Own:
             while self._idle[0][1] < now - _IDLE_FOR or len(self._idle) > self._most:
                 self._idle.pop(0)[0].disconnect()
         except IndexError:
-            pass  # other threads took them
+            pass  # other threads took the idle ones
 
     def drop(self, connection: Any) -> None:
-        """Forget a closed connection: a later use would connect it with the timeout it was made
-        with."""
+        """Discard a closed connection. Used again, it would connect with its first timeout."""
 
-    def let_go(self) -> None:
-        """Close all that are idle; those that are lent, when they come back."""
+    def close_idle(self) -> None:
+        """Close the idle connections, and later those that are in use now."""
         self._most = 0
         with contextlib.suppress(IndexError):
             while True:
@@ -311,25 +320,25 @@ class Own:
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether nothing came while it lay idle: neither its end nor an unread reply."""
+    """Return True if an idle connection has received nothing: neither an end nor a reply."""
     try:
         return not connection.can_read()
     except REDIS_ERRORS:
         return False
 
 
-class Waiting:
-    """For blocked waiters: they must never take the connection a holder needs for its release."""
+class BlockingPool:
+    """Private connections that waiters block, so that connections remain for releases."""
 
-    # By thread, not a semaphore: a waiter that an exception interrupts anywhere leaves no lock
-    # taken, and its place to its own next wait.
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: PrivatePool) -> None:
         self._own = own
+        # The waiting threads. With a semaphore instead, a waiter that is interrupted at any
+        # bytecode might never release it; here, its next wait uses the same entry.
         self._inside: dict[int, None] = {}
         self._pid = os.getpid()
 
     def pop(self, key: str, seconds: float) -> Any:
-        """The reply of BLPOP within `seconds`. Exhausted: too many wait."""
+        """Return the reply of BLPOP within `seconds`. Raise Exhausted if too many threads wait."""
         if self._pid != os.getpid():
             self._inside, self._pid = {}, os.getpid()
         if len(self._inside) >= MAX_WAITING:
@@ -345,7 +354,7 @@ class Waiting:
         limit = self._own.patience
         seconds = max(0.01, min(seconds, limit - _BLPOP_MARGIN if limit > 2 else limit / 2))
         most = min(limit, seconds + _BLPOP_MARGIN)
-        connection, _ = self._own.lend(most)
+        connection, _ = self._own.check_out(most)
         try:
             connection.send_packed_command([pack(("BLPOP", key, f"{seconds:.3f}"))])
             reply = read(connection, most)
@@ -357,10 +366,10 @@ class Waiting:
 
 
 def read(connection: Any, timeout: float) -> Any:
-    """The reply, or redis.exceptions.TimeoutError after `timeout` seconds."""
+    """Return the next reply. Raise redis.exceptions.TimeoutError after `timeout` seconds."""
     if connection.socket_timeout == timeout:
         return connection.read_response()
-    if _takes_timeout(type(connection)):
+    if _takes_timeout(connection.__class__):
         return connection.read_response(timeout=timeout)
     if not connection.can_read(timeout=timeout):
         connection.disconnect()
@@ -368,10 +377,6 @@ def read(connection: Any, timeout: float) -> Any:
     return connection.read_response()
 
 
-_TAKES: dict[type, bool] = {}
-
-
-def _takes_timeout(kind: type) -> bool:
-    if kind not in _TAKES:
-        _TAKES[kind] = "timeout" in inspect.signature(kind.read_response).parameters  # type: ignore[attr-defined]
-    return _TAKES[kind]
+@cache
+def _takes_timeout(kind: Any) -> bool:
+    return "timeout" in inspect.signature(kind.read_response).parameters

@@ -1,10 +1,10 @@
-"""Renews leases in the background, and says in time that a lease is lost.
+"""Renewal of leases in the background, and detection of lost leases.
 
-In each process a daemon thread per cache alias watches the leases of threads and event loops alike,
-so a busy event loop does not lose its leases. The watching thread never waits for a server.
-Renewals go through a queue per node, and each queue has a thread of its own. So a lease is called
-lost in time while a server hangs, and a node that hangs delays no renewal on the other nodes.
-Leases are held weakly: a lease that no code can release any more is not renewed.
+In each process, a daemon thread per cache alias watches the leases of threads and of event loops,
+so that a busy event loop does not lose its leases. The watching thread never waits for a server:
+each node has a queue of renewals with a thread of its own. So a lost lease is reported in time even
+if a server hangs, and a hanging node does not delay renewals on other nodes. Leases are referenced
+weakly: a lease that no code can release any more is not renewed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .server import server_of
 from .threads import Worker, forgotten_in_forks, look_after_callbacks, made_once
 from .wire import ROUND, clock
 
-#: Max renewals in a round trip: a server runs them without a break.
+#: Max renewals in a round trip, because a server runs them without interruption.
 BATCH = 256
-#: Part of the time until a renewal by which it may come earlier, together with others.
+#: Part of the time until a renewal by which it may be earlier, to be sent with others.
 EARLY = 1 / 8
-#: Seconds between two looks at a lease that needs no renewal: is it still referred to?
+#: Seconds between two checks whether a lease without renewals is still referenced.
 POLL_INTERVAL = 60.0
 
 #: The token of a lease, and the step that renews it.
@@ -42,10 +42,10 @@ PendingRenewal = tuple[str, Run]
 
 
 class RenewableLease(Held, Protocol):
-    """The parts of a lease that the renewer needs.
+    """The attributes of a lease that the renewer uses.
 
-    `_due`: the time to renew it. `_deadline`: the time at which it is lost unless it was renewed by
-    then. A holder that moves either calls `moved`.
+    `_due`: when to renew it. `_deadline`: when it is lost if it was not renewed before. If either
+    changes, `moved` has to be called.
     """
 
     @property
@@ -57,7 +57,7 @@ class RenewableLease(Held, Protocol):
 
 
 class NodeQueue:
-    """Sends the renewals of a node, the oldest first, a batch at a time."""
+    """The queue of renewals for a node, which sends them in batches."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class NodeQueue:
         return self._sending or bool(self._pending)
 
     def enqueue(self, renewals: list[PendingRenewal]) -> None:
-        """Have `answered` called with the outcomes. Without a thread, send them on this one."""
+        """Send renewals; `answered` is called with the outcomes. If no thread can be started, send
+        them on the calling thread."""
         self._pending.extend(renewals)
         while not self._worker.rouse() and self._pending:
             self._turn()
@@ -110,9 +111,9 @@ class NodeQueue:
 class LeaseRenewer:
     """Watches the leases of an alias in this process."""
 
-    # Invariants: _in_flight has the tokens of the renewals that were sent and not answered; only
-    # the watching thread changes it, and only that thread calls the leases. A watched token is in
-    # _fresh or planned. A lease released before the next look, as nearly all are, is never planned.
+    # Invariants: _in_flight has the tokens of renewals without an answer. Only the watching thread
+    # changes it and calls methods of leases. A watched token is in _fresh or in _schedule. Most
+    # leases are released before the thread looks, and never enter _schedule.
     def __init__(self, alias: str) -> None:
         self.pid, self._alias = os.getpid(), alias
         self.housekeeper, self.retries = housekeeper(alias, self._held), RetryQueue(alias)
@@ -125,8 +126,8 @@ class LeaseRenewer:
     # For holders, in any thread
 
     def watch(self, lease: RenewableLease, token: str, keys: Keys) -> None:
-        """Renew `lease` whenever it is due, until `forget`. A new lease is due before its
-        deadline."""
+        """Renew `lease` whenever it is due, until `forget` is called. `_due` of a new lease is
+        earlier than its `_deadline`."""
         self._watched[token] = weakref.ref(lease), keys
         self._fresh[token] = None
         due = lease._due
@@ -134,23 +135,23 @@ class LeaseRenewer:
         self.housekeeper.note(keys)
 
     def moved(self, lease: RenewableLease, token: str) -> None:
-        """Plan a watched lease anew: its times have moved."""
+        """Schedule a watched lease again, because its times have changed."""
         self._fresh[token] = None
         self._worker.expect(min(lease._due, lease._deadline))
 
     def forget(self, token: str) -> None:
         """Stop watching a lease."""
         self._watched.pop(token, None)
-        if self._fresh.pop(token, self) is self:  # it was planned
+        if self._fresh.pop(token, self) is self:  # it was scheduled
             self._schedule.drop(token)
 
     def later(self, step: Run) -> None:
-        """Have `step` sent as soon as the server answers again."""
+        """Queue a step that failed, to be retried."""
         self.retries.enqueue(step)
 
     def newest(self, keys: Keys, limit: int) -> list[Any]:
         """Return the leases of a name among the `limit` newest."""
-        # copy() is one step for other threads, which watch and forget meanwhile; a loop is not.
+        # copy() is atomic. A loop is not: other threads call watch() and forget() meanwhile.
         newest = itertools.islice(reversed(self._watched.copy().values()), limit)
         mine = [ref() for ref, of in newest if of.leases == keys.leases]
         return [lease for lease in mine if lease is not None]
@@ -161,7 +162,7 @@ class LeaseRenewer:
             self._worker.rouse()
 
     def clear(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all leases, and discard pending cleanups."""
         self._watched.clear()
         self._fresh.clear()
         self._schedule.clear()
@@ -174,14 +175,14 @@ class LeaseRenewer:
             queue.finish(until)
         self.housekeeper.finish(until)
 
-    # On the thread that watches
+    # On the watching thread
 
     def _earliest(self) -> float:
         self._plan_fresh()
         return -math.inf if self._answers else self._schedule.earliest()
 
     def _turn(self) -> float:
-        """Send the renewals that are due, even past errors. Return when the next turn is due."""
+        """Send the renewals that are due, and return when the next turn is due."""
         renewals: list[PendingRenewal] = []
         for _ in range(len(self._answers)):
             self._take(*self._answers.popleft())
@@ -196,7 +197,7 @@ class LeaseRenewer:
         while self._fresh:
             try:
                 token, _ = self._fresh.popitem()
-            except KeyError:  # forgotten meanwhile
+            except KeyError:  # another thread removed the last one
                 return
             lease = self._lease(token)
             if lease is None:
@@ -213,14 +214,14 @@ class LeaseRenewer:
             self._plan_again(token, lease)
 
     def _renew(self, token: str, now: float) -> list[PendingRenewal]:
-        """Return the renewal of a lease that is due, if it is to be renewed."""
+        """Return the renewals to send for a lease that is due: one or none."""
         lease = self._lease(token)
         if lease is None:
             self._drop(token)
             return []
         step = None
-        # While a renewal is in flight there is nothing to send. But a lease past its deadline has
-        # to be called lost now: the server may give it away before the answer comes.
+        # A lease with a renewal in flight needs no other. But once its deadline has passed, it has
+        # to be reported as lost: the server may grant its permits to another holder.
         if token not in self._in_flight or now >= lease._deadline:
             step = self._guarded(lambda: lease._next_renewal(now), token)
         if step is not None:
@@ -229,22 +230,21 @@ class LeaseRenewer:
         return [] if step is None else [(token, step)]
 
     def _drop(self, token: str) -> None:
-        """Stop watching a lease that is gone."""
-        # The lease is still watched, so it was never released. Its last reference is gone, so no
-        # code can release it now. If it were renewed, its permit would stay taken until this
-        # process exits.
+        """Stop watching a lease that was garbage-collected."""
+        # The lease is still watched, so it was never released, and now no code can release it. If
+        # it were renewed, its permit would stay taken until this process exits.
         _, keys = self._watched.get(token, (None, None))
         if keys is not None:
-            message = "a lease of %r was dropped without a release: not renewed"
+            message = "lease of %r was garbage-collected without being released: it is not renewed"
             logger.warning(message, keys.display)
         self.forget(token)
 
     def _guarded(self, call: Callable[[], Run | None], token: str) -> Run | None:
-        """Call a lease. A lease that fails must not stop the watch over the others."""
+        """Return `call()`. If it raises, stop watching this lease, and go on with the others."""
         try:
             return call()
         except BaseException:
-            logger.exception("the renewal thread of %r met an error and goes on", self._alias)
+            logger.exception("the renewal thread of %r continues after an error", self._alias)
             self.forget(token)
             return None
 
@@ -267,7 +267,7 @@ class LeaseRenewer:
     # On the threads of the nodes' queues
 
     def _perform(self, steps: Sequence[Run]) -> Sequence[Answer | Failure]:
-        """Return the outcomes of the steps, with a Failure in place of any exception."""
+        """Return an answer or a Failure for each step. Other exceptions become Failures too."""
         try:
             return server_of(self._alias).many([step._replace(timeout=ROUND) for step in steps])
         except BaseException as error:
@@ -275,31 +275,31 @@ class LeaseRenewer:
 
     def _failures(self, error: BaseException, of: Sequence[Any]) -> list[Answer | Failure]:
         if isinstance(error, ImproperlyConfigured):
-            # The alias is gone, as after a test's override_settings.
-            logger.warning("the leases of %r are not renewed any more: %s", self._alias, error)
+            # The alias no longer exists, for example after override_settings in a test.
+            logger.warning("the leases of %r are no longer renewed: %s", self._alias, error)
             self.clear()
         else:
-            logger.error("a renewal on %r met an error", self._alias, exc_info=error)
+            logger.error("a renewal on %r failed", self._alias, exc_info=error)
         return [Failure(error, clock(), "unanswered")] * len(of)
 
     def _answered(
         self, renewals: Sequence[PendingRenewal], answers: Sequence[Answer | Failure]
     ) -> None:
-        # Over a deque, for only the watching thread may touch _in_flight.
+        # Through a deque, because only the watching thread may change _in_flight.
         self._answers.extend(zip(renewals, answers, strict=True))
         self._worker.rouse()
 
-    # On any of them
+    # On any thread
 
     def _lease(self, token: str) -> RenewableLease | None:
         ref, _ = self._watched.get(token, (None, None))
         return None if ref is None else ref()
 
     def _plan(self, token: str, lease: RenewableLease) -> float:
-        """Have the lease looked at when it is next due. Return that time."""
-        lapses = lease._deadline
-        at = lapses if token in self._in_flight else min(lease._due, lapses)
-        if at < lapses:
+        """Schedule the next check of a lease. Return its time."""
+        deadline = lease._deadline
+        at = deadline if token in self._in_flight else min(lease._due, deadline)
+        if at < deadline:
             early = at - max(0.0, at - clock()) * EARLY
         else:
             at = early = at if at < math.inf else clock() + POLL_INTERVAL
@@ -307,12 +307,13 @@ class LeaseRenewer:
         return at
 
     def _plan_again(self, token: str, lease: RenewableLease) -> None:
-        """As `_plan`, while the holder may move the lease's times or release it."""
+        """Schedule the next check, although the holder may change the lease's times or release it
+        at the same time."""
         while True:
-            at, lapses = self._plan(token, lease), lease._deadline
-            if at <= (lapses if token in self._in_flight else min(lease._due, lapses)):
+            at, deadline = self._plan(token, lease), lease._deadline
+            if at <= (deadline if token in self._in_flight else min(lease._due, deadline)):
                 break
-        # It was forgotten since the look at it: `forget` came before there was an entry to drop.
+        # If `forget` ran meanwhile, it may have found no entry to drop.
         if token not in self._watched:
             self._schedule.drop(token)
 

@@ -11,14 +11,15 @@ _STALE = 64
 
 
 class Schedule:
-    """When each token is due. From `early` on, a token joins others that are due.
+    """The times at which tokens are due. From its `early` time on, a token may be taken together
+    with one that is due.
 
     Any thread may call `put` and `drop`, also in a destructor. Only the owner's thread may call the
     other methods. A token that is dropped, or put again, leaves a stale entry in the heap, which is
-    skipped when its time comes. A token that is dropped before the owner looks never enters it.
+    skipped when its time comes. A token that is dropped soon enough never enters the heap.
     """
 
-    # Invariant: a token of _when is in _fresh, or in the heap with that very pair, or was taken.
+    # Invariant: each token of _when is in _fresh, or in the heap with the same pair, or was taken.
     def __init__(self) -> None:
         self._when: dict[str, tuple[float, float]] = {}
         self._fresh: dict[str, None] = {}
@@ -74,7 +75,7 @@ class Schedule:
         while self._fresh:
             try:
                 token, _ = self._fresh.popitem()
-            except KeyError:  # dropped meanwhile
+            except KeyError:  # another thread dropped it
                 return
             when = self._when.get(token)
             if when is not None:

@@ -17,14 +17,21 @@ from .batching import Batcher
 from .clients import async_client, backend_of
 from .hub import Hub
 from .loops import resources_of, resources_of_all_loops
-from .pools import CachedConnections, CheckedOut, Exhausted, Own, Waiting, retry_if_disconnected
+from .pools import (
+    BlockingPool,
+    CachedConnections,
+    CheckedOut,
+    Exhausted,
+    PrivatePool,
+    retry_if_disconnected,
+)
 from .wire import ATTEMPT, REDIS_ERRORS, answered, clock, pack, pack_step, text, why, words_of
 
 _POLL = 0.05
 
 
 class Members(str):
-    """The aliases of a quorum."""
+    """The aliases of a quorum. As a str, the aliases joined by "+"."""
 
     __slots__ = ("aliases",)
     aliases: tuple[str, ...]
@@ -37,25 +44,25 @@ class Members(str):
 
     @property
     def need(self) -> int:
-        """How many are a majority."""
+        """The number of servers that are a majority."""
         return len(self.aliases) // 2 + 1
 
 
 class Server:
-    """The sync side of a cache alias. Holds no connection: it asks the project's pool."""
+    """The server of a cache alias in sync code. It uses the connections of the project's pool."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self._waiting: weakref.WeakKeyDictionary[Any, Waiting] = weakref.WeakKeyDictionary()
-        self._own: weakref.WeakKeyDictionary[Any, Own] = weakref.WeakKeyDictionary()
-        self._at_hand = CachedConnections()
+        self._waiting: weakref.WeakKeyDictionary[Any, BlockingPool] = weakref.WeakKeyDictionary()
+        self._own: weakref.WeakKeyDictionary[Any, PrivatePool] = weakref.WeakKeyDictionary()
+        self._cached = CachedConnections()
 
     def pool(self) -> Any:
         """Return the project's pool."""
         return backend_of(self.alias).get_client(write=True).connection_pool
 
     def perform(self, step: Step) -> Answer:
-        """Carry out a step. Failure when no useful answer came."""
+        """Carry out a step and return the answer. Raise Failure if there was no usable answer."""
         if type(step) is Run:
             return self.run(step)
         if type(step) is Wait:
@@ -66,7 +73,8 @@ class Server:
         return Answer(None, sent, clock())
 
     def run(self, step: Run) -> Answer:
-        """The answer of a verb; its source is sent along when the server does not know it yet."""
+        """Run a script and return the answer. If the server doesn't have the script yet, send its
+        source. Raise Failure if there was no usable answer."""
         with CheckedOut(self._connections(), step.timeout) as borrowed:
             sent = clock()
             borrowed.send(pack_step(step))
@@ -79,15 +87,15 @@ class Server:
             return Answer(answered(reply), sent, clock())
 
     def node_of(self, step: Run) -> Hashable:
-        """The lane of a step for `many`, a node's: a node that hangs must not hold up the others'
-        steps. Sends nothing."""
+        """Return the node for which `step` is queued, so that a hanging node delays only its own
+        steps. Send nothing."""
         return None
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """Several steps in a single round trip; a Failure stands in its step's place.
+        """Send several steps in one round trip. Return an Answer or a Failure for each.
 
-        Over a connection of our own: the keeper must get through when the project's pool is
-        exhausted, and a fork must not find the pool's lock held by the keeper's thread.
+        They use a private connection. So leases are renewed even if the project's pool is
+        exhausted, and a fork never finds the pool's lock held by the renewal thread.
         """
         if not steps:
             return []
@@ -118,8 +126,9 @@ class Server:
         return Failure(reply, clock(), why(reply, True))
 
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
-        """Any other command of Redis that may be sent twice, its reply with str for bytes. Failure
-        as above; over a connection of our own as well."""
+        """Send another Redis command, which may be sent twice, over a private connection. Return
+        the reply with str for bytes. Raise Failure if there was no usable answer within `timeout`
+        seconds."""
 
         def ask() -> Any:
             with CheckedOut(self.own(), timeout) as borrowed:
@@ -129,7 +138,8 @@ class Server:
         return retry_if_disconnected(ask)
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
-        """As `command`, in one round trip; a reply that is an error stands in its place."""
+        """Send several commands in one round trip, as `command` does. Return their replies; a reply
+        may be a ResponseError."""
 
         def ask() -> list[Any]:
             replies: list[Any] = []
@@ -144,30 +154,31 @@ class Server:
 
         return retry_if_disconnected(ask) if several else []
 
-    def let_go(self) -> None:
-        """Give back and close idle connections, when it will not be asked any more."""
-        self._at_hand.let_go()
+    def close_idle(self) -> None:
+        """Return and close idle connections, because this object is no longer used."""
+        self._cached.close_idle()
         for own in list(self._own.values()):
-            own.let_go()
+            own.close_idle()
 
     def _connections(self) -> CachedConnections:
-        if self._at_hand.is_old():
+        if self._cached.is_old():
             pool = self.pool()
-            self._at_hand.belong_to(pool, self._own_of(pool))
-        return self._at_hand
+            self._cached.belong_to(pool, self._own_of(pool))
+        return self._cached
 
-    def own(self) -> Own:
-        """Connections that nothing but this library uses."""
+    def own(self) -> PrivatePool:
+        """Return the private pool, whose connections only this library uses."""
         return self._own_of(self.pool())
 
-    def _own_of(self, pool: Any) -> Own:
-        return self._own.get(pool) or self._own.setdefault(pool, Own(pool))
+    def _own_of(self, pool: Any) -> PrivatePool:
+        return self._own.get(pool) or self._own.setdefault(pool, PrivatePool(pool))
 
     def wait(self, step: Wait) -> Answer:
+        """Wait for the wake-up message of a token. The reply is None if it did not arrive."""
         pool, sent = self._connections().pool, clock()
         waiting = self._waiting.get(pool)
         if waiting is None:
-            waiting = self._waiting.setdefault(pool, Waiting(self._own_of(pool)))
+            waiting = self._waiting.setdefault(pool, BlockingPool(self._own_of(pool)))
         key = step.keys.wake + step.token
         try:
             reply = waiting.pop(key, step.seconds)
@@ -180,10 +191,10 @@ class Server:
 
 
 class AsyncServer:
-    """The async side of a cache alias on an event loop.
+    """The server of a cache alias on an event loop.
 
-    `plans`: those under way. `retired`: the settings changed, or the loop is ending; it is closed
-    whenever no plan is under way.
+    `plans`: number of plans that use it. `retired`: True if the settings changed or the loop is
+    ending. A retired server closes when no plan uses it.
     """
 
     plans, retired = 0, False
@@ -192,7 +203,7 @@ class AsyncServer:
         self.alias, self.client = alias, client
         self.batcher = Batcher(client)
         self.hub = Hub(client, conf.current().prefix(alias))
-        # redis-py loses some from this list when two tasks ask for the primary at once.
+        # A copy: redis-py loses entries of this list if two tasks look up the primary concurrently.
         manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
         self._sentinels = () if manager is None else tuple(manager.sentinels)
 
@@ -205,13 +216,14 @@ class AsyncServer:
             await sentinel.aclose()
 
     def left(self) -> None:
-        """A plan has ended."""
+        """Count the end of a plan. The last one closes a retired server."""
         self.plans -= 1
         if self.retired and not self.plans:
             resources_of(asyncio.get_running_loop()).left(self)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
-        """A future of the step's Answer; a Failure when no useful answer came."""
+        """Carry out a step. Return a future of its Answer, or of a Failure if there was no usable
+        answer."""
         if type(step) is Run:
             return self.batcher.submit(step)
         if type(step) is Wait:
@@ -232,7 +244,7 @@ _servers: dict[str, Server] = {}
 
 
 def server_of(alias: str) -> Server:
-    """The sync side of an alias, shared in the process."""
+    """Return the process's Server of an alias."""
     found = _servers.get(alias)
     if found is None or _stand_ins:
         found = _made("sync", alias, Server)
@@ -241,7 +253,7 @@ def server_of(alias: str) -> Server:
 
 
 def async_server_of(alias: str) -> AsyncServer:
-    """The async side of an alias, shared on the running event loop."""
+    """Return the AsyncServer of an alias on the running event loop."""
     mine = resources_of(asyncio.get_running_loop()).by_alias if not _stand_ins else {}
     found: AsyncServer | None = mine.get(alias)
     if found is None:
@@ -255,7 +267,7 @@ def _async_one(alias: str) -> AsyncServer:
 
 @contextmanager
 def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> Iterator[None]:
-    """Meanwhile each alias is served by what these make."""
+    """Replace the servers of all aliases within the block by those that these functions make."""
     global _stand_ins
     before, _stand_ins = _stand_ins, {"sync": sync, "async": asynchronous}
     try:
@@ -264,12 +276,13 @@ def replaced(sync: Callable[[str], Any], asynchronous: Callable[[str], Any]) -> 
         _stand_ins = before
 
 
-#: The stand-ins that serve an alias meanwhile, by kind.
+#: The functions of `replaced`, by kind: "sync" and "async". Empty outside of its block.
 _stand_ins: dict[str, Callable[[str], Any]] = {}
 
 
 def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
-    """The server that an alias makes itself: a quorum, a factory as the Cluster's; else `one`."""
+    """Return a server made by the alias (a quorum), by its connection factory (a Cluster's), or
+    else by `one`."""
     if kind in _stand_ins:
         return _stand_ins[kind](alias)
     makes = alias if type(alias) is not str else backend_of(alias).connection_factory
@@ -281,10 +294,10 @@ def _made(kind: str, alias: str, one: Callable[[str], Any]) -> Any:
 def _forget() -> None:
     for former in list(_servers.values()):
         if isinstance(former, Server):
-            former.let_go()
+            former.close_idle()
     _servers.clear()
     for loop, held in resources_of_all_loops():
         former_ones, held.by_alias = list(held.by_alias.values()), {}
         if former_ones:
-            with suppress(RuntimeError):  # closed meanwhile
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(held.retire, former_ones)

@@ -1,12 +1,12 @@
-"""Statistics of this process, by policy, by template, and over the whole site.
+"""Statistics of this process: by policy, by template, and over the whole site.
 
-A page can't read ten thousand names, so each process counts as events happen. An acquire only
-appends an event to a deque. Every two seconds, the housekeeping thread sums the events up and
-writes one small entry per group, whose size doesn't depend on the number of names.
+A page can't read ten thousand names, so each process counts events. An acquire only appends an
+event to a deque. Every two seconds, the housekeeping thread adds the events up and writes one small
+entry per group, whose size doesn't depend on the number of names.
 
-Permits in use and waiters are written as a gauge of this process, which is valid for LIFE and
-replaced by the next one. So if a process dies, or if a lease is cleared or adopted, the count is
-wrong for LIFE at most. Only the busiest keys are kept, with a bound of the error of their counts.
+Permits in use and waiters are written as a gauge of this process, which is valid for LIFE seconds
+and replaced by the next one. So if a process dies, or if a lease is cleared or adopted, the gauge
+is wrong for at most LIFE seconds. Only the busiest keys are listed, with a bound for the error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,20 @@ from ..protocol.steps import Failure, Run
 from .server import Server
 from .wire import ROUND, clock
 
-#: Seconds between two writes, seconds between two writes of an unchanged gauge, and seconds for
-#: which a gauge is valid.
-EVERY, AGAIN, LIFE = 2.0, 10.0, 30.0
-#: Max events that wait to be summed up; further events discard the oldest. Max groups of a process,
-#: and max groups in the index, by last use.
-MOST_EVENTS, MOST_GROUPS = 200_000, 500
-#: How many of the busiest keys are written: by rejections; by permits in use and by waiters.
-MOST_KEYS, NAMED = 200, 20
+#: Seconds between two writes.
+EVERY = 2.0
+#: Seconds between two writes of an unchanged gauge.
+AGAIN = 10.0
+#: Seconds for which a gauge is valid.
+LIFE = 30.0
+#: Max events until the next write. Further events replace the oldest.
+MOST_EVENTS = 200_000
+#: Max groups of a process, and in the index, which lists the last used ones.
+MOST_GROUPS = 500
+#: Max keys of a group whose rejections are written: the most rejected.
+MOST_KEYS = 200
+#: Max keys of a group in its gauge: by permits in use, and as many by waiters.
+NAMED = 20
 #: Days without an event after which a group leaves the index.
 LISTED_DAYS = 1
 #: The group of all names.
@@ -67,7 +73,8 @@ class _Counted(NamedTuple):
 
 
 class _Outcomes(NamedTuple):
-    """The events of a name: count and ms of each kind, and the highest number of permits in use."""
+    """The events of a name. `counts`: the number of events by kind and ms; `peak`: the most permits
+    that were in use."""
 
     of: _Counted
     counts: Counter[tuple[Kind, int]]
@@ -88,11 +95,11 @@ class _Sum:
 
     counts: Counter[str] = field(default_factory=Counter)
     durations: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
     in_use: int = 0
     waiting: int = 0
     by_key: dict[str, list[int]] = field(default_factory=dict)
-    peak: int = 0  # the highest number of permits in use of a single key
+    peak: int = 0  # the most permits of one key that were in use
 
     def add(self, outcomes: _Outcomes, key: str) -> None:
         """Add the events of a key."""
@@ -103,7 +110,7 @@ class _Sum:
             if timed:
                 self.durations[f"{kind}{bucket(ms)}"] += many
             elif kind in "nt":
-                self.refused[key] += many
+                self.rejections[key] += many
 
     def share(self, share: Gauge, key: str) -> None:
         self.in_use += share.in_use
@@ -117,12 +124,12 @@ class _Sum:
         """Keep the counts, but only those of the busiest keys. Reset the gauge."""
         self.in_use = self.waiting = 0
         self.by_key = {}
-        self.refused = Counter(dict(self.refused.most_common(10 * MOST_KEYS)))
+        self.rejections = Counter(dict(self.rejections.most_common(10 * MOST_KEYS)))
 
     @property
     def entry(self) -> str:
-        """The gauge as written: permits, waiters, and those of the busiest keys. `off`: the highest
-        counts that another key may have."""
+        """The gauge as JSON: permits, waiters, `off`, and permits and waiters of the busiest keys.
+        `off`: the most permits and waiters of any other key."""
         ranked = sorted(self.by_key.items(), key=lambda item: item[1], reverse=True)
         waiting = sorted(ranked, key=lambda item: item[1][1], reverse=True)
         named = dict([*ranked[:NAMED], *waiting[:NAMED]])
@@ -150,7 +157,7 @@ class StatisticsBuffer:
         self._leaving = False
 
     def rouse(self) -> None:
-        """Schedule a write soon after the first event that follows an idle time."""
+        """Schedule a write, because of the first event after an idle time."""
         self.due = clock() + EVERY
 
     @property
@@ -158,7 +165,7 @@ class StatisticsBuffer:
         return bool(self.events or self._unwritten or (self._leaving and self._said))
 
     def hurry(self) -> None:
-        """Schedule a write now, because the process ends and holds nothing any more."""
+        """Schedule a write at once, because the process exits. Its gauges are removed."""
         self._leaving = True
         if self.events or self._said:
             self.due = 0.0
@@ -217,8 +224,8 @@ class StatisticsBuffer:
     def _by_name(self) -> list[_Outcomes]:
         """Return the events since the last call, by name and template.
 
-        Each acquire and release has an event, and all threads wait meanwhile. So names are compared
-        by identity, which is quick. A name with two objects appears twice, and both are added.
+        There are many events, and other threads wait for the GIL meanwhile. So names are compared
+        by identity, which is fast. A name with two objects appears twice, and both are added.
         """
         found: dict[tuple[int, str], list[Event]] = {}
         for event in [self.events.popleft() for _ in range(len(self.events))]:
@@ -251,9 +258,9 @@ def _writing(prefix: str, group: str, process: str, entry: str, one: _Sum) -> Ru
         # As text, because a number in Lua has 53 bits.
         return json.dumps({what: str(n) for what, n in counts}, separators=(",", ":"))
 
-    *named, rest = *one.refused.most_common(MOST_KEYS + 1), ("", 0)
+    *named, rest = *one.rejections.most_common(MOST_KEYS + 1), ("", 0)
     if len(named) > MOST_KEYS:
         rest = named.pop()
-    said = (words(one.counts.items()), words(one.durations.items()), words(named), rest[1])
-    argv = (process, entry, int(LIFE * 1000), *said, conf.current().keep(), one.peak)
-    return Run("tally", group_keys(prefix, group), argv, ROUND)
+    events = (words(one.counts.items()), words(one.durations.items()), words(named), rest[1])
+    argv = (process, entry, int(LIFE * 1000), *events, conf.current().keep(), one.peak)
+    return Run("statistics", group_keys(prefix, group), argv, ROUND)

@@ -1,9 +1,10 @@
-"""The daemon threads of this package: started when there is work, woken without a lock. Callbacks
-and signal receivers run on threads of their own, so that none delays a renewal or another.
+"""The daemon threads of this package: they start when there is work, and are woken without a lock.
+Callbacks and signal receivers run on separate threads, so that they delay neither renewals nor each
+other.
 
-Any thread of the project may wake one: from a destructor that the garbage collector runs, or while
-an exception from a signal handler interrupts it at any bytecode. So nothing in this module holds a
-lock from one bytecode to the next that another caller would wait for without end.
+Any thread of the project may wake one of these threads, also from a destructor that the garbage
+collector runs. A signal handler's exception may interrupt the caller at any bytecode. So no code
+here holds a lock over several bytecodes if another caller would wait for that lock without limit.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ IDLE_TIMEOUT = 60.0
 MAX_THREADS = 8
 #: Seconds without a callback after which a thread ends.
 CALLBACKS_IDLE = 5.0
-#: Seconds for which a caller waits while another one starts the same thread.
+#: Max seconds for which a caller waits while another one starts the same thread.
 _STARTING = 0.05
 #: Seconds between two log lines about a thread that can't be started.
 _LOG_INTERVAL = 1.0
 
-#: The function as it was when this module was imported. gevent replaces it.
+#: The function at the time of import. gevent replaces it.
 _get_ident = threading.get_ident
 _warned: set[str] = set()
 
@@ -45,8 +46,8 @@ P = TypeVar("P", bound=_OfProcess)
 
 
 def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
-    """Return this process's object for an alias, made at the first call. Threads that call at once
-    get the same object, and a forked child makes its own."""
+    """Return this process's object for an alias, which the first call makes. All threads get the
+    same object. A forked child makes its own."""
     one = found.get(alias)
     if one is None:
         return found.setdefault(alias, make())
@@ -56,22 +57,22 @@ def made_once(found: dict[str, P], alias: str, make: Callable[[], P]) -> P:
 
 
 def forgotten_in_forks(found: dict[str, P]) -> dict[str, P]:
-    """Return the same dict. It is emptied in a forked child before any thread of it can look."""
+    """Return the same dict. In a forked child, it is emptied before other code runs."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=found.clear)
     return found
 
 
 def is_shutdown(error: RuntimeError) -> bool:
-    """Return whether a thread could not start because the interpreter shuts down (Python 3.12)."""
+    """Return True if a thread could not start because the interpreter shuts down (Python 3.12)."""
     return "interpreter shutdown" in str(error)
 
 
 class Bell:
     """Wakes the thread that waits for it. If it rang before, the next wait ends at once.
 
-    Each method is one call of C. Unlike in an Event, an interrupted call leaves no inner lock
-    taken, and a destructor meets none.
+    Each method is one call of C code. An Event has an inner lock, which an interrupted call could
+    leave taken and which a destructor could have to wait for.
     """
 
     def __init__(self) -> None:
@@ -83,21 +84,21 @@ class Bell:
             self._silent.release()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether it rang within `seconds`."""
+        """Return True if it rang within `seconds`."""
         limit = max(0.0, min(seconds, threading.TIMEOUT_MAX))
         return self._silent.acquire(timeout=limit)
 
 
 class Worker:
-    """Takes turns on a thread of its own when a turn is due.
+    """Runs a function, `turn`, on a thread of its own when that is due.
 
-    `turn()` does the work that is due and returns the time of the next turn. `earliest()` returns
-    the same for work that came since, and is called once more before the thread sleeps. Two threads
-    never call them at the same time.
+    `turn()` does the work that is due and returns when it is due next. `earliest()` returns that
+    time with regard to new work, and is called before the thread sleeps. Two threads never call
+    them at the same time.
     """
 
-    # Invariants: the thread looks no later than _looks_at; the thread that takes turns holds _runs;
-    # _thread is None unless a thread will call earliest() again.
+    # Invariants: the thread wakes up at _looks_at or earlier; the thread that runs `turn` holds
+    # _runs; if _thread is not None, that thread will call earliest() again.
     def __init__(self, name: str, turn: Callable[[], float], earliest: Callable[[], float]) -> None:
         self._name, self._turn, self._earliest = name, turn, earliest
         self._bell, self._looks_at = Bell(), math.inf
@@ -111,7 +112,7 @@ class Worker:
         return self._thread is not None
 
     def expect(self, due: float) -> bool:
-        """Have a turn taken at `due` at the latest. Wake the thread only if it would sleep longer.
+        """Run `turn` at `due` or earlier. Wake the thread only if it would sleep longer.
 
         Return False if there is no thread and none can be started. The next call tries again.
         """
@@ -121,15 +122,15 @@ class Worker:
         return True
 
     def rouse(self) -> bool:
-        """Have a turn taken now. Return what `expect` returns."""
+        """Run `turn` now. Return False if there is no thread and none can be started."""
         runs = self._thread is not None or self._start()
         self._bell.ring()
         return runs
 
     def finish(self, is_pending: Callable[[], object], until: float) -> None:
-        """At exit: have turns taken until nothing is pending, or until the time `until`.
+        """At exit, run `turn` until nothing is pending, or until the time `until`.
 
-        Without a thread the caller takes them: from Python 3.12 on no thread starts at exit.
+        Without a thread, the caller runs it: from Python 3.12 on, no thread can be started at exit.
         """
         while is_pending() and clock() < until:
             if self._thread is not None:
@@ -143,8 +144,8 @@ class Worker:
                 time.sleep(0.002)
 
     def _start(self) -> bool:
-        # The lock only prevents a herd of threads. If an interrupted caller left it taken, the
-        # others wait for a moment, and of two threads started at once the second one ends.
+        # The lock prevents that many callers start threads at once. If an interrupted caller left
+        # it taken, others wait for _STARTING. If two threads start, the second one ends.
         first = self._starting.acquire(timeout=_STARTING)
         try:
             if self._thread is None:
@@ -167,20 +168,21 @@ class Worker:
     def _run(self) -> None:
         while not self._runs.acquire(timeout=_STARTING):
             if self._thread is not None:
-                return  # another thread takes the turns
+                return  # another thread runs `turn`
         try:
             self._thread = threading.current_thread()
             self._take_turns()
         finally:
             self._thread = None
             self._runs.release()
-        if self._earliest() < math.inf:  # it came while this thread was ending
+        if self._earliest() < math.inf:  # work arrived while this thread ended
             self.rouse()
 
     def _take_turns(self) -> None:
         while True:
             due = self._turn()
-            # Kept even if nothing is due then. Otherwise every short lease would wake the thread.
+            # Keep an earlier time even if no work is due then. Otherwise each short lease would
+            # have to wake the thread again.
             if self._looks_at > clock():
                 due = min(due, self._looks_at)
             self._looks_at = due
@@ -191,7 +193,7 @@ class Worker:
 
 
 def uwsgi_runs_threads() -> bool | None:
-    """Return whether uWSGI runs threads. Return None if this process is not uWSGI's."""
+    """Return True if uWSGI runs threads, or None if this is not a process of uWSGI."""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi is None:
         return None
@@ -200,12 +202,12 @@ def uwsgi_runs_threads() -> bool | None:
 
 
 def patched_late() -> bool:
-    """Return whether gevent replaced threads after this package was imported and made its locks."""
+    """Return True if gevent replaced threads after this package was imported and made its locks."""
     return threading.get_ident is not _get_ident
 
 
 def warn_about_this_process() -> None:
-    """Log an error once if this process can't run threads, so that nothing would be renewed."""
+    """Log an error, once, if this process can't run threads and so can't renew leases."""
     if uwsgi_runs_threads() is False:
         _warn("uWSGI runs without --enable-threads: leases can't be renewed")
     if patched_late():
@@ -227,8 +229,8 @@ class CallbackExecutor:
     A callback is the project's own code: an exception, SystemExit too, ends that callback only.
     """
 
-    # Invariant: _idle has an entry for each thread that waits and that no call was submitted for.
-    # A caller that submits one takes an entry or starts a thread.
+    # Invariant: _idle has an entry for each waiting thread that has no call to run yet. `submit`
+    # removes an entry, or starts a thread.
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._todo: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -236,7 +238,7 @@ class CallbackExecutor:
         self._threads: dict[object, None] = {}
 
     def submit(self, *calls: Callable[[], Any]) -> None:
-        """Run the calls in turn, each even if another fails."""
+        """Run the calls in order. If one fails, the others run nevertheless."""
         self._todo.put(lambda: _run_all(calls))
         try:
             self._idle.pop()
@@ -249,7 +251,7 @@ class CallbackExecutor:
         return not self._threads and not self._todo.empty()
 
     def look_after(self) -> bool:
-        """Start a thread if none could be started before. Return whether there is still none."""
+        """Start a thread if a call waits for one. Return True if none can be started."""
         if self.stuck:
             self._start()
         return self.stuck
@@ -293,7 +295,7 @@ class CallbackExecutor:
 def _removed(me: object, idle: list[object]) -> bool:
     try:
         idle.remove(me)
-    except ValueError:  # a caller took it: a call comes
+    except ValueError:  # `submit` removed it: there is a call
         return False
     return True
 
@@ -313,7 +315,7 @@ _executor: CallbackExecutor | None = None
 
 
 def run_callbacks(*calls: Callable[[], Any]) -> None:
-    """Run callbacks in turn on another thread."""
+    """Run callbacks in order on another thread."""
     global _executor
     if _executor is None or _executor.pid != os.getpid():
         _executor = CallbackExecutor()
@@ -321,9 +323,6 @@ def run_callbacks(*calls: Callable[[], Any]) -> None:
 
 
 def look_after_callbacks(now: float) -> float:
-    """Start a thread for callbacks if none could be started before. A running thread calls this.
-
-    Return the time at which to call it again.
-    """
+    """Start a thread for callbacks if they wait for one. Return the time to call this again."""
     stuck = _executor is not None and _executor.pid == os.getpid() and _executor.look_after()
     return now + RETRY if stuck else math.inf

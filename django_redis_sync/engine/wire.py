@@ -1,6 +1,6 @@
-"""The wire: the clock, how commands are packed, and the meaning of redis-py's exceptions.
+"""The clock, Redis's wire format, the meaning of redis-py's exceptions, and labels.
 
-Also the label of a lease: its taker, for people. It is bounded JSON, and never trusted.
+A label describes the holder of a lease for people. It is JSON of bounded size, and not trusted.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from ..protocol import scripts
 from ..protocol.keys import Token
 from ..protocol.steps import Run, Why
 
-#: Seconds that an answer may take, unless the project's socket_timeout is shorter.
+#: Max seconds to wait for an answer. The project's socket_timeout applies if it is shorter.
 ATTEMPT = 5.0
-#: Seconds that an answer to the keeper may take: a hung server must not stall it for longer.
+#: Max seconds that background threads wait for an answer, so that a hanging server delays them
+#: no longer.
 ROUND = 1.0
-#: Seconds until the keeper tries a failed step again.
+#: Seconds until a background thread retries a failed step.
 RETRY = 1.0
 
 REDIS_ERRORS = (errors.RedisError, OSError)
 
 _BUSY = ("BUSY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "UNBLOCKED")
-#: How servers say that an ACL forbids it, from outside and from inside a script.
+#: Parts of the server's messages if an ACL denies a command, outside of scripts and within them.
 FORBIDDEN = ("NOPERM", "permission", "ACL failure", "can't run this command")
-RIGHTS = "for the rights of our user"
+RIGHTS = "missing permissions of the user"
 _UNKNOWN = ("WRONGPASS", "NOAUTH", "Authentication required", "invalid username-password")
 _NO_DATABASE = ("DB index", "Invalid Database")
-# These end by themselves: the server went away while TLS was spoken.
+# TLS errors that are temporary: the server closed the connection.
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _CROWDED = ("max number of clients", "Too many connections")
 
-#: Characters of a field at the most.
+#: Max characters of a field of a label.
 MAX_LABEL = 200
 LABEL_FIELDS = ("host", "pid", "thread", "label", "user", "request")
 
 
 def _pick_clock() -> Callable[[], float]:
-    # The server's time goes on while this machine sleeps, and so must our belief in a lease.
+    # While this machine sleeps, leases go on expiring on the server. So this clock must not stop.
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot is None else partial(time.clock_gettime, boot)
 
@@ -55,19 +56,19 @@ clock = _pick_clock()
 
 
 def pack(args: Sequence[Any]) -> bytes:
-    """A command in Redis's wire format. Arguments are str, bytes or int."""
+    """Return a command in Redis's wire format. Arguments are str, bytes or int."""
     try:
-        # Mostly it is all ASCII, and then characters are bytes.
+        # Most commands are ASCII, so that the number of characters is that of bytes.
         return f"*{len(args)}\r\n{_words(*args)}".encode("ascii")
     except UnicodeError:
         return _pack_bytes(args)
 
 
 def pack_step(step: Run) -> bytes:
-    """As `pack(words_of(step))`. The words that many steps share are packed once: all but the token
-    and the second argument, a lease or a fence."""
+    """Return `pack(words_of(step))`. The words that many steps share are packed once: all except
+    the token and the second argument, a lease or a fence."""
     verb, keys, argv, _ = step
-    if len(keys) != 2:  # no verb on a name
+    if len(keys) != 2:  # a script that is not on a name
         return pack(words_of(step))
     token, first = argv[0], str(argv[1])
     text = (
@@ -91,7 +92,7 @@ def _word(arg: Any) -> str:
     return arg if isinstance(arg, str) else str(arg, "ascii") if type(arg) is bytes else str(arg)
 
 
-#: Keys are all text, and of names that never come again the most of what has to be packed.
+#: Types that need no conversion. The keys have these types, and are most of what is packed.
 _TEXTS = {str, Token}
 
 
@@ -107,19 +108,19 @@ def _pack_bytes(args: Sequence[Any]) -> bytes:
 
 
 def words_of(step: Run, whole: bool = False) -> tuple[Any, ...]:
-    """EVALSHA for a step; EVAL with the whole source once the server said NOSCRIPT."""
+    """Return the words of EVALSHA for a step. `whole`: those of EVAL, with the script's source."""
     script = scripts.script(step.verb)
     head = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
     return (*head, len(step.keys), *step.keys, *step.argv)
 
 
 def answered(reply: Any) -> Any:
-    """The reply of a verb: its words, which most verbs send as one text; or its rows."""
+    """Return the reply of a script as a list. Most scripts send it as one text."""
     return text(reply) if type(reply) is list else text(reply).split(" ")
 
 
 def text(reply: Any) -> Any:
-    """Replies with bytes made str, whether or not the project's client decodes."""
+    """Return a reply with str for bytes. The project's client may have decoded it already."""
     if type(reply) is list:
         return [
             item.decode(errors="replace") if type(item) is bytes else text(item) for item in reply
@@ -128,14 +129,14 @@ def text(reply: Any) -> Any:
 
 
 def decoded(reply: Any) -> Any:
-    """Str for bytes, in RESP3's maps too."""
+    """Return a reply with str for bytes, also in the dicts of RESP3."""
     if isinstance(reply, dict):
         return {text(key): text(value) for key, value in reply.items()}
     return text(reply)
 
 
 def whole(text: str, other: int = 0) -> int:
-    """The integer that a script wrote; `other` for a value that can't be ours."""
+    """Return the integer in `text`. Return `other` if it isn't an integer of 64 bits."""
     try:
         value = int(text)
     except ValueError:
@@ -144,7 +145,7 @@ def whole(text: str, other: int = 0) -> int:
 
 
 def why(error: BaseException, sent: bool) -> Why:
-    """The Failure for an exception of redis-py, on a command that was `sent` or not."""
+    """Return `Failure.why` for an exception of redis-py. `sent`: True if the command was sent."""
     message = str(error)
     if isinstance(error, (errors.AuthenticationError, errors.AuthorizationError)):
         return "final"
@@ -159,18 +160,19 @@ def why(error: BaseException, sent: bool) -> Why:
     return "final"
 
 
-def turned_away(error: BaseException | None) -> str:
-    """Which of our settings the server refuses, in words; empty where waiting may mend it."""
+def configuration_error(error: BaseException | None) -> str:
+    """Return which setting of the connection is wrong, in words. Return "" for an error that may
+    end without a change of settings."""
     while error is not None:
-        said = str(error)
-        if isinstance(error, errors.AuthenticationError) or _any(_UNKNOWN, said):
-            return "for our user or password"
-        if isinstance(error, errors.AuthorizationError) or _any(FORBIDDEN, said):
+        message = str(error)
+        if isinstance(error, errors.AuthenticationError) or _any(_UNKNOWN, message):
+            return "wrong user or password"
+        if isinstance(error, errors.AuthorizationError) or _any(FORBIDDEN, message):
             return RIGHTS
         if isinstance(error, ssl.SSLError) and not isinstance(error, _CUT_OFF):
-            return "for our TLS settings, or by its certificate"
-        if _any(_NO_DATABASE, said):
-            return "for the number of our database"
+            return "wrong TLS settings or certificate"
+        if _any(_NO_DATABASE, message):
+            return "wrong database number"
         error = error.__cause__ or error.__context__
     return ""
 
@@ -180,14 +182,14 @@ def _any(words: tuple[str, ...], text: str) -> bool:
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether the pool had no connection left to give."""
-    # Before redis-py 6 it was no class of its own.
+    """Return True if the pool had no free connection."""
+    # redis-py before 6 has no class for this error.
     return isinstance(error, errors.MaxConnectionsError) or "Too many connections" in str(error)
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether the server said not now, by the class of the error."""
-    # redis-py strips the error code of the replies that it has a class for.
+    """Return True if the class of the error is one of the server's temporary errors."""
+    # If redis-py has a class for an error, it removes the error's code from the message.
     classes = ("ReadOnlyError", "TryAgainError", "ClusterDownError", "MasterDownError")
     return isinstance(error, errors.BusyLoadingError) or type(error).__name__ in classes
 
@@ -206,8 +208,8 @@ def _label(pid: int, thread: str, label: str, user: str, request: str) -> str:
 
 
 def write_label(label: str = "", user: str = "", request: str = "") -> str:
-    """This process and thread, and the caller's own words, in ASCII JSON."""
-    if request:  # differs every time: nothing to remember
+    """Return the label: this process and thread, and the given texts, as ASCII JSON."""
+    if request:  # it differs each time, so the cache would not help
         return _label.__wrapped__(
             os.getpid(), threading.current_thread().name, label, user, request
         )
@@ -215,7 +217,7 @@ def write_label(label: str = "", user: str = "", request: str = "") -> str:
 
 
 def read_label(text: str) -> dict[str, Any]:
-    """The fields, str or int, of a text that `write_label` made; empty for any other."""
+    """Return the fields, str or int, of a label by `write_label`. Return {} for another text."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

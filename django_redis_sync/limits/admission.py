@@ -1,7 +1,7 @@
-"""Admits a request, or says why not. Decorator, mixin and middleware share this module.
+"""Admit or reject a request. Decorator, mixin, and middleware share this module.
 
-The logic is written once, as plans that yield steps. `admit` and `aadmit` carry them out, in sync
-and in async code.
+The logic is written once, as plans that yield steps. `admit` carries them out in sync code, and
+`aadmit` in async code.
 """
 
 from __future__ import annotations
@@ -42,33 +42,34 @@ from .semaphore import (
 
 @dataclass(frozen=True, slots=True)
 class RejectedRequest:
-    """A request that got no permit, and why."""
+    """A request that got no permit, with the policy and the limit that rejected it."""
 
     policy: Policy
     limit: int
-    refusal: Rejection
+    rejection: Rejection
 
     @property
     def status(self) -> int:
         """The HTTP status of the response."""
-        if not self.refusal.why.crowded:
+        if not self.rejection.why.crowded:
             return 503
-        return self.policy.refusal_status(self.refusal.reason)
+        return self.policy.rejection_status(self.rejection.reason)
 
     def error(self) -> NotAcquired:
         """Return the error to raise with on_full="raise"."""
-        message = f"{self.policy.name!r}: {self.refusal}"
-        return NotAcquired(message, self.refusal.reason, self.policy.name)
+        message = f"{self.policy.name!r}: {self.rejection}"
+        return NotAcquired(message, self.rejection.reason, self.policy.name)
 
 
 def admit(
     policies: Sequence[Policy], request: HttpRequest, seen: Any = None, preflight: bool = False
 ) -> Hold | RejectedRequest:
-    """Take a permit of each policy that counts the request, or none.
+    """Acquire a permit of each policy that counts the request. Return them in a Hold, or release
+    them and return a RejectedRequest.
 
-    All policies are taken in one order, whoever declares them. Each waits up to its own
-    `blocking_timeout`, and all together up to the longest. `seen`: the request as the view sees it,
-    if that is another object. `preflight`: a framework answers the request before the view's code.
+    Permits are acquired in a fixed order. Each waits up to its own `blocking_timeout`, and all
+    together up to the longest. `seen`: the request as the view sees it, if that is another object.
+    `preflight`: True if a framework answers the request before the view's code.
     """
     if not conf.current().enabled:
         return Hold(request)
@@ -105,7 +106,7 @@ def _admission(
                         yield Either(hold.release, hold.arelease)
                         return RejectedRequest(semaphore.policy, semaphore.limit or 0, rejection)
     except GeneratorExit:
-        hold.release_later()  # no code carries steps out any more
+        hold.release_later()  # a closed plan can't yield more steps
         raise
     except BaseException:
         yield Either(hold.release, hold.arelease)
@@ -161,7 +162,7 @@ def _notification(semaphore: RequestSemaphore, request: HttpRequest, rejection: 
         "request": request,
         "key": semaphore.key,
         "share": semaphore.share,
-        "refusal": rejection,
+        "rejection": rejection,
         "enforced": policy.enforce,
     }
     return Either(
@@ -171,16 +172,16 @@ def _notification(semaphore: RequestSemaphore, request: HttpRequest, rejection: 
 
 
 def _order(semaphore: RequestSemaphore) -> tuple[str, str, str]:
-    """The order in which permits are taken, wherever their limits are declared. With two orders,
-    requests would wait for each other."""
+    """Return the sort key for the order in which permits are acquired. With two orders, requests
+    could wait for each other."""
     return semaphore.name, semaphore.place.using, semaphore.key or ""
 
 
 def _permit(
     semaphore: RequestSemaphore, request: HttpRequest, hold: Hold, slots: WaitSlots
 ) -> Plan:
-    """Add a permit to `hold`, unless the request is rejected. Return the Rejection, also one that
-    only counts because the policy is not enforced; else None."""
+    """Add a permit to `hold` and return None, or return the Rejection. If the policy is not
+    enforced, do both for a request that would be rejected."""
     policy, place = semaphore.policy, semaphore.place
     redis, limiter = breaker(place.using), local_limiter
     generation = redis.allow()
@@ -188,7 +189,7 @@ def _permit(
         return (yield from _without_redis(semaphore, request, hold, slots))
     take = Take(semaphore, request)
     try:
-        # Redis does not know the requests that were admitted without it, and are still inside.
+        # Redis does not count the requests that were admitted locally and still run.
         if policy.enforce and limiter.has_local_admissions(place):
             rejection = yield from _locally(semaphore, request, hold, slots)
             if rejection is not None:
@@ -203,14 +204,14 @@ def _permit(
             got.path = request.path
             limiter.admitted(place, hold, semaphore.share)
             hold.add(Permit(place, got, redis))
-            return None if policy.enforce or not got.refused else Rejection(got.refused)
+            return None if policy.enforce or not got.rejected else Rejection(got.rejected)
         limiter.left(place, hold)
         return got
     except BaseException as error:
         if isinstance(take.got, RequestLease) and not hold.has(take.got):
             take.got.release_later()
         if isinstance(error, GeneratorExit):
-            raise  # the garbage collector may run inside the limiter's lock
+            raise  # in the garbage collector, which may run while the limiter's lock is taken
         limiter.left(place, hold)
         if not isinstance(error, Unavailable):
             redis.cancelled(generation)
@@ -220,11 +221,13 @@ def _permit(
 
 
 def _in_time(take: Take, redis: Breaker, generation: int, slots: WaitSlots) -> Plan:
-    """Return a lease or a Rejection. Redis is asked once, so that it counts one outcome."""
+    """Return a lease or a Rejection, maybe after a wait. Redis gets one request, so that it counts
+    one outcome."""
     semaphore, request = take.semaphore, take.request
     seconds = seconds_left(semaphore.policy, request)
     if seconds > 0 and not slots.full(request):
-        # Other requests need not wait for the outcome of the breaker's trial as long as this may.
+        # The wait reports success to the breaker when it begins, so that other requests don't wait
+        # for its end.
         take.wait = Wait(request, slots, seconds, partial(redis.succeeded, generation))
     began = clock()
     got = yield take
@@ -241,7 +244,7 @@ def _in_time(take: Take, redis: Breaker, generation: int, slots: WaitSlots) -> P
 def _without_redis(
     semaphore: RequestSemaphore, request: HttpRequest, hold: Hold, slots: WaitSlots
 ) -> Plan:
-    """Do what `on_outage` says. Return as `_permit` does."""
+    """Do what `_permit` does, as the option `on_outage` says."""
     policy, place = semaphore.policy, semaphore.place
     if policy.on_outage == "open" or not policy.enforce:
         local_limiter.enter(place, hold, semaphore.share)
@@ -258,7 +261,7 @@ def _without_redis(
 def _locally(
     semaphore: RequestSemaphore, request: HttpRequest, hold: Hold, slots: WaitSlots
 ) -> Plan:
-    """Enter below the limit of this process. Return the Rejection of a request that can't."""
+    """Enter the local limiter, maybe after a wait, and return None, or return the Rejection."""
     policy, place, limiter = semaphore.policy, semaphore.place, local_limiter
     seconds = seconds_left(policy, request)
     max_waiters = policy.max_waiters if seconds > 0 else 0
@@ -283,7 +286,8 @@ def _locally(
 
 
 class Take:
-    """Ask Redis for a permit: a lease or a Rejection, which it keeps in case of an interruption."""
+    """The step that requests a permit. Its result is a lease or a Rejection. `got`: the result too,
+    for a plan that is interrupted after the step."""
 
     wait: Wait | None = None
     got: Lease | Rejection | None = None
@@ -301,7 +305,8 @@ class Take:
 
 
 class WaitHere(NamedTuple):
-    """Wait in the queue of this process: True if admitted, None if no slot was left."""
+    """The step that waits in the local queue. Its result is True if the request was admitted, False
+    if not, and None if no wait slot was free."""
 
     waiter: LocalWait
     seconds: float

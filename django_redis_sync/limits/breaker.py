@@ -1,4 +1,4 @@
-"""The circuit breaker of a cache: requests ask it whether Redis is known to be down."""
+"""The circuit breaker of a cache: while Redis is down, requests don't wait for it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from functools import partial
 from .. import conf
 from ..engine.server import server_of
 from ..engine.threads import forgotten_in_forks, made_once, run_callbacks
-from ..engine.wire import clock, turned_away
+from ..engine.wire import clock, configuration_error
 from ..logs import logger
 from ..protocol.steps import Failure
 from ..signals import outage_changed
 
 #: Seconds between two probes while Redis is down.
 PROBE_INTERVAL = 1.0
-#: Seconds that a probe may take.
+#: Max seconds that a probe may take.
 PROBE_TIMEOUT = 0.5
-#: Seconds until the log repeats that Redis rejects this project's configuration.
+#: Seconds until an error of the configuration is logged again.
 REMINDER_INTERVAL = 300.0
 
 
 class Breaker:
-    """The circuit breaker of a cache alias: no request waits for a Redis that is known to be down.
+    """The circuit breaker of a cache alias.
 
-    Closed: every request may ask Redis. Open: none may, and a thread probes Redis once per
-    `PROBE_INTERVAL`. Half open, after an answered probe: one request may ask, and its outcome
-    decides for all.
+    Closed: every request may contact Redis. Open: no request may, and a thread probes Redis once
+    per `PROBE_INTERVAL`. Half open, after an answered probe: one request may contact Redis, and its
+    outcome decides.
     """
 
     # Invariant: the generation grows with each change, and is odd while Redis is down. A request
-    # reports its outcome with the generation that it asked in, because an answer from before an
-    # outage says nothing about its end.
+    # reports its outcome with the generation in which it began, because an answer to a request from
+    # before an outage does not mean that the outage has ended.
 
     def __init__(self, alias: str) -> None:
-        self.alias, self.pid = alias, os.getpid()  # of `made_once`
+        self.alias, self.pid = alias, os.getpid()  # pid: for `made_once`
         self.generation = 0
         self._lock = threading.Lock()
         self._probe_answered = False
@@ -52,7 +52,7 @@ class Breaker:
     def allow(self) -> int | None:
         """Return the generation with which a request must report its outcome.
 
-        Return None if the request must not ask Redis. After an answered probe, only one request
+        Return None if the request must not contact Redis. After an answered probe, only one request
         gets a generation.
         """
         generation = self.generation
@@ -64,18 +64,19 @@ class Breaker:
             return self.generation if trial or not self.down else None
 
     def succeeded(self, generation: int) -> None:
-        """Report that Redis answered."""
+        """Record that Redis answered a request of this generation."""
         if generation % 2 == 0:
             return
         with self._lock:
             changed = generation == self.generation
             self.generation += changed
         if changed:
-            logger.warning("Redis for cache %r is available again: limits hold again", self.alias)
+            message = "Redis for cache %r is available again, and applies request limits"
+            logger.warning(message, self.alias)
             self._notify(down=False)
 
     def failed(self, generation: int, error: BaseException) -> None:
-        """Report that Redis did not answer."""
+        """Record that Redis did not answer a request of this generation."""
         with self._lock:
             if generation != self.generation:
                 return
@@ -88,7 +89,8 @@ class Breaker:
             self._notify(down=True)
 
     def cancelled(self, generation: int) -> None:
-        """Report that the request ended without an outcome: another request may be the trial."""
+        """Record that a request of this generation ended without an outcome. If it was the trial,
+        another request may be."""
         if generation % 2 == 1:
             with self._lock:
                 self._probe_answered = self._probe_answered or generation == self.generation
@@ -99,12 +101,12 @@ class Breaker:
             self.generation += self.down
 
     def _log(self, error: BaseException, changed: bool) -> None:
-        """Log once per outage. Repeat an error that only a change of the settings can end."""
-        why = turned_away(error)
+        """Log an error once per outage. Repeat an error of the configuration."""
+        why = configuration_error(error)
         if why and (why != self._logged or clock() >= self._remind_at):
             self._logged, self._remind_at = why, clock() + REMINDER_INTERVAL
             logger.error(
-                "Redis for cache %r rejects us, %s: %s. This outage does not end by itself; "
+                "Redis for cache %r is misconfigured (%s): %s. This outage does not end by itself; "
                 "request limits follow on_outage until the settings are corrected "
                 "(manage.py locks doctor)",
                 self.alias,
@@ -116,7 +118,7 @@ class Breaker:
             logger.error(message, self.alias, error)
 
     def _ensure_prober(self) -> None:
-        """Start the thread that probes; if no thread can be started, the next request tries."""
+        """Start the thread that probes. If that is impossible, the next request tries it again."""
         if self.down and (self._prober is None or not self._prober.is_alive()):
             name = f"redis-sync-probe-{self.alias}"
             thread = threading.Thread(target=self._probe, name=name, daemon=True)
@@ -138,7 +140,7 @@ class Breaker:
         except Failure as failure:
             self._log(failure.cause, changed=False)
             return False
-        except Exception:  # the settings changed meanwhile
+        except Exception:  # for example, the settings have changed
             logger.exception("probing the Redis of cache %r failed", self.alias)
             return False
         return True

@@ -1,4 +1,4 @@
-"""The decorator and the mixin for views."""
+"""The decorator `semaphore_required` and the mixin `SemaphoreRequiredMixin` for views."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ def semaphore_required(
 def semaphore_required(
     name: str | View | None = None, limit: Any = NOT_GIVEN, **options: Any
 ) -> Any:
-    """Let at most `limit` requests into a view at the same time. The others wait or are rejected.
+    """Limit the requests of a view that run at the same time to `limit`. Others wait or are
+    rejected.
 
     It decorates sync and async views, and methods of class-based views, directly or with
-    method_decorator. Decorators directly on each other take their limits together. Without
-    parentheses, or without a name, the semaphore is named after the view, and REDIS_SYNC gives its
-    limit. The options are those of `defaults.PolicyOptions`.
+    method_decorator. Decorators directly on each other acquire their permits together. Without
+    parentheses or without a name, the semaphore is named after the view, and its limit is from
+    REDIS_SYNC. The options are those of `defaults.PolicyOptions`.
 
     Raise TypeError or ValueError for wrong options. At the first call, raise TypeError if the
-    function gets no request, and ImproperlyConfigured if nothing gives a limit.
+    function gets no request, and ImproperlyConfigured if no limit is set.
     """
     if wrong := unknown(options, ENTRY):
         raise TypeError(f"semaphore_required() has no such argument: {wrong}")
@@ -76,7 +77,7 @@ def semaphore_required(
 
 
 def decorate(view: View, declared: Declared) -> View:
-    """Return `view` with a policy around it. Raise TypeError if it can't be a view."""
+    """Return `view`, limited by the policy `declared`. Raise TypeError if it can't be a view."""
     if isclass(view):
         raise TypeError(
             f"semaphore_required is for functions: put method_decorator(semaphore_required(...), "
@@ -114,7 +115,7 @@ def decorate(view: View, declared: Declared) -> View:
 def _policies(
     view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool
 ) -> tuple[list[Policy], HttpRequest, Any]:
-    """Return the policies of one place, the request, and the request as the view sees it."""
+    """Return the policies to apply, the request, and the request as the view sees it."""
     seen, request = find_request(view, args, kwargs)
     endpoint = endpoint_of(request)
     if mixin:
@@ -134,7 +135,7 @@ def _declared_by_mixin(view: Any, owner: Any, request: HttpRequest, args: Any, k
 def respond(
     view: View, declared: tuple[Declared, ...], args: Any, kwargs: Any, mixin: bool = False
 ) -> Any:
-    """Return the view's response, or the rejection; in sync code."""
+    """Return the view's response, or that of a rejection, in sync code."""
     policies, request, seen = _policies(view, declared, args, kwargs, mixin)
     hold = admit(policies, request, seen, is_preflight(request, view, args))
     if isinstance(hold, RejectedRequest):
@@ -155,7 +156,7 @@ def respond(
 
 def _not_async(view: View, awaitable: Any) -> TypeError:
     if iscoroutine(awaitable):
-        awaitable.close()  # else Python warns that nothing awaited it
+        awaitable.close()  # prevents Python's warning that it was never awaited
     name = f"{view.__module__}.{getattr(view, '__qualname__', view)}"
     return TypeError(
         f"the view {name} returned a {type(awaitable).__name__}, but is not async: define it with "
@@ -187,27 +188,29 @@ async def arespond(
 
 
 class SemaphoreRequiredMixin:
-    """Admit at most `semaphore_limit` requests of a class-based view at the same time.
+    """Limit the requests of a class-based view that run at the same time to `semaphore_limit`.
 
-    Each option of `defaults.Entry` is an attribute `semaphore_<option>`; a function there is called
-    with the request alone. To decide per request, override `get_semaphore_<option>(self)`. Without
-    a name, the semaphore is named after the class. List the mixin before View and after
-    LoginRequiredMixin, so that a request without a login takes no permit.
+    Each option of `defaults.Entry` is an attribute `semaphore_<option>`. A function as its value is
+    called with the request only, without `self`. To decide per request, override
+    `get_semaphore_<option>(self)`. Without a name, the semaphore is named after the class. List the
+    mixin before View and after LoginRequiredMixin, so that a request without a login takes no
+    permit.
 
-    In Django REST framework, put a policy by user on the handler, as a decorator: the framework
-    knows its user only there.
+    With Django REST framework, limit the handler with a decorator if the policy depends on the
+    user: the framework authenticates the user inside the view.
     """
 
     semaphore_name: str | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise TypeError if the limit would silently have no effect: after View, or misspelt."""
+        """Raise TypeError if the mixin is listed after View, or if an attribute is misspelt: the
+        limit would have no effect."""
         super().__init_subclass__(**kwargs)
         bases = cls.__mro__
         if views.View in bases and bases.index(views.View) < bases.index(SemaphoreRequiredMixin):
             raise TypeError(
-                f"class {cls.__name__}: list SemaphoreRequiredMixin before View and what is made "
-                "of it, or nothing limits the view"
+                f"class {cls.__name__}: list SemaphoreRequiredMixin before View and its "
+                "subclasses, otherwise the view has no limit"
             )
         ours = [name for name in vars(cls) if name.startswith(("semaphore_", "get_semaphore_"))]
         if wrong := unknown(ours, _NAMES):
@@ -215,13 +218,14 @@ class SemaphoreRequiredMixin:
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
-        """Return the view function, with a mark for the middleware."""
+        """Return the view function, with its limit as an attribute for the middleware."""
         view: Any = super().as_view(**initkwargs)  # type: ignore[misc]
         setattr(view, MARK, (_Mark(cls, initkwargs), *getattr(view, MARK, ())))
         return view  # type: ignore[no-any-return]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """Take the permits, then dispatch. Return a coroutine for an async view."""
+        """Acquire the permits, then dispatch. Return a response, or a coroutine for an async
+        view."""
         dispatch = super().dispatch  # type: ignore[misc]
         answers = arespond if getattr(self, "view_is_async", False) else respond
         return answers(dispatch, (declared_by(self),), (request, *args), kwargs)
@@ -240,15 +244,15 @@ def declared_by(view: Any) -> Declared:
 
 
 def _may_reference_request(view: Any, option: str, value: Any) -> bool:
-    """Return True if a callable may reference the view, and so its request: if it was made for this
-    request, as a closure or a bound method is."""
+    """Return True if an option is a callable that may reference the view and so its request, for
+    example a closure or a bound method."""
     if not callable(value) or value is getattr(type(view), f"semaphore_{option}", None):
         return False
     parts = ("__closure__", "__defaults__", "__kwdefaults__")
     return not isfunction(value) or any(getattr(value, part) for part in parts)
 
 
-# A decorator directly on this dispatch takes these limits together with its own.
+# A decorator directly on this dispatch acquires these permits together with its own.
 setattr(SemaphoreRequiredMixin.dispatch, MIXIN, declared_by)
 
 
@@ -258,7 +262,7 @@ def _declared(name: str | None, options: tuple[tuple[str, Any], ...]) -> Declare
 
 
 class _Mark:
-    """The limit of a view with the mixin, for the middleware and the checks."""
+    """The limit of a view with the mixin. The middleware and the checks use it."""
 
     name = None
 
@@ -266,7 +270,8 @@ class _Mark:
         self._view_class, self._initkwargs = view_class, initkwargs
 
     def declared(self) -> Declared | None:
-        """Return the options in its attributes; None if an overridden method needs the request."""
+        """Return the options of its attributes, or None if a method is overridden, which may need
+        the request."""
         for option in ("name", *ENTRY):
             getter = f"get_semaphore_{option}"
             if getattr(self._view_class, getter) is not getattr(SemaphoreRequiredMixin, getter):
@@ -283,7 +288,7 @@ def _getter(option: str) -> Callable[[Any], Any]:
     attribute = f"semaphore_{option}"
 
     def get(self: Any) -> Any:
-        # Not bound: a function in the class is a policy's callable, not a method.
+        # Read without binding: a function in the class is a callable option, not a method.
         return self.__dict__.get(attribute, getattr(type(self), attribute))
 
     get.__name__ = f"get_{attribute}"

@@ -1,7 +1,7 @@
 """The key and the share of a request. Addresses and free-form values become digests.
 
-A project's callables say them, and may query the database. So they are steps of a plan, which `run`
-and `arun` carry out in sync and in async code.
+They may come from callables of the project, which may query the database. So the callables are
+steps of a plan, which `run` carries out in sync code and `arun` in async code.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_PLAIN = 100
 
 
 def digest(kind: str, value: str, secret: Any = None) -> str:
-    """Return the digest of an address (`kind` "ip") or of a free-form value ("key"). `secret`: as
-    in `conf.digest`."""
+    """Return the digest of a value. `kind`: "ip" for an address, "key" for a free-form value,
+    "user" for a long primary key. `secret`: see `conf.digest`."""
     return f"{kind}-{conf.digest(_SALT + kind, value, secret)[:32]}"
 
 
@@ -46,7 +46,7 @@ def of_user(pk: Any) -> str:
 
 
 def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64) -> str:
-    """Return the key of the client's address. With IPv6, a client has a network: its key."""
+    """Return the key of the client's address: its digest, with IPv6 that of its network."""
     found = address(request, trusted_proxies)
     if not found:
         _warn_of_no_address()
@@ -56,8 +56,9 @@ def of_address(request: HttpRequest, trusted_proxies: int, ipv6_prefix: int = 64
 @cache
 def _warn_of_no_address() -> None:
     logger.warning(
-        "requests have no address, as behind a Unix socket: limits by address count all of them "
-        "as one client. Have the proxy append to X-Forwarded-For, and set trusted_proxies"
+        "requests have no client address, for example because of a Unix socket: limits by address "
+        "count all of them as one client. Let the proxy append to X-Forwarded-For, and set "
+        "trusted_proxies"
     )
 
 
@@ -70,8 +71,8 @@ def of_value(value: Any) -> str:
 
 
 def possible_keys(text: str) -> list[str]:
-    """Return the keys that an operator's text may mean, the likeliest first: of a primary key, an
-    address, or a free-form value."""
+    """Return the keys that an operator may mean with `text`, the likeliest first: those of a
+    primary key, an address, or a free-form value."""
     plain, net = of_user(text), network(text, conf.current().requests["ipv6_prefix"])
     by_address = digest("ip", net)
     is_address = re.fullmatch(r"[0-9.]+\.[0-9.]+|[0-9a-fA-F]*:.*", text)
@@ -83,19 +84,20 @@ def possible_keys(text: str) -> list[str]:
 
 
 def address(request: HttpRequest, trusted_proxies: int) -> str:
-    """Return the client's address, as far as the trusted proxies vouch for it."""
+    """Return the client's address: that of X-Forwarded-For as far as trusted proxies have written
+    it, else REMOTE_ADDR. Return "" if there is none."""
     nearest = str(request.META.get("REMOTE_ADDR") or "")
     if trusted_proxies:
-        # Each proxy appends the address that it saw; any client may write the rest, further left.
+        # Each proxy appends an address on the right. A client may have written the others.
         passed = str(request.META.get("HTTP_X_FORWARDED_FOR") or "").split(",")
         if len(passed) >= trusted_proxies:
             return _bare(passed[-trusted_proxies]) or nearest
     return nearest
 
 
-#: The addresses of IPv4 clients behind a NAT64: the last 32 bits are the IPv4 address.
+#: Addresses of IPv4 clients behind a NAT64. The last 32 bits are the IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: The same with a prefix that the network chose: each address is one client.
+#: The same with a prefix that the network has chosen. Each address is one client.
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 
 
@@ -130,7 +132,8 @@ def _bare(text: str) -> str:
 
 
 def user_of(request: Any) -> Any:
-    """Return Django's or REST framework's user. Raise ImproperlyConfigured if nothing sets it."""
+    """Return the user of Django's or REST framework's request. Raise ImproperlyConfigured if there
+    is none."""
     try:
         return request.user
     except AttributeError as error:
@@ -143,7 +146,7 @@ def user_of(request: Any) -> Any:
 
 
 class Step(Protocol):
-    """Something to do that may have to wait: in sync and in async code."""
+    """A step of a plan: `do` carries it out in sync code, and `ado` in async code."""
 
     @property
     def do(self) -> Callable[[], Any]: ...
@@ -155,7 +158,7 @@ Plan = Generator[Step, Any, Any]
 
 
 def run(plan: Plan) -> Any:
-    """Carry a plan out in sync code, and return its result."""
+    """Carry out a plan in sync code, and return its result."""
     try:
         step = plan.send(None)
         while True:
@@ -168,7 +171,8 @@ def run(plan: Plan) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # Interrupted between two steps: the plan releases what it has. An ended plan raises.
+        # Interrupted between two steps: let the plan release its permits. An ended plan raises
+        # here.
         plan.throw(error).do()
         raise
 
@@ -192,8 +196,8 @@ async def arun(plan: Plan) -> Any:
 
 
 class Call(NamedTuple):
-    """Call a project's own callable. It may query the database, so async code runs a sync one in
-    a thread."""
+    """Call a callable of the project. In async code, a sync callable runs in a thread, because it
+    may query the database."""
 
     function: Any
     request: Any
@@ -220,32 +224,34 @@ class Either(NamedTuple):
     ado: Callable[[], Awaitable[Any]]
 
 
-# Of a request: plans, whose steps may have to wait
+# Plans
 
 
 def key_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    """Return the key of a keyed policy for a request; for anonymous users, that of the address.
-    `seen`: the request as the view sees it."""
-    found = yield from _said(policy.key, of_value, policy, request, seen)
+    """Return the key of a request for a keyed policy. For anonymous users, return that of the
+    address. `seen`: the request as the view sees it."""
+    found = yield from _value_of(policy.key, of_value, policy, request, seen)
     return _client(policy, request) if found is None else found
 
 
 def share_of(policy: Policy, request: HttpRequest, seen: Any) -> Plan:
-    """Return the share of a request. None: the common share, as of all anonymous users."""
-    return (yield from _said(policy.share, shares.share_of, policy, request, seen))
+    """Return the share of a request, or None for the common share, to which anonymous users
+    belong."""
+    return (yield from _value_of(policy.share, shares.share_of, policy, request, seen))
 
 
-def _said(
-    asked: Any,
+def _value_of(
+    option: Any,
     checked: Callable[[Any], str | None],
     policy: Policy,
     request: HttpRequest,
     seen: Any,
 ) -> Plan:
-    """Return what `asked` ("user", "ip", or a callable) says of a request. None: anonymous."""
-    if callable(asked):
-        return checked((yield Call(asked, seen)))
-    if asked == "user":
+    """Return the value of an option ("user", "ip", or a callable) for a request. Return None for an
+    anonymous user."""
+    if callable(option):
+        return checked((yield Call(option, seen)))
+    if option == "user":
         pk = yield Either(partial(_user, seen), partial(_auser, seen))
         return None if pk is None else of_user(pk)
     return _client(policy, request)
@@ -256,12 +262,12 @@ def _client(policy: Policy, request: HttpRequest) -> str:
 
 
 def _user(request: Any) -> Any:
-    """Return the primary key of the request's user, None when anonymous."""
+    """Return the primary key of the request's user, or None if it is anonymous."""
     return user_of(request).pk
 
 
 async def _auser(request: Any) -> Any:
-    # The request of Django REST framework has a user of its own, and Django's auser.
+    # The request of Django REST framework has its own user, but Django's auser.
     if isinstance(request, HttpRequest) and hasattr(request, "auser"):
         return (await request.auser()).pk
     return await sync_to_async(_user)(request)

@@ -1,7 +1,7 @@
-"""The fallback while Redis is down: a limiter for this process.
+"""The local limiter: the limits of this process while Redis is down.
 
-An exception out of a signal handler may interrupt a thread at any of its lines. So the limiter
-references requests weakly: a request that no longer exists uses no permit, however it ended.
+An exception from a signal handler may interrupt a thread at any bytecode. So the limiter references
+requests weakly: a request that no longer exists uses no permit, however it ended.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from .policy import SemaphoreKey
 class _LocalCounter:
     """The requests of one semaphore in this process.
 
-    `inside`: whether each was admitted locally, and its share. `queue`: waiters in order of
-    arrival. `ring`: the shares that wait, by turn. Requests without a share are one share.
+    `inside`: the admitted requests; for each, True if it was admitted locally, and its share.
+    `queue`: waiters in order of arrival. `ring`: the shares with waiters, by turn. Requests without
+    a share are one share.
     """
 
     __slots__ = ("inside", "queue", "ring")
@@ -39,13 +40,16 @@ class _LocalCounter:
         return [waiter for it in self.queue if (waiter := it()) is not None]
 
     def remove_dead(self, leaver: Any = None) -> None:
-        """Remove the requests that no longer exist, and the waiter of `leaver`."""
+        """Remove the requests that no longer exist, and the waiter of the hold `leaver`."""
         self.inside = {it: how for it, how in self.inside.items() if it() is not None}
         self._keep([waiter for waiter in self.waiting() if waiter.hold is not leaver])
 
     def next(self, newcomer: LocalWait | None = None) -> LocalWait | None:
-        """Return the first waiter of the share that is next, None if it has to wait on. A share
-        that has all of its permits is passed over. `newcomer`: comes after all that wait."""
+        """Return the waiter that is next, or None if no permit is free.
+
+        It is the first waiter of the first share in the ring that is below its limit. `newcomer`
+        counts as the last waiter.
+        """
         firsts: dict[str | None, LocalWait] = {}
         for waiter in self.waiting():
             firsts.setdefault(waiter.share, waiter)
@@ -54,7 +58,7 @@ class _LocalCounter:
         inside = Counter(share for _, share in self.inside.values())
         for share in (*self.ring, *firsts):
             first = firsts.get(share)
-            if first is None:  # it no longer exists
+            if first is None:  # its waiters no longer exist
                 continue
             if first.share_limit is None or inside[share] < first.share_limit:
                 return first if len(self.inside) < first.limit else None
@@ -65,7 +69,7 @@ class _LocalCounter:
         self.ring.setdefault(waiter.share)
 
     def admit(self, waiter: LocalWait) -> None:
-        """Count a waiter as inside. Its share takes its next turn after the others."""
+        """Admit a waiter. The next turn of its share is after those of the others."""
         self.inside[ref(waiter.hold)] = True, waiter.share
         self.ring.pop(waiter.share, None)
         self._keep([other for other in self.waiting() if other is not waiter])
@@ -85,10 +89,10 @@ class _LocalCounter:
 
 
 class LocalLimiter:
-    """The requests inside this process. Those that Redis admitted count too, so that all requests
-    together keep the limit when Redis goes down, and when it comes back.
+    """The requests that run in this process. Requests that Redis admitted count too, so that the
+    limit holds for all requests when Redis goes down, and when it is available again.
 
-    `hold`: any object that lives as long as its request is inside.
+    `hold`: any object that exists until its request has ended.
     """
 
     # A semaphore has a counter only while a request is, or may have to be, admitted locally.
@@ -96,7 +100,8 @@ class LocalLimiter:
     # counter, and out of it before `left` does; a new counter is in _counters before _counter
     # reads _by_redis.
     #
-    # A plain lock: CPython runs no signal handler between taking it and the block, nor at its end.
+    # A plain lock is safe: CPython runs no signal handler between the acquire and the block of its
+    # `with`, nor between the end of the block and the release.
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counters: dict[SemaphoreKey, _LocalCounter] = {}
@@ -104,12 +109,12 @@ class LocalLimiter:
         self._forget = self._by_redis.pop
 
     def is_tracked(self, key: SemaphoreKey) -> bool:
-        """Return True if the requests of a semaphore are counted here."""
+        """Return True if the requests of a semaphore are counted locally."""
         return key in self._counters
 
     def has_local_admissions(self, key: SemaphoreKey) -> bool:
-        """Return True if a request is inside that Redis does not know."""
-        if not self._counters:  # as nearly always, and asked by each request
+        """Return True if a request runs that was admitted locally."""
+        if not self._counters:  # the usual case, checked for each request
             return False
         counter = self._counters.get(key)
         return counter is not None and any(local for local, _ in counter.inside.copy().values())
@@ -135,7 +140,8 @@ class LocalLimiter:
     ) -> LocalWait | bool:
         """Return True if the request is admitted at once.
 
-        Otherwise return its place in the queue, or False if `max_waiters` wait already.
+        Otherwise return a LocalWait, with which it can wait, or False if `max_waiters` requests
+        wait already.
         """
         waiter = LocalWait(self, key, hold, limit, share, share_limit)
         with self._lock:
@@ -150,7 +156,7 @@ class LocalLimiter:
             return waiter
 
     def finish_wait(self, key: SemaphoreKey, hold: Any) -> bool:
-        """Return whether a request that waited is inside; if it is not, it leaves the queue."""
+        """Return True if a request that waited was admitted. Otherwise remove it from the queue."""
         with self._lock:
             counter = self._counters.get(key)
             if counter is not None and ref(hold) in counter.inside:
@@ -159,7 +165,7 @@ class LocalLimiter:
         return False
 
     def left(self, key: SemaphoreKey, hold: Any) -> None:
-        """Stop counting a request. Do nothing if it is neither inside nor waiting."""
+        """Stop counting a request, because it has ended or no longer waits. Admit waiters."""
         by_redis = self._by_redis.get(ref(hold))
         if by_redis is not None:
             by_redis.pop(key, None)
@@ -181,21 +187,21 @@ class LocalLimiter:
             waiter.wake()
 
     def inside(self, key: SemaphoreKey) -> int:
-        """Return how many requests are inside."""
+        """Return the number of admitted requests that run."""
         with self._lock:
             counter = self._counters.get(key)
             inside = self._admitted_by_redis(key) if counter is None else counter.inside
             return sum(hold() is not None for hold in inside)
 
     def waiting(self, key: SemaphoreKey) -> int:
-        """Return how many requests wait here."""
+        """Return the number of requests that wait in this process."""
         with self._lock:
             counter = self._counters.get(key)
             return len(counter.waiting()) if counter is not None else 0
 
     def rejection(self, key: SemaphoreKey, share: str | None, share_limit: int | None) -> Rejection:
-        """Return why a request has to stay outside: its share has all of its permits, or there are
-        none."""
+        """Return the Rejection for a request: its share has reached its limit, or no permit is
+        free."""
         with self._lock:
             counter = self._counters.get(key) or _LocalCounter()
             waiting = counter.waiting()
@@ -223,10 +229,9 @@ class LocalLimiter:
 
 
 class LocalWait:
-    """A place in a local queue. `wait` returns True if the request was admitted in time; else the
-    request has left the queue."""
+    """The wait of a request in a local queue."""
 
-    # `left` decides, under the lock of the limiter. The bell only says that it is worth a look.
+    # Requests are admitted in `left`, under the limiter's lock. The bell only wakes the waiter.
     __slots__ = (
         *("__weakref__", "_bell", "_key", "_limiter", "_wake_task"),
         *("hold", "limit", "share", "share_limit"),
@@ -247,12 +252,14 @@ class LocalWait:
         self._wake_task: Callable[[], None] | None = None
 
     def wake(self) -> None:
-        """Wake the thread or task that waits, or is about to."""
+        """Wake the thread or task that waits, or that will wait."""
         self._bell.ring()
         if self._wake_task is not None:
             self._wake_task()
 
     def wait(self, seconds: float) -> bool:
+        """Return True if the request was admitted within `seconds`. Otherwise remove it from the
+        queue."""
         try:
             self._bell.wait(seconds)
             return self._limiter.finish_wait(self._key, self.hold)
@@ -266,18 +273,18 @@ class LocalWait:
         woken = loop.create_future()
         self._wake_task = partial(_wake, loop, woken)
         try:
-            if not self._bell.wait(0):  # else it rang before there was a task to wake
+            if not self._bell.wait(0):  # otherwise the request was admitted before this
                 await asyncio.wait([woken], timeout=seconds)
             return self._limiter.finish_wait(self._key, self.hold)
         except GeneratorExit:
-            raise  # the garbage collector may run inside the limiter's lock
+            raise  # in the garbage collector, which may run while the limiter's lock is taken
         except BaseException:
             self._limiter.left(self._key, self.hold)
             raise
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, and the request is gone with it
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so the request has ended
         loop.call_soon_threadsafe(_resolve, woken)
 
 

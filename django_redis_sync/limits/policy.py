@@ -1,4 +1,4 @@
-"""A policy: how a semaphore limits requests. It is parsed once into a frozen value.
+"""Policies: how a semaphore limits requests. Options are parsed once into a frozen object.
 
 The first source that gives an option wins: the decorator or mixin, the entry in ENDPOINTS, the
 entry in SEMAPHORES, REQUESTS.
@@ -25,7 +25,7 @@ from ..values import unknown
 
 
 class _NotGiven:
-    """The value of an option that was left out, because None is a value."""
+    """The value of an option that was left out. None is not used, because it is a valid value."""
 
     def __repr__(self) -> str:
         return "NOT_GIVEN"
@@ -51,21 +51,24 @@ _Options: Any = make_dataclass(
 
 
 class Policy(_Options):  # type: ignore[misc]
-    """At most `limit` requests per `name` (and key) at the same time. Times are in seconds.
+    """A limit for requests: at most `limit` per `name` (and key) at the same time. Times are in
+    seconds.
 
-    Its other attributes are the options of `defaults.Entry`, which explains each. Dotted paths are
-    resolved, and `methods` are in upper case. `semaphores`: those of its keys, by key and limit.
+    The other attributes are the options of `defaults.Entry`, which explains them. Dotted paths are
+    resolved, and `methods` are in upper case. `semaphores`: a cache of its semaphores, by key,
+    limit, share, and share_limit.
     """
 
     __slots__ = ()
 
     @property
     def keyed(self) -> bool:
+        """True if each key has its own semaphore."""
         return self.key is not None
 
     @property
     def same_for_all(self) -> bool:
-        """True if all requests ask for a permit of the same semaphore, limit, and share."""
+        """True if all requests have the same semaphore, limit, and share."""
         return (
             self.key is None
             and self.share is None
@@ -73,14 +76,14 @@ class Policy(_Options):  # type: ignore[misc]
             and not callable(self.share_limit)
         )
 
-    def refusal_status(self, reason: str = FULL) -> int:
-        """The status of the response to a request that is rejected because of other requests: 429
-        if they are the client's own, of its key or share."""
+    def rejection_status(self, reason: str = FULL) -> int:
+        """Return the HTTP status for a request that is rejected because of other requests: the
+        option `status`, else 429 if they have the same key or share, else 503."""
         return self.status or (429 if self.keyed or reason == SHARE else 503)
 
     def counts(self, method: str | None, preflight: bool = False) -> bool:
-        """Return True if requests with this HTTP method are limited. `preflight`: a framework
-        answers the request before the view's own code."""
+        """Return True if requests with this HTTP method are limited. `preflight`: True if a
+        framework answers the request before the view's code."""
         return not preflight if self.methods is None else method in self.methods
 
 
@@ -124,9 +127,10 @@ def _callable_at(option: str, path: str) -> Any:
 
 
 def checked(option: str, value: Any) -> Any:
-    """Return an option's value as Policy has it. Raise TypeError or ValueError if it can't be."""
+    """Return the value of an option in the form that Policy has. Raise TypeError or ValueError if
+    it is invalid."""
     if option not in ENTRY:
-        raise TypeError(f"no option of a policy: {unknown([option], ENTRY)}; {_KNOWN}")
+        raise TypeError(f"not an option of a policy: {unknown([option], ENTRY)}; {_KNOWN}")
     return ENTRY[option].checked(value)
 
 
@@ -151,7 +155,7 @@ def entry_of(pattern: str, given: Any) -> Entry:
     """
     if not isinstance(pattern, str):
         raise ImproperlyConfigured(
-            f"REDIS_SYNC['ENDPOINTS'] has a key that is no str: {pattern!r}."
+            f"REDIS_SYNC['ENDPOINTS'] has a key that is not a str: {pattern!r}."
         )
     if isinstance(given, str):
         return Entry(given, {})
@@ -164,19 +168,20 @@ def entry_of(pattern: str, given: Any) -> Entry:
 
 
 class Endpoints:
-    """The parsed ENDPOINTS. An exact name beats the longest glob, and one entry wins."""
+    """The parsed ENDPOINTS. One entry applies to a view: that of its exact name, else the longest
+    glob."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.entries = {pattern: entry_of(pattern, entry) for pattern, entry in given.items()}
         self._globs = sorted(filter(is_glob, given), key=lambda glob: (-len(glob), glob))
 
     def find(self, view_name: str) -> Entry | None:
-        """Return the entry for a view. This walks all globs, so callers remember the result."""
+        """Return the entry for a view, or None. Slow: it tries all globs."""
         pattern = self.pattern_of(view_name)
         return None if pattern is None else self.entries[pattern]
 
     def pattern_of(self, view_name: str) -> str | None:
-        """Return the key of ENDPOINTS that applies to a view."""
+        """Return the key of ENDPOINTS that applies to a view, or None."""
         if view_name in self.entries:
             return view_name
         return next((glob for glob in self._globs if fnmatchcase(view_name, glob)), None)
@@ -187,16 +192,16 @@ def is_glob(pattern: str) -> bool:
 
 
 class Declared:
-    """The options that a decorator or mixin gives. With the settings they make a policy."""
+    """The options of a decorator or mixin. Together with the settings, they make a policy."""
 
     __slots__ = ("name", "of_request", "options")
 
     def __init__(
         self, name: str | None, options: Mapping[str, Any], of_request: bool = False
     ) -> None:
-        """Raise TypeError or ValueError for mistakes that show without a request.
+        """Raise TypeError or ValueError for wrong options.
 
-        `of_request`: the options may reference a request, so that nothing may remember them.
+        `of_request`: True if the options may reference a request, so that they must not be cached.
         """
         if name is not None:
             check_text("a name", name)
@@ -204,23 +209,23 @@ class Declared:
         self.options = {option: checked(option, value) for option, value in options.items()}
 
     def declared(self) -> Declared | None:
-        """Return itself, because it needs no request."""
+        """Return itself: these options don't depend on the request."""
         return self
 
     def declared_for(self, request: HttpRequest, args: Any, kwargs: Any) -> Declared:
-        """Return itself, because a decorator gives the same options for all requests."""
+        """Return itself: these options are the same for all requests."""
         return self
 
     def __repr__(self) -> str:
         return f"<Declared {self.name!r} {self.options!r}>"
 
 
-#: Policies remembered for a view: the methods of a mixin may make any number of names.
+#: Max cached policies of a view. The methods of a mixin may make any number of names.
 _MOST_DECLARED = 1000
 
 
 class Endpoint:
-    """The policies of a view, remembered so that nothing is parsed or matched again."""
+    """The cached policies of a view."""
 
     __slots__ = ("_declared", "entry", "policy")
 
@@ -232,9 +237,9 @@ class Endpoint:
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
         """Return the policy of a decorator or mixin on this view.
 
-        `fallback` is the name if none is given. The entry in ENDPOINTS applies too if it names the
-        same semaphore, or if the decorator names none. Raise ImproperlyConfigured if nothing gives
-        a limit.
+        `fallback`: the name if neither the decorator nor ENDPOINTS gives one. The view's entry in
+        ENDPOINTS applies too if the decorator gives no name, or the same one. Raise
+        ImproperlyConfigured if no limit is set.
         """
         found = self._declared.get((declared, fallback))
         if found is None:
@@ -251,7 +256,7 @@ class Endpoint:
 
 
 def _parsed(name: str, *layers: Mapping[str, Any]) -> Policy:
-    """Parse options from the settings. Raise ImproperlyConfigured for a mistake."""
+    """Return the policy of a name. Raise ImproperlyConfigured for a mistake in the options."""
     try:
         return parse(name, *layers)
     except (TypeError, ValueError, ImportError) as error:
@@ -268,7 +273,7 @@ _found: dict[str | None, Endpoint] = {}
 
 
 def endpoint_of(request: HttpRequest) -> Endpoint:
-    """Return the policies of this request's view: a look-up, except the first time."""
+    """Return the policies of this request's view. They are parsed at the first request."""
     match = request.resolver_match
     name = None if match is None else match.view_name
     found = _found.get(name)

@@ -1,7 +1,7 @@
-"""The response to a rejected request. It names no holders, hosts, or tokens.
+"""The response to a rejected request. It does not name holders, hosts, or tokens.
 
-A view of Django REST framework or of django-ninja is answered in the form of its framework. Neither
-framework is imported unless a view of it is limited.
+For a view of Django REST framework or django-ninja, it has the form of the framework. A framework
+is only imported if one of its views is limited.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from .semaphore import seconds_until_free
 
 #: Bounds of Retry-After in seconds, and its value if no hold was measured.
 MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 1.0, 120.0, 2.0
-#: Retry-After grows by up to this part: clients rejected together return at different times.
+#: Part by which Retry-After is increased at random, so that clients don't return together.
 JITTER = 0.5
 
 
 def retry_after(rejected: RejectedRequest) -> int:
-    """Return the seconds until a permit may be free for one more waiter in the queue."""
-    ahead = rejected.refusal.waiting + 1
-    return _scattered(seconds_until_free(rejected.policy, rejected.limit, rejected.refusal, ahead))
+    """Return the estimated seconds until a permit is free after those of all waiters."""
+    ahead = rejected.rejection.waiting + 1
+    return _scattered(
+        seconds_until_free(rejected.policy, rejected.limit, rejected.rejection, ahead)
+    )
 
 
 def _scattered(seconds: float | None) -> int:
@@ -49,10 +51,10 @@ def _scattered(seconds: float | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RejectionInfo:
-    """What a rejection says: the second argument of a project's `response` callable.
+    """A rejection, as the second argument of a project's `response` callable gets it.
 
-    `status` is the HTTP status, `retry_after` the number of seconds, `message` a sentence in the
-    request's language, `reason` a word of `protocol.reasons`, and `name` the name of the limit.
+    `status`: the HTTP status. `retry_after`: seconds. `message`: a text in the request's language.
+    `reason`: a word of `protocol.reasons`, such as "full". `name`: the name of the limit.
     """
 
     status: int
@@ -63,18 +65,18 @@ class RejectionInfo:
 
 
 def info_of(rejected: RejectedRequest) -> RejectionInfo:
-    """Return what the response to a rejected request says."""
+    """Return the RejectionInfo of a rejected request."""
     message = _("Please try again in a moment.")
-    if rejected.refusal.why.crowded:
+    if rejected.rejection.why.crowded:
         message = _("Too many requests at the same time. Please try again in a moment.")
-    reason, name = rejected.refusal.reason, rejected.policy.name
+    reason, name = rejected.rejection.reason, rejected.policy.name
     return RejectionInfo(rejected.status, retry_after(rejected), message, reason, name)
 
 
 def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) -> HttpResponseBase:
-    """Return the response to a rejected request. `seen` is the request as the view sees it.
+    """Return the response to a rejected request. `seen`: the request as the view sees it.
 
-    Raise NotAcquired if the policy says on_full="raise".
+    Raise NotAcquired if the policy has on_full="raise".
     """
     if rejected.policy.on_full == "raise":
         raise rejected.error()
@@ -87,8 +89,8 @@ def answer(request: HttpRequest, rejected: RejectedRequest, seen: Any = None) ->
 async def aanswer(
     request: HttpRequest, rejected: RejectedRequest, seen: Any = None
 ) -> HttpResponseBase:
-    """Async version of `answer()`. Project code and templates run in a thread, unless they are
-    async: they may query the database."""
+    """Async version of `answer()`. Sync code of the project and templates run in a thread, because
+    they may query the database."""
     own = rejected.policy.response
     if rejected.policy.on_full == "raise":
         raise rejected.error()
@@ -117,14 +119,15 @@ def error_answer(request: HttpRequest, error: NotAcquired | Unavailable) -> Http
 
 
 def _checked(made: Any, policy: Policy) -> HttpResponseBase | None:
-    """Return what a project's `response` callable made, or None if it is not a response."""
+    """Return the response that a project's `response` callable made. If it made something else, log
+    an error and return None."""
     if isinstance(made, HttpResponseBase):
         return made
     if iscoroutine(made):
-        made.close()  # else Python warns that nothing awaited it
+        made.close()  # prevents Python's warning that it was never awaited
     logger.error(
         "response=%s of the limit %r returned a %s, not an HttpResponse: the default response was "
-        "sent (an async callable works only where the view is async)",
+        "sent (an async callable works only if the view is async)",
         _name_of(policy.response),
         policy.name,
         type(made).__name__,
@@ -148,8 +151,8 @@ def _view_of(request: HttpRequest) -> Any:
 
 
 def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpResponse:
-    """Return the response that the view's framework makes of an error; without a framework a page
-    for clients that ask for HTML, and JSON for all others."""
+    """Return the response in the form of the view's framework. Without a framework, return a page
+    for clients that prefer HTML, and JSON for others."""
     view = _view_of(request)
     within = hasattr(seen, "parser_context")
     if within or is_drf(view):
@@ -169,16 +172,16 @@ def _default(request: HttpRequest, seen: Any, info: RejectionInfo) -> HttpRespon
 
 
 def _finished(response: HttpResponseBase, info: RejectionInfo) -> HttpResponseBase:
-    """Return the response with the headers of a rejection that it does not set itself."""
+    """Return the response. Add the headers of a rejection that it does not have."""
     response.setdefault("Retry-After", str(info.retry_after))
     response.setdefault("Cache-Control", "no-store")
-    # Django would log an error, and mail it to the admins, for each rejection.
+    # Otherwise Django logs an error for each rejection, and mails it to the admins.
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
 
 def prefers_page(request: HttpRequest) -> bool:
-    """Return True if the client asks for HTML by name, as browsers do."""
+    """Return True if the client prefers HTML to JSON, as browsers do."""
     return bool(request.get_preferred_type(["application/json", "text/html"]) == "text/html")
 
 
@@ -187,7 +190,7 @@ def _page(request: HttpRequest, message: str, status: int, seconds: int) -> str:
     context: dict[str, Any] = {"message": message, "status": status, "retry_after": seconds}
     try:
         return loader.render_to_string(names, context, request)
-    except TemplateDoesNotExist:  # no template engine looks into apps
+    except TemplateDoesNotExist:  # no template engine has APP_DIRS
         return message
 
 
@@ -195,12 +198,12 @@ def _page(request: HttpRequest, message: str, status: int, seconds: int) -> str:
 
 
 def is_drf(view: Any) -> bool:
-    """Return True for a view of Django REST framework, which authenticates inside the view."""
+    """Return True for a view of Django REST framework. It authenticates inside the view."""
     return hasattr(getattr(view, "cls", None), "perform_authentication")
 
 
 def drf_error(status: int, message: str, seconds: int, reason: str) -> Exception:
-    """Return an error that REST framework's exception handlers know. They make `Retry-After` of its
+    """Return an error for REST framework's exception handlers. They set `Retry-After` to its
     `wait`."""
     error: Any = import_module("rest_framework.exceptions").APIException(message, code=reason)
     error.status_code, error.wait = status, seconds
@@ -208,8 +211,8 @@ def drf_error(status: int, message: str, seconds: int, reason: str) -> Exception
 
 
 def answer_by_drf(request: HttpRequest, view: Any, error: Exception) -> HttpResponse:
-    """Return the response of a REST framework view to an error before the view was called, made by
-    its exception handler and renderers."""
+    """Return the response of a REST framework view to an error, made by its exception handler and
+    renderers. The view was not called yet."""
     match: Any = request.resolver_match
     made = view.cls(**getattr(view, "initkwargs", {}))
     made.action_map = getattr(view, "actions", None) or {}  # of a view set
@@ -222,16 +225,17 @@ def answer_by_drf(request: HttpRequest, view: Any, error: Exception) -> HttpResp
 
 
 def answer_within_drf(seen: Any, error: Exception) -> HttpResponse:
-    """Return the response of a handler to an error. `seen` is the framework's request.
+    """Return the response of a REST framework handler to an error. `seen`: the framework's request.
 
-    The error is not raised: Django would log the framework's response as an error of the server.
+    If the error were raised, Django would log the response as an error of the server.
     """
     response = seen.parser_context["view"].handle_exception(error)
     return response  # type: ignore[no-any-return]
 
 
 def answers_by_ninja(view: Any) -> Callable[[HttpRequest, int, str], HttpResponse] | None:
-    """Return how the API of a django-ninja view answers an error; None for any other view."""
+    """Return a function with which the API of a django-ninja view makes a response of a status and
+    a message. Return None for any other view."""
     if "ninja" not in sys.modules:
         return None
     inside = inspect.getclosurevars(view).nonlocals.values() if inspect.isfunction(view) else ()

@@ -1,15 +1,16 @@
-"""Holding the permits of a request until the request ends.
+"""Hold the permits of a request until the request ends.
 
-A view that returned a complete response is done: its permits are released at once. A stream, or a
-response that Django still has to render, keeps them until its last byte was sent or it was
-rendered. Such a response may also be dropped: a template raises, another middleware raises, the
-client leaves. So its permits are released at the end of the request too, whichever comes first.
+If a view returns a complete response, its permits are released at once. For a stream, or a response
+that Django still has to render, they are released when its last byte was sent or it was rendered.
+Such a response may be discarded before: a template or a middleware raises, or the client leaves. So
+the permits are released at the end of the request if that is earlier.
 
-Django tells the end of a request in two ways. It calls `request.close()` when it closes the
+Django reports the end of a request in two ways. It calls `request.close()` when it closes the
 response that it sent, which may be another one than the view's. Under ASGI, if the client left
 before there was a response, it only sends `request_finished`, in the thread of the request's sync
-code and therefore after that code. If a server cancels the request, Django 6.1 does neither: then
-the end is that of the task that sends, and of the context in which Django handles the request.
+code and therefore after that code. If a server cancels the request, Django 6.1 does neither. Then
+the request ends with the task that sends the response, and with the context in which Django handles
+the request.
 """
 
 from __future__ import annotations
@@ -39,31 +40,32 @@ from .breaker import Breaker
 from .local import local_limiter
 from .policy import SemaphoreKey
 
-#: The attribute of a request with the semaphores that it holds, and the one with the policies that
-#: the middleware has applied.
-_NOTE, PASSED = "_redis_sync_held", "_redis_sync_passed"
+#: The attribute of a request with the semaphores that it holds.
+_NOTE = "_redis_sync_held"
+#: The attribute of a request with the policies that the middleware has applied.
+PASSED = "_redis_sync_passed"
 
-#: A stream is ended this many seconds before its lease expires, but at most this part of max_hold,
-#: so that it has stopped when the next request is admitted.
+#: A stream is ended LEAD seconds before its lease expires, so that it has stopped when the next
+#: request is admitted. MAX_PART: the largest part of max_hold for that.
 LEAD, MAX_PART = 0.5, 0.1
 
 
 class RequestLease(Lease):
     """The lease of a request to `path`. It ends the request's stream, and logs the path."""
 
-    # No slots: most have no more than these.
+    # Class attributes: most leases don't change more than `path`.
     path = ""
-    #: The hold whose stream ends with this lease, and the time at which the stream is ended.
+    #: The hold whose stream ends with this lease, and the time to end the stream.
     _hold: weakref.ref[Hold] | None = None
     _hang_up_at = math.inf
 
     @property
-    def refused(self) -> str:
-        """In shadow mode the reason for which the request would have been rejected, else empty."""
-        return self._state.grant.refused
+    def rejected(self) -> str:
+        """The reason why the request would have been rejected without shadow mode, else ""."""
+        return self._state.grant.rejected
 
     def ends_stream(self, hold: Hold) -> None:
-        """End the stream of `hold` shortly before max_hold is over."""
+        """Schedule the end of the stream of `hold`, shortly before max_hold has passed."""
         state = self._state
         most = state.terms.max_hold
         self._hold = weakref.ref(hold)
@@ -83,11 +85,11 @@ class RequestLease(Lease):
         self._hang_up_at = math.inf
         hold = None if self._hold is None else self._hold()
         if hold is not None and hold.hang_up():
-            message = "the stream of %s is ended: it held its permit of %r for all of max_hold"
+            message = "the stream of %s was ended: it held its permit of %r for max_hold"
             logger.warning(message, self.path, self.name)
 
     def _log_lost(self, reason: str) -> None:
-        message = "a request to %s goes on, and its permit of %r is lost: %s"
+        message = "a request to %s continues although it lost its permit of %r: %s"
         logger.error(message, self.path, self.name, reason)
 
 
@@ -117,7 +119,7 @@ class Permit(NamedTuple):
                 self._failed(self.lease, generation, error)
 
     def release_later(self) -> None:
-        """Have the lease released in the background, as soon as Redis answers. Never wait."""
+        """Release the lease in the background. Never wait."""
         if self.lease is not None:
             try:
                 self.lease.release_later()
@@ -126,10 +128,11 @@ class Permit(NamedTuple):
 
     def _failed(self, lease: Lease, generation: int, error: Exception) -> None:
         if isinstance(error, LeaseLost):
-            logger.debug("nothing to release: %s", error)  # the loss was logged when it happened
+            logger.debug("nothing to release: %s", error)  # the loss was logged before
         elif isinstance(error, Unavailable):
-            self.redis.failed(generation, error)  # which logs it, once per outage
-            logger.debug("%r will be released when Redis is back: %s", lease.name, error)
+            self.redis.failed(generation, error)  # logs it once per outage
+            message = "%r will be released when Redis is available: %s"
+            logger.debug(message, lease.name, error)
         else:
             logger.error("releasing %r failed", lease.name, exc_info=error)
 
@@ -137,13 +140,13 @@ class Permit(NamedTuple):
 class Hold:
     """The permits that a decorator, the mixin, or the middleware took for a request."""
 
-    # Invariant: the thread that pops a permit releases it, alone: list.pop is atomic.
+    # Invariant: each permit is released by the one thread that pops it. list.pop is atomic.
     __slots__ = ("__weakref__", "_ended", "_hang_up", "_permits", "_request", "note")
 
     def __init__(self, request: HttpRequest) -> None:
         self._permits: list[Permit] = []
         self.note = note_of(request)
-        # Weakly: the middleware's request refers to its hold.
+        # A weak reference, because the middleware's request has a reference to its hold.
         self._request = weakref.ref(request)
         self._ended = False
         self._hang_up: Callable[[], bool] | None = None
@@ -152,13 +155,13 @@ class Hold:
         return bool(self._permits)
 
     def add(self, permit: Permit) -> Permit:
-        """Release `permit` with the others."""
+        """Add a permit, to be released with the others, and return it."""
         self._permits.append(permit)
         self.note.add(permit.place)
         return permit
 
     def has(self, lease: RequestLease) -> bool:
-        """Return True if `lease` is released with the others."""
+        """Return True if `lease` is among the permits."""
         return any(permit.lease is lease for permit in list(self._permits))
 
     def release(self) -> None:
@@ -177,10 +180,10 @@ class Hold:
             run_callbacks(self.release)
 
     def goes_with(self, response: Any) -> bool:
-        """Return True if `response` is unfinished: then the permits are released at its end.
+        """If `response` is not complete, release the permits at its end, and return True.
 
-        Return False if the caller has to release them now: the response is complete, or its
-        request ended meanwhile.
+        Return False if the caller has to release them now, because the response is complete or the
+        request has ended.
         """
         streaming = getattr(response, "streaming", False)
         if not self or not (streaming or not getattr(response, "is_rendered", True)):
@@ -201,22 +204,25 @@ class Hold:
     def hang_up(self) -> bool:
         """End the stream of this hold as if its client had left. Return False if there is none.
 
-        Any thread may call this. It never waits: the lease is about to expire.
+        Any thread may call this. It never waits, because the lease expires soon.
         """
         self._ended, hang_up = True, self._hang_up
         return hang_up is not None and hang_up()
 
     def _watch(self, response: Any, request: HttpRequest) -> None:
-        """Release when iterating fails, since Django closes no such response under ASGI. Let
-        `hang_up` end the stream: a client that reads slowly could make it last without end."""
-        # Not by way of streaming_content: a response that its own iterator refers to would stay
-        # until the garbage collector comes.
+        """Wrap the iterator of a stream.
+
+        If it raises, the permits are released: under ASGI, Django doesn't close such a response.
+        `hang_up` can end it: otherwise a client that reads slowly could make it last forever.
+        """
+        # Not through streaming_content: that makes a reference cycle of response and iterator,
+        # which only the garbage collector frees.
         if response.is_async:
             response._iterator = self._awatched(response._iterator)
             return
         asgi = isinstance(request, ASGIRequest)
         connection = request.META.get("gunicorn.socket")
-        # The server may send a file by itself, without iterating.
+        # The server may send a file without iterating over the response.
         if connection is not None or asgi or not hasattr(response, "file_to_stream"):
             self._hang_up = partial(_shut, connection)
         response._iterator = self._watched(response._iterator, asgi)
@@ -225,14 +231,14 @@ class Hold:
         try:
             for part in parts:
                 if self._ended:
-                    # Servers close the connection, and most log nothing about it.
-                    raise ConnectionResetError(errno.ECONNRESET, "max_hold of this stream is over")
+                    # For this error, servers close the connection, most of them without a log line.
+                    raise ConnectionResetError(errno.ECONNRESET, "max_hold has passed")
                 yield part
         except Exception:
             self.release()
             raise
         finally:
-            if asgi:  # Django read all parts before it sends the first
+            if asgi:  # Django reads all parts before it sends the first one
                 self._hang_up = None
 
     async def _awatched(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
@@ -251,13 +257,14 @@ class Hold:
             self._hang_up = None
 
     def _leave(self) -> Permit | None:
-        """Return the next permit to release now, each to one caller only; None after the last."""
-        self._hang_up = None  # the connection may serve another request by now
+        """Return the next permit to release now, or None. No other caller gets it. If Redis is
+        down, release permits in the background instead."""
+        self._hang_up = None  # the connection may already serve another request
         while self._permits:
             try:
                 permit = self._permits.pop()
             except IndexError:
-                break  # by another thread
+                break  # another thread popped the last one
             place = permit.place
             self.note.discard(place)
             local_limiter.left(place, self)
@@ -268,8 +275,9 @@ class Hold:
 
 
 def _shut(connection: socket.socket | None) -> bool:
-    """Shut the connection down: this alone frees a thread that is stuck writing to a slow client.
-    Only gunicorn gives access to it. Elsewhere the stream ends with its next part."""
+    """Shut the connection down, which frees a thread that is stuck in writing to a slow client.
+    Only gunicorn gives access to the connection. With other servers, the stream ends at its next
+    part."""
     if connection is not None:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -286,14 +294,15 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
 
 
 def note_of(request: HttpRequest) -> set[SemaphoreKey]:
-    """Return the semaphores that a request holds, through any decorator, mixin, or middleware."""
+    """Return the semaphores of which a request holds permits, from any decorator, mixin, or
+    middleware."""
     note: set[SemaphoreKey] = request.__dict__.setdefault(_NOTE, set())
     return note
 
 
 # The end of a request
 
-#: What to release when an ASGI request has ended, by the context in which Django handles it.
+#: The holds to release when an ASGI request ends, by the context in which Django handles it.
 _at_end: weakref.WeakKeyDictionary[ThreadSensitiveContext, list[Hold]]
 _at_end = weakref.WeakKeyDictionary()
 
@@ -307,8 +316,8 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
         holds = _at_end.get(context)
         if holds is None:
             holds = _at_end[context] = []
-            # If the server cancels the request, Django 6.1 tells its end in neither way. Threads
-            # that still run code of the request refer to its context.
+            # If the server cancels the request, Django 6.1 reports its end in neither way. The
+            # context exists as long as threads run code of the request.
             weakref.finalize(context, _release_rest, holds).atexit = False
         holds.append(hold)
     closing = request.__dict__.get("close")
@@ -319,7 +328,7 @@ def _release_at_end(request: HttpRequest, hold: Hold) -> bool:
 
 
 class _Close:
-    """`request.close()`: what it does without this, and the release of `holds`."""
+    """Replacement of `request.close()` that also releases `holds`."""
 
     def __init__(self, request: HttpRequest) -> None:
         self._request, self.holds = weakref.ref(request), list[Hold]()
@@ -332,7 +341,7 @@ class _Close:
             hold.release()
 
 
-# Connected from the start: Django may have asked for the receivers before the view returns.
+# Connected at import: Django may cache the receivers before the view returns.
 @receiver(request_finished)
 def _finished(**_: Any) -> None:
     context = SyncToAsync.thread_sensitive_context.get(None)

@@ -1,6 +1,6 @@
-"""What is known of a view without calling it: its class, its name, and the limits declared on it.
+"""The class, the name, and the limits of a view, found without calling it.
 
-`routes` are the views that the URLconf reaches, for the system checks and for `testing`.
+`routes` returns the views of the URLconf, for the system checks and for `testing`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .policy import Declared, Endpoint, Policy, endpoints
 
 View = Callable[..., Any]
 
-#: The attribute of a view that has the policies which the view itself takes.
+#: The attribute of a view with the options of its own decorators and mixin.
 MARK = "_redis_sync_policies"
-#: The attribute of a view that has its Stack.
+#: The attribute of a view with its Stack.
 STACK = "_redis_sync_stack"
 #: The attribute of the mixin's dispatch: a function from the view's instance to its options.
 MIXIN = "_redis_sync_declared_by"
@@ -34,19 +34,19 @@ class Stack(NamedTuple):
 
     declared: tuple[Declared, ...]
     view: View
-    #: What the outermost of them wraps.
+    #: The function that the outermost decorator wraps.
     wraps: View
 
 
 def stack_of(view: Any) -> Stack | None:
-    """Return the Stack that begins at `view`, None if `view` is not a wrapper of `decorate`."""
+    """Return the Stack that begins at `view`, or None if `view` was not made by `decorate`."""
     stack: Stack | None = getattr(view, STACK, None)
-    # Other decorators copy our attribute, but wrap another function than ours does.
+    # Other decorators copy this attribute, but wrap another function.
     return stack if stack is not None and view.__wrapped__ is stack.wraps else None
 
 
 def first_is_mixin(view: Any) -> bool:
-    """Return True if the first code of `view` is the dispatch of the mixin."""
+    """Return True if a call of `view` first runs the mixin's dispatch."""
     if isinstance(view, partial):  # method_decorator passes a partial of the bound method
         dispatch = getattr(view.func, "__func__", None)
     else:
@@ -55,7 +55,8 @@ def first_is_mixin(view: Any) -> bool:
 
 
 def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
-    """Return the request as the view sees it, and Django's own. Raise TypeError without one."""
+    """Return the request as the view sees it, and Django's request. Raise TypeError if the call has
+    none."""
     for seen in (*args[:2], kwargs.get("request")):
         request = getattr(seen, "_request", seen)
         if isinstance(request, HttpRequest):
@@ -67,8 +68,8 @@ def find_request(view: View, args: Any, kwargs: Any) -> tuple[Any, HttpRequest]:
 
 
 def is_preflight(request: HttpRequest, view: View, args: Any = ()) -> bool:
-    """Return True if a framework answers the request before any code of the view runs: OPTIONS, if
-    the class does not answer it by itself."""
+    """Return True for an OPTIONS request that a framework answers, before any code of the view
+    runs."""
     if request.method != "OPTIONS":
         return False
     owner: Any = owner_of(view)
@@ -87,12 +88,12 @@ def _answers_options(owner: type) -> bool:
 
 
 def owner_of(view: Any) -> Any:
-    """Return the class that Django or Django REST framework made a view of, or None."""
+    """Return the class of a class-based view of Django or Django REST framework, or None."""
     return getattr(view, "view_class", None) or getattr(view, "cls", None)
 
 
 def name_of(view: View, args: Any) -> str:
-    """Return the name of a semaphore without a name: that of the view's class, or of the view."""
+    """Return the default name of a semaphore: that of the view's class, or of the view."""
     if (made_of := owner_of(view)) is not None:
         return name_of_class(made_of)
     owner = instance_of(view, args)
@@ -102,8 +103,8 @@ def name_of(view: View, args: Any) -> str:
 
 
 def name_of_class(owner: type, method: str = "dispatch") -> str:
-    """Return the name of a semaphore without a name, for a method of a class-based view."""
-    # Django REST framework names a class after the function of which it made it, by __name__ alone.
+    """Return the default name of a semaphore for a method of a class-based view."""
+    # If Django REST framework makes a class of a function, it sets only __name__.
     own = owner.__qualname__.endswith(owner.__name__)
     name = f"{owner.__module__}.{owner.__qualname__ if own else owner.__name__}"
     return name if method == "dispatch" else f"{name}.{method}"
@@ -111,7 +112,7 @@ def name_of_class(owner: type, method: str = "dispatch") -> str:
 
 def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
     """Yield the limits that decorators and mixins declare on a view, and on the handler of its
-    class for a method (None: all), each with the name of its semaphore if it gives none."""
+    class for `method` (None: all handlers), each with the default name of its semaphore."""
     for mark in getattr(view, MARK, ()):
         yield mark, name_of(view, ())
     owner = owner_of(view)
@@ -124,8 +125,8 @@ def marks_of(view: Any, method: str | None = None) -> Iterator[tuple[Any, str]]:
 
 
 def places_of(view: Any, method: str) -> list[list[tuple[Any, str]]]:
-    """Return the limits of a view for a method by the place that declares them, outermost first,
-    each as `marks_of` does. The limits of a place are taken in one admission."""
+    """Return the limits of a view for a method, in the form of `marks_of`, by the place that
+    declares them, outermost first. The limits of a place are applied in one admission."""
     places = _places(view, lambda of: name_of(of, ()))
     owner = owner_of(view)
     handler = getattr(owner, method.lower(), None)
@@ -158,7 +159,7 @@ def instance_of(view: View, args: Any) -> Any:
     if args and not isinstance(getattr(args[0], "_request", args[0]), HttpRequest):
         return args[0]
     while not hasattr(view, "__self__"):
-        # method_decorator hands a wrapped partial of the bound method on, at each call anew.
+        # At each call, method_decorator passes on a new, wrapped partial of the bound method.
         inner = getattr(view, "func", None) or getattr(view, "__wrapped__", None)
         if inner is None:
             return None
@@ -170,7 +171,7 @@ def instance_of(view: View, args: Any) -> Any:
 
 
 class Route(NamedTuple):
-    """A view, and its name in ENDPOINTS."""
+    """A view of the URLconf, and its name in ENDPOINTS."""
 
     name: str
     view: Any

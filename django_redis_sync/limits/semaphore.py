@@ -1,7 +1,7 @@
-"""What a request asks Redis for: a policy's semaphore, and a wait that keeps threads free.
+"""The semaphores of policies, and the wait slots of a process.
 
-A waiting request keeps its thread, and a process has few. If all of them wait, none is left for the
-requests that no limit concerns. So only some requests of a process may wait at a time.
+A request that waits for a permit blocks its thread. If all threads of a process waited, none would
+be left for requests without a limit. So a process has wait slots for only some of its requests.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from ..protocol.scripts import MOST_PERMITS
 from .policy import Policy, SemaphoreKey
 from .response import RequestLease
 
-#: Seconds that Redis may take to answer a request before an outage is assumed.
+#: Max seconds that Redis may take to answer. After that, it counts as down.
 ATTEMPT = 0.5
-#: Seconds for which a rejection says how long the queue is worth waiting in.
+#: Seconds for which the mean hold in a rejection is used to estimate the wait of further requests.
 _CROWDED = 5.0
 _MAX_CROWDED = 10_000
-#: Semaphores that a policy remembers: a keyed policy has one per key.
+#: Max cached semaphores of a policy. A keyed policy has one per key.
 _MAX_SEMAPHORES = 250
-#: Waiting threads where the server has a thread for each request, as for sync views under ASGI.
+#: Wait slots if the server has a thread for each request, as for sync views under ASGI.
 _OWN_THREADS = 20
-#: Waiting threads where the number of the server's threads is unknown.
+#: Wait slots if the number of the server's threads is unknown.
 _UNKNOWN_THREADS = 2
 
-#: The attribute of a request that has the longest `blocking_timeout` of its limits so far, and the
+#: The attribute of a request with the longest `blocking_timeout` of its limits so far, and the
 #: seconds that it has waited.
 _WAITED = "_redis_sync_waited"
 
-#: The options of a policy that its semaphore takes as they are.
+#: The options of a policy that are passed to its semaphore unchanged.
 _PASSED_ON = (SEMAPHORE.keys() & ENTRY.keys()) - {"key", "share", "share_limit", "using"}
 
 
 class CountedKeys:
-    """The keys whose statistics this process lets Redis write within the current hour. Clients make
-    keys without end, and each costs about 300 bytes there."""
+    """The keys for which this process writes statistics in the current hour. Their number is
+    limited: clients can make any number of keys, and each needs about 300 bytes in Redis."""
 
     HOUR, MAX = 3600.0, 2_000
 
@@ -61,6 +61,7 @@ class CountedKeys:
         self._until = 0.0
 
     def has(self, place: SemaphoreKey) -> bool:
+        """Return True if the key is counted. Add it if there are fewer than MAX."""
         if clock() >= self._until:
             self._keys, self._until = set(), clock() + self.HOUR
         if len(self._keys) < self.MAX:
@@ -71,13 +72,13 @@ class CountedKeys:
 counted_keys = CountedKeys()
 
 
-#: By semaphore that rejected a request lately: until when that counts, and the seconds in which one
-#: permit becomes free.
+#: By semaphore that rejected a request lately: until when the entry is valid, and the seconds in
+#: which one permit becomes free.
 _crowded: dict[SemaphoreKey, tuple[float, float]] = {}
 
 
 class RequestSemaphore(Semaphore):
-    """The semaphore of a policy, for one key and limit, and one share with its limit."""
+    """The semaphore of a policy for a key, a limit, a share, and the limit of the share."""
 
     _attempt = ATTEMPT
     _lease = RequestLease
@@ -91,7 +92,7 @@ class RequestSemaphore(Semaphore):
         share_limit: int | None,
     ) -> None:
         if share is None and policy.share is not None:
-            # Without a limit either, it would not take turns with the shares.
+            # The common share. Without a share_limit, its requests would not take turns.
             share_limit = share_limit or MOST_PERMITS
         super().__init__(
             place.name,
@@ -133,8 +134,9 @@ class RequestSemaphore(Semaphore):
         )
 
     def note(self, rejection: Rejection) -> None:
-        """Remember for a moment how fast the queue moves, so that no hopeless wait begins. Shares
-        take turns: the length of the queue says nothing about the wait of one."""
+        """Store for _CROWDED seconds how fast the queue moves, so that no request begins a wait
+        that is too short. With shares, do nothing: the length of the queue doesn't determine the
+        wait of a share."""
         if self.policy.share is not None:
             return
         each = seconds_until_free(self.policy, self.limit or 0, rejection, 1)
@@ -144,14 +146,14 @@ class RequestSemaphore(Semaphore):
             _crowded[self.place] = clock() + _CROWDED, each
 
     def _worth_waiting(self, seconds: float) -> int:
-        """Return how many may wait already, for a wait of `seconds` to have a chance."""
+        """Return the max length of the queue with which a wait of `seconds` can succeed."""
         until, each = _crowded.get(self.place, (0.0, 0.0))
         if clock() >= until:
             return self._max_waiters
         return min(self._max_waiters, int(seconds / each) + 1)
 
     def _build(self, *args: Any) -> tuple[LeaseSettings, AcquireRequest, float]:
-        # A second try would only delay the decision of on_outage.
+        # No second try: it would only delay on_outage.
         terms, ask, seconds = super()._build(*args)
         return terms, ask._replace(budget=self._attempt, shadow=self._shadow), seconds
 
@@ -166,7 +168,7 @@ def semaphore_of(
     share: str | None = None,
     share_limit: int | None = None,
 ) -> RequestSemaphore:
-    """Return the semaphore of a policy for a key, a limit, and a share. The policy remembers it."""
+    """Return the semaphore of a policy for a key, a limit, and a share. The policy caches it."""
     known: dict[tuple[Any, ...], RequestSemaphore] = policy.semaphores
     found = known.get((key, limit, share, share_limit))
     if found is None:
@@ -179,9 +181,9 @@ def semaphore_of(
 
 
 def label_of(request: HttpRequest) -> str:
-    """Return the label of a request's lease: its view, its user, and its id."""
+    """Return the label of a request's lease: view, user, and X-Request-ID."""
     match = request.resolver_match
-    user = getattr(request, "_cached_user", None)  # a label is not worth a query
+    user = getattr(request, "_cached_user", None)  # without a query
     return write_label(
         request.path if match is None else match.view_name,
         "" if user is None or user.pk is None else str(user.pk),
@@ -192,31 +194,31 @@ def label_of(request: HttpRequest) -> str:
 def seconds_until_free(
     policy: Policy, limit: int, rejection: Rejection, ahead: int
 ) -> float | None:
-    """Return the seconds until `ahead` more permits are released, if holds last as they lately did.
+    """Estimate the seconds until `ahead` permits were released, from the recent mean hold.
 
-    Return None if that is unknown. `limit`: the caller's, which an operator's replaces.
+    Return None if that is unknown. `limit`: used if `rejection` has none.
     """
     hold = max(rejection.mean_hold or 0, policy.min_hold or 0)
     return ahead * hold / (rejection.limit or limit) if hold else None
 
 
 class WaitSlots:
-    """The requests of this process that wait, in threads or in tasks, and how many may."""
+    """The wait slots of this process, for threads or for tasks."""
 
     def __init__(self, option: str) -> None:
-        #: The option that says how many may wait, which is also the reason of a rejection.
+        #: The option with the number of slots. It is also the reason of a rejection.
         self.reason = option
         self._pid = os.getpid()
-        # Weakly: a wait that no longer exists has no slot, however it ended.
+        # Weak references: a wait that no longer exists has no slot, however it ended.
         self._taken = weakref.WeakSet[Any]()
 
     def full(self, request: HttpRequest) -> bool:
-        """Return True if one more request may not wait."""
+        """Return True if no slot is free."""
         return len(self._waiting()) >= self._max(request)
 
     def take(self, waiter: Any, request: HttpRequest) -> bool:
-        """Take a slot for `waiter`, or return False. Of two that come at once for the last slot,
-        both may fail."""
+        """Take a slot for `waiter` and return True, or return False. If two callers want the last
+        slot at the same time, both may fail."""
         waiting = self._waiting()
         waiting.add(waiter)
         if len(waiting) <= self._max(request):
@@ -225,10 +227,11 @@ class WaitSlots:
         return False
 
     def leave(self, waiter: Any) -> None:
+        """Free the slot of `waiter`."""
         self._taken.discard(waiter)
 
     def _waiting(self) -> weakref.WeakSet[Any]:
-        if self._pid != os.getpid():  # the waiting threads of the parent are not in a forked child
+        if self._pid != os.getpid():  # a forked child doesn't have the parent's waiting threads
             self._pid, self._taken = os.getpid(), weakref.WeakSet()
         return self._taken
 
@@ -247,7 +250,8 @@ threads, tasks = WaitSlots(MAX_WAITING_THREADS), WaitSlots(MAX_WAITING_TASKS)
 
 @cache
 def _server_threads(pid: int) -> int | None:
-    """Return how many requests the server runs in this process at a time, or None."""
+    """Return the max number of requests that gunicorn runs in this process at the same time, or
+    None for another server."""
     gunicorn: Any = sys.modules.get("gunicorn.workers.base")
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while gunicorn is not None and frame is not None:
@@ -262,20 +266,22 @@ def _server_threads(pid: int) -> int | None:
 
 
 class Wait:
-    """A request's wait for a permit: the plan calls it when the wait begins, and when it ends."""
+    """The wait of a request for a permit. The plan calls it when the wait begins and ends."""
 
     __slots__ = ("__weakref__", "_request", "_slots", "_succeeded", "no_slot", "notify", "seconds")
 
     def __init__(
         self, request: HttpRequest, slots: WaitSlots, seconds: float, succeeded: Callable[[], None]
     ) -> None:
-        """`succeeded`: called when the wait begins, because Redis has answered by then."""
+        """`seconds`: max time to wait. `succeeded`: called when the wait begins, because Redis has
+        answered then."""
         self._request, self._slots, self.seconds = request, slots, seconds
         self._succeeded, self.no_slot = succeeded, False
         self.notify: Callable[[str, bool], Any] | None = None
 
     def __call__(self, token: str, begins: bool) -> bool:
-        """Return False if the request may not wait, because no slot is left."""
+        """Take or free a wait slot. Return False if the request may not wait, because no slot is
+        free."""
         if begins:
             self._succeeded()
             self.no_slot = not self._slots.take(self, self._request)
@@ -288,22 +294,22 @@ class Wait:
         return True
 
 
-# The time that a request waits, over all of its limits
+# The waiting time of a request, for all of its limits together
 
 
 def extend_budget(request: HttpRequest, seconds: float) -> None:
-    """Let the request wait for at least `seconds`, over all of its limits."""
+    """Let the request wait for at least `seconds`, for all of its limits together."""
     longest, waited = request.__dict__.get(_WAITED, (0.0, 0.0))
     request.__dict__[_WAITED] = max(longest, seconds), waited
 
 
 def seconds_left(policy: Policy, request: HttpRequest) -> float:
-    """Return how long the request may wait for one permit."""
+    """Return the max seconds for which the request may wait for a permit of the policy."""
     longest, waited = request.__dict__.get(_WAITED, (0.0, 0.0))
     return float(min(policy.blocking_timeout, longest - waited))
 
 
 def note_wait(request: HttpRequest, seconds: float) -> None:
-    """Count a wait that has ended."""
+    """Subtract the seconds of a wait from the waiting time of the request."""
     longest, waited = request.__dict__.get(_WAITED, (0.0, 0.0))
     request.__dict__[_WAITED] = longest, waited + seconds

@@ -1,4 +1,4 @@
-"""Several names at once, all or none of them."""
+"""`acquire_all`: acquire several names, or none of them."""
 
 from __future__ import annotations
 
@@ -141,11 +141,12 @@ class acquire_all:
     def _places(self) -> list[tuple[str, str, str]]:
         places = [(s.alias(), s.name, s.key or "") for s, _ in self._given]
         if len(set(places)) < len(places):
-            raise ValueError("acquire_all takes each name once: ask for more permits instead")
+            raise ValueError("acquire_all takes each name once: give a number of permits instead")
         return places
 
     def _order(self) -> list[tuple[int, Semaphore, int]]:
-        """Return what to take, in order, with its index. Raise if permits are wrong."""
+        """Return index, semaphore, and permits, in the order in which to acquire them. Raise
+        ValueError for a wrong number of permits."""
         places = self._places()
         for semaphore, permits in self._given:
             semaphore._check_permits(permits)
@@ -153,7 +154,7 @@ class acquire_all:
         return [(i, *self._given[i]) for i in indices]
 
     def _time_left(self) -> Callable[[], float | None]:
-        """Return a function that says how many seconds are left from now on."""
+        """Return a function that returns the seconds that are left, counted from now."""
         if self._seconds is None:
             return lambda: None
         deadline = clock() + self._seconds
@@ -181,7 +182,7 @@ class _Taken:
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """The leases, in the order in which they were asked for."""
+        """The leases, in the order of `semaphores`."""
         return tuple(self._by_index[i] for i in range(len(self._by_index)))
 
     @property
@@ -205,7 +206,7 @@ class _Taken:
             lease.check()
 
     def undo(self, *error: Any) -> None:
-        """Release all leases, while an exception is on its way to the caller."""
+        """Release all leases, because an exception is being raised."""
         while self.pairs:
             semaphore, lease = self.pairs.pop()
             if semaphore._last(lease):

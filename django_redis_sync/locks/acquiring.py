@@ -1,4 +1,4 @@
-"""Asks Redis for a lease, and makes one of its answer."""
+"""`Acquirer`: the methods of a semaphore that send an acquire request and return a lease."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .options import AcquireOptions
 
 
 class Acquirer(AcquireOptions):
-    """The part of a semaphore that acquires, whatever then refers to the lease."""
+    """The part of a semaphore that acquires leases. It keeps no reference to them."""
 
     def _take(
         self,
@@ -36,17 +36,17 @@ class Acquirer(AcquireOptions):
         blocking_timeout: float | None = None,
         permits: int = 1,
     ) -> Lease | Rejection:
-        """Return a lease that `release()` does not find yet, or a Rejection."""
+        """Return a lease, which is not yet registered for `release()`, or a Rejection."""
         if not may_wait():
             self._check_may_wait("acquire")
         self._before()
         terms, ask = self._terms_and_ask(blocking, blocking_timeout, permits)
         if self.release_on_commit and ask.wait and ask.limit == 1:
-            transactions.refuse_twice(terms)
+            transactions.check_not_nested(terms)
         return self._got(terms, ask)
 
     def _got(self, terms: LeaseSettings, ask: AcquireRequest) -> Lease | Rejection:
-        """Return what an acquire request comes to."""
+        """Carry out an acquire request. Return a lease or a Rejection."""
         server, start = server_of(terms.alias), clock()
         got: Grant | Rejection
         if ask.learn is None:
@@ -58,7 +58,8 @@ class Acquirer(AcquireOptions):
         return self._settle(terms, got)
 
     def _visit(self, job: Job) -> Lease | Later | Dropped | Rejection:
-        """Ask for a permit for a job that a task queue has delivered."""
+        """Request a permit for a job that a task queue has delivered. Return a lease, or what to do
+        with the job."""
         self._check_may_wait("acquire")
         terms, ask = self._terms_and_ask(False, None, 1)
         named = conf.current().named(self.name)
@@ -94,10 +95,10 @@ class Acquirer(AcquireOptions):
         if type(got) is Grant:
             lease = self._lease(terms, got)
             count = lease._renewer.housekeeper.count
-            # Shadow mode grants what it would have rejected.
-            outcome = "s" if got.refused else "w" if got.waited else "g"
+            # got.rejected: granted only because of shadow mode.
+            outcome = "s" if got.rejected else "w" if got.waited else "g"
             count(terms, outcome, int(got.waited * 1000), got.used)
-            if got.refused == SHARE:
+            if got.rejected == SHARE:
                 count(terms, "b", 0)
             return lease
         assert isinstance(got, Rejection)
@@ -114,26 +115,28 @@ class Acquirer(AcquireOptions):
     _lease: type[Lease] = Lease
 
     def _before(self) -> None:
-        """Raise if this caller may not acquire now. Called before Redis is asked."""
+        """Raise if this caller may not acquire now. Called before the request is sent."""
 
     def _check_may_wait(self, method: str) -> None:
-        """Raise on an event loop. Releases are allowed there: they let others go on."""
+        """Raise SynchronousOnlyOperation on an event loop. Releases are allowed there, because
+        other callers may wait for them."""
         if not may_wait():
             block = f"`async with {self!r}` or " if method == "acquire" else ""
             raise waits_here(f"{self!r} in sync code", f"{block}`await ….a{method}()`")
 
     def _quorum(self, using: Any) -> Quorum:
-        """Return the quorum of several aliases. Raise if a majority would not be safe."""
+        """Return the quorum of several aliases. Raise ImproperlyConfigured if a majority would not
+        be safe."""
         if self.limit != 1:
             raise ImproperlyConfigured(
-                f"{self.name!r} can't have several servers in using, only a Lock can: by "
-                "majorities of three servers, 3 holders would share a limit of 2, and readers pass "
-                "a writer."
+                f"{self.name!r} can't have several servers in using, only a Lock can: with "
+                "majorities of three servers, a limit of 2 would have 3 holders, and readers could "
+                "get in beside a writer."
             )
         if self.timeout == math.inf:
             raise ImproperlyConfigured(
-                "A permanent lease can't have several servers in using: a server that lost it "
-                "would never get it back, until no majority has it."
+                "A permanent lease can't have several servers in using: it is not renewed, so a "
+                "server that loses it would never get it back."
             )
         return quorum_of(using)
 

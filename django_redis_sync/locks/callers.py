@@ -1,7 +1,7 @@
-"""The threads and tasks that take leases, and what each has taken through an object.
+"""Callers, which are threads and tasks, and the leases that each has acquired through an object.
 
-A caller is a task where an event loop runs, else a thread. Callers are referred to weakly, so what
-a caller acquired and did not release is dropped, and no longer renewed, when the caller ends.
+A caller is a task if an event loop runs, else a thread. Callers are referenced weakly. So when a
+caller ends, the leases that it did not release are garbage-collected, and no longer renewed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ T = TypeVar("T")
 Caller = weakref.ref[Any]
 Loop = weakref.ref[asyncio.AbstractEventLoop]
 
-#: Max leases that are over and that an object remembers for a caller.
+#: Number of leases of a caller, through one object, beyond which lost ones are removed.
 _MAX_OVER = 100
-#: Max leases of the process that are searched for the caller's own.
+#: Max leases of the process among which those of the caller are searched.
 _MAX_SEARCHED = 100
-#: Seconds between two garbage collections: each stops all threads for a moment.
+#: Min seconds between two garbage collections, because each one stops all threads.
 COLLECT_INTERVAL = 5.0
 
 _UNIDENTIFIED = (
-    "a block ended in another thread or task than it began in, while several blocks over the same "
-    "object are open: its lease is not released, and expires after they ended. Use an object for "
-    "each block"
+    "a block ended in another thread or task than it began in, while several blocks with the same "
+    "object are open: its lease is not released, and expires after the other blocks have ended. "
+    "Use an object for each block"
 )
 
-#: The event loop that runs in this thread, or None. Its public version raises where none runs:
-#: with it, a cycle of a Lock takes 7 % more instructions.
+#: Return the event loop that runs in this thread, or None. The public function raises instead of
+#: returning None, which would cost 7 % more instructions per acquire and release.
 running_loop = asyncio._get_running_loop
 
 
 class _Thread:
-    """An object that exists as long as its thread runs, also where `threading` did not start it."""
+    """An object that exists as long as its thread runs, even if `threading` did not start it."""
 
     __slots__ = ("__weakref__",)
 
@@ -64,9 +64,9 @@ _here = _Here()
 
 
 def this_caller() -> Caller:
-    """Return the task or the thread that runs this."""
+    """Return the current task, or else the current thread."""
     loop = running_loop()
-    # A callback of the loop runs in no task.
+    # Callbacks of the loop don't run in a task.
     return weakref.ref((loop and asyncio.current_task(loop)) or _here.thread)
 
 
@@ -85,13 +85,13 @@ def may_wait() -> bool:
 def waits_here(what: str, instead: str) -> SynchronousOnlyOperation:
     """Return the error for sync code that would wait on an event loop. `instead`: code to write."""
     return SynchronousOnlyOperation(
-        f"{what} waits for Redis and would stop this event loop, for ever if one of its tasks "
+        f"{what} waits for Redis and would stop this event loop, forever if one of its tasks "
         f"holds the lock. Write {instead}, or call sync code with sync_to_async."
     )
 
 
 class ByCaller(Generic[T]):
-    """A T for each thread and task, made on first use, and dropped when its caller ends."""
+    """A T for each thread and task, made on first use, and removed when its caller ends."""
 
     # Not a threading.local per object: many objects are used once, and making one is expensive.
     def __init__(self, make: Callable[[], T]) -> None:
@@ -123,13 +123,13 @@ class _Found(dict[Caller, T]):
 class Holdings:
     """The leases that were taken through an object, and the blocks over it that are open.
 
-    `acquire` and blocks add leases; `release` takes the newest lease of its caller. A block keeps
-    its place until it ends, whatever became of its lease, so that it never releases the lease of
-    another block. The items are leases, or what `acquire_all` has instead.
+    `acquire` and blocks add leases; `release` takes the newest lease of its caller. A block has an
+    entry until it ends, even if its lease ends earlier, so that it never releases the lease of
+    another block. The items are leases; those of `acquire_all` are its groups of leases.
     """
 
-    # Invariant: _blocks has a list for each caller with open blocks, newest last. It outlives its
-    # caller, since a generator may begin in one thread and end in another.
+    # Invariant: _blocks has a list for each caller with open blocks, newest last. It may exist
+    # longer than the caller: a generator may begin in one thread and end in another.
     def __init__(self, shared: bool = False) -> None:
         self._leases: ByCaller[dict[Any, None]] = ByCaller(dict)
         # The leases of all callers, with thread_local=False. A dict, for its atomic operations.
@@ -141,16 +141,16 @@ class Holdings:
     # For `acquire` and `release`
 
     def add(self, item: Any) -> None:
-        """Remember `item` as the newest of this caller."""
+        """Add `item` as the newest of this caller."""
         mine = self._leases.mine() if self._shared is None else self._shared
         mine[item] = None
         if len(mine) > _MAX_OVER and len(mine) % _MAX_OVER == 0:
-            for old in list(mine)[:-_MAX_OVER]:  # the newest are remembered, even if they are lost
+            for old in list(mine)[:-_MAX_OVER]:  # keep the newest, even lost ones, for `release`
                 if not old.held:
                     mine.pop(old, None)
 
     def discard(self, item: Any) -> None:
-        """Have `release` no longer find `item`."""
+        """Remove `item`, so that `release` no longer finds it."""
         self._of(this_caller()).pop(item, None)
 
     def newest(self) -> Any:
@@ -173,7 +173,7 @@ class Holdings:
     # For `with`
 
     def enter(self, item: Any) -> None:
-        """Note that a `with` block of this caller begins with `item`."""
+        """Begin a `with` block of this caller with `item`."""
         self.add(item)
         self._blocks.setdefault(this_caller(), []).append(item)
 
@@ -181,9 +181,9 @@ class Holdings:
         """End the newest block of this caller and return its item.
 
         A block that began in another thread or task is found if it is the only open one. Otherwise
-        return None: the item can't be told. It is forgotten, and then no longer renewed, when all
-        other blocks have ended. Without any block, return the newest item, for `__exit__` called by
-        hand. Raise NotAcquired if there is none.
+        return None, because its item can't be identified. The item is removed, and then no longer
+        renewed, when all other blocks have ended. If no block is open, return the newest item,
+        because `__exit__` was called directly. Raise NotAcquired if there is none.
         """
         caller = this_caller()
         if caller not in self._blocks:
@@ -201,7 +201,7 @@ class Holdings:
         return item
 
     def undo(self, item: Any) -> None:
-        """Forget `item`, whose acquire or block was interrupted."""
+        """Remove `item`, because its acquire or block was interrupted."""
         caller = this_caller()
         self.discard(item)
         blocks = self._blocks.get(caller)
@@ -224,7 +224,7 @@ class Holdings:
         return item
 
     def _forget_unidentified(self) -> None:
-        """Forget all open blocks if all of these have ended."""
+        """Remove the open blocks if as many have ended without being identified."""
         if self._unidentified and self._unidentified >= sum(map(len, self._blocks.values())):
             self._unidentified = 0
             for caller, blocks in list(self._blocks.items()):
@@ -244,11 +244,11 @@ def own_hold(keys: Keys, alias: Any) -> str:
     if not any(lease._is_of(caller) for lease in renewer(alias).newest(keys, _MAX_SEARCHED)):
         return ""
     who = "thread" if isinstance(caller(), _Thread) else "task"
-    return f"this {who} holds it: an RLock may be taken again"
+    return f"this {who} holds it, and only an RLock may be taken again"
 
 
 def warn_of_own_hold(keys: Keys, alias: Any) -> None:
-    """Log a warning for a wait that only the caller itself could end."""
+    """Log a warning if the caller waits for a lease that it holds itself."""
     if hint := own_hold(keys, alias):
         logger.warning("%r waits for itself: %s", keys.display, hint)
 
@@ -257,10 +257,10 @@ _next_collection = [0.0]
 
 
 def collect_if_ended(loop: Loop) -> bool:
-    """Collect garbage if the event loop has ended. Return True if that was begun.
+    """Collect garbage if the event loop has ended. Return True if a collection was begun.
 
-    A task that will never run again is a reference cycle (task, coroutine, future, callback). Its
-    leases would be renewed until a garbage collection happens.
+    A task of an ended loop is a reference cycle (task, coroutine, future, callback). Without a
+    garbage collection, its leases would be renewed.
     """
     living = loop()
     if (living is not None and not living.is_closed()) or clock() < _next_collection[0]:

@@ -1,4 +1,4 @@
-"""How Celery delivers tasks, and sends them again. Imported only by `on_full="retry"`."""
+"""The `JobQueue` of Celery. Imported only by `on_full="retry"`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ except ImportError as error:
         'on_full="retry" needs Celery 5.5 or newer: pip install django-redis-sync[celery]'
     ) from error
 
-#: The header that a task carries while it is away.
+#: The header of a task that was sent again, with the note of `JobQueue.again`.
 HEADER = "redis_sync"
-#: The attribute of the request of a task that asks for its permit: calls in its body wait.
+#: The attribute of a task's request that is set once its own permit was requested. Further limited
+#: calls in the body of the task wait.
 _LET_IN = "_redis_sync_let_in"
 
 
@@ -39,7 +40,7 @@ def queue_of(function: Callable[..., Any]) -> JobQueue:
         if request.called_directly or request.is_eager or getattr(request, _LET_IN, False):
             return None
         if not request.id:
-            logger.warning("a delivery of %s has no id: this worker waits", task.name)
+            logger.warning("%s was delivered without a task id, so this worker waits", task.name)
             return None
         nesting = getattr(request, "replaced_task_nesting", 0)
         identity = task.name, request.id, str(request.retries), str(nesting)
@@ -55,7 +56,7 @@ def _again(seconds: float, note: list[Any]) -> NoReturn:
     if _delayed_by_broker(task.app):
         seconds = math.ceil(max(1.0, seconds))
     try:
-        # As Task.retry does, but the task's own retries are not counted.
+        # Like Task.retry(), but without counting a retry of the task.
         task.signature_from_request(
             request, countdown=seconds, retries=request.retries, headers=headers
         ).apply_async()
@@ -73,7 +74,7 @@ def _unfinished(error: BaseException) -> bool:
 
 
 def _headers(request: Any) -> dict[str, Any]:
-    """Return the headers of the last sending, with `HEADER`."""
+    """Return the headers with which the task was sent, with HEADER."""
     headers = dict(request.headers or {})
     if note := getattr(request, HEADER, None):
         headers.setdefault(HEADER, note)
@@ -81,7 +82,7 @@ def _headers(request: Any) -> dict[str, Any]:
 
 
 def _delayed_by_broker(app: Any) -> bool:
-    """Return True for quorum queues of RabbitMQ: their delays are whole seconds."""
+    """Return True for quorum queues of RabbitMQ, whose delays are whole seconds."""
     found = app.__dict__.get("_redis_sync_delays")
     if found is None:
         driver = app.connection_for_write().transport.driver_type
@@ -94,7 +95,7 @@ def _is_body(function: Callable[..., Any], task: Any) -> bool:
 
 
 def _bodies(task: Any) -> Iterator[Any]:
-    """Yield what runs if the task runs, from the outside in."""
+    """Yield the function of a task, and those that it wraps, from the outside in."""
     inner = getattr(task, "_orig_run", None) or task.run  # the former with autoretry_for
     while inner is not None:
         inner = getattr(inner, "__func__", inner)
@@ -103,7 +104,7 @@ def _bodies(task: Any) -> Iterator[Any]:
 
 
 def losing() -> list[str]:
-    """Return the tasks that are lost if their worker dies before it sends them again."""
+    """Return the names of tasks that are lost if their worker dies before it sends them again."""
     return sorted(
         name
         for name, task in current_app.tasks.items()
@@ -113,7 +114,7 @@ def losing() -> list[str]:
 
 
 def _check_is_a_body(function: Callable[..., Any]) -> None:
-    """Raise TypeError unless a task has it as its body."""
+    """Raise TypeError unless `function` is the body of a task."""
     if not any(_is_body(function, task) for task in current_app.tasks.values()):
         raise TypeError(
             f'{function.__qualname__} has on_full="retry" and is not the body of a Celery task. '

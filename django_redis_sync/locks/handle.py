@@ -1,4 +1,4 @@
-"""Handle: the text by which another process adopts a lease."""
+"""Handles: the texts with which other processes adopt leases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(terms: LeaseSettings) -> None:
     """Raise NotImplementedError if a lease with these settings can't be detached."""
     if isinstance(terms.alias, Quorum):
         raise NotImplementedError(
-            "a lease of several servers can't be detached: each has a fence of its own for it"
+            "a lease of several servers can't be detached, because each server has its own fence"
         )
 
 
@@ -47,9 +47,10 @@ def write(terms: LeaseSettings, grant: Grant, known: int, held: float = 0.0) -> 
 
 
 class Adoption:
-    """A lease that is about to get a new owner. Raise ValueError if the handle is malformed."""
+    """The adoption of a lease by this process."""
 
     def __init__(self, handle: str, on_lost: Callable[[Any], Any] | None) -> None:
+        """Raise TypeError if the handle is not a str, and ValueError if it is malformed."""
         if not isinstance(handle, str):
             raise TypeError(f"a handle is a str, not {type(handle).__name__}")
         try:
@@ -61,7 +62,7 @@ class Adoption:
         """Return the lease's settings, its grant with the new local expiry, and the number of the
         renewal that adopted it. Raise LeaseLost if it ended or was adopted before."""
         terms, start = self.terms, clock()
-        # Random, and far above `known`, so that Redis rejects the second of two adopters.
+        # Random and above `known`, so that Redis rejects the second of two adopters.
         nth = self.known + 1 + int.from_bytes(os.urandom(4), "big")
         until = yield from plans.renew(
             terms.keys,

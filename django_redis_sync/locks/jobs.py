@@ -1,7 +1,7 @@
 """`synchronized(..., on_full="retry")`: a job without a permit is sent again by its task queue.
 
-Its place in the name's queue stays meanwhile, and no worker waits. `JobQueue` is what this needs of
-a task queue; `locks.celery` has that of Celery.
+Meanwhile the job keeps its place in the queue of the name, and no worker waits. `JobQueue` is the
+interface to a task queue; `locks.celery` has that of Celery.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .lease import Lease
 from .semaphore import Semaphore
 
 _SALT = "django_redis_sync.locks.jobs"
-#: The attribute of a function that is sent again.
+#: The attribute that marks a function with on_full="retry".
 RETRIES = "_redis_sync_retries"
-#: Characters of a task's name, and of its id, that operators see.
+#: Max characters of a task's name, and of its id, that operators see.
 _MOST, _SHOWN = 180, 8
-#: Seconds until a job without a place comes back: from the first to the second, doubled each time.
+#: Seconds after which a job without a place is sent again: doubled each time, up to the second.
 _BACKOFF = 0.5, 60.0
 
 
@@ -39,17 +39,17 @@ def _interrupted(error: BaseException) -> bool:
 
 
 class JobQueue(NamedTuple):
-    """How a task queue delivers the job that calls a function, and sends it again.
+    """The interface to a task queue that delivers the job which calls a function.
 
-    - `delivery()`: return what identifies the job, and the note of its last sending (None at
-      first). The identity is a tuple of str: the task's name, the job's id, and what else makes it
-      another job, such as its own retries. Return None if no queue called the function: then it
-      waits.
-    - `again(seconds, note)`: have the job delivered after `seconds`, with `note`, a short list of
-      str and int. Return or raise what ends this delivery. Raise NotSent if the queue did not take
-      it: then this worker waits.
-    - `drop()`: return or raise what ends the delivery of a copy.
-    - `unfinished(error)`: return True if the queue delivers a job again that ends with `error`.
+    - `delivery()`: return the identity of the job and its note, or None if the function was not
+      called by the task queue; such a call waits. The identity is a tuple of str: the task's name,
+      the job's id, and anything else that makes it another job, such as the number of the task's
+      own retries. The note is the one given to `again`, or None at the first delivery.
+    - `again(seconds, note)`: send the job again, to be delivered after `seconds` with `note`, a
+      short list of str and int. Return or raise what ends this delivery. Raise NotSent if the queue
+      did not accept the job; then this worker waits.
+    - `drop()`: return or raise what ends the delivery of a copy of a job.
+    - `unfinished(error)`: return True if the queue delivers a job again after `error`.
     """
 
     delivery: Callable[[], tuple[tuple[str, ...], Any] | None]
@@ -63,8 +63,8 @@ def guarded(
     semaphore: Callable[[Any, Any], Semaphore],
     of: Callable[[Callable[..., Any]], JobQueue],
 ) -> Callable[..., Any]:
-    """Return `function` with its calls limited by `semaphore(args, kwargs)`. `of`: returns the task
-    queue of what is returned."""
+    """Return `function` with its calls limited by `semaphore(args, kwargs)`. `of(function)` returns
+    the task queue of the limited function."""
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def _run(guard: Semaphore, queue: JobQueue, lease: Lease, body: Callable[[], Any
 
 
 def _backed_off(rejection: Rejection, job: Job) -> Later:
-    """Return when a job comes back that got no place: too many wait already."""
+    """Return when to send a job again that got no place because too many wait."""
     least, most = _BACKOFF
     seconds = min(most, least * 2 ** min(job.nth, 10)) * random.uniform(0.5, 1)
     return Later(seconds, job.nth + 1, job.ticket, -1)
@@ -125,7 +125,7 @@ def _job(identity: tuple[str, ...], note: Any) -> Job:
     place = conf.digest(_SALT, "\0".join(identity))[:24]
     shown = {"label": f"{task[:_MOST]}[{number[:_SHOWN]}]"}
     label = json.dumps(shown, separators=(",", ":"))
-    # The job's own retry may carry the note of its former place.
+    # A retry of the task may have the note of another place.
     match note:
         case [int(nth), int(ticket), str(other)] if other == place and nth >= 0 <= ticket:
             return Job(place, nth, ticket, label)

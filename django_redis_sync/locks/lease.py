@@ -1,4 +1,4 @@
-"""Lease: what an acquire returns. `lease_state` decides, without I/O, what it does next."""
+"""Lease: the result of an acquire. Its state is in `lease_state`, without I/O."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from .lease_state import LeaseSettings, LeaseState, Lost
 class Lease:
     """The right of a holder to its permits, for a time.
 
-    A lease is true while it is held. It ends when it is released or detached, or when it is lost:
-    it expired, an operator cleared it, or Redis lost its data. It is a context manager, too::
+    `bool(lease)` is True while the lease is held. A lease ends when it is released or detached, or
+    when it is lost: it expired, an operator cleared it, or Redis lost its data. It is a context
+    manager, too::
 
         if lease := Lock("report").acquire(blocking=False):
             with lease:
                 report()
                 lease.check()  # before anything that must not happen twice
 
-    `held`, `remaining` and `check()` are local and cost no round trip: they count from before the
-    request was sent, so that they end no later than the lease in Redis. All threads and tasks of
-    the process may use a lease; a forked child may not.
+    `held`, `remaining` and `check()` need no round trip to Redis. They use a local expiry, which
+    counts from before the request was sent and so is not later than that in Redis. All threads and
+    tasks of the process may use a lease; a forked child may not.
     """
 
-    # _renewer is the renewer of the process that acquired the lease, of no use to a fork.
+    # _renewer is the renewer of the process that acquired the lease. A fork must not use it.
     __slots__ = ("__weakref__", "_caller", "_loop", "_renewer", "_state")
 
     def __init__(self, terms: LeaseSettings, grant: Grant, renewals: int = 0) -> None:
@@ -61,8 +62,8 @@ class Lease:
 
     @property
     def fence(self) -> int:
-        """The fencing token: a number that grows with every grant of the name. Let a storage
-        reject a write with a smaller fence than it has seen."""
+        """The fencing token, a number that grows with every grant of the name. A storage can reject
+        a write with a smaller fence than that of an earlier write."""
         return self._state.grant.fence
 
     @property
@@ -72,17 +73,18 @@ class Lease:
 
     @property
     def acquired_at(self) -> datetime:
-        """The time of the grant, by the clock of Redis."""
+        """The time of the grant by the clock of Redis, in UTC."""
         return datetime.fromtimestamp(self.fence / 1e6, tz=timezone.utc)
 
     @property
     def remaining(self) -> float:
-        """Seconds that the lease certainly still has; 0 if it ended, `math.inf` if permanent."""
+        """Seconds for which the lease is certainly still held; 0 if it has ended, `math.inf` if it
+        is permanent."""
         return self._state.remaining(clock())
 
     @property
     def held(self) -> bool:
-        """True while the lease is held."""
+        """True while the lease is certainly held, by its local expiry."""
         return self._state.held(clock())
 
     @property
@@ -101,7 +103,7 @@ class Lease:
         return f"<Lease {self.name!r} {self.token[:8]} {state}>"
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease is no longer held. Redis is not asked."""
+        """Raise LeaseLost if the lease is no longer held, by its local expiry."""
         renewer(self._state.terms.alias).look_after()
         if not self.held:
             raise self._state.lost_error()
@@ -119,8 +121,8 @@ class Lease:
         self._renewed(await drivers.adrive(self._renewal(timeout), self._aserver()))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add `additional_time` seconds to the time left, or replace the time left. Return True.
-        Raise as `renew()`."""
+        """Add `additional_time` seconds to the time left. With `replace_ttl`, replace the time
+        left. Return True. Raise LeaseLost and Unavailable as `renew()` does."""
         self._check_may_wait("extend")
         self.renew(self._state.extended(additional_time, replace_ttl, clock()))
         return True
@@ -131,7 +133,8 @@ class Lease:
         return True
 
     def reacquire(self) -> bool:
-        """Make the lease last its whole timeout again. Return True. Raise as `renew()`."""
+        """Make the lease last its whole timeout again. Return True. Raise LeaseLost and Unavailable
+        as `renew()` does."""
         self._check_may_wait("reacquire")
         self.renew()
         return True
@@ -179,7 +182,8 @@ class Lease:
         self._release_in_background()
 
     def owned(self) -> bool:
-        """Return True if Redis confirms that the lease is held."""
+        """Return True if Redis confirms that the lease is held. Raise Unavailable if Redis can't be
+        reached."""
         self._check_may_wait("owned")
         plan = self._state.confirming(clock())
         return self._state.ours and bool(drivers.drive(plan, self._server()))
@@ -190,7 +194,8 @@ class Lease:
         return self._state.ours and bool(await drivers.adrive(plan, self._aserver()))
 
     def locked(self) -> bool:
-        """Return True if anyone holds a permit of the name."""
+        """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
+        Redis can't be reached."""
         self._check_may_wait("locked")
         return bool(drivers.drive(self._state.looking(clock()), self._server())[7])
 
@@ -202,8 +207,8 @@ class Lease:
     def downgrade(self) -> None:
         """Turn a writer's lease into a reader's, so that other readers get in.
 
-        Raise LeaseLost if the lease was lost or ended, and TypeError if it is not a writer's. It
-        may be called again after Unavailable.
+        Raise LeaseLost if the lease was lost or ended, TypeError if it is not a writer's, and
+        Unavailable if Redis can't be reached; then the call may be repeated.
         """
         self._check_may_wait("downgrade")
         done = drivers.drive(self._state.sharing(clock()), self._server())
@@ -220,7 +225,8 @@ class Lease:
         This process no longer renews or releases it. The lease expires after `timeout` seconds
         (default: its own timeout) unless it is adopted first. The time held so far counts toward
         `max_hold` of the adopter. Keep the handle as secret as a session key. Raise LeaseLost if
-        the lease was lost or ended, and NotImplementedError for a lease of several servers.
+        the lease was lost or ended, Unavailable if Redis can't be reached, and NotImplementedError
+        for a lease of several servers.
         """
         handles.check(self._state.terms)
         self._renewed(drivers.drive(self._renewal(timeout, leaving=True), self._server()))
@@ -238,7 +244,8 @@ class Lease:
         """Adopt a detached lease and return it. It is renewed from now on.
 
         `on_lost`: a callable that gets the lease if it is lost. Raise LeaseLost if the lease ended
-        or was adopted before, and ValueError if `handle` is malformed.
+        or was adopted before, ValueError if `handle` is malformed, and Unavailable if Redis can't
+        be reached.
         """
         if not may_wait():
             raise waits_here("Lease.from_handle in sync code", "`await Lease.afrom_handle(…)`")
@@ -289,7 +296,7 @@ class Lease:
         return self._state.deadline
 
     def _next_renewal(self, now: float) -> Run | None:
-        """Return the renewal to send now, or None. A lease that is over is lost now."""
+        """Return the renewal to send now, or None. Report the lease as lost if it has expired."""
         step = self._state.next_renewal(now)
         if isinstance(step, Lost):
             self._lose(step)
@@ -297,7 +304,7 @@ class Lease:
         return step
 
     def _renewal_done(self, step: Run, answer: Answer | Failure) -> None:
-        """Take note of the outcome of a renewal."""
+        """Record the outcome of a renewal. Report the lease as lost if it is."""
         lost = self._state.renewal_done(step, answer, clock())
         if lost is not None:
             self._lose(lost)
@@ -312,12 +319,12 @@ class Lease:
     # Inside
 
     def _is_of_name(self, keys: Keys, alias: Any) -> bool:
-        """Return True if this process holds or held it, for that name on that server."""
+        """Return True if the lease is of this process, and of that name on that alias."""
         mine = self._state.terms
         return self._state.at_home and (mine.keys.leases, mine.alias) == (keys.leases, alias)
 
     def _is_of(self, caller: Caller) -> bool:
-        """Return True if that thread or task acquired it and it is held."""
+        """Return True if that thread or task acquired the lease, and if it is held."""
         return self._caller == caller and self.held
 
     @classmethod
@@ -332,22 +339,24 @@ class Lease:
             return
         self._renewer.forget(self.token)
         on_lost = state.terms.on_lost
-        told = [] if on_lost is None else [partial(on_lost, self)]
-        run_callbacks(partial(lease_lost.send_robust, Lease, lease=self, reason=reason), *told)
+        callbacks = [] if on_lost is None else [partial(on_lost, self)]
+        signal = partial(lease_lost.send_robust, Lease, lease=self, reason=reason)
+        run_callbacks(signal, *callbacks)
         self._renewer.housekeeper.count(state.terms, "l", 0)
         if state.terms.keys.keep:
             self._renewer.later(counting_loss(state.terms.keys, state.grant))
-        # Receivers come first: a handler of the log may take its time.
+        # After the callbacks are submitted, because a handler of the log may be slow.
         self._log_lost(reason)
 
     def _lose_if(self, lost: Lost | None) -> None:
-        """Raise LeaseLost if the lease turned out to be lost."""
+        """If the lease is lost, report that and raise LeaseLost."""
         if lost is not None:
             self._lose(lost)
             raise self._state.lost_error()
 
     def _check_may_wait(self, method: str) -> None:
-        """Raise on an event loop. Releasing and detaching are allowed there: others can go on."""
+        """Raise SynchronousOnlyOperation on an event loop. Releasing and detaching are allowed
+        there, because other callers may wait for them."""
         if not may_wait():
             raise waits_here(f"{method} of {self.name!r} in sync code", f"`await ….a{method}()`")
 
@@ -359,7 +368,7 @@ class Lease:
 
     def _renewal(self, timeout: float | None, leaving: bool = False) -> Plan:
         plan = self._state.renewal(timeout, clock(), leaving)
-        self._renewer.moved(self, self.token)  # its end may be sooner from here on
+        self._renewer.moved(self, self.token)  # the local expiry may be earlier now
         return plan
 
     def _renewed(self, lost: Lost | None) -> None:
@@ -368,7 +377,7 @@ class Lease:
         self._renewer.moved(self, self.token)
 
     def _end(self) -> None:
-        """Stop renewing. Raise if there is nothing to release."""
+        """Stop renewing. Raise NotAcquired if the lease was released or detached before."""
         state = self._state
         state.end()
         self._renewer.forget(state.grant.token)
@@ -388,7 +397,8 @@ class Lease:
         return handles.of(self._state)
 
     def _leaving(self) -> bool:
-        """Return True if the end of a block has to release: not in a forked child, not twice."""
+        """Return True if the end of a block has to release the lease. It must not in a forked
+        child, and not if the lease was released before."""
         return self._state.at_home and not self._state.closed
 
     def _settle_exit(self, body: type[BaseException] | None, own: Exception) -> None:

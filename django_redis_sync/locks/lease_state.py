@@ -1,4 +1,4 @@
-"""When a lease ends by the clock of this process, and what it needs next. No I/O in here."""
+"""The state of a lease by the clock of this process, and when to renew it. Without I/O."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from ..protocol.keys import Keys
 from ..protocol.plans import Grant
 from ..protocol.steps import Answer, Failure, Plan, Run, run_once
 
-#: Renewals in the time of a lease.
+#: Number of renewals within a lease duration.
 _RENEWALS = 3
-#: Part of the lease duration that is left when a lease that could not be renewed is called lost.
+#: Safety margin: a lease that could not be renewed counts as lost when this part of its duration is
+#: left.
 _MARGIN_PART = 0.05
-#: Seconds by which a detached lease may be shorter than was asked for.
+#: Max seconds by which a detached lease may be shorter than requested.
 _CLOSE = 0.005
+_GONE = "Redis no longer has it"
 
 
 class LeaseSettings(NamedTuple):
-    """The settings of a lease, in seconds. `timeout` inf: permanent; `max_hold` inf: no cap.
-
-    `template`: the str.format template of the name, if it is known.
-    """
+    """The settings of a lease. Times are in seconds. `timeout` inf: permanent; `max_hold` inf: no
+    limit. `attempt`: max seconds to wait for an answer. `template`: the str.format template of the
+    name, or ""."""
 
     keys: Keys
     alias: str
@@ -46,7 +47,7 @@ class LeaseSettings(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A lease turned out to be over."""
+    """The outcome of a step that found the lease lost. `reason`: a text for the error."""
 
     reason: str
 
@@ -54,9 +55,9 @@ class Lost(NamedTuple):
 class _RenewalState:
     """The renewals of a lease, and the local expiry that they give it.
 
-    `aims`: ends that the holder's own renewals in flight ask for, by number. `ends`: end of a lease
-    that is not renewed in the background. `margin`: seconds before the end at which a lease that
-    could not be renewed is lost. `leaving`: True while it is being detached.
+    `aims`: ends that the holder's own renewals in flight request, by number. `ends`: end of a lease
+    that is not renewed in the background. `margin`: the safety margin in seconds. `leaving`: True
+    while the lease is being detached.
     """
 
     __slots__ = ("aims", "ends", "expiry", "leaving", "margin", "nth")
@@ -73,19 +74,19 @@ def _margin(terms: LeaseSettings, left: float) -> float:
 
 
 class LocalExpiry:
-    """The soonest end of a lease, in whichever order its renewals are executed and answered.
+    """The earliest possible end of a lease, for any order in which its renewals are executed.
 
     Threads share it without a lock: each method reads or writes the table in one atomic step.
     """
 
-    # Of two renewals, the server applies the one with the higher number, whichever arrives last. So
-    # the answer with the highest number counts, and lower ones mean nothing. A renewal above it may
-    # have been executed, or may be later; then it gives at least its own duration, counted from
-    # before it was sent. Hence the soonest of these ends is the local expiry.
+    # The server ignores a renewal with a lower number than the last one. So of the answers, only
+    # that with the highest number counts. Renewals with higher numbers may be executed at any time,
+    # and then the lease lasts for their duration, counted at least from when they were sent. So the
+    # earliest of these ends is the local expiry.
     __slots__ = ("_ends",)
 
     def __init__(self, until: float, nth: int = 0) -> None:
-        #: By number: the end, and whether an answer said so.
+        #: By number: the end, and True if it is from an answer.
         self._ends = {nth: (until, True)}
 
     @property
@@ -97,10 +98,11 @@ class LocalExpiry:
         return min(end for nth, (end, _) in ends.items() if nth >= newest)
 
     def asked(self, nth: int, lease: float, now: float) -> None:
-        """A renewal by `lease` seconds is about to be sent."""
+        """Record a renewal by `lease` seconds that is about to be sent."""
         self._ends[nth] = (now + lease - plans.TICK, False)
 
     def answered(self, nth: int, until: float) -> None:
+        """Record the answer to a renewal."""
         self._ends[nth] = (until, True)
         ends = self._ends.copy()
         newest = max(nth for nth, (_, answered) in ends.items() if answered)
@@ -112,14 +114,15 @@ class LocalExpiry:
 class LeaseState:
     """The local expiry of a lease, and its schedule. `now`: this process's clock, in seconds.
 
-    Methods that find out that the lease is over return Lost, or raise LeaseLost to the caller.
+    Methods that find the lease lost return Lost. Methods for the holder raise LeaseLost if it was
+    lost before.
     """
 
-    # Invariants: over is empty while the lease is held, else says why it is not. closed is what
-    # this side did last, released or detached. due is when the renewer looks next, no later than
-    # deadline; only the renewer or a renewal moves it. The first thread that finds the lease lost
-    # empties _not_lost_yet, in one atomic step. _progress is made on first use: most leases are
-    # released before.
+    # Invariants: `over` is "" while the lease is held, else the reason why it is not. `closed` is
+    # "released" or "detached" if this process did that, else "". `due` is when the renewer checks
+    # the lease next, at most `deadline`; only the renewer and renewals change it. The first thread
+    # that finds the lease lost empties _not_lost_yet, in one atomic step. _progress is made on
+    # first use, because most leases are released before that.
     __slots__ = (
         "_made",
         "_not_lost_yet",
@@ -142,7 +145,7 @@ class LeaseState:
         self.answer: bool | None = None
         self._writes = self.permits == 0
         until = grant.until
-        # As _look has it, for a lease that nobody has renewed.
+        # What _look computes for a lease without renewals.
         ends_so = not terms.renew and grant.ends <= until
         self.due = until if ends_so else now + (until - now) / _RENEWALS
         self._not_lost_yet = [True]
@@ -156,33 +159,34 @@ class LeaseState:
             found = self._made.setdefault(None, made)
         return found
 
-    # Belief
+    # Local expiry
 
     @property
     def at_home(self) -> bool:
-        """True in the process that acquired it, False in a forked child."""
+        """True in the process that acquired the lease, False in a forked child."""
         return self.pid == os.getpid()
 
     @property
     def ours(self) -> bool:
-        """True if this process may use it: it was not lost, released or detached."""
+        """True if this process may use the lease: it was not lost, released, or detached."""
         return not self.over and self.at_home
 
     @property
     def until(self) -> float:
-        """The local expiry: no later than the end in Redis, even with renewals in flight."""
+        """The local expiry: at most the end in Redis, even with renewals in flight."""
         found = self._made.get(None)
         return self.grant.until if found is None else found.expiry.until
 
     def remaining(self, now: float) -> float:
-        """Return the seconds that the lease certainly still has."""
+        """Return the seconds for which the lease is certainly still held."""
         return max(0.0, self.until - now) if self.ours else 0.0
 
     def held(self, now: float) -> bool:
+        """Return True if the lease is certainly held."""
         return self.ours and now < self.until
 
     def check_ours(self) -> None:
-        """Raise LeaseLost if this process may not use it."""
+        """Raise LeaseLost if this process may not use the lease."""
         if not self.ours:
             raise self.lost_error()
 
@@ -192,11 +196,12 @@ class LeaseState:
             return LeaseLost(f"{name!r} is held by process {self.pid}, not by this one", name)
         return LeaseLost(f"the lease of {name!r} is no longer held: {self.over or 'expired'}", name)
 
-    # Its schedule
+    # Schedule
 
     @property
     def deadline(self) -> float:
-        """The time at which it is lost unless a renewal was answered: some time before its end."""
+        """The time at which the lease counts as lost unless it is renewed: the safety margin before
+        its end."""
         return self.until - self._progress.margin if not self.over else math.inf
 
     def next_renewal(self, now: float) -> Run | Lost | None:
@@ -206,7 +211,7 @@ class LeaseState:
             return None
         until, wanted = self.until, self._wanted(now)
         if now >= until:
-            return Lost("it was not renewed in time" if wanted > 0 else "its time is over")
+            return Lost("it was not renewed in time" if wanted > 0 else "it expired")
         if until - now <= self._progress.margin:
             return Lost("it could not be renewed")
         if now + wanted <= until:
@@ -217,56 +222,56 @@ class LeaseState:
         return plans.renewing(terms.keys, self.grant, lease, nth, terms.attempt)
 
     def renewal_done(self, step: Run, answer: Answer | Failure, now: float) -> Lost | None:
-        """Take note of the outcome of that renewal."""
+        """Record the outcome of a renewal by `next_renewal`. Return Lost if the lease is lost."""
         if not self.ours:
             return None
         if isinstance(answer, Failure):
-            # Try again soon, and look exactly at the deadline.
+            # Try again soon, but check the lease exactly at its deadline.
             pause = min(1.0, max(0.05, self.terms.timeout / 10))
             self.due = min(now + pause, max(now, self.until - self._progress.margin))
             return None
         until = plans.renewed(answer)
         if until is None:
-            return Lost("the server has it no more")
+            return Lost(_GONE)
         self._progress.expiry.answered(plans.number_of(step), until)
         self._schedule(now)
         return None
 
     def _last(self) -> float:
-        """Return its latest possible end, however often it is renewed in the background."""
+        """Return the latest end that renewals in the background can give it."""
         if self.terms.renew:
             return self.grant.began + self.terms.max_hold
         return self._progress.ends
 
     def _aim(self) -> float:
-        """Return the latest end that its holder is asking for."""
+        """Return the latest end that the holder's own renewals in flight request."""
         return max(list(self._progress.aims.values()), default=-math.inf)
 
     def _wanted(self, now: float) -> float:
-        """Return the seconds from now at which a background renewal would let it end."""
+        """Return the duration in seconds for a renewal in the background."""
         left, aim = self._last() - now, self._aim() - now
         if self._progress.leaving:
             return aim
-        # No shorter than its holder asks for at this moment: the later of two renewals rules.
+        # At least what the holder's own renewal requests, because this one has a higher number.
         return max(min(self.terms.timeout, left) if self.terms.renew else left, aim)
 
     def _schedule(self, now: float) -> None:
-        """Plan the renewer's next look."""
+        """Set when the renewer checks the lease next."""
         self._look(self.until, max(self._last(), self._aim()), now)
 
     def _look(self, until: float, last: float, now: float) -> None:
-        """Plan a look in time for an end at `until`. It may be renewed up to `last`."""
+        """Set when to check a lease that ends at `until`, and that may be renewed up to `last`."""
         left = until - now
         self._progress.margin = margin = _margin(self.terms, left)
         self.due = now + left / _RENEWALS if until < last else until - margin
 
-    # Acts of its holder
+    # Actions of the holder
 
     def renewal(self, timeout: float | None, now: float, leaving: bool = False) -> Plan:
-        """Return a plan that makes it end `timeout` seconds from now (None: its own timeout).
+        """Return a plan that makes the lease end in `timeout` seconds (None: its own timeout).
 
-        The plan returns Lost or None. `leaving`: it is being detached, so that the background
-        renews it for no longer.
+        The plan returns Lost or None. `leaving`: the lease is being detached, so that renewals in
+        the background must not give it a later end.
         """
         if timeout is not None:
             timeout = conf.positive("timeout", timeout, infinite=True)
@@ -275,7 +280,7 @@ class LeaseState:
         nth = next(self._progress.nth)
         self._progress.aims[nth] = end = now + wanted - plans.TICK
         self._progress.leaving |= leaving
-        # A shorter lease may begin at the server before its answer comes, or without one.
+        # A shorter lease may take effect on the server before there is an answer, or without one.
         self._progress.expiry.asked(nth, wanted, now)
         if not self.terms.renew:
             self._progress.ends = min(self._progress.ends, end)
@@ -290,11 +295,11 @@ class LeaseState:
                     terms.keys, self.grant, lease, nth, terms.budget, terms.attempt, now
                 )
                 if until is None:
-                    return Lost("the server has it no more")
+                    return Lost(_GONE)
                 self._progress.expiry.answered(nth, until)
                 if not leaving or self.until >= end - _CLOSE:
                     break
-                nth = next(self._progress.nth)  # another thread renewed it meanwhile, for less
+                nth = next(self._progress.nth)  # another thread's renewal has shortened it
                 self._progress.expiry.asked(nth, lease, now)
         except BaseException:
             self._progress.leaving &= not leaving
@@ -306,12 +311,14 @@ class LeaseState:
         return None
 
     def renewed(self, now: float) -> None:
-        """Take note of an answered renewal of the holder. Raise LeaseLost if it is lost."""
+        """Update the schedule after a renewal by the holder. Raise LeaseLost if the lease is
+        lost."""
         self.check_ours()
         self._schedule(now)
 
     def extended(self, additional_time: float, replace_ttl: bool, now: float) -> float:
-        """Return the seconds to renew it for, so that `additional_time` is added."""
+        """Return the duration in seconds that adds `additional_time` to the time left, or replaces
+        the time left."""
         extra = conf.positive("additional_time", additional_time)
         return extra if replace_ttl else self.remaining(now) + extra
 
@@ -320,27 +327,27 @@ class LeaseState:
         self.check_ours()
         if not self._writes:
             raise TypeError(f"{self.terms.keys.display!r}: only a writer's lease can be downgraded")
-        # Readers may get in before the answer comes, or without one.
+        # From now on, readers may get in, even if the answer is late or lost.
         self.permits = 1
         return plans.share(self.terms.keys, self.grant, self.terms.attempt, now)
 
     def shared(self, done: bool) -> Lost | None:
-        """Take note of the answer to that."""
+        """Record the result of the plan `sharing`. Return Lost if the lease is lost."""
         self._writes = False
-        return None if done else Lost("the server has it no more")
+        return None if done else Lost(_GONE)
 
     def confirming(self, now: float) -> Plan:
-        """Return a plan that asks Redis whether it has the lease."""
+        """Return a plan that returns True if Redis has the lease."""
         return plans.confirm(self.terms.keys, self.grant, self.terms.attempt, now)
 
     def looking(self, now: float) -> Plan:
-        """Return a plan that asks Redis whether the name is held."""
+        """Return a plan that returns the reply of `inspect` for the name."""
         return run_once("inspect", self.terms.keys, ("", 1), self.terms.attempt, now)
 
-    # Its end
+    # End
 
     def lose(self, reason: str) -> bool:
-        """Mark it as lost. Return False if it was over, or if another thread was first."""
+        """Mark the lease as lost. Return False if it had ended, or if another thread was first."""
         if self.over:
             return False
         try:
@@ -351,7 +358,8 @@ class LeaseState:
         return True
 
     def end(self) -> None:
-        """Mark it as released. Raise if there is nothing to release."""
+        """Mark the lease as released. Raise NotAcquired if it was released or detached before, and
+        LeaseLost in a forked child."""
         if self.pid != os.getpid():
             raise self.lost_error()
         if self.closed:
@@ -362,22 +370,22 @@ class LeaseState:
             self.over, self.due = "released", math.inf
 
     def detached(self) -> int:
-        """Mark it as detached. Return a number above those of its renewals."""
+        """Mark the lease as detached. Return a number above those of its renewals."""
         self.over = self.closed = "detached"
         self.due = math.inf
         return next(self._progress.nth)
 
     def not_done(self) -> None:
-        """Have its release leave the job as one that did not end."""
+        """Let the release not mark the job as done."""
         self.grant = self.grant._replace(place="")
 
     def giving_back(self) -> Run:
-        """Return the step that releases it: the first of `releasing()`."""
+        """Return the step that releases the lease: the first of `releasing()`."""
         terms = self.terms
         return plans.releasing(terms.keys, self.grant, terms.min_hold, terms.attempt)
 
     def releasing(self, now: float) -> Plan:
-        """Return a plan that releases it. `answer` is the outcome from then on."""
+        """Return a plan that releases the lease. It sets `answer` to its result."""
         terms, grant = self.terms, self.grant._replace(until=self.until)
         self.answer = yield from plans.release(
             terms.keys, grant, terms.min_hold, terms.budget, terms.attempt, now
@@ -385,10 +393,10 @@ class LeaseState:
         return self.answer
 
     def released(self, done: bool) -> Lost | None:
-        """Take note of the outcome of the release. Return Lost if it was lost before."""
+        """Record the result of the plan `releasing`. Return Lost if the lease was lost before."""
         if self.over != "released":
             raise self.lost_error()
         if done:
             return None
         self.over = ""
-        return Lost("the server has it no more")
+        return Lost(_GONE)

@@ -28,9 +28,9 @@ Taken = weakref.WeakKeyDictionary[Lease, list[int]]
 
 
 class _Callers(ByCaller[Taken]):
-    """How often each thread or task has taken a lease, through any object.
+    """The number of times that each thread or task has taken a lease, through any object.
 
-    Leases are held weakly: a lease that no code can release any more is not renewed.
+    Leases are referenced weakly: a lease that no code can release any more is not renewed.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Lock(Semaphore):
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
         if options.get("fair") and isinstance(options.get("using"), (list, tuple)):
             raise ImproperlyConfigured(
-                "A lock on several servers can't be fair: their queues would disagree for ever."
+                "A lock on several servers can't be fair: each server would have its own queue."
             )
         super().__init__(name, 1, *more, **options)
 
@@ -73,9 +73,9 @@ class Lock(Semaphore):
 class RLock(Lock):
     """A lock that its holder, a thread or task, may take again, through any object of the name.
 
-    There is one lease for all acquires. It is released when there were as many releases as
-    acquires; `lease.release()` releases it at once. If the lease was lost, taking it again raises
-    LeaseLost until it was released as often as it was taken. The options are those of `Lock`,
+    All acquires share one lease, which is released with the last of as many releases;
+    `lease.release()` releases it at once. If the lease was lost, acquiring it again raises
+    LeaseLost, until there were as many releases as acquires. The options are those of `Lock`,
     without `thread_local`::
 
         def transfer():
@@ -87,10 +87,10 @@ class RLock(Lock):
                 ...
     """
 
-    # Invariant: the entry of a lease that the open transaction will release (release_on_commit) is
-    # empty until the lease is taken again.
+    # Invariant: if the open transaction will release a lease (release_on_commit), its entry is
+    # empty until it is taken again.
     _taken = _Callers()
-    #: By lease, the table of its thread or task: a block may end in another thread or task.
+    #: By lease, the table of the thread or task that took it. A block may end in another one.
     _owners: weakref.WeakKeyDictionary[Lease, Taken] = weakref.WeakKeyDictionary()
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
@@ -104,7 +104,7 @@ class RLock(Lock):
         blocking_timeout: float | None = None,
         permits: int = 1,
     ) -> Lease | Rejection:
-        """Return the lease of this thread or task again if there is one."""
+        """Return the lease that this thread or task has, or else acquire one."""
         again = self._again(permits)
         return self._count(again or super()._take(blocking, blocking_timeout, permits))
 
@@ -119,7 +119,7 @@ class RLock(Lock):
         return self._count(again or await super()._atake(blocking, blocking_timeout, permits))
 
     def _mine(self, deferred: bool = False) -> Lease | None:
-        """Return the lease of this thread or task, whichever object it was taken through."""
+        """Return the lease of this thread or task, taken through any object, or None."""
         taken, mine = self._taken.mine(), self._taken.of_name(self)
         return next((lease for lease in mine if deferred or taken[lease]), None)
 
@@ -140,7 +140,7 @@ class RLock(Lock):
         times = self._owners[lease].get(lease)
         if not times or times.pop() == 0:
             return True
-        self._held.add(lease)  # the block that ends may have been all that referred to it
+        self._held.add(lease)  # the block that ends may have had the only reference
         return False
 
     def _newest(self, keep: bool = False) -> Lease:
@@ -149,7 +149,7 @@ class RLock(Lock):
             text = f"{self.name!r}: this thread or task holds nothing"
             raise NotAcquired(text, name=self.name)
         if not keep and len(self._taken.mine()[lease]) == 1:
-            self._held.discard(lease)  # until then this object keeps the lease from being dropped
+            self._held.discard(lease)  # the last release: no reference is needed any more
         return lease
 
     def _deferred(self, lease: Lease) -> bool:
@@ -186,10 +186,10 @@ class _Side(Semaphore):
 
     _kind, _public_name = "w", "ReadWriteLock"
     _permits: int
-    #: Its name, the permits of the other side, and why a holder of that side can't take this one.
+    #: Its name; the permits of the other side; why a holder of that side can't take this one.
     _word: str
     _other: int
-    _refusal: str
+    _conflict: str
     _taken = _Callers()
 
     def __init__(self, name: str, *more: NoReturn, **options: Unpack[SemaphoreOptions]) -> None:
@@ -212,30 +212,30 @@ class _Side(Semaphore):
     def _before(self) -> None:
         mine = self._taken.of_name(self)
         if any(lease.held and lease.permits == self._other for lease in mine):
-            raise UpgradeRefused(f"{self.name!r}: this thread or task {self._refusal}")
+            raise UpgradeRefused(f"{self.name!r}: this thread or task {self._conflict}")
 
 
 class _Readers(_Side):
-    """Many readers at a time, and none beside a writer."""
+    """The read side: many readers at the same time, but not beside a writer."""
 
     _permits, _word, _other = 1, "read", 0
-    _refusal = "writes; downgrade() turns it into a reader"
+    _conflict = "writes; downgrade() turns it into a reader"
 
 
 class _Writers(_Side):
-    """One writer, and no readers."""
+    """The write side: one writer at a time, and no readers beside it."""
 
     _permits, _word, _other = 0, "write", 1
-    _refusal = "reads; it must release before it can write"
+    _conflict = "reads; it must release before it can write"
 
 
 class ReadWriteLock:
     """A lock with many readers or one writer at a time, served in order of arrival.
 
     `read` and `write` each have the methods of a `Semaphore`. A writer becomes a reader with
-    `downgrade()`. A reader can't become a writer: a caller that asks for the other side raises
-    UpgradeRefused. The lock is not reentrant: a second read may wait behind a writer that waits for
-    the first. The options are those of `Lock`::
+    `downgrade()`. A reader can't become a writer: if a caller holds one side, acquiring the other
+    raises UpgradeRefused. The lock is not reentrant: a second read may wait behind a writer that
+    waits for the first read. The options are those of `Lock`::
 
         prices = ReadWriteLock("prices")
 
@@ -256,7 +256,7 @@ class ReadWriteLock:
     def downgrade(self) -> Lease:
         """Turn the newest write lease of this thread or task into a read lease, and return it.
 
-        No other writer gets in between. Raise NotAcquired if this thread or task does not write,
+        No writer can get in between. Raise NotAcquired if this thread or task has no write lease,
         and LeaseLost if the lease was lost.
         """
         lease = self.write._newest(keep=True)

@@ -1,7 +1,7 @@
-"""Resolves the arguments of a primitive and the settings into what it asks for.
+"""Resolve the arguments of a semaphore and the settings into an acquire request.
 
-Precedence: the argument, then REDIS_SYNC["SEMAPHORES"], then the defaults. What they resolve to is
-kept while the settings stay, and objects of equal arguments share it.
+Precedence: the argument, then REDIS_SYNC["SEMAPHORES"], then the defaults. The result is cached
+until the settings change, and objects with equal arguments share it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ..protocol.steps import Plan
 from .callers import warn_of_own_hold
 from .lease_state import LeaseSettings
 
-#: Max requests that are remembered per set of arguments: each thread has a label of its own.
+#: Max acquire requests that are cached per set of arguments. The label of each thread differs.
 _MAX_RESOLVED = 64
 
 _ARGUMENTS = ("blocking", "blocking_timeout", "permits", "sleep")
 
 
 def _source() -> Callable[[int], bytes]:
-    """Return a source of random bytes. urandom releases the GIL for half a microsecond, and other
-    threads then keep it while they compute; getrandom does not release it."""
+    """Return a source of random bytes. os.getrandom is preferred: os.urandom releases the GIL, and
+    then another thread may keep the GIL for long."""
     with contextlib.suppress(AttributeError, OSError):  # not Linux, or forbidden
         os.getrandom(1)
         return os.getrandom
@@ -55,12 +55,13 @@ def _learning(alias: str, policy: Policy) -> Callable[[], Plan]:
     return lambda: renewer(alias).housekeeper.heed(policy)
 
 
-def _waits(settings: LeaseSettings, lock_for_ever: bool) -> Callable[[str, bool], None]:
-    """Return a function to call when a wait begins, and when it ends."""
+def _waits(settings: LeaseSettings, may_be_own: bool) -> Callable[[str, bool], None]:
+    """Return a function to call when a wait begins, and when it ends. `may_be_own`: warn if the
+    caller waits for its own lease."""
 
     def waits(token: str, begins: bool) -> None:
         renewer(settings.alias).housekeeper.waits(token, settings if begins else None)
-        if begins and lock_for_ever:
+        if begins and may_be_own:
             warn_of_own_hold(settings.keys, settings.alias)
 
     return waits
@@ -79,12 +80,12 @@ def _database(what: str, value: Any) -> bool | str:
     return value
 
 
-#: The arguments of `attributes_of`, in their order.
+#: The arguments of `attributes_of`, in order.
 _GIVEN = (
     *("using", "name", "key", "label", "limit", "timeout", "blocking", "blocking_timeout", "renew"),
     *("fair", "max_hold", "min_hold", "raise_on_release_error", "release_on_commit", "share_limit"),
 )
-#: The checks of those that are not None.
+#: The checks of the arguments that are not None.
 _CHECKS: dict[str, values.Check] = {
     "key": lambda _, key: check_text("a key", key),
     "label": _label,
@@ -121,9 +122,9 @@ def attributes_of(kind: type, *given: Any) -> dict[str, Any]:
 
 
 def wrong_call(of: Any, method: str, more: tuple[Any, ...], options: Iterable[str]) -> TypeError:
-    """Return the error for arguments that a public class or its `acquire` does not take.
+    """Return the TypeError for arguments that a public class or its method `acquire` doesn't take.
 
-    `method`: empty for the class itself. `more`: surplus positional arguments.
+    `method`: empty for the class. `more`: surplus positional arguments. `options`: the keywords.
     """
     call = f"{_public_name(type(of))}.{method}()" if method else f"{_public_name(type(of))}()"
     if more:
@@ -147,11 +148,11 @@ def _within(ask: AcquireRequest, seconds: float) -> AcquireRequest:
 
 
 class AcquireOptions:
-    """The arguments of a primitive, resolved. Its subclasses are the public classes."""
+    """The base of the public classes: it resolves their arguments and the settings."""
 
     _kind = "p"
-    #: Max waiters, and seconds that an answer of the server may take.
     _max_waiters = ANY
+    #: Max seconds to wait for an answer of the server.
     _attempt = ATTEMPT
 
     name: str
@@ -171,10 +172,10 @@ class AcquireOptions:
     on_lost: Callable[[Any], Any] | None
     share: str | None  # its text
     share_limit: int | None
-    #: The template that the name was made of, for statistics; empty if it is unknown.
+    #: The template of the name, for statistics; "" if it is unknown.
     _template = ""
-    # What is asked for mostly, by `blocking`, label and template: one permit, with the object's own
-    # blocking_timeout. Objects of equal arguments share it, until an attribute is set.
+    # Cached requests for one permit with the object's own blocking_timeout, by `blocking`, label,
+    # and template. Objects with equal arguments share the cache, until an attribute is set.
     _usual: dict[
         tuple[bool | None, str, str], tuple[conf.Config, LeaseSettings, AcquireRequest, float]
     ]
@@ -182,7 +183,7 @@ class AcquireOptions:
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Let a subclass or a caller change what the arguments said."""
+            """Set an attribute, for a subclass or a caller, and clear the cache of requests."""
             super().__setattr__(name, value)
             if not name.startswith("_"):
                 self.__dict__["_usual"] = {}
@@ -193,22 +194,22 @@ class AcquireOptions:
         )
 
     def alias(self) -> Any:
-        """Return the cache alias that this object uses now, or its quorum of aliases."""
+        """Return the cache alias that this object uses now, or its quorum."""
         return self.using or conf.current().cache
 
     def _check_permits(self, permits: int) -> None:
-        """Raise as an acquire of `permits` would before it asks Redis."""
+        """Raise what an acquire of `permits` would raise before it sends a request."""
         self._limit(self._options(conf.current()), permits)
 
     def _check_limit(self) -> None:
-        """Raise ImproperlyConfigured if neither an argument nor the settings say a limit."""
+        """Raise ImproperlyConfigured if neither an argument nor the settings give a limit."""
         if self.limit is None and settings.configured:
             self._limit(self._options(conf.current()), 1)
 
     def _terms_and_ask(
         self, blocking: bool | None, blocking_timeout: float | None, permits: int
     ) -> tuple[LeaseSettings, AcquireRequest]:
-        """Return the settings of the lease, and the acquire request, as the settings are now."""
+        """Return the settings of the lease and the acquire request, with the current settings."""
         label = write_label(self.label or "")
         if blocking is not None:
             blocking = bool(blocking)
@@ -222,7 +223,8 @@ class AcquireOptions:
         return ask._replace(share=self.share, words=None) if self.share else ask
 
     def _asked(self, blocking: bool | None, label: str) -> tuple[LeaseSettings, AcquireRequest]:
-        """Return the same for one permit, with the object's own blocking_timeout."""
+        """Return the same as `_terms_and_ask` for one permit with the object's own
+        blocking_timeout, from the cache."""
         config, place = conf.current(), (blocking, label, self._template)
         found = self._usual.get(place)
         if found is None or found[0] is not config:
@@ -231,7 +233,7 @@ class AcquireOptions:
                 self._usual.clear()
             found = self._usual[place] = config, terms, worded(ask), seconds
         _, terms, ask, seconds = found
-        if self.share:  # objects of many shares have the rest in common
+        if self.share:  # not cached: there may be many shares
             ask = self._in_share(ask)
         return terms, ask if seconds == math.inf else _within(ask, seconds)
 
@@ -243,7 +245,8 @@ class AcquireOptions:
         blocking_timeout: float | None,
         permits: int,
     ) -> tuple[LeaseSettings, AcquireRequest, float]:
-        """Resolve the arguments and settings. The float: seconds to wait."""
+        """Resolve the arguments and settings. Return the settings of the lease, the acquire
+        request, and the seconds to wait."""
         named, alias = self._options(config), self.alias()
         limit, permits = self._limit(named, permits)
         wait, seconds = self._waiting(config, named, blocking, blocking_timeout)
@@ -282,11 +285,12 @@ class AcquireOptions:
         return named
 
     def _lockable(self) -> bool:
-        """Return True if it has one permit, so that an RLock could be meant."""
+        """Return True if the limit is 1, so that the caller may have wanted an RLock."""
         return self.limit == 1
 
     def _limit(self, named: dict[str, Any], permits: int) -> tuple[int, int]:
-        """Return the limit in force for this caller, and the permits to ask for."""
+        """Return the limit for this caller, and the permits to request. Raise ValueError if the
+        permits don't fit, and ImproperlyConfigured if there is no limit."""
         limit = self.limit if self.limit is not None else named.get("limit")
         if limit is None:
             raise ImproperlyConfigured(
@@ -306,19 +310,19 @@ class AcquireOptions:
         return int(limit), permits
 
     def _check_share(self) -> None:
-        """Raise if this primitive can't have shares, which take turns in one queue."""
+        """Raise ValueError or ImproperlyConfigured if this semaphore can't have shares."""
         if not self.fair:
-            raise ValueError(f"{self.name!r}: shares take turns, so it can't have fair=False")
+            raise ValueError(f"{self.name!r}: shares take turns, which needs fair=True")
         if self._kind != "p":
             raise ValueError("a read/write lock can't have shares: a writer takes the whole name")
         if isinstance(self.using, Quorum):
             raise ImproperlyConfigured(
-                "A lock on several servers can't have shares: their queues would disagree."
+                "A lock on several servers can't have shares: each server would have its own queue."
             )
 
     def _share_limit(self, named: dict[str, Any]) -> int:
-        """Return the max permits of its share, 0 for no limit. A callable in the settings is for
-        requests."""
+        """Return the max permits of its share, 0 for no limit. A callable in the settings applies
+        only to requests."""
         limit = self.share_limit if self.share_limit is not None else named.get("share_limit")
         if limit is None or callable(limit):
             return 0
@@ -332,7 +336,7 @@ class AcquireOptions:
         blocking: bool | None,
         blocking_timeout: float | None,
     ) -> tuple[bool, float]:
-        """Return whether to wait, and for at most how many seconds."""
+        """Return True if the caller waits, and the max seconds to wait."""
         wait = self.blocking if blocking is None else blocking
         if blocking_timeout is not None:
             blocking_timeout = conf.not_negative("blocking_timeout", blocking_timeout)
@@ -365,5 +369,5 @@ class AcquireOptions:
         )
 
     def _history(self, config: conf.Config) -> int:
-        """Return the minutes of statistics that its scripts write."""
+        """Return the minutes of history that its scripts write."""
         return config.keep(self.key)

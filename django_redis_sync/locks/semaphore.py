@@ -1,4 +1,4 @@
-"""Semaphore and Lock. Every method that talks to Redis has an async version with the prefix `a`."""
+"""Semaphore. Each method that sends a request to Redis has an async version, with prefix `a`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Semaphore(Acquirer):
-    """Up to `limit` permits of a name, held at the same time by all processes together.
+    """A name with `limit` permits, which all processes share.
 
     Use it in `with` or `async with`, or with `acquire()` and `release()`. If a block gets no
     permit, it raises NotAcquired. If its lease is lost before the block ends, leaving it raises
@@ -40,31 +40,31 @@ class Semaphore(Acquirer):
         if lease := exports.acquire(blocking_timeout=5):
             ...
 
-    Arguments, of which those that are left out are taken from `REDIS_SYNC["SEMAPHORES"]`:
+    Arguments, with defaults from `REDIS_SYNC["SEMAPHORES"]`:
 
-    - `name`: what is limited. Objects of equal names share its permits.
-    - `limit`: max permits in use.
+    - `name`: the name. Objects with equal names share its permits.
+    - `limit`: max permits in use at the same time.
     - `timeout`: lease duration in seconds. None (default): `REDIS_SYNC["TIMEOUT"]`, and the lease
       is renewed in the background while its holder's process runs. `math.inf`: permanent.
-    - `renew`: True to renew a lease with a `timeout` too, False never to renew.
+    - `renew`: True to renew a lease with a `timeout` too; False to never renew.
     - `max_hold`: seconds after which the lease is no longer renewed.
     - `min_hold`: seconds during which the permits stay taken, even if they are released earlier.
     - `blocking`: False to never wait for a permit.
     - `blocking_timeout`: seconds to wait, 0 or more. None (default) or `math.inf`: without a limit.
     - `fair`: True (default) to serve waiters in order of arrival.
-    - `using`: alias of the cache whose Redis is used. For a `Lock` also a list of aliases, a
-      quorum: a majority of these servers has to grant, and waiters have no order.
+    - `using`: alias of the cache with the Redis server. For a `Lock` also a list of aliases, a
+      quorum: a majority of these servers has to grant the lock, and waiters have no order.
     - `label`: text that operators see.
-    - `on_lost`: a callable that gets the lease if it is lost, on a thread of its own.
+    - `on_lost`: a callable that is called with the lease if it is lost, on another thread.
     - `release_on_commit`: True to make `release()` and the end of a block take effect when the open
       database transactions end; a database alias to wait for that database only.
-    - `thread_local`: False if another thread or task than the one that acquired may release.
-    - `raise_on_release_error`: False to log, and not raise, that a lease was lost when a block
-      ends.
-    - `key`: which semaphore of a keyed policy is meant.
-    - `share`: for which part of all callers this is, such as a tenant: a str, int, UUID, date, or
-      Enum, identified by its text. Shares of a name take turns, each in order of arrival. Callers
-      without a share (None) are one share.
+    - `thread_local`: False to let `release()` release leases that other threads or tasks acquired.
+    - `raise_on_release_error`: False to log that a lease was lost when a block ends, instead of
+      raising LeaseLost.
+    - `key`: the key, if `name` is that of a keyed policy.
+    - `share`: the group of callers, such as a tenant, that this one belongs to: a str, int, UUID,
+      date, or Enum, identified by its text. Shares of a name take turns, each in order of arrival.
+      Callers without a share (None) are one share.
     - `share_limit`: max permits in use by the caller's share. None: as many as `limit`.
     - `sleep`: accepted for compatibility with redis-py, and ignored.
 
@@ -140,10 +140,10 @@ class Semaphore(Acquirer):
 
         - `blocking`: False to not wait. None: as the object says.
         - `blocking_timeout`: seconds to wait, 0 or more. None: as the object says.
-        - `permits`: how many to take, all of them or none.
+        - `permits`: number of permits to acquire.
 
-        Raise Unavailable if Redis can't be reached, and WrongKind if the name is in use as a
-        read/write lock.
+        Raise Unavailable if Redis can't be reached, WrongKind if the name is in use as a
+        read/write lock, and ValueError if `permits` is above the limit.
         """
         if wrong:
             raise wrong_call(self, "acquire", (), wrong)
@@ -164,7 +164,7 @@ class Semaphore(Acquirer):
         sleep: float | None = None,
         **wrong: NoReturn,
     ) -> Lease | None:
-        """Async version of `acquire()`. If it is cancelled, nothing stays acquired."""
+        """Async version of `acquire()`. If it is cancelled, it releases what it has acquired."""
         if wrong:
             raise wrong_call(self, "aacquire", (), wrong)
         got = None
@@ -178,7 +178,8 @@ class Semaphore(Acquirer):
     def release(self) -> None:
         """Release the newest lease that this thread or task took through this object.
 
-        Raise NotAcquired if there is none, and LeaseLost if the lease was lost.
+        Raise NotAcquired if there is none, LeaseLost if the lease was lost, and Unavailable if
+        Redis can't be reached; then the release is retried in the background.
         """
         lease = self._newest()
         if self._last(lease) and not self._deferred(lease):
@@ -217,19 +218,19 @@ class Semaphore(Acquirer):
             await self._aleave(lease, kind, error, trace)
 
     def atomic(self, using: str | None = None) -> AbstractContextManager[Lease]:
-        """Return a block that acquires, runs a database transaction, and then releases.
+        """Return a context manager that acquires, runs a database transaction, and then releases.
 
         The transaction is `transaction.atomic(using, durable=True)`, and the release follows its
-        COMMIT or rollback. `using`: alias of a database. Raise RuntimeError inside another
-        transaction on that database; LeaseLost, after a rollback, if the lease was lost before the
-        COMMIT; otherwise as `with`.
+        COMMIT or rollback. `using`: alias of a database. Besides what a `with` block of the
+        semaphore raises, raise RuntimeError inside another transaction on that database, and
+        LeaseLost, after a rollback, if the lease was lost before the COMMIT.
         """
         return transactions.locked_atomic(self, using)
 
     # The newest lease of this thread or task, as in redis-py's Lock
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Call `extend()` of the newest lease. Raise NotAcquired if there is none."""
+        """Call `extend()` of the newest lease. Also raise NotAcquired if there is none."""
         return self._newest(keep=True).extend(additional_time, replace_ttl)
 
     async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
@@ -237,7 +238,7 @@ class Semaphore(Acquirer):
         return await self._newest(keep=True).aextend(additional_time, replace_ttl)
 
     def reacquire(self) -> bool:
-        """Call `reacquire()` of the newest lease. Raise NotAcquired if there is none."""
+        """Call `reacquire()` of the newest lease. Also raise NotAcquired if there is none."""
         return self._newest(keep=True).reacquire()
 
     async def areacquire(self) -> bool:
@@ -245,7 +246,8 @@ class Semaphore(Acquirer):
         return await self._newest(keep=True).areacquire()
 
     def owned(self) -> bool:
-        """Return True if Redis confirms the newest lease of this thread or task."""
+        """Return True if Redis confirms the newest lease of this thread or task. Raise Unavailable
+        if Redis can't be reached."""
         lease = self._mine()
         return lease is not None and lease.owned()
 
@@ -257,7 +259,8 @@ class Semaphore(Acquirer):
     # The name
 
     def status(self) -> Status:
-        """Return the name's holders, waiters, and limit. Raise Unavailable without Redis."""
+        """Return the name's holders, waiters, and limit. Raise Unavailable if Redis can't be
+        reached."""
         from ..operators.status import status_of
 
         self._check_may_wait("status")
@@ -270,7 +273,8 @@ class Semaphore(Acquirer):
         return await astatus_of(self.name, self.key, using=self.alias())
 
     def locked(self) -> bool:
-        """Return True if anyone holds a permit of the name."""
+        """Return True if any permit of the name is in use, by any holder. Raise Unavailable if
+        Redis can't be reached."""
         self._check_may_wait("locked")
         return bool(drivers.drive(self._looking(), server_of(self.alias()))[7])
 
@@ -279,10 +283,10 @@ class Semaphore(Acquirer):
         plan = self._looking()
         return bool((await drivers.adrive(plan, async_server_of(self.alias())))[7])
 
-    # Inside: what was taken
+    # Inside
 
     def _keep(self, got: Lease | Rejection) -> Lease | None:
-        """Have `release()` find a lease. Return None for a Rejection."""
+        """Register a lease for `release()` and return it. Return None for a Rejection."""
         if isinstance(got, Rejection):
             return None
         self._held.add(got)
@@ -304,9 +308,10 @@ class Semaphore(Acquirer):
         return NotAcquired(message, rejection.reason, self.name)
 
     def _undo_interrupted(self, got: Lease | Rejection | None) -> None:
-        """Release in the background what an interrupted acquire got, as by a signal's exception.
+        """Release in the background what an interrupted acquire got.
 
-        Leases that this object refers to are renewed as long as the object exists.
+        For example, a signal handler may have raised an exception. This object would keep the lease
+        renewed as long as the object exists.
         """
         if isinstance(got, Lease) and self._last(got):
             self._held.undo(got)
@@ -317,7 +322,8 @@ class Semaphore(Acquirer):
         return self._held.newest()  # type: ignore[no-any-return]
 
     def _newest(self, keep: bool = False) -> Lease:
-        """Return the lease that `release()` releases. `keep`: have it found again."""
+        """Return the lease that `release()` releases, and remove it from the list, except with
+        `keep`. Raise NotAcquired if there is none."""
         lease = self._mine() if keep else self._held.take_newest()
         if lease is None:
             raise NotAcquired(
@@ -327,7 +333,7 @@ class Semaphore(Acquirer):
         return lease
 
     def _last(self, lease: Lease) -> bool:
-        """Count one acquire of the lease back. Return True if none is left."""
+        """Count one release of the lease. Return True if it was the last."""
         return True
 
     def _leave(
@@ -358,8 +364,8 @@ class Semaphore(Acquirer):
         logger.warning("leaving %r: %s", self.name, lost)
 
     def _deferred(self, lease: Lease) -> bool:
-        """Return True if the open transaction releases the lease when it ends. Warn where
-        needed."""
+        """If the option is set and a transaction is open, release the lease when the transaction
+        ends, and return True. Warn if the release comes before a COMMIT."""
         if not self.release_on_commit:
             remedy = (
                 "Use release_on_commit=True; or its atomic(), on a view that ATOMIC_REQUESTS wraps "

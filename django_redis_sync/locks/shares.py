@@ -14,9 +14,9 @@ ALLOWED = (str, int, UUID, date, Enum)
 
 
 def share_of(value: Any) -> str | None:
-    """Return the text of a share, which identifies it. None: without a share.
+    """Return the text that identifies a share. Return None for None.
 
-    Raise TypeError or ValueError if it can't be one.
+    Raise TypeError or ValueError if `value` can't be a share.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""`synchronized`: limits the calls of a function, by its arguments."""
+"""`synchronized`: a decorator that limits the calls of a function."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BEFORE_COMMIT = "_redis_sync_before_commit"
 
 
 class _Template(string.Formatter):
-    """str.format over call arguments, such that different calls never get the same name.
+    """A str.format template over the arguments of a call. Different calls get different names.
 
     In values, `%`, `:` and the separators between two arguments are percent-encoded.
     """
@@ -70,8 +70,8 @@ class _Template(string.Formatter):
         self.quoted = str.maketrans({char: _quoted(char) for char in quoted})
 
     def names(self) -> set[str]:
-        """Return the names of the arguments in the template. Raise ValueError for positions such as
-        {0}."""
+        """Return the names of the arguments in the template. Raise ValueError for an argument
+        without a name, such as {0}."""
         found = {name.split(".")[0].split("[")[0] for name in self.fields}
         if any(not name or name.isdigit() for name in found):
             raise ValueError(f"name the arguments in {self.text!r}: {{pk}}, not {{}} or {{0}}")
@@ -90,8 +90,8 @@ class _Template(string.Formatter):
             )
         if isinstance(value, enum.Enum):
             value = value.name
-        said = format(value, format_spec) if format_spec else str(value)
-        return said.translate(self.quoted)
+        text = format(value, format_spec) if format_spec else str(value)
+        return text.translate(self.quoted)
 
     def of(self, signature: inspect.Signature, args: Any, kwargs: Any) -> str:
         """Return the name of a call."""
@@ -105,8 +105,8 @@ class _Template(string.Formatter):
 
 
 class _ShareTemplate(_Template):
-    """The share of a call: a template that is one argument alone gives its plain text, as
-    `Semaphore(share=...)` does, and no share for None."""
+    """The template of a share. If it is a single argument, the share is the plain text of the
+    value, as with `Semaphore(share=...)`, and None means that there is no share."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, "share")
@@ -158,7 +158,7 @@ def synchronized(
     on_full: Literal["raise", "skip", "retry"] | JobQueue = "raise",
     **options: Unpack[SemaphoreOptions],
 ) -> Any:
-    """Let at most `limit` calls of a function with the same name run at a time.
+    """Limit the calls of a function that run at the same time: at most `limit` per name.
 
     For functions and methods, sync and async::
 
@@ -167,11 +167,11 @@ def synchronized(
 
     - `name`: a `str.format` template over the arguments of the call. Values must be str, int, UUID,
       date, or Enum.
-    - `limit`: max calls at a time.
+    - `limit`: max calls of a name at the same time.
     - `on_full`: what a call without a permit does. "raise" (default): it waits as the options say,
       and then raises NotAcquired. "skip": it returns None, at once unless a `blocking_timeout` is
-      given. "retry", for a Celery task: Celery sends the task again, and its place in the queue of
-      the name stays. A `JobQueue` does the same with another task queue.
+      given. "retry", for a Celery task: Celery sends the task again, and the task keeps its place
+      in the queue of the name. A `JobQueue` does the same with another task queue.
     - `options`: those of `Semaphore`. A `share` is a template as well: `share="{tenant_id}"`.
 
     Raise TypeError for classes, generators, and wrong options, and ValueError for a name with
@@ -187,7 +187,7 @@ def synchronized(
     retries = _retries(on_full, options)
     if on_full == "skip" and "blocking_timeout" not in options:
         options.setdefault("blocking", False)
-    Semaphore("probe", limit, **options)  # wrong options are refused here, not at the first call
+    Semaphore("probe", limit, **options)  # raises now for wrong options, not at the first call
 
     def decorate(function: Function) -> Function:
         _check_function(function)
@@ -212,8 +212,8 @@ def _semaphores(
     limit: int,
     options: SemaphoreOptions,
 ) -> _SemaphoreOf:
-    """Return the function that returns the semaphore of a call. Raise ValueError if a template has
-    unknown arguments."""
+    """Return a function from the arguments of a call to its semaphore. Raise ValueError if a
+    template has unknown arguments."""
     signature = inspect.signature(function)
     for each in filter(None, (template, shares)):
         _check_names(each, signature, function)
@@ -272,7 +272,8 @@ def _retried(function: Any, semaphore: _SemaphoreOf, on_full: object) -> Callabl
 
 
 def _retries(on_full: Any, options: Any) -> bool:
-    """Return True if a call without a permit is sent again. Raise ValueError if that can't be."""
+    """Return True for on_full="retry" or a JobQueue. Raise ValueError if `on_full` is wrong or
+    doesn't go with the other options."""
     if on_full in ("raise", "skip"):
         return False
     if on_full != "retry" and not hasattr(on_full, "again"):
@@ -285,7 +286,7 @@ def _retries(on_full: Any, options: Any) -> bool:
 
 
 def _queue_of(on_full: Any) -> Callable[[Any], JobQueue]:
-    """Return the function that returns the task queue of a function."""
+    """Return a function from the limited function to its task queue."""
     if on_full != "retry":
         return lambda _: on_full
     from .celery import queue_of
@@ -304,7 +305,7 @@ def _share_template(share: Any) -> _ShareTemplate | None:
 
 
 def _leaving(guard: Semaphore, lease: Lease) -> ExitStack:
-    """Return a stack that leaves as the semaphore's own block does."""
+    """Return a stack that releases the lease as the semaphore's own block does."""
     stack = ExitStack()
     stack.push(functools.partial(guard._leave, lease))
     return stack
@@ -317,7 +318,7 @@ def _aleaving(guard: Semaphore, lease: Lease) -> AsyncExitStack:
 
 
 async def _finish(guard: Semaphore, lease: Lease, result: Any) -> Any:
-    """Await what a sync function returned, and then release."""
+    """Await the result of a sync function, and then release."""
     async with _aleaving(guard, lease):
         return await result
 
@@ -336,18 +337,18 @@ def _qualname(function: Any) -> str:
 
 
 def _named_after(function: Any) -> str:
-    """Return what to write above a function that was decorated without parentheses."""
-    said = _qualname(function).rpartition(".")[2]
+    """Return a hint for a function that was decorated without parentheses."""
+    called = _qualname(function).rpartition(".")[2]
     try:
         first = [word for word in inspect.signature(function).parameters if word != "self"][:1]
     except (TypeError, ValueError):
         first = []
-    calls = f', or @synchronized("{said}:{{{first[0]}}}") for each {first[0]}' if first else ""
-    return f'write @synchronized("{said}") for all calls of it{calls}'
+    calls = f', or @synchronized("{called}:{{{first[0]}}}") for each {first[0]}' if first else ""
+    return f'write @synchronized("{called}") for all calls of it{calls}'
 
 
 def _is_async(function: Any) -> bool:
-    called: Any = type(function).__call__  # of an object that is called
+    called: Any = type(function).__call__  # an object may be callable
     return iscoroutinefunction(function) or iscoroutinefunction(called)
 
 

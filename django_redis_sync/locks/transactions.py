@@ -1,4 +1,4 @@
-"""Locks and database transactions: a release has to follow the COMMIT."""
+"""Locks and database transactions: a lock has to be released after the COMMIT."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .lease_state import LeaseSettings
 
 
 class TransactionRace(RuntimeWarning):
-    """A permit is released inside a transaction: the next holder may read the data from before."""
+    """A permit is released before a COMMIT: the next holder may read the data from before it."""
 
 
 @contextmanager
@@ -40,10 +40,10 @@ def locked_atomic(
     alias = using or DEFAULT_DB_ALIAS
     if in_transaction(alias):
         raise RuntimeError(
-            f"atomic() of {semaphore!r} begins a transaction on {alias!r}, to release the lock "
-            "after its COMMIT, but one is open there already: a durable one can't be nested. "
-            "Where ATOMIC_REQUESTS began it, put @transaction.non_atomic_requests on the view; "
-            "else take the lock before the transaction, or with release_on_commit=True inside."
+            f"atomic() of {semaphore!r} begins a durable transaction on {alias!r}, which can't be "
+            "nested, and a transaction is open there. If ATOMIC_REQUESTS began it, put "
+            "@transaction.non_atomic_requests on the view; otherwise acquire the lock before the "
+            "transaction, or inside with release_on_commit=True."
         )
     with semaphore as lease, transaction.atomic(using, durable=True):
         yield lease
@@ -54,14 +54,14 @@ def release_when_over(lease: Lease, using: str | bool | None = None) -> None:
     """Release a lease when the open transaction ends: after the COMMIT, or with the rollback of the
     innermost savepoint. If none is open, release it at once.
 
-    `using`: alias of a database; None or True: all with an open transaction, when the last ends.
+    `using`: alias of a database. None or True: when the last of all open transactions ends.
     """
     aliases = transactions_of(using)
     if not aliases:
         lease.release()
         return
-    # Django drops its callbacks on rollback, so the end of the object counts. A TestCase drops it
-    # with its rollback, too.
+    # On rollback, Django discards its callbacks, so _Releasing acts when it is discarded. The same
+    # happens at the end of a TestCase.
     left = list(aliases)
     for alias in aliases:
         transaction.on_commit(_Releasing(lease, left), using=alias)
@@ -80,10 +80,10 @@ def transactions_of(using: str | bool | None) -> list[str]:
 
 
 class _Connected(threading.local):
-    """The database connections of this thread. Every release asks for them, and Django takes long
-    to list them."""
+    """The database connections of this thread. Each release needs them, and Django's own list is
+    slow."""
 
-    _known: list[weakref.ref[Any]] | None = None  # not before there are settings
+    _known: list[weakref.ref[Any]] | None = None  # None until first use, because of the settings
 
     def add(self, connection: Any) -> None:
         known = [ref for ref in self._all() if ref() not in (None, connection)]
@@ -96,8 +96,8 @@ class _Connected(threading.local):
         return self._known
 
     def may_have_a_transaction(self) -> bool:
-        """Return False if no transaction is open. On an event loop, where each task has connections
-        of its own, return True: Django has to be asked."""
+        """Return False if certainly no transaction is open. Return True on an event loop, because
+        each task has other connections."""
         for ref in self._all():
             if getattr(ref(), "in_atomic_block", False):
                 return True
@@ -124,9 +124,9 @@ class _Pending(threading.local):
 _pending = _Pending()
 
 
-def refuse_twice(terms: LeaseSettings) -> None:
-    """Raise RuntimeError if the open transaction holds the only permit: it would wait for
-    itself."""
+def check_not_nested(terms: LeaseSettings) -> None:
+    """Raise RuntimeError if the open transaction holds the only permit, so that the caller would
+    wait for itself."""
     for lease in list(_pending.leases):
         if lease.held and lease._is_of_name(terms.keys, terms.alias):
             raise RuntimeError(
@@ -136,7 +136,8 @@ def refuse_twice(terms: LeaseSettings) -> None:
 
 
 class _Releasing:
-    """Releases when it is called, or dropped without a call, as the last of those in `left`."""
+    """Releases a lease when it is called, or garbage-collected without a call. Of several that
+    share `left`, the last one does so."""
 
     def __init__(self, lease: Lease, left: list[str]) -> None:
         thread = threading.get_ident()
@@ -153,7 +154,7 @@ def _release(lease: Lease, thread: int, left: list[str]) -> None:
         return
     if threading.get_ident() == thread:
         _release_now(lease)
-    else:  # dropped by the garbage collector, which runs on any thread
+    else:  # the garbage collector runs on any thread
         run_callbacks(partial(_release_now, lease))
 
 
@@ -180,9 +181,9 @@ def racing() -> str | None:
     return next(iter(transactions_of(None)), None)
 
 
-#: Packages between the project's code and a warning.
+#: Packages whose frames a warning skips, to find the project's code.
 _INSIDE = (__name__.split(".")[0], "contextlib")
-#: Subjects that were logged outside of DEBUG, once each. Names may be made of arguments.
+#: The subjects that were logged without DEBUG. Max entries, because names may contain arguments.
 _logged: set[str] = set()
 _MAX_LOGGED = 20
 

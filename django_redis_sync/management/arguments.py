@@ -1,4 +1,4 @@
-"""The arguments of `manage.py locks`, and the names that an operator means by them."""
+"""The arguments of `manage.py locks`, and the names that they refer to."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ exit codes:
   0  done; `status` and `doctor`: Redis answered, and doctor found no error
   1  Redis can't be reached, or nothing was done; doctor: an error was found
   2  wrong usage; doctor: Redis can't be reached
-  3  nothing is known of that name, and nothing was done (`pause` and `resize`: see --create)
-  `run`: the command's own code; 128 + n when it was ended by signal n; 69 Redis can't be reached;
-  75 not acquired in time; 76 the lease was lost and the command ended; 126, 127 it can't be run
+  3  the name is unknown, and nothing was done (`pause` and `resize`: see --create)
+  `run`: the exit code of the command; 128 + n if signal n ended it; 69 Redis can't be reached;
+  75 not acquired in time; 76 the lease was lost and the command was ended; 126, 127 the command
+  can't be run
 """
-#: The exit code for a name of which nothing is known.
+#: The exit code for an unknown name.
 UNKNOWN = 3
-#: How `status` can be sorted.
+#: The values of `status --sort`.
 ORDERS = ("trouble", "name", "recent", *FIGURES)
-#: Names that `status` shows, unless told otherwise.
+#: The default of --top.
 MAX_SHOWN = 50
 
 
@@ -68,7 +69,7 @@ def _span(text: str) -> float:
 
 
 class Formatter(DjangoHelpFormatter):
-    """Leaves the list of exit codes as it is."""
+    """A formatter that does not wrap the list of exit codes."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text == EXIT_CODES else super()._fill_text(text, width, indent)
@@ -85,7 +86,7 @@ def add_actions(parser: CommandParser) -> None:
     def add(name: str, text: str, **options: Any) -> CommandParser:
         found: CommandParser = actions.add_parser(name, help=text, description=text, **options)
         found.add_argument("--using", default=SUPPRESS, **using)
-        # Django's own options may stand behind the action too.
+        # Accept Django's own options after the action too.
         found.add_argument("-v", "--verbosity", type=int, default=SUPPRESS, help=SUPPRESS)
         for option in ("--settings", "--pythonpath"):
             found.add_argument(option, default=SUPPRESS, help=SUPPRESS)
@@ -105,17 +106,17 @@ def add_actions(parser: CommandParser) -> None:
     status.add_argument("--format", choices=("table", "json"), default="table")
     status.add_argument(
         "--sort", choices=ORDERS, metavar="|".join(ORDERS),
-        help="the largest first; without it, those with trouble, as on the page",
+        help="the largest first; default: trouble first, as on the admin page",
     )  # fmt: skip
     status.add_argument(
         "--top", type=_limit, default=MAX_SHOWN, metavar="N",
-        help=f"names, or keys of a policy, at the most ({MAX_SHOWN})",
+        help=f"max names, or keys of a policy, to show ({MAX_SHOWN})",
     )  # fmt: skip
     status.add_argument(
         "--watch", nargs="?", type=_seconds, const=1.0, metavar="SECONDS",
-        help="again every so many seconds (1), until Ctrl-C",
+        help="repeat after this many seconds (1), until Ctrl-C",
     )  # fmt: skip
-    clear = add("clear", "End the leases of the holders shown. Later holders are not touched.")
+    clear = add("clear", "End the leases of the holders shown, but not those of later holders.")
     clear.add_argument("name", help="a name, with all its keys")
     add_key(clear)
     clear.add_argument("--holder", metavar="ID", help="a holder or waiter that status shows")
@@ -125,27 +126,25 @@ def add_actions(parser: CommandParser) -> None:
     clear.add_argument(
         "--no-input", "--noinput", action="store_false", dest="interactive", help="don't ask"
     )
-    pause = add("pause", "Grant nothing new; holders finish. It lasts until resume, or --for.")
+    pause = add("pause", "Grant no permits until resume, or for a time. Leases continue.")
     pause.add_argument("name", help="a name, with all its keys")
     pause.add_argument(
         "--for", type=_span, dest="seconds", metavar="TIME",
-        help="end the pause by itself, after 90s, 10m, 12h or 2d",
+        help="end the pause after this time: 90s, 10m, 12h or 2d",
     )  # fmt: skip
     resume = add("resume", "Undo pause; waiters are admitted at once.")
     resume.add_argument("name", help="a name, with all its keys")
-    resize = add("resize", "Set a limit above what the code says. It lasts until --reset.")
+    resize = add("resize", "Set a limit that replaces that of the code, until --reset.")
     resize.add_argument("name", help="a name, with all its keys")
     resize.add_argument("limit", nargs="?", type=_limit, metavar="LIMIT")
-    resize.add_argument("--reset", action="store_true", help="let the code's limit rule again")
+    resize.add_argument("--reset", action="store_true", help="use the limit of the code again")
     for each in (pause, resume, resize):
         add_key(each)
         add_reason(each)
     for each in (pause, resize):
-        each.add_argument(
-            "--create", action="store_true", help="even if nothing is known of that name"
-        )
-    history = add("history", "What happened to a name: was its limit too small last night?")
-    history.add_argument("name", help="a name; of a policy all keys together")
+        each.add_argument("--create", action="store_true", help="do it even if the name is unknown")
+    history = add("history", "Show the events of a name, and whether its limit was too small.")
+    history.add_argument("name", help="a name; for a policy, all of its keys together")
     add_key(history)
     history.add_argument(
         "--since", type=_span, metavar="TIME", default=86_400.0,
@@ -157,45 +156,44 @@ def add_actions(parser: CommandParser) -> None:
     add_key(log)
     log.add_argument("--format", choices=("table", "json"), default="table")
     log.add_argument(
-        "--top", type=_limit, default=MAX_SHOWN, metavar="N", help="so many, the newest first"
+        "--top", type=_limit, default=MAX_SHOWN, metavar="N", help=f"the newest N ({MAX_SHOWN})"
     )
-    add("doctor", "Is this Redis fit for locks? What is wrong, and the remedy.")
+    add("doctor", "Check whether this Redis is fit for locks, and show remedies.")
     run = add(
-        "run", "Run a command while holding a permit: flock(1) for a fleet.",
+        "run", "Run a command while holding a permit, like flock(1) for several hosts.",
         usage="manage.py locks run NAME [--limit N] [--wait SECONDS] [--skip] "
         "[--min-hold SECONDS] -- COMMAND ...",
     )  # fmt: skip
     run.add_argument("name")
     run.add_argument(
         "--limit", type=_limit, metavar="N",
-        help="permits of the name; default: what SEMAPHORES says, or 1",
+        help="permits of the name; default: that of SEMAPHORES, or 1",
     )  # fmt: skip
     run.add_argument(
         "--wait", type=_seconds, metavar="SECONDS",
-        help="how long to wait for a permit, 0 not at all; default: as long as it takes",
+        help="max time to wait for a permit; 0: don't wait; default: no limit",
     )  # fmt: skip
     run.add_argument(
         "--skip", action="store_true",
-        help="when it is taken, exit 0 quietly (at once, or after --wait)",
+        help="if no permit is available (at once, or after --wait), exit with 0 quietly",
     )  # fmt: skip
     run.add_argument(
         "--min-hold", type=_seconds, metavar="SECONDS",
-        help="keep the permit this long even if the command ends sooner: once per period",
+        help="keep the permit for this time even if the command ends earlier: once per period",
     )  # fmt: skip
 
 
 # Names
 
 
-#: Names that are looked at for ones that are written alike, the most recently used first.
+#: Max names among which similar names are searched: those used last.
 _MAX_COMPARED = 1000
 
 
 def find(name: str, key: str | None, using: str | None, max_keys: int | None = None) -> list[Pair]:
-    """Return a name with its known keys: the last used ones, if there are more than `max_keys`.
+    """Return a name and its known keys: those used last if there are more than `max_keys`.
 
-    Return the key alone if `key` is given, or if `name` is written as a table shows a key and is
-    not a name itself.
+    Return only the key if `key` is given, or if `name` is not a name but has the form POLICY@KEY.
     """
     if key is not None:
         return [(name, _key(name, key, using))]
@@ -211,7 +209,7 @@ def find(name: str, key: str | None, using: str | None, max_keys: int | None = N
 
 
 def _key(name: str, key: str, using: str | None) -> str:
-    """The form in keys of a key that an operator typed: an address is digested, say."""
+    """Return the key for a text by an operator. For example, an address becomes a digest."""
     possible = [one for one in identity.possible_keys(key) if _fits(one)]
     here = is_listed([(name, one) for one in possible], using=using)
     known = [one for one, listed in zip(possible, here, strict=True) if listed]
@@ -225,11 +223,11 @@ def _fits(key: str) -> bool:
         return False
 
 
-def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
-    """A text when nothing is known of any of these, as of a name with a typo; None otherwise.
+def unknown(found: Sequence[Status], using: str | None) -> str | None:
+    """Return a text if all of these names are unknown, for example because of a typo, else None.
 
-    Known: a name that is held, waited for, marked, used within the last day, counted, or named in
-    the settings.
+    A name is known if it is in the settings, has an override, or was used within the last day, or
+    if it has counters in Redis.
     """
     if any(one.used for one in found):
         return None
@@ -238,15 +236,15 @@ def unheard_of(found: Sequence[Status], using: str | None) -> str | None:
         return None
     if any(one.ever != Counters() for one in histories(asked, minutes=1, using=using)):
         return None
-    said = _("Nothing is known of %s: nobody used it within the last day.")
+    text = _("Unknown name: %s. It is not configured and was not used within the last day.")
     shown = found[0].display
     alike = get_close_matches(shown, _others(shown, using))
     hint = " " + _("Did you mean %s?") % printable(", ".join(alike)) if alike else ""
-    return said % printable(shown) + hint
+    return text % printable(shown) + hint
 
 
 def _others(shown: str, using: str | None) -> list[str]:
-    """Names that may be meant, and keys of those policies."""
+    """Return known names, and the keys of policies with similar names."""
     names = Recent(using=using)[:_MAX_COMPARED]
     policies = get_close_matches(shown.partition("@")[0], names)
     keys = newest_keys(dict.fromkeys(policies, _MAX_COMPARED), using=using)

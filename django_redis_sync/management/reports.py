@@ -1,4 +1,5 @@
-"""Texts and tables about what happened and what is wrong: history, actions, findings."""
+"""The texts of `locks history`, `log`, and `doctor`, and of errors: events, actions, findings. The
+text of `locks status` is in `status_view`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from django.utils.translation import ngettext
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from .. import conf
-from ..engine.wire import RIGHTS, turned_away
+from ..engine.wire import RIGHTS, configuration_error
 from ..exceptions import Unavailable
 from ..operators.actions import Action
 from ..operators.doctor import Finding
@@ -23,12 +24,13 @@ from ..operators.history import Counters, History
 from ..operators.statistics import AGAIN, Statistics
 from .terminal import Cell, Column, numbers, printable, table, texts, wrap
 
-#: Names that could not be read, of which it is said.
+#: Max names in the text about names that could not be read.
 MAX_UNREAD = 5
 
 
 def history(found: History, limit: int | None, width: int | None, style: Style) -> list[str]:
-    """What happened to a name: a sentence, and a line for each step in which anything did."""
+    """Return the events of a name in sentences, and a table with a line for each step in which
+    something happened."""
     lines = events(found, width, style, limit=limit)
     rows: list[list[str | Cell]] = []
     for start, c in found.rows:
@@ -51,24 +53,25 @@ def events(
     statistics: Statistics | None = None,
     limit: int | None = None,
 ) -> list[str]:
-    """The events of a history in a sentence or two, and the advice that they give."""
+    """Return the events of a history in sentences, and the suggested limit. `limit`: the current
+    one, or None if it is unknown."""
     c, minutes = found.total, len(found.rows) * found.step
     when = _("Last %d min") % minutes if minutes < 180 else _("Last %d h") % round(minutes / 60)
     if not any(asdict(c).values()):
         return [when + of + ": " + _("nothing happened.")]
-    said = [_("granted %d") % (c.granted + c.waited)]
+    parts = [_("granted %d") % (c.granted + c.waited)]
     if c.waited:
         words = {"n": c.waited, "mean": duration(c.wait_seconds / c.waited)}
-        said.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
+        parts.append(_("of these after waiting %(n)d (%(mean)s on average)") % words)
     if c.job_delivered:
         words = {"n": c.job_delivered, "copies": c.job_copy_dropped}
-        said.append(_("delivered by the task queue %(n)d (copies dropped: %(copies)d)") % words)
+        parts.append(_("delivered by the task queue %(n)d (copies dropped: %(copies)d)") % words)
     if c.released:
-        said.append(_("held %s on average") % duration(c.held_seconds / c.released))
+        parts.append(_("held %s on average") % duration(c.held_seconds / c.released))
     if statistics is not None:
-        said += _quantiles(statistics)
+        parts += _quantiles(statistics)
     used = _("at most %d in use") if statistics is None else _("at most %d in use by one key")
-    said.append(used % c.peak)
+    parts.append(used % c.peak)
     trouble = {
         "rejected": _("rejected %d"),
         "share_rejected": _("%d because of share_limit"),
@@ -79,23 +82,24 @@ def events(
         "job_place_expired": _("%d jobs did not come back"),
     }
     bad = [text % getattr(c, name) for name, text in trouble.items() if getattr(c, name)]
-    lines = wrap(when + of + ": " + ", ".join(said) + ".", width)
+    lines = wrap(when + of + ": " + ", ".join(parts) + ".", width)
     if bad:
         lines += warn(_("Trouble: ") + ", ".join(bad) + ".", width, style)
     if found.suggested_limit:
-        limits = {"limit": found.suggested_limit, "now": shown_limit(limit)}
-        text = _("A limit of %(limit)d would have been enough; it is %(now)s now.")
+        text = _("A limit of %(limit)s would have been large enough.")
         if found.is_estimate:
             text = _(
-                "Estimated from rejections and waits, a limit of at least %(limit)d was needed; it "
-                "is %(now)s now."
+                "Estimated from rejections and waits, a limit of at least %(limit)s was needed."
             )
-        lines += warn(text % limits, width, style)
+        advice = text % {"limit": found.suggested_limit}
+        if limit is not None:
+            advice += " " + _("It is %d now.") % limit
+        lines += warn(advice, width, style)
     return lines
 
 
 def _quantiles(statistics: Statistics) -> list[str]:
-    """Upper bounds of half and of nearly all durations of the last hour or two."""
+    """Return upper bounds of the median and the 95th percentile of waits and holds."""
     texts = {
         _("half waited less than %(p50)s, 95 %% less than %(p95)s"): statistics.waited,
         _("half held less than %(p50)s, 95 %% less than %(p95)s"): statistics.held,
@@ -108,20 +112,21 @@ def _quantiles(statistics: Statistics) -> list[str]:
 
 
 def exactness(statistics: Statistics) -> str:
-    """How fresh the sums are, and how much may hide behind the keys that are shown."""
-    said = _("Sums are %d s old at most.") % AGAIN
+    """Return how old the counts are, and how large their error is."""
+    text = _("The counts are at most %d s old.") % AGAIN
     if statistics.rejected_off:
-        text = _("A key may have been refused %d times more than is known of it.")
-        said += " " + text % statistics.rejected_off
-    return said
+        error = _("The rejections of a key may be too low by up to %d.")
+        text += " " + error % statistics.rejected_off
+    return text
 
 
 def warn(text: str, width: int | None, style: Style) -> list[str]:
+    """Return the lines of a warning."""
     return [style.WARNING(line) for line in wrap(printable(text), width)]
 
 
 def actions(found: Sequence[Action], width: int | None, style: Style) -> list[str]:
-    """The acts of operators, the newest first."""
+    """Return a table of the actions of operators, newest first."""
     columns = [Column(_("WHEN")), *texts(_("NAME"), _("WHAT"), _("WHO"), _("WHY"))]
     rows: list[list[str | Cell]] = []
     for act in found:
@@ -131,7 +136,7 @@ def actions(found: Sequence[Action], width: int | None, style: Style) -> list[st
 
 
 def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[str]:
-    """Each finding, and the remedies of those that need any; how many there are of each."""
+    """Return the findings of the doctor with their remedies, and the number of each level."""
     words = {
         "ok": style.SUCCESS(_("ok")),
         "part": style.NOTICE(_("in part")),
@@ -144,28 +149,28 @@ def findings(found: Sequence[Finding], width: int | None, style: Style) -> list[
         for text in (one.where, one.detail, one.remedy):
             lines += [f"    {line}" for line in wrap(printable(text), room)]
     count = {level: sum(one.level == level for one in found) for level in words}
-    said = [
+    counts = [
         ngettext("%d error", "%d errors", count["error"]) % count["error"],
         ngettext("%d warning", "%d warnings", count["warning"]) % count["warning"],
         _("%d ok") % count["ok"],
         *([_("%d in part") % count["part"]] if count["part"] else []),
     ]
-    return [*lines, "", ", ".join(said)]
+    return [*lines, "", ", ".join(counts)]
 
 
 def unread(found: Sequence[Unread]) -> str:
-    """A text about the names that could not be read; empty when there are none."""
+    """Return a text about the names that could not be read, or "" if there are none."""
     if not found:
         return ""
     names = ", ".join(printable(one.display) for one in found[:MAX_UNREAD])
     if len(found) > MAX_UNREAD:
         names += ", …"
-    said = ngettext(
+    text = ngettext(
         "%(n)d name can't be read: %(names)s. %(why)s",
         "%(n)d names can't be read: %(names)s. %(why)s",
         len(found),
     )
-    return said % {
+    return text % {
         "n": len(found),
         "names": names,
         "why": printable(without_secrets(str(found[0].error))),
@@ -173,12 +178,12 @@ def unread(found: Sequence[Unread]) -> str:
 
 
 def unavailable(error: Unavailable, using: str | None) -> str:
-    """Return a line for people: the failure and the remedy."""
+    """Return a line with the error and the remedy."""
     what = " ".join(without_secrets(str(error)).split()).rstrip(".")
     cause = error.__cause__
     if isinstance(cause, OutOfMemoryError) or "OOM" in what:
         return _("%s. The server's memory is full: raise maxmemory, see locks doctor.") % what
-    why = turned_away(error)
+    why = configuration_error(error)
     if why and why != RIGHTS:
         return (
             _(
@@ -187,7 +192,7 @@ def unavailable(error: Unavailable, using: str | None) -> str:
             )
             % what
         )
-    if isinstance(cause, ResponseError):  # it runs, and denied the command
+    if isinstance(cause, ResponseError):  # the server denied the command
         return _("%s. See locks doctor.") % what
     location = settings.CACHES[using or conf.current().cache].get("LOCATION", "")
     if "rediss://" in str(location):
@@ -199,7 +204,3 @@ def unavailable(error: Unavailable, using: str | None) -> str:
             % what
         )
     return _("%s. Is the server running, and is LOCATION in CACHES its address?") % what
-
-
-def shown_limit(limit: int | None) -> str:
-    return "–" if limit is None else str(limit)

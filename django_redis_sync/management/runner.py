@@ -1,4 +1,4 @@
-"""`locks run`: run a command while holding a permit. Losing the permit ends the command."""
+"""`locks run`: run a command while holding a permit. If the permit is lost, end the command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Return the semaphore of the permit. `wait`: max seconds to wait, or None for no limit."""
+    """The options of `locks run`. `wait`: max seconds to wait, or None for no limit."""
 
     name: str
     limit: int | None
@@ -73,13 +73,13 @@ def run(options: RunOptions, command: Sequence[str], stderr: Any) -> int:
 
 
 def _missing(program: str) -> OSError | None:
-    """Return why the program can't be run, before the permit is acquired: `min_hold` would keep
-    the permit, and no host could run the command meanwhile."""
+    """Return the error if the program can't be run, else None. This is called before the permit is
+    acquired, because `min_hold` would keep the permit taken."""
     if shutil.which(program) is not None:
         return None
     there = os.sep in program and os.path.exists(program)
     number = errno.EACCES if there else errno.ENOENT
-    return OSError(number, os.strerror(number))  # of the subclass that goes with the number
+    return OSError(number, os.strerror(number))  # Python returns the subclass for the number
 
 
 def _semaphore(options: RunOptions, command: Sequence[str]) -> Semaphore:
@@ -93,7 +93,7 @@ def _semaphore(options: RunOptions, command: Sequence[str]) -> Semaphore:
         renew=True,
         min_hold=options.min_hold,
         using=options.using,
-        # Arguments may hold secrets.
+        # Without the arguments, which may contain secrets.
         label=f"locks run: {PurePath(command[0]).name}",
     )
 
@@ -145,9 +145,8 @@ class _Job:
 
     def _clean_up(self) -> None:
         if self._child is not None and (self._child.returncode or 0) < 0:
-            self._send(
-                signal.SIGKILL
-            )  # The watchdog was killed, so only this process can end the others.
+            # The watchdog was killed, so only this process can end the group.
+            self._send(signal.SIGKILL)
         with contextlib.suppress(OSError):
             os.close(self._lifeline)
 
@@ -168,7 +167,7 @@ class _Job:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(lifeline)
         self._starting = False
-        with contextlib.suppress(RuntimeError):  # no room for a thread: it is asked at each look
+        with contextlib.suppress(RuntimeError):  # without the thread, the child is polled
             threading.Thread(target=self._reap, args=(self._child,), daemon=True).start()
         for number in self._early:
             self._send(number)
@@ -199,7 +198,7 @@ class _Job:
         return True
 
     def _terminate(self) -> None:
-        """Tell the watchdog to end the process group: SIGTERM, then SIGKILL."""
+        """Let the watchdog end the process group with SIGTERM, and then SIGKILL."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._lifeline, str(PATIENCE).encode())
         self._done.wait()
@@ -209,9 +208,8 @@ class _Job:
             lease.release()
         except SyncError as error:
             if not quietly:
-                self._write(
-                    _("The permit could not be given back: %s") % without_secrets(str(error))
-                )
+                text = _("The permit could not be released: %s")
+                self._write(text % without_secrets(str(error)))
 
     def _write(self, text: str) -> None:
         self._stderr.write(text)

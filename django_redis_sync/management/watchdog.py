@@ -2,14 +2,14 @@
 
     python -IS watchdog.py LIFELINE COMMAND ...
 
-LIFELINE is a file descriptor to read. It ends when `locks run` does, even by SIGKILL, so that the
-permit is no longer renewed: then this program kills its process group, which the command is in. If
-a number of seconds arrives on it, the group gets SIGTERM, and SIGKILL once the command has ended or
-these seconds are over. Otherwise this program exits as the command does, with a shell's code. It
-does not reach a process that left the group, such as a daemon.
+LIFELINE is a file descriptor to read. It is closed when `locks run` ends, even by SIGKILL. Then the
+permit is no longer renewed, and this program kills its process group, to which the command belongs.
+If a number of seconds arrives on it, the group gets SIGTERM, and SIGKILL after the command has
+ended or after these seconds. Otherwise this program exits when the command does, with the shell's
+exit code. A process that left the group, such as a daemon, is not ended.
 """
 
-# It imports nothing of the package, so that it is small and starts at once.
+# No imports from the package, so that it starts fast and needs little memory.
 from __future__ import annotations
 
 import contextlib
@@ -26,7 +26,8 @@ POLL_INTERVAL = 0.02
 
 
 def end(command: int, patience: float) -> NoReturn:
-    """End the process group, this program with it."""
+    """End the process group, including this program. `patience`: seconds from SIGTERM to SIGKILL;
+    0: SIGKILL at once."""
     give_up_at = time.monotonic() + patience
     if patience:
         os.killpg(0, signal.SIGTERM)
@@ -47,7 +48,7 @@ def exit_code(command: int) -> int | None:
 
 
 def execute(words: list[str]) -> NoReturn:
-    """Become the command."""
+    """Replace this process by the command."""
     for name in PASSED:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -60,7 +61,7 @@ def execute(words: list[str]) -> NoReturn:
 
 
 def start(words: list[str]) -> int:
-    """Start the command and return its pid. Pass on signals that came before it was there."""
+    """Start the command and return its pid. Pass on signals that arrived before."""
     numbers = [getattr(signal, name) for name in PASSED]
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in (*numbers, signal.SIGCHLD):

@@ -1,13 +1,13 @@
-"""What operators do to a name: clear, pause, resume, resize, reset. Each takes effect in every
-process at once.
+"""The actions of operators on a name: clear, pause, resume, resize, reset. They apply to all
+processes.
 
 Each action that changes something is recorded with `by` (the operator; by default the user of the
-process) and `reason`. The record is kept in Redis, so that the command and the admin's pages write
-the same record on any host, however logging is set up there.
+process) and `reason`. The record is in Redis, so that the command and the admin pages share it on
+all hosts.
 
-An override of a policy (`pause`, `resize` without a key) is stored once and holds for all of its
-keys: at once in this process, within a second in the others (engine/overrides.py). `resume` and
-`reset` of a single key exempt that key.
+An override of a policy (`pause`, `resize` without a key) is stored once and applies to all of its
+keys: at once in this process, and within a second in the others (see engine/overrides.py). `resume`
+and `reset` of a single key exempt that key.
 """
 
 from __future__ import annotations
@@ -44,18 +44,23 @@ from .formats import moment
 from .names import alias_of, overrides, pairs_of
 from .status import status_of
 
-#: Seconds that a pause may last at most: ten years.
+#: Max duration of a pause in seconds: ten years.
 MAX_PAUSE = 10 * 366 * 86_400
 _BATCH = 500
-#: Acts that are kept, the newest of all names together, and days after the last one.
-MAX_KEPT, KEPT_DAYS = 1000, 365
-#: Characters of a reason and of an operator's name; ids of those cleared.
-MAX_TEXT, MAX_IDS = 200, 20
+#: Max recorded actions, of all names together: the newest.
+MAX_KEPT = 1000
+#: Days after the last action for which the record is stored.
+KEPT_DAYS = 365
+#: Max characters of a reason and of an operator's name.
+MAX_TEXT = 200
+#: Max ids of cleared holders and waiters in the record of an action.
+MAX_IDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The outcome for a holder or waiter. `done`: False when it had ended by itself."""
+    """The outcome of `clear` for a holder or waiter. `done`: False if it had ended before. `shown`:
+    its state before. `name`: the display name."""
 
     id: str
     shown: Holder | Waiter
@@ -71,12 +76,12 @@ def clear(
     by: str = "",
     reason: str = "",
 ) -> list[Cleared]:
-    """End the leases, or the waiting, of those in `status` that `tokens` name.
+    """End leases and remove waiters. Return the outcome for each.
 
-    `tokens`: tokens or ids of `status.holders` and `status.waiters`. Later arrivals are not
-    touched. The next waiter is admitted at once, and the evicted holder gets LeaseLost at its next
-    renewal. Raise ValueError for a token that `status` does not show. Raise Unavailable if Redis
-    can't be reached, or if a majority of a quorum may still have the lease.
+    `tokens`: tokens or ids of `status.holders` and `status.waiters`. Waiters are admitted at once,
+    and an evicted holder gets LeaseLost at its next renewal. Raise ValueError for a token that
+    `status` does not have. Raise Unavailable if Redis can't be reached, or if a majority of a
+    quorum may still have the lease.
     """
     shown = {one.token: one for one in status.everyone}
     by_id = {one.id: one for one in shown.values()}
@@ -107,7 +112,7 @@ def clear(
 
 
 def _ended(steps: Sequence[Run], alias: str) -> list[bool]:
-    """Return for each `clear` step whether it ended something."""
+    """Return for each `clear` step True if it ended a lease or removed a waiter."""
     if not isinstance(alias, Quorum):
         replies = _replies(steps, server_of(alias).many(steps))
         return [reply[0] == "ok" for reply in replies]
@@ -133,10 +138,11 @@ def pause(
     by: str = "",
     reason: str = "",
 ) -> list[str]:
-    """Grant nothing new until `resume()`, or for `seconds` by the server's clock; holders finish.
+    """Grant no permits until `resume()`, or for `seconds` by the server's clock. Leases continue.
 
-    A name that is paused stays paused since the time that it was, also if `seconds` is new. Return
-    the display names of what was paused, none if it was paused like this before.
+    If the name is paused already, the start of the pause stays, and `seconds` replaces its end.
+    Return the display names of what was paused, or [] if nothing changed. Raise ValueError if
+    `seconds` is not above 0 or above MAX_PAUSE, and Unavailable if Redis can't be reached.
     """
     if seconds is not None and not 0 < seconds <= MAX_PAUSE:
         raise ValueError(f"seconds must be above 0 and at most {MAX_PAUSE}, not {seconds!r}")
@@ -146,8 +152,8 @@ def pause(
 def resume(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
-    """Undo `pause()` and admit waiters as far as the limit allows. Return the display names of what
-    was resumed, none if nothing was paused."""
+    """Undo `pause()`, and admit waiters as far as the limit allows. Return the display names of
+    what was resumed, or [] if nothing was paused. Raise Unavailable if Redis can't be reached."""
     return _Change("resume", name, key, using).undo(by, reason)
 
 
@@ -160,11 +166,11 @@ def resize(
     by: str = "",
     reason: str = "",
 ) -> list[str]:
-    """Set a limit that overrides the callers' until `reset()`. No holder is evicted.
+    """Set a limit that replaces the callers' limit until `reset()`. Leases continue.
 
-    Return the display names of what was resized, none if that was its limit before. Raise TypeError
-    or ValueError for an impossible limit, and WrongKind for a read/write lock or a quorum, which
-    have no limit to set.
+    Return the display names of what was resized, or [] if it had this limit before. Raise TypeError
+    or ValueError for an invalid limit, WrongKind for a read/write lock or a quorum, and Unavailable
+    if Redis can't be reached.
     """
     conf.whole("limit", limit, MOST_PERMITS)
     change = _Change("resize", name, key, using)
@@ -178,8 +184,8 @@ def resize(
 def reset(
     name: str, key: str | None = None, using: str | None = None, *, by: str = "", reason: str = ""
 ) -> list[str]:
-    """Undo `resize()`: the callers' limit applies again. Return the display names of what was
-    reset, none if nothing was resized."""
+    """Undo `resize()`, so that the callers' limit applies again. Return the display names of what
+    was reset, or [] if nothing was resized. Raise Unavailable if Redis can't be reached."""
     return _Change("reset", name, key, using).undo(by, reason)
 
 
@@ -193,7 +199,7 @@ class _Change:
         self._keys = _keys(name, key, self.alias)
         self._registry = marks_key(conf.current().prefix(self.alias))
         self._stored = overrides(self.alias)
-        # Of a policy, also the keys with an override of their own or an exemption.
+        # For a policy, also its keys with an override of their own or an exemption.
         self._names = [self._keys]
         if key is None:
             fields, start = (self._field, f"x{self._field}"), f"{self._keys.quoted}@"
@@ -207,7 +213,7 @@ class _Change:
     def make(
         self, by: str, reason: str, seconds: float | None = None, limit: int | None = None
     ) -> list[str]:
-        """Override the name; its keys lose their exemptions."""
+        """Set the override of the name, and remove the exemptions of its keys."""
         stored = self._stored.get(f"{self._field}:{self._keys.quoted}", "")
         exempt = [f"x{self._field}:{one.quoted}" for one in self._names]
         until = None
@@ -221,14 +227,15 @@ class _Change:
             value = str(since) if until is None else f"{since} {until}"
         if value == stored and not any(entry in self._stored for entry in exempt):
             return []
-        # Listed before it is paused: nothing may stay paused that is not shown.
+        # Registered before it takes effect, so that every paused name is shown.
         command(self.alias, "HSET", self._registry, f"{self._field}:{self._keys.quoted}", value)
         self._operate(self._names[:1], value)
         command(self.alias, "HDEL", self._registry, *exempt)
         return self._done(self._names[:1], by, reason, limit=limit, until=until)
 
     def undo(self, by: str, reason: str) -> list[str]:
-        """Remove the override of the name and of its keys; exempt a key from its policy's."""
+        """Remove the overrides of the name and of its keys. Exempt a single key from that of its
+        policy."""
         policy = self._keys.quoted.partition("@")[0] if self.key is not None else ""
         entries = [f"{self._field}:{one.quoted}" for one in self._names]
         exemption = f"x{self._field}:{self._keys.quoted}"
@@ -248,7 +255,7 @@ class _Change:
             _replies(steps, retry_many_if_disconnected(server_of(self.alias).many, steps))
 
     def _done(self, names: Sequence[Keys], by: str, reason: str, **details: Any) -> list[str]:
-        # At once in this process; the others see it within a second.
+        # Apply it in this process. The others read it within a second.
         server = server_of(self.alias)
         refresh(server, self._registry)
         renewer(self.alias).housekeeper.marks.poke(server)
@@ -289,9 +296,10 @@ def _log(event: str, name: str, **details: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An act. `what`: clear, pause, resume, resize or reset; `limit` of a resize; `ids` of those
-    that a clear took the lease or the place of, MAX_IDS at the most, and their `amount` where
-    these are not all; `by`: the operator; `reason`: in their words."""
+    """A recorded action. `what`: clear, pause, resume, resize, or reset. `by`: the operator.
+    `reason`: a text by the operator. `limit`: that of a resize. `until`: the end of a pause, or
+    None. `ids`: the holders and waiters of a clear, at most MAX_IDS. `amount`: their number if
+    there were more, else 0."""
 
     at: datetime
     what: str
@@ -327,12 +335,12 @@ class Action:
 
 
 def audit_key(prefix: str) -> str:
-    """A sorted set of JSON texts, by server ms."""
+    """Return the key of the record of actions: a sorted set of JSON texts by server ms."""
     return f"{quote(prefix)}:acts"
 
 
 def person() -> str:
-    """The user of this process, and its host."""
+    """Return the user of this process, and its host, as "user@host"."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no such user in this container
@@ -341,27 +349,27 @@ def person() -> str:
 
 
 def record(act: str, name: str, key: str | None, using: str | None, **details: Any) -> None:
-    """Keep an act that was done. If it can't be written it is logged: the act stands."""
+    """Record an action that was done. If it can't be recorded, log a warning."""
     config = conf.current()
     alias = using or config.cache
     registry = audit_key(config.prefix(alias))
     kept = {k: v[:MAX_TEXT] if isinstance(v, str) else v for k, v in details.items() if v}
     try:
         seconds, micros = command(alias, "TIME")
-        now = int(seconds) * 1000 + int(micros) / 1000  # of several within a second, in their order
+        now = int(seconds) * 1000 + int(micros) / 1000  # keeps the order within a millisecond
         entry = {"what": act, "name": name, "key": key, **kept, "n": secrets.token_hex(4)}
         command(alias, "ZADD", registry, now, json.dumps(entry, ensure_ascii=False))
         command(alias, "ZREMRANGEBYRANK", registry, 0, -1 - MAX_KEPT)
         command(alias, "PEXPIRE", registry, KEPT_DAYS * 86_400_000)
     except SyncError as error:
-        logger.warning("could not record that an operator did %s to %r: %s", act, name, error)
+        logger.warning("could not record an operator's %s of %r: %s", act, name, error)
 
 
 def acts(
     name: str | None = None, key: str | None = None, *, limit: int = 100, using: str | None = None
 ) -> list[Action]:
-    """Operators' acts, newest first: on all names, or on `name` and its keys. Unavailable when
-    Redis can't be reached."""
+    """Return the recorded actions on all names, or on `name` and its keys, newest first. `key`:
+    only those on this key and on the whole policy. Raise Unavailable if Redis can't be reached."""
     config = conf.current()
     alias = using or config.cache
     registry = audit_key(config.prefix(alias))
@@ -375,6 +383,7 @@ def acts(
 
 
 def as_json(found: Sequence[Action]) -> list[dict[str, Any]]:
+    """Return actions for JSON, with times in ISO 8601."""
     return [
         asdict(act) | {"at": act.at.isoformat(), "until": act.until and act.until.isoformat()}
         for act in found
@@ -382,7 +391,7 @@ def as_json(found: Sequence[Action]) -> list[dict[str, Any]]:
 
 
 def _act(text: str, score: float) -> Action | None:
-    """None for a value that is no record of ours."""
+    """Return a recorded action, or None for a foreign value."""
     try:
         entry = json.loads(text)
         entry.pop("n", None)

@@ -1,6 +1,6 @@
-"""The state of a name as frozen facts: its holders, waiters, and servers.
+"""The state of a name as frozen dataclasses: its holders, waiters, shares, and servers.
 
-Tokens leave the package whole only for the actions that need them.
+Tokens are secrets. They are stored here for actions, and shown only in part, as `id`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from ..exceptions import SyncError
 from ..protocol.keys import SHOWN, Keys, display, share_of_terms, split, unquote_share
 from ..protocol.scripts import CONSTANTS, MOST_PERMITS
 
-# The last millisecond of year 9999: there is no datetime after it.
+# The last whole second of the year 9999, in ms. A later datetime is impossible.
 _LAST_MS = 253_402_300_799_000
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A lease. `permits` 0: all of them. `ends_in`: seconds, inf when permanent, negative never.
+    """A lease.
 
-    `state`: held, handed (its winner was not heard of yet) or kept (released, within min_hold).
-    `permanent`: permanent, so that only its holder or an operator ends it.
+    `id`: the beginning of its token. `since`: time of the grant. `ends_in`: seconds until it
+    expires, inf if it is permanent. `permits`: 0 for the whole name. `state`: "held", "handed"
+    (granted by a handoff that the holder has not answered yet), or "kept" (released, but retained
+    by `min_hold`). `label`: host, process, and other texts about the holder. `share`: "" for the
+    common share.
     """
 
     id: str
@@ -40,13 +43,18 @@ class Holder:
 
     @property
     def permanent(self) -> bool:
+        """True if the lease never expires: only its holder or an operator can end it."""
         return self.ends_in == math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A place in the queue, from 1. `alive`: it asked again in time. A job that is away has
-    `next_try`, when its task queue delivers it again, and `sendings`."""
+    """A waiter, or a job that its task queue will deliver again.
+
+    `position`: place in the queue, from 1. `since`: time of arrival. `alive`: True if its last
+    heartbeat was in time. `next_try`: when a job is delivered again, else None. `sendings`: how
+    many times a job was sent again.
+    """
 
     id: str
     position: int
@@ -63,8 +71,8 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a name: permits in use and waiters. `name`: its text, empty for the callers
-    without a share. `limit`: its share_limit, as far as a holder or a waiter shown says it."""
+    """A share of a name: permits in use and waiters. `name`: its text, "" for the common share.
+    `limit`: its share_limit, or None if no holder or waiter in the Status has one."""
 
     name: str
     in_use: int
@@ -74,7 +82,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A server of a quorum: its alias, the ids of the holders there, or why it gave no answer."""
+    """A server of a quorum. `holders`: the ids of the holders there. `error`: the error if it did
+    not answer."""
 
     alias: str
     holders: tuple[str, ...] = ()
@@ -84,14 +93,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A name now. `limit`: in force (an operator's, the callers', or while the name is unused the
-    settings'); `exclusive`: to a writer.
+    """The state of a name.
 
-    `callers_limit`: from the last caller; `conflicting_limit`: the limit of another caller before,
-    and its time. `holders` and `waiters` hold MAX_ROWS at the most, `holding` and `waiting` count
-    all. `paused_until`: when the pause ends by itself. `members`: the servers, if it is a lock on a
-    quorum. `shares`: the heaviest by permits and waiters, `TOP_SHARES` at the most; of all of them,
-    `share_count` have permits or waiters, and `shares_waiting` have waiters.
+    `kind`: "plain" or "read/write". `limit`: the limit in force: that of an operator, else of the
+    last caller, else of the settings; None if unknown or without one. `callers_limit`: that of the
+    last caller. `override`: that of an operator. `conflicting_limit`: the different limit of an
+    earlier caller, and its time. `in_use`: permits in use. `exclusive`: True if a writer holds the
+    name. `holding` and `waiting`: the numbers of holders and waiters; `holders` and `waiters` have
+    at most MAX_ROWS of them. `fence`: the last fencing token. `at`: time of the reading.
+    `paused_until`: when the pause ends. `members`: the servers if this is a lock on a quorum.
+    `shares`: the heaviest shares, at most TOP_SHARES. `share_count`: number of shares with permits
+    or waiters. `shares_waiting`: number of shares with waiters.
     """
 
     name: str
@@ -126,17 +138,18 @@ class Status:
 
     @property
     def used(self) -> bool:
-        """Whether anything of it is in Redis, beside its counters and its place in `names`."""
+        """True if Redis has anything of the name, except counters and registry entries."""
         return bool(self.fence or self.holding or self.waiting or self.paused or self.override)
 
     @property
     def everyone(self) -> tuple[Holder | Waiter, ...]:
+        """The holders and the waiters."""
         return (*self.holders, *self.waiters)
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A name that could not be read, and why."""
+    """A name that could not be read, and the error."""
 
     name: str
     key: str | None
@@ -148,8 +161,8 @@ class Unread:
 
 
 def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None) -> Status:
-    """Return the status that a reply of the script `inspect` shows. `configured`: the limit in the
-    settings."""
+    """Return the status of a name from a reply of the script `inspect`. `configured`: the limit in
+    the settings, or None."""
     now, fence, override, paused, seen, clash, used, holding, waiting, held, queued = reply[:11]
     now = int(now)
     since_paused, until, override = keys.marked(paused, whole(override), now)
@@ -175,8 +188,8 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
         waiters.append(
             Waiter(token[:SHOWN], position, since, permits, own_limit, alive, label, token, share)
         )
-    kind, _, said = seen.partition(" ")
-    callers = whole(said) or None
+    kind, _, last_limit = seen.partition(" ")
+    callers = whole(last_limit) or None
     exclusive = whole(used) >= CONSTANTS["EXCLUSIVE"]
     limit = override or callers or configured
     if kind == "w" and not override:
@@ -207,7 +220,7 @@ def status_from(keys: Keys, reply: Sequence[Any], configured: int | None = None)
 
 
 def _shares(reply: Sequence[Any], limits: Mapping[str, int]) -> dict[str, Any]:
-    """Return what a reply says of the shares: nothing for a name without them."""
+    """Return the fields of Status about shares. Return {} for a name without shares."""
     if not reply:
         return {}
     count, waiting, rows = reply
@@ -223,8 +236,8 @@ def _shares(reply: Sequence[Any], limits: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _record(text: str) -> tuple[str, int, str, int, int, str, int, Mapping[str, Any]]:
-    """state, fence, lease, permits, limit, share, its limit, and label of a record; an unreadable
-    field is empty."""
+    """Return state, fence, lease, permits, limit, share, share_limit, and label of a record. Fields
+    that can't be read are empty."""
     parts = text.split(" ", 6)
     try:
         state, fence, lease, permits, limit, _, rest = parts
@@ -236,7 +249,7 @@ def _record(text: str) -> tuple[str, int, str, int, int, str, int, Mapping[str, 
 
 
 def _away(place: str, position: int, ticket: float, due: float, record: str, now: float) -> Waiter:
-    """Return a job that is away. It is late if it is not back some time after it was due."""
+    """Return a job that will be delivered again. It is not alive if it is TURN or more late."""
     _, nth, _, _, _, _, share, job = [*record.split(" ", 7), *[""] * 7][:8]
     alive, since = due + CONSTANTS["TURN"] > now, _moment(ticket / 1000)
     label, (share, _, _) = read_label(job), share_of_terms(f"/0{share} ")

@@ -1,4 +1,5 @@
-"""Format facts for people (terminal and pages) and as JSON (ISO 8601 times, spans in seconds)."""
+"""Format the state of names as text, for the terminal and the pages, and as JSON, with times in ISO
+8601 and durations in seconds."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ def moment(at: datetime) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time span with its two largest units."""
+    """Return a duration with its two largest units."""
     if seconds == math.inf:
-        return _("for ever")
+        return _("forever")
     if seconds < 1:
         return _("%d ms") % max(0, round(seconds * 1000))
     if seconds < 10:
@@ -51,8 +52,8 @@ def duration(seconds: float) -> str:
 def handed_over() -> str:
     """Return the explanation of the state "handed"."""
     return _(
-        "Just handed over: it waited, and got its permit a moment ago. If its process is dead, the "
-        "permit goes to the next by itself within %d s."
+        "It waited, and was granted its permit a moment ago. If its process is dead, the next "
+        "waiter gets the permit within %d s."
     ) % (CONSTANTS["FIRST"] // 1000)
 
 
@@ -71,8 +72,8 @@ def as_json(
     found: int,
     compared: int | None = None,
 ) -> dict[str, Any]:
-    """Return everything that the tables show, and more. `found`: the number of names, or of keys of
-    the policy. `names` has those that were read."""
+    """Return the data of a list for JSON. `found`: the number of names, or of keys of the policy;
+    `names` in the result has those that were read. `compared`: see `Selection`."""
     return {
         "at": timezone.now().isoformat(),
         "found": found,
@@ -117,7 +118,7 @@ def status_json(s: Status, history: History | None) -> dict[str, Any]:
 
 
 def _plain(fact: Any) -> dict[str, Any]:
-    """Return the fields of a fact, for JSON. Tokens are left out."""
+    """Return the fields of a dataclass for JSON, without tokens."""
     values = {one.name: getattr(fact, one.name) for one in fields(fact)}
     return {
         name: value.isoformat()
@@ -138,7 +139,7 @@ def _person(s: Status, one: Holder | Waiter, age: str) -> dict[str, Any]:
 
 
 def history_json(found: History) -> dict[str, Any]:
-    """Return a history, with the rows in which something happened."""
+    """Return a history for JSON, without rows in which nothing happened."""
     return {
         "name": found.name,
         "key": found.key,

@@ -1,4 +1,4 @@
-"""The history of names: counters that the scripts write, per minute."""
+"""The history of names: the counters per minute that the scripts write."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ _SUMMED = (*_COUNTERS.values(), *_SECONDS.values())
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Events in a period, with the seconds waited and held.
+    """The numbers of events in a period, and the seconds waited and held.
 
-    `share_rejected`: the rejections that `share_limit` caused, those of shadow mode included.
-    `job_delivered`: how often a task queue delivered jobs that it sends again while the name is
-    full. `peak`: the highest number of permits in use.
+    `granted`: at once; `waited`: granted after a wait. `reclaimed`: leases that expired.
+    `share_rejected`: rejections because of `share_limit`, including those of shadow mode.
+    `job_delivered`: deliveries of jobs with on_full="retry". `job_copy_dropped`: deliveries of
+    copies. `job_place_expired`: jobs that did not come back. `peak`: the most permits in use.
     """
 
     granted: int = 0
@@ -64,12 +65,12 @@ class Counters:
     peak: int = 0
 
     @property
-    def turned_away(self) -> int:
+    def rejected_or_timed_out(self) -> int:
         """Acquires that got no permit, at once or after waiting."""
         return self.rejected + self.timed_out
 
 
-# One object for all empty periods, which are the most frequent: `add` skips it.
+# The object for all empty periods, which `add` skips: most periods are empty.
 _NOTHING = Counters()
 
 
@@ -77,7 +78,7 @@ _NOTHING = Counters()
 class History:
     """The history of a name: a row per `step` minutes, oldest first. The last row is incomplete.
 
-    `total`: the sum of the rows; `ever`: the sum of all that Redis has counted for the name.
+    `total`: the sum of the rows; `ever`: the sum of all counters of the name in Redis.
     `suggested_limit` and `is_estimate`: see `suggest`.
     """
 
@@ -164,23 +165,22 @@ def _left(c: Counters) -> int:
 
 
 def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
-    """Return the limit that these rows needed, and True if it is an estimate that may be too low.
+    """Return the limit that would have been enough, and True if it is an estimate that may be too
+    low. `step`: minutes of a row.
 
-    `step`: minutes of a row.
-
-    Shadow mode admits every request, so the highest use is the limit that would have been enough.
-    An enforced limit also bounds the use, so the demand is estimated as the larger of two values.
-    One is the use in a row with a rejection or a wait, plus one permit. The other follows from
-    Little's law: the acquires per second of the busiest row, times the mean seconds of a hold,
-    plus one standard deviation of a Poisson process for bursts.
+    In shadow mode, every request is admitted, so the highest use is that limit. An enforced limit
+    also bounds the use, so the demand is estimated as the larger of two values. One is the use in a
+    row with a rejection or a wait, plus one permit. The other follows from Little's law: the
+    acquires per second of the busiest row, times the mean seconds of a hold, plus one standard
+    deviation of a Poisson process for bursts.
 
     Return None as the limit if less than 1% of the acquires waited or were rejected, or if no lease
     was released. Return None too if the name never had two holders: it is probably a lock.
     """
     total = add(rows)
-    # A rejection because of share_limit says nothing about the limit.
-    capped = max(0, total.waited + total.turned_away - total.share_rejected)
-    asked = total.waited + total.turned_away + total.shadow_rejected
+    # Rejections because of share_limit don't mean that the limit is too low.
+    capped = max(0, total.waited + total.rejected_or_timed_out - total.share_rejected)
+    asked = total.waited + total.rejected_or_timed_out + total.shadow_rejected
     short = max(capped, asked - total.share_rejected)
     if total.peak < 2 or not total.released or short == 0 or short * 100 < _asked(total):
         return None, False
@@ -188,7 +188,9 @@ def suggest(rows: Sequence[Counters], step: int = 1) -> tuple[int | None, bool]:
         return total.peak, False
     mean = total.held_seconds / total.released
     wanted = max(_asked(row) for row in rows) / (60 * step) * mean
-    beyond = max(row.peak + 1 for row in rows if row.waited + row.turned_away > row.share_rejected)
+    beyond = max(
+        row.peak + 1 for row in rows if row.waited + row.rejected_or_timed_out > row.share_rejected
+    )
     return max(total.peak, beyond, math.ceil(wanted + math.sqrt(wanted))), True
 
 
@@ -200,13 +202,13 @@ def add(counters: Iterable[Counters]) -> Counters:
 
 
 def _asked(c: Counters) -> int:
-    return _came(c) + c.turned_away
+    return _came(c) + c.rejected_or_timed_out
 
 
 def history_of(
     name: str, key: str | None, reply: Mapping[str, str], last: int, minutes: int
 ) -> History:
-    """Return the history in a hash of counters. `last`: the current minute, counted from 1970."""
+    """Return the history from a hash of counters. `last`: the current minute, counted from 1970."""
     by_start: dict[str, dict[str, int]] = {}
     for label, value in reply.items():
         start, _, what = label.partition(":")
@@ -230,7 +232,7 @@ def history_of(
 
 
 def _counters(values: Mapping[str, int]) -> Counters:
-    """Return the counters of a minute, where one number packs a count and its milliseconds."""
+    """Return the counters of a minute, where a count and its milliseconds share a number."""
     found: dict[str, Any] = {"peak": values.get("p", 0)}
     for what, name in _COUNTERS.items():
         n = values.get(what, 0)
@@ -242,7 +244,8 @@ def _counters(values: Mapping[str, int]) -> Counters:
 
 
 def _totals(values: Mapping[str, int]) -> Counters:
-    """Return the counters of STEP minutes or of all time, whose milliseconds have own fields."""
+    """Return the counters of STEP minutes or of all time, where milliseconds have fields of their
+    own."""
     found: dict[str, Any] = {name: values.get(what, 0) for what, name in _COUNTERS.items()}
     found["peak"] = values.get("p", 0)
     found |= {name: values.get(f"{what}:ms", 0) / 1000 for what, name in _SECONDS.items()}
@@ -261,7 +264,7 @@ def histories_of(
     pairs = [(s.name, s.key) for s in statuses]
     wanted = [pair for pair in pairs if pair not in found]
     found |= {(h.name, h.key): h for h in histories(wanted, minutes=minutes, using=using)}
-    # A lease that min_hold keeps was released, and is counted as released.
+    # A lease that is retained by min_hold counts as released.
     return [
         carried(found[pair], [(h.since, h.permits or 1) for h in s.holders if h.state != "kept"])
         for pair, s in zip(pairs, statuses, strict=True)

@@ -1,8 +1,8 @@
-"""One page of a sorted list of names, or of a policy's keys.
+"""Sorted lists of names, or of a policy's keys, read page by page.
 
-Sorting by name and searching read all entries of the registry, in chunks, but the state of the
-page's entries only. Sorting by a figure compares at most MAX_COMPARED entries: the busiest ones by
-the statistics, then those used last. `Selection.compared` says how many.
+To sort by name or to search, all entries of the registry are read, in chunks. The state is read for
+the entries of the page. To sort by a figure, at most MAX_COMPARED entries are compared: the busiest
+ones by the statistics, then those used last. `Selection.compared` is their number.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .names import (
 from .statistics import SITE, Statistics, counted, heaviest, statistics_of
 from .status import idle, readable
 
-#: At most this many entries are compared by a figure.
+#: Max entries that are compared by a figure.
 MAX_COMPARED = 100
-#: At most this many entries are searched for trouble.
+#: Max entries that are searched for trouble: waiters, rejections, lost leases, long holds.
 MAX_SEARCHED = 40
-#: Maximum age of the index of holders, in seconds.
+#: Max age of the index of holders in seconds.
 INDEX_AGE = round(2 * HOLDERS_INTERVAL)
-#: A list of at most this many entries shows those without trouble by name; else by last use.
+#: With more entries than this, those without trouble are listed by last use, else by name.
 MAX_BY_NAME = 1000
 
 
@@ -50,9 +50,9 @@ class Group:
     """A policy with its keys, or a single name.
 
     `own`: the status of the plain name, or None if it was never used. `children`: the status of
-    some keys; `keys`: how many keys are known. `statistics`: the counts of all processes over all
-    keys, some seconds old, or None. `in_use` and `waiting` are the larger of the counts in
-    `statistics` and in `children`. `limit` is per key, so `in_use` may be higher.
+    some keys. `keys`: the number of known keys. `statistics`: those of all keys, some seconds old,
+    or None. `in_use` and `waiting`: the larger of the counts in `statistics` and in `children`.
+    `limit`: per key, so `in_use` may be higher.
     """
 
     name: str
@@ -111,17 +111,17 @@ class Group:
         return self.own.paused if self.own is not None else all(s.paused for s in self.children)
 
 
-#: Keys that are read of all policies of a list together.
+#: Max keys that are read for all policies of a list together.
 MAX_KEYS = 8
 
 
 def groups_of(
     names: Sequence[str], *, using: str | None = None
 ) -> tuple[list[Group], list[Unread]]:
-    """Return a group for each name, and what could not be read.
+    """Return a group for each name, and the names that could not be read.
 
-    The counts of a policy come from the statistics. Only a few of its keys are read: the one with
-    the oldest holder, and the busiest. Without statistics, those used last are read instead.
+    The counts of a policy are from the statistics. Only a few of its keys are read: the key with
+    the oldest holder, and the busiest keys. Without statistics, the keys used last are read.
     """
     alias = using or conf.current().cache
     held = held_since(using=using)
@@ -197,7 +197,8 @@ def since(statuses: Iterable[Status]) -> datetime | None:
 
 
 def hour(group: Group, past: Past) -> Counters | None:
-    """Return the sum of a group's events in the period of `past`, or None if not all are known."""
+    """Return the sum of a group's events in the period of `past`, or None if it is unknown for some
+    of its names."""
     if group.statistics is not None:
         return group.statistics.history.total
     found = [past[s.name, s.key].total for s in group.all if (s.name, s.key) in past]
@@ -205,10 +206,10 @@ def hour(group: Group, past: Past) -> Counters | None:
 
 
 def rejected(group: Group, past: Past) -> int:
-    """Return how many acquires were rejected or timed out in the period of `past`."""
+    """Return the number of acquires that were rejected or timed out in the period of `past`."""
     if group.statistics is not None:
-        return group.statistics.history.total.turned_away
-    return sum(past[s.name, s.key].total.turned_away for s in group.all)
+        return group.statistics.history.total.rejected_or_timed_out
+    return sum(past[s.name, s.key].total.rejected_or_timed_out for s in group.all)
 
 
 def _fullness(group: Group, past: Past) -> tuple[float, int]:
@@ -231,7 +232,8 @@ FIGURES: dict[str, Callable[[Group, Past], Any]] = {
 
 
 def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
-    """Return the policies that have any of these keys, searching those used last."""
+    """Return the pairs of a policy and one of these keys. Only the MAX_COMPARED names used last are
+    searched."""
     names = Recent(using=using)[:MAX_COMPARED]
     _, policies = split_registry(names, using=using)
     pairs = [(name, key) for name in names if name in policies for key in keys]
@@ -240,10 +242,12 @@ def keys_like(keys: Sequence[str], *, using: str | None = None) -> list[Pair]:
 
 
 class Selection:
-    """The names, or the keys of `policy`, that contain `query` or are in `alike`.
+    """A sorted list of the names, or of the keys of `policy`, that contain `query` or are in
+    `alike`.
 
-    `order`: "name", "recent" or a figure of FIGURES, reversed by a "-" before it; else "trouble".
-    Raise Unavailable if Redis can't be reached."""
+    `order`: "name", "recent" or a figure of FIGURES, with a prefix "-" to reverse it; else
+    "trouble". The constructor and `read` raise Unavailable if Redis can't be reached.
+    """
 
     def __init__(
         self,
@@ -271,9 +275,10 @@ class Selection:
         elif field == "recent" and reverse:
             units = units[::-1]
         self._units, self.found = units, len(units)
-        #: How many entries were compared by a figure. None if all were, or if none had to be.
+        #: Number of entries that were compared by a figure. None if all were, or if the list is not
+        #: sorted by a figure.
         self.compared: int | None = None
-        #: True if the order comes from an index that is up to INDEX_AGE seconds old.
+        #: True if the order is that of an index, which is up to INDEX_AGE seconds old.
         self.indexed = False
         self._figure, self._reverse = FIGURES.get(field), reverse
         self.past: dict[Pair, History] = {}
@@ -292,13 +297,13 @@ class Selection:
 
     @property
     def readable(self) -> int:
-        """The number of entries of all pages. In a list by last use, an entry with trouble appears
-        twice: at the top, and in its own place."""
+        """The number of entries of all pages. In a list by last use, an entry with trouble counts
+        twice: it appears at the top and at its own position."""
         return len(self._first) + len(self._units)
 
     def read(self, start: int, stop: int) -> tuple[list[Group], list[Unread]]:
-        """Return a group for each entry from `start` to `stop`, and those that could not be read.
-        Store their histories in `past`."""
+        """Return a group for each entry from `start` to `stop`, and the names that could not be
+        read. Store the histories in `past`."""
         if self._read is not None:
             groups, unread = self._read[0][start:stop], self._read[1]
             self._remember(groups)
@@ -318,7 +323,7 @@ class Selection:
         return self._query in unit.casefold()
 
     def _compared(self, field: str) -> list[str]:
-        """Return the entries in the order of a figure, the unreadable ones last."""
+        """Return the entries in the order of a figure, those that could not be read last."""
         units = self._units[: self._max_compared]
         if self.found > self._max_compared:
             heavy = heaviest(self._policy, using=self._using)
@@ -352,14 +357,14 @@ class Selection:
         # The statistics may contain names that have left the registry.
         registered = {*others, *self._registered(entries)}
         entries = [one for one in entries if one in registered]
-        # The number of keys of a policy is unbounded, so only their statistics are used.
+        # A policy may have any number of keys, so only their statistics are used.
         pairs = [(one, None) for one in entries if self._policy is None]
         for past in histories(pairs, using=self._using):
             total = past.total
-            lately = total.turned_away + total.lost + total.reclaimed
+            lately = total.rejected_or_timed_out + total.lost + total.reclaimed
             bad[past.name] = max(bad[past.name], lately)
             self._searched[past.name, past.key] = past
-        # Powers of two, so that a page that refreshes itself doesn't reorder at each refresh.
+        # Powers of two, so that a page does not change its order at each refresh.
         figures = {
             one: (waiting[one].bit_length(), bad[one].bit_length(), held.get(one, -math.inf))
             for one in entries

@@ -1,9 +1,9 @@
-"""Which names there are: in use, with an operator's override, or in the settings. KEYS and SCAN are
-never used, and no command reads more than CHUNK entries.
+"""List the known names: those in use, with an operator's override, or in the settings. KEYS and
+SCAN are never used, and no command reads more than CHUNK entries.
 
-Also the plain reads that all lists are made of, with a memory for pages that refresh themselves. A
-live page asks every two seconds. Who holds and who waits is read each time; counters, key counts
-and indexes, which move slowly or are seconds old anyway, are read again after half a minute.
+Reading commands of lists are sent here too, with a cache for pages that refresh themselves every
+two seconds. Such a page reads holders and waiters each time. Counters, numbers of keys, and
+indexes, which change slowly or are some seconds old anyway, are cached for half a minute.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from ..engine.wire import clock
 from ..protocol.keys import check_text, display, marks_key, quote, split, unquote
 from ..protocol.steps import Failure
 
-#: Entries of the registry that a command reads.
+#: Max entries of the registry that a command reads.
 CHUNK = 1000
-#: Names that are read from the index of holders.
+#: Max names that are read from the index of holders.
 MAX_HELD = 1000
-#: Names on a quorum that are read, the most recently used first.
+#: Max names on a quorum that are read: the last used ones.
 _MAX_QUORUMS = 1000
 
+#: A name, and a key or None.
 Pair = tuple[str, str | None]
 
-#: Seconds for which a reply is remembered, and replies that are.
+#: Seconds for which a reply is cached, and max cached replies.
 _LIFE, _MAX_REPLIES = 30.0, 5000
 
 Replies = dict[tuple[Any, ...], tuple[float, Any]]
@@ -50,8 +51,8 @@ _memory: ContextVar[Replies | None] = ContextVar("_memory", default=None)
 
 @contextmanager
 def remembered(*, live: bool = False) -> Iterator[None]:
-    """Within the block, send no reading command twice. With `live`, also take replies of up to
-    _LIFE seconds ago from this process's memory."""
+    """Cache the replies of reading commands within the block. With `live`, also use replies that
+    this process has cached within the last _LIFE seconds."""
     token = _memory.set(_replies if live else {})
     try:
         yield
@@ -78,13 +79,13 @@ def read_each(alias: str, several: Sequence[tuple[Any, ...]]) -> list[Any]:
 
 
 def _sent(alias: str, several: Sequence[tuple[Any, ...]]) -> list[Any]:
-    if len(several) == 1 and several[0][0] == "TIME":  # a Cluster pipelines only what has a key
+    if len(several) == 1 and several[0][0] == "TIME":  # without a key, it can't be in a pipeline
         return [command(alias, "TIME")]
     return pipelined(alias, several) if several else []
 
 
 def order_of(place: tuple[Any, ...], make: Callable[[], list[str]]) -> list[str]:
-    """Return the order that `make` finds, which is remembered as replies are."""
+    """Return the list that `make` returns. It is cached as replies are, by `place`."""
     memory = _memory.get()
     if memory is None:
         return make()
@@ -104,11 +105,12 @@ def read(alias: str, *words: Any) -> Any:
 
 
 def names_in_use(*, using: str | None = None, pattern: str | None = None) -> list[Pair]:
-    """Names in use within the last day, most recent first, and all that an operator marked.
+    """Return the names used within the last day, most recent first, and then all others that an
+    operator paused or resized.
 
-    `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name, `exports@42` for a child.
-    All there are, up to hundreds of thousands: the lists on screen read `Recent`. Unavailable when
-    Redis can't be reached.
+    `pattern`: a glob (`*`, `?`, `[seq]`) that must match the whole name; for a key of a policy, it
+    is `policy@key`. There may be hundreds of thousands of names, so lists use `Recent` instead.
+    Raise Unavailable if Redis can't be reached.
     """
     alias, prefix = _where(using)
     found: dict[str, None] = {}
@@ -126,7 +128,7 @@ def names_in_use(*, using: str | None = None, pattern: str | None = None) -> lis
 
 
 def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[set[str], set[str]]:
-    """Return which names the registry has as plain names, and which as policies."""
+    """Return the names that the registry has as plain names, and those that it has as policies."""
     alias, prefix = _where(using)
     if not names:
         return set(), set()
@@ -138,18 +140,18 @@ def split_registry(names: Sequence[str], *, using: str | None = None) -> tuple[s
 
 
 def held_since(*, using: str | None = None) -> dict[Pair, int]:
-    """Return the names with the oldest holders, the oldest first, and since when they hold, server
-    ms: at most MAX_HELD, as the processes enter them (`engine/names.py`). A name that is not
-    held any more may be among them."""
+    """Return the names with the oldest holders, and the times of their grants in server ms, the
+    oldest first. At most MAX_HELD are read from the index of holders (see `engine/names.py`), which
+    may also contain names that are no longer held."""
     alias, prefix = _where(using)
     reply = read(alias, "ZRANGE", holders_key(prefix), 0, MAX_HELD - 1, "WITHSCORES")
     return {split(quoted): int(score) for quoted, score in pairs_of(reply) if _is_ours(quoted)}
 
 
 class Recent(Sequence[str]):
-    """The plain names and policies that are known, or the keys of a `policy`, read as far as the
-    caller iterates: first those that the registry lacks (configured, paused or resized, or still
-    held), then the registry's, most recent first."""
+    """The known plain names and policies, or the known keys of `policy`, as a sequence that is read
+    in parts. First come those that are not in the registry (configured, paused, resized, or held),
+    then those of the registry, most recent first."""
 
     def __init__(self, policy: str | None = None, *, using: str | None = None) -> None:
         self._policy, self._using = policy, using
@@ -188,7 +190,7 @@ class Recent(Sequence[str]):
         return newest_keys({self._policy: limit}, start, using=self._using)[self._policy]
 
     def every(self) -> list[str]:
-        """All of them: that reads the whole registry, in chunks."""
+        """Return all entries. This reads the whole registry, in chunks."""
         alias, prefix = _where(self._using)
         if self._policy is None:
             walked = dict.fromkeys(q.partition("@")[0] for q in _walk(alias, names_key(prefix)))
@@ -212,9 +214,8 @@ def marked(*, using: str | None = None) -> list[Pair]:
 
 
 def overrides(alias: str) -> dict[str, str]:
-    """Return what operators paused and resized: "p:NAME", "l:NAME", and "xp:NAME", "xl:NAME" for
-    keys that are exempt from their policy's, NAME as between braces. Raise Unavailable if Redis
-    can't be reached."""
+    """Return all overrides, with fields as in `marks_key`. Raise Unavailable if Redis can't be
+    reached."""
     registry, server = marks_key(conf.current().prefix(alias)), server_of(alias)
     step = reading(registry)
     try:
@@ -234,7 +235,8 @@ def count_names(*, using: str | None = None) -> int:
 def newest_keys(
     wanted: Mapping[str, int], start: int = 0, *, using: str | None = None
 ) -> dict[str, list[str]]:
-    """Return up to N keys of each policy from a rank on, most recent first, in a round trip."""
+    """Return some keys of each policy from the rank `start` on, most recent first, in a round trip.
+    `wanted`: the number of keys by policy."""
     alias, prefix = _where(using)
     commands = [
         ("ZREVRANGE", policy_key(prefix, name), start, start + limit - 1)
@@ -253,7 +255,7 @@ def count_keys(names: Sequence[str], *, using: str | None = None) -> dict[str, i
 
 
 def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
-    """Return for each whether it was used within the last day, in a round trip."""
+    """Return for each pair True if it was used within the last day, in a round trip."""
     alias, prefix = _where(using)
     members: dict[str, dict[Pair, str]] = {}
     for name, key in pairs:
@@ -271,8 +273,8 @@ def is_listed(pairs: Sequence[Pair], *, using: str | None = None) -> list[bool]:
 
 
 def is_known(name: str, key: str | None = None, *, using: str | None = None) -> bool:
-    """Return True if it or one of its keys was used within the last day, or if it has an override
-    or is configured."""
+    """Return True if the name or one of its keys was used within the last day, or if it has an
+    override or is configured."""
     alias, _prefix = _where(using)
     own = quote(name) if key is None else f"{quote(name)}@{quote(key)}"
     if is_listed([(name, key)], using=using)[0] or own in _marked(alias):
@@ -281,13 +283,13 @@ def is_known(name: str, key: str | None = None, *, using: str | None = None) -> 
 
 
 def family(name: str, *, using: str | None = None) -> list[Pair]:
-    """The plain name, and all of its keyed children that are known, most recent first."""
+    """Return the plain name and all of its known keys, most recent first."""
     keys = (key for key in Recent(name, using=using).every() if _can_be(name, key))
     return [(name, None), *((name, key) for key in keys)]
 
 
-# Locks on a quorum. The housekeeping of a holder lists the name and the aliases of its servers in
-# the default cache and on each server: whichever alias is asked about, it is shown as one lock.
+# Locks on a quorum. Holders list their names, with the aliases of the servers, in the default cache
+# and on each server. So the lock is shown as one lock for each of these aliases.
 
 
 def quorums(using: str | None = None) -> dict[str, Quorum]:
@@ -305,12 +307,12 @@ def quorums(using: str | None = None) -> dict[str, Quorum]:
             if set(aliases) <= set(settings.CACHES):
                 found.setdefault(unquote(quoted), quorum_of(aliases))
         except (ValueError, TypeError, AttributeError, ImproperlyConfigured):
-            continue  # not an entry of the housekeeping, or another project's aliases
+            continue  # a foreign value, or aliases of another project
     return found
 
 
 def alias_of(name: str, using: str | None = None) -> str:
-    """Return the alias on which to read or change `name`: a quorum if it was lately held on one."""
+    """Return the alias on which to read or change `name`: a quorum if it was lately held there."""
     return quorums(using).get(name) or using or conf.current().cache
 
 
@@ -318,12 +320,12 @@ def alias_of(name: str, using: str | None = None) -> str:
 
 
 def configured() -> dict[str, int | None]:
-    """The names that the settings know, and their limits; None where that is none or a function.
-    An entry that can't be a name is left to the checks."""
+    """Return the names in the settings, and their limits. A limit is None if it is missing or a
+    function. Entries that can't be a name are ignored; the system checks report them."""
     config = conf.current()
     found = {name: _limit(entry) for name, entry in config.semaphores.items()}
     for endpoint, entry in config.endpoints.items():
-        # A policy of an endpoint's own is named as its "name" says, or as the endpoint is.
+        # The name of a policy in ENDPOINTS is its "name", else the pattern of the endpoint.
         name = entry.get("name") or endpoint if isinstance(entry, Mapping) else entry
         if isinstance(name, str):
             found[name] = _limit(entry) or found.get(name)
@@ -345,7 +347,8 @@ def _where(using: str | None) -> tuple[str, str]:
 
 
 def _walk(alias: str, registry: str) -> Iterator[str]:
-    """All members of a registry, most recent first; a moving member may come twice."""
+    """Yield all members of a registry, most recent first. A member that is used meanwhile may occur
+    twice."""
     newest = command(alias, "ZREVRANGE", registry, 0, 0, "WITHSCORES")
     start, chunk = 0, [""] * CHUNK
     while len(chunk) == CHUNK:
@@ -353,21 +356,21 @@ def _walk(alias: str, registry: str) -> Iterator[str]:
         start += CHUNK
         yield from chunk
     if start > CHUNK:
-        # A name used since has moved to ranks that were read before it came there.
+        # Names that were used meanwhile have moved to ranks that were read before.
         since = int(pairs_of(newest)[0][1])
         words = ("+inf", since, "BYSCORE", "REV", "LIMIT", 0, CHUNK)
         yield from command(alias, "ZRANGE", registry, *words)
 
 
 def pairs_of(reply: Sequence[Any]) -> list[tuple[str, float]]:
-    """Return members WITHSCORES: flat in RESP2, in pairs in RESP3."""
+    """Return the pairs of a reply WITHSCORES, which is flat in RESP2 and has pairs in RESP3."""
     if reply and isinstance(reply[0], (list, tuple)):
         return [(member, float(score)) for member, score in reply]
     return [(member, float(score)) for member, score in zip(reply[::2], reply[1::2], strict=True)]
 
 
 def _marked(alias: str) -> list[str]:
-    """Return all names with an override of their own or an exemption, as between braces."""
+    """Return the quoted names that have an override of their own, or an exemption."""
     return list(dict.fromkeys(entry.partition(":")[2] for entry in overrides(alias)))
 
 
@@ -377,7 +380,7 @@ def _keys_of(quoted: Iterable[str]) -> list[str]:
 
 
 def _is_ours(quoted: str) -> bool:
-    """Whether an entry of the registry can be a name: a foreign entry must not hide the others."""
+    """Return True if an entry of the registry can be a name. Foreign entries are ignored."""
     return _can_be(*split(quoted))
 
 

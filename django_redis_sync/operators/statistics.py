@@ -1,11 +1,11 @@
-"""Statistics over many names: of a policy, of the names made from a template, of the whole site.
+"""Statistics of many names: of a policy, of the names from a template, or of the whole site.
 
-Each process counts events and writes them every two seconds: see `engine/statistics.py`. The cost
+Each process counts events and writes them every two seconds; see `engine/statistics.py`. The cost
 of reading doesn't depend on the number of names.
 
-Permits in use and waiters are at most AGAIN seconds old; those of a process that died are counted
-for LIFE seconds. Counts of events lack those that a killed process had not written. Counts of the
-busiest keys may be too low, by the bound that is returned with them.
+The permits in use and the waiters of a process are at most AGAIN seconds old; those of a killed
+process count for LIFE seconds. Events that a killed process had not written are missing. Counts of
+single keys may be too low, by the bound that is returned with them.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ class Quantiles:
 class Statistics:
     """The statistics of a group: `name` is a policy, a template or SITE.
 
-    `history`: the last minutes; each `peak` is the highest use of a single key. `busiest`: keys by
-    permits in use, then by waiters. `rejected`: keys by rejections in the last one to two hours.
-    `use_off`, `waiting_off`, `rejected_off`: the error of these counts, 0 if they are exact. A
-    key's count may be too low by it, and a missing key may have at most this count.
+    `in_use` and `waiting` are permits and waiters of `processes` processes. `history`: the last
+    minutes; each `peak` is the highest use of a single key. `busiest`: keys by permits in use, then
+    by waiters. `rejected`: keys by rejections in the last one to two hours. `use_off`,
+    `waiting_off`, `rejected_off`: the error of the counts per key, 0 if they are exact. The count
+    of a key may be too low by the error, and a missing key has at most that count.
     """
 
     name: str
@@ -94,7 +95,7 @@ def statistics_of(
 ) -> list[Statistics]:
     """Return the statistics of several groups, with three commands per group in few round trips.
 
-    Without `sketch`, it takes two commands, and omits durations and the keys with rejections. The
+    Without `sketch`, use two commands, and omit durations and the keys with rejections. The
     statistics of an unknown group are zeros. Raise Unavailable if Redis can't be reached.
     """
     config = conf.current()
@@ -118,7 +119,7 @@ def statistics_of(
 def counted(
     policies: Sequence[str], *, using: str | None = None, sketch: bool = True
 ) -> dict[str, Statistics]:
-    """Return the statistics of the policies that have any, by name."""
+    """Return the statistics of those policies that have any, by name."""
     found = statistics_of(policies, using=using, sketch=sketch) if policies else []
     return {one.name: one for one in found if one.processes or one.history.ever != Counters()}
 
@@ -126,7 +127,8 @@ def counted(
 def past_of(
     name: str, key: str | None = None, *, minutes: int, using: str | None = None
 ) -> History:
-    """Return the history of a name, or of all keys of a policy. Its peaks are of a single key.
+    """Return the history of a name, or of all keys of a policy, whose peaks are those of a single
+    key.
 
     Raise Unavailable if Redis can't be reached.
     """
@@ -139,7 +141,7 @@ def past_of(
 
 
 def heaviest(policy: str | None = None, *, using: str | None = None) -> list[str]:
-    """Return the busiest names, or keys of a policy, alternating with those most often rejected."""
+    """Return the busiest names, or keys of a policy, alternating with the most often rejected."""
     (statistics,) = statistics_of([SITE if policy is None else policy], using=using)
     pairs = zip_longest(statistics.busiest, statistics.rejected)
     found = [busy.key for pair in pairs for busy in pair if busy is not None]
@@ -201,7 +203,7 @@ def _in_use(
                 mine[0] += int(counts[0])
                 mine[1] += int(counts[1])
         except (ValueError, TypeError, AttributeError, IndexError):
-            continue  # another program's value
+            continue  # a foreign value
         living += 1
     return total[0], total[1], off, by_key, living
 

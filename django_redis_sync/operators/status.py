@@ -1,5 +1,5 @@
-"""Read the status of names, in a round trip per batch of them: for the command, the admin pages,
-and `status()`. A lock on a quorum is read from all of its servers and shown as one.
+"""Read the status of names, in one round trip per batch, for the command, the admin pages, and
+`status()`. A lock on a quorum is read from all of its servers, and shown as one lock.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from ..protocol.steps import Failure, Plan, Run, run_once
 from .facts import Holder, Member, Status, Unread, status_from
 from .names import configured, quorums
 
-#: Rows of holders and of waiters that are read of a name.
+#: Max holders, and max waiters, that are read for a name.
 MAX_ROWS = 200
+#: Max names that are read in one round trip.
 _BATCH = 500
 
 
 def idle(name: str, alias: str) -> Status:
-    """Return the status of a plain name that was never used: it has at most overrides. Those of
-    policies that were read last are taken."""
-    keys = _keys(name, "-", alias)  # a key carries the overrides of its policy
+    """Return the status of a plain name that was never used. It may have overrides: those that were
+    read last."""
+    keys = _keys(name, "-", alias)  # a key applies the overrides of its policy
     reply = [str(int(time.time() * 1000)), "", "", "", "", "", "0", "0", "0", [], []]
     found = status_from(keys, reply, configured().get(name))
     return replace(found, key=None)
 
 
 def looking(keys: Keys, rows: int = MAX_ROWS) -> Run:
-    """The step that reads a name."""
+    """Return the step that reads a name, with up to `rows` holders and waiters."""
     return Run("inspect", keys.declared, ("", rows), ATTEMPT)
 
 
 def status_of(name: str, key: str | None = None, *, using: str | None = None) -> Status:
-    """Return the status of a name, or of its child for `key`. Raise Unavailable if Redis can't be
-    reached."""
+    """Return the status of a name, or of the key `key` of a policy. Raise Unavailable if Redis
+    can't be reached."""
     alias = using or conf.current().cache
     if isinstance(alias, Quorum):
         return _quorum_status(name, alias, MAX_ROWS)
@@ -92,8 +93,8 @@ def statuses(
 def readable(
     names: Iterable[tuple[str, str | None]], *, using: str | None = None, rows: int = MAX_ROWS
 ) -> tuple[list[Status], list[Unread]]:
-    """Return the names that can be read, and those that can't: a shard is down, or another program
-    wrote a value there. Raise the first error if no name can be read."""
+    """Return the status of the names that can be read, and the names that can't, because a shard is
+    down or another program wrote a value there. Raise the first error if no name can be read."""
     found: list[Status] = []
     unread: list[Unread] = []
     for one in _read(names, using, rows):
@@ -136,11 +137,11 @@ def _quorum_status(name: str, quorum: Quorum, rows: int) -> Status:
 
 
 def _merged(quorum: Quorum, views: Mapping[str, Status | SyncError]) -> Status:
-    """Return the views of the members as one status. Raise the first error if fewer than a
+    """Return one status for the views of the members. Raise the first error if fewer than a
     majority answered.
 
-    A token holds the lock if a majority of the members may have it: a member that did not answer
-    counts as one that has it, so that "free" is shown only for what was looked at.
+    A token is shown as a holder if a majority of the members may have it. A member that did not
+    answer counts as one that has it, so that a lock is shown as free only if that is certain.
     """
     seen = {alias: view for alias, view in views.items() if not isinstance(view, Exception)}
     errors = {alias: view for alias, view in views.items() if isinstance(view, SyncError)}
@@ -178,7 +179,7 @@ def _holders(found: Sequence[Holder], quorum: Quorum, silent: int) -> tuple[Hold
     holders = []
     for token, same in by_token.items():
         if counts[token] + silent >= quorum.need:
-            # The quorum holds the lock for as long as a majority of its servers does.
+            # The lease ends when fewer than a majority of the servers have it.
             ends = sorted([h.ends_in for h in same] + [math.inf] * silent, reverse=True)
             ends_in = min(ends[quorum.need - 1], max(h.ends_in for h in same))
             holders.append(replace(same[0], ends_in=ends_in))
@@ -186,7 +187,7 @@ def _holders(found: Sequence[Holder], quorum: Quorum, silent: int) -> tuple[Hold
 
 
 def _views(wanted: Sequence[Keys], alias: str, rows: int) -> Iterator[Status | Unread]:
-    """Return each name as the server of `alias` shows it."""
+    """Yield the status of each name on the server of `alias`."""
     if not wanted:
         return
     server, limits = server_of(alias), configured()
@@ -205,7 +206,7 @@ def _views(wanted: Sequence[Keys], alias: str, rows: int) -> Iterator[Status | U
 
 
 def _refresh_marks(server: Server, wanted: Iterable[Keys]) -> None:
-    """The policies of the children: they decide how a child is shown."""
+    """Read the overrides of the keys' policies if they are out of date."""
     now = clock()
     policies = [keys.policy for keys in wanted if keys.policy is not None]
     for registry in {policy.registry for policy in policies if policy.due <= now}:

@@ -1,7 +1,7 @@
-"""The names of keys: `PREFIX:{NAME}:part`. Each name has one Cluster slot, and keys of its own.
+"""Redis keys: `PREFIX:{NAME}:part`. All keys of a name are in one Cluster slot.
 
-The characters `%`, `{`, `}` and `@` of a name are percent-quoted in its keys. A key of a policy is
-`{NAME@KEY}`, with the only unquoted `@`.
+`%`, `{`, `}` and `@` are percent-quoted in NAME. For a key of a policy it is `NAME@KEY`, with the
+only unquoted `@`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 MOST_BYTES = 200
-#: Characters of a token that people see.
+#: Number of characters of a token that people see.
 SHOWN = 8
 
 # Control characters, surrogates, separators of lines, and marks that change the text direction.
@@ -27,8 +27,8 @@ _PARTS = ("leases", "queue", "parked", "waiters", "info", "wake:", "stats")
 
 
 class Token(str):
-    """A token, or a key that ends with one. Its `repr` is shortened: an error page or mail must not
-    contain the secret of a lease."""
+    """A token, or a key that ends with one. A token is a secret, so `repr` shortens it for error
+    pages and mails."""
 
     __slots__ = ()
 
@@ -38,13 +38,13 @@ class Token(str):
 
 
 class Policy:
-    """A keyed policy as this process knows it: one object for all of its keys.
+    """The operators' overrides of a policy, as this process last read them.
 
-    `mark`: the operator's pause and limit, "-" or "PAUSED LIMIT" (see `pause_of`; 0: no limit).
-    Each key sends it to the server, because it may be on another node. `exempt`: the marks of keys
-    that an operator exempted, by quoted name. `due`: when to read these again; `used`: when they
-    were last used, both in seconds of the monotonic clock. `stirred`: True if a mark has changed
-    and waiters of this process don't know yet.
+    `mark`: the override, "-" or "PAUSED LIMIT" (see `pause_of`; LIMIT 0: none). Requests for each
+    key send it to the server, because policy and key may be on different nodes. `exempt`: the
+    overrides that apply to exempted keys instead, by quoted name. `due`: when to read them again;
+    `used`: when they were last used; both in seconds of the monotonic clock. `stirred`: True if
+    they have changed and the keys with waiters of this process don't have the change yet.
     """
 
     __slots__ = ("__weakref__", "due", "exempt", "mark", "quoted", "registry", "stirred", "used")
@@ -55,17 +55,17 @@ class Policy:
         self.due = self.used = -math.inf
 
 
-#: Policies by the key of the marks and the policy's quoted name.
+#: Policies by the key of the overrides and the policy's quoted name.
 policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 
 class Keys(NamedTuple):
     """The keys of a name. `display`: the name for people; `quoted`: the name in keys.
 
-    `declared`: the KEYS of every script, from which it derives the others. The last one never
-    exists. So a server of a Cluster that is moving the slot rejects the script before it runs,
-    instead of stopping it halfway. `keep`: minutes of history to write; 0: none. `policy`: the
-    policy that the name is a key of.
+    `declared`: the KEYS of every script, which derives the others from them. The last one never
+    exists. Because of it, a Cluster node that is moving the slot rejects the script before it
+    runs, instead of stopping it halfway. `keep`: minutes of history to write; 0: none. `policy`:
+    the policy if the name is a key of one.
     """
 
     display: str
@@ -88,17 +88,16 @@ class Keys(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The mark of the policy, as scripts take it."""
+        """The override of the policy, as scripts take it."""
         policy = self.policy
         if policy is None:
             return "-"
         return policy.exempt.get(self.quoted, policy.mark) if policy.exempt else policy.mark
 
     def marked(self, paused: str, limit: int, now: int) -> tuple[int, float, int]:
-        """Return pause (see `pause_of`) and limit in force at `now`, in server ms; 0 for none.
-
-        `paused` and `limit` are the name's own, which win over those of its policy.
-        """
+        """Return start and end of the pause and the limit in force at `now`; 0 for none. Times are
+        server ms. `paused` (see `pause_of`) and `limit` are those of the name itself, which win
+        over those of its policy."""
         policy_paused, _, policy_limit = ("0 0" if self.mark == "-" else self.mark).rpartition(" ")
         since, until = pause_of(paused or policy_paused)
         if until <= now:
@@ -113,7 +112,8 @@ def touched(declared: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_text(what: str, value: object, most: int = MOST_BYTES) -> str:
-    """Return `value`. Raise TypeError or ValueError if a key or a terminal can't have it."""
+    """Return `value`. Raise TypeError if it is not a str. Raise ValueError if it is empty, has a
+    control character, or is longer than `most` bytes in UTF-8. `what` begins the message."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     if not value:
@@ -138,29 +138,30 @@ def unquote(text: str) -> str:
 
 
 def share_terms(share: str, share_limit: int) -> str:
-    """Return a share as it precedes the label in a record: "/LIMIT/SHARE". The common share is "".
-    Limit 0: no limit."""
+    """Return the text for a share that precedes the label in a record: "/LIMIT/SHARE". SHARE is
+    empty for the common share. LIMIT 0: none."""
     return f"/{share_limit}/{share.translate(_SHARE)}"
 
 
 def share_of_terms(text: str) -> tuple[str, int, str]:
-    """Return share, limit, and label from the part of a record behind the channel. Without a share,
+    """Return share, limit, and label from the part of a record after the channel. Without a share,
     the first two are "" and 0."""
     if not text.startswith("/"):
         return "", 0, text
-    said, _, label = text.partition(" ")
-    limit, _, share = said[1:].partition("/")
+    head, _, label = text.partition(" ")
+    limit, _, share = head[1:].partition("/")
     return unquote_share(share), int(limit or 0), label
 
 
 def unquote_share(text: str) -> str:
-    """Return the share of a quoted one, as records and fields have it."""
+    """Return a share from its quoted form in records and fields."""
     return text.replace("%20", " ").replace("%25", "%")
 
 
 @lru_cache(maxsize=8192)
 def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Keys:
-    """Return the keys of `name`, or of its key `key`. Raise what `check_text` raises."""
+    """Return the keys of `name`, or of the key `key` of that policy. Raise TypeError or ValueError
+    for an invalid name or key (see `check_text`)."""
     check_text("a name", name)
     quoted, policy = quote(name), None
     if key is not None:
@@ -174,14 +175,15 @@ def keys_of(prefix: str, name: str, key: str | None = None, keep: int = 0) -> Ke
 
 
 def marks_key(prefix: str) -> str:
-    """Return the key of the operators' overrides: a hash of pauses ("p:NAME", see `pause_of`),
-    limits ("l:NAME"), and keys that are exempt from them ("xp:NAME", "xl:NAME"). NAME is quoted."""
+    """Return the key of the operators' overrides. It is a hash with pauses ("p:NAME", see
+    `pause_of`), limits ("l:NAME"), and keys that are exempt from those of their policy ("xp:NAME",
+    "xl:NAME"). NAME is quoted."""
     return f"{quote(prefix)}:marks"
 
 
 def pause_of(text: str) -> tuple[int, float]:
     """Return the start and the end of a pause in server ms, from "SINCE" or "SINCE UNTIL". Without
-    UNTIL, the end is inf. For "0", not paused, it is 0."""
+    UNTIL, the end is inf. For "0" (not paused), return 0 and 0."""
     since, _, until = text.partition(" ")
     if not since.isdecimal() or since == "0":
         return 0, 0
@@ -193,12 +195,13 @@ def group_keys(prefix: str, group: str) -> tuple[str, ...]:
 
     `prefix`: quoted. `group`: a quoted policy or template, or "" for all names.
     """
-    base = f"{prefix}:{{{group or '%'}}}:"  # no name is quoted so
+    base = f"{prefix}:{{{group or '%'}}}:"  # no quoted name is "%"
     return base + "shares", base + "sketch", base + "sums"
 
 
 def groups_key(prefix: str) -> str:
-    """Return the key of the sorted set of groups, by last use in server ms. `prefix`: quoted."""
+    """Return the key of the sorted set of groups, with last use in server ms as score. `prefix`:
+    quoted."""
     return f"{prefix}:groups"
 
 
@@ -214,5 +217,5 @@ def split(quoted: str) -> tuple[str, str | None]:
 
 
 def display(name: str, key: str | None) -> str:
-    """Return a name, or a key of a policy, as people see it."""
+    """Return a name, or a key of a policy, as shown to people."""
     return name if key is None else f"{name}@{key}"

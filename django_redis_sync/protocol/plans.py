@@ -1,12 +1,12 @@
-"""The plans: what each operation sends, in which order. Generators that neither send nor sleep.
+"""Plans: for each operation, the steps that it takes. A plan is a generator without I/O.
 
-A plan yields `Run`, `Wait` or `Sleep` and is sent an `Answer`. A driver carries the steps out, in
-sync or async code, and throws `Failure` in where no answer came. Times are seconds of the client's
-monotonic clock; a lease is in seconds, `math.inf` if it is permanent.
+A plan yields `Run`, `Wait` or `Sleep`. A driver, sync or async, carries out the step and sends an
+`Answer` into the plan, or throws `Failure` if there was no usable answer. Times are seconds of the
+client's monotonic clock. A lease is in seconds; `math.inf` if it is permanent.
 
-Why this is safe:
+The plans are safe for these reasons:
 - The local expiry of a lease counts from before the request was sent, or from the server time of
-  the grant, mapped to the latest "wait" answer. So it is never later than the server's.
+  the grant, converted with the latest "wait" answer. So it is never later than the server's.
 - If a reply is lost, the request is repeated with the same token.
 - If an acquire of a token was not answered, the script that ends the token writes a tombstone.
 """
@@ -39,20 +39,21 @@ CLAIM = CONSTANTS["CLAIM"] / 1000
 
 RIDE_OUT = 30.0  # seconds of outage during which a waiter keeps its place in the queue
 UNDO_BUDGET = 1.0  # seconds that an undo may take while an exception is on its way out
-TICK = 0.001  # the server's clock is read in whole ms: a lease may be this much shorter
+TICK = 0.001  # seconds that a lease may be shorter, because scripts count whole ms
 
 
 class AcquireRequest(NamedTuple):
-    """What a caller asks for.
+    """The arguments of an acquire.
 
-    `wait`: False to try once; `give_up_at`: when waiting ends (inf: never); `budget`: seconds until
-    the first answer, retries included; `attempt`: seconds of each try; `kind`: p plain, w
-    read/write; `permits`: 0 for the whole name; `shadow`: grant in any case, and count; `channel`:
-    where the wake-up message is published, "-" if it is popped; `tokens` makes tokens; `later`
-    takes an undo that failed; `learn` is a plan to carry out first; `waits(token, waiting)` is
-    called when a token begins (False: it must not) or ends to wait; `words`: see `worded`. `share`:
-    empty for the common share; `share_limit`: max permits of the share, 0: without a limit. A
-    request with neither has no shares.
+    `wait`: False to try once. `give_up_at`: when waiting ends; inf: never. `budget`: seconds until
+    the first answer, including retries. `attempt`: timeout of each try in seconds. `kind`: p
+    (plain) or w (read/write). `permits`: 0 for the whole name. `shadow`: grant in any case, and
+    count what would be a rejection. `channel`: where the wake-up message is published; "-" if it is
+    popped from a list. `tokens`: makes a token. `later`: queues an undo that failed. `learn`: makes
+    a plan to carry out first. `waits(token, waiting)`: called with True when a token begins to
+    wait, and with False when its wait ends; it returns False to forbid the wait. `words`: see
+    `worded`. `share`: "" for the common share. `share_limit`: max permits of the share; 0: none.
+    Without `share` and `share_limit`, the request does not use shares.
     """
 
     keys: Keys
@@ -79,13 +80,14 @@ class AcquireRequest(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """A lease since `began`, held until `until` at least.
+    """A granted lease. It began at `began` and is held at least until `until`.
 
-    `ends`: when the requested lease would end; if later than `until`, a renewal has to follow.
-    `unanswered`: an acquire of this token got no answer, so its release writes a tombstone.
-    `refused`: why shadow mode would have rejected it. `waited`: seconds from the first send to the
-    grant if it was queued, else 0. `used`: permits in use after the grant, as far as is known.
-    `place`: of the job that the release marks as done.
+    `ends`: when the requested lease would end. If it is later than `until`, a renewal has to
+    follow. `unanswered`: True if an acquire of this token was not answered, so that its release
+    writes a tombstone. `rejected`: the reason why the limit would have rejected it, if shadow mode
+    granted it. `waited`: seconds from the first request to the grant if it was queued, else 0.
+    `used`: permits in use after the grant, if known, else its own. `place`: the job that the
+    release marks as done.
     """
 
     token: str
@@ -95,20 +97,21 @@ class Grant(NamedTuple):
     until: float
     ends: float
     unanswered: bool
-    refused: str = ""
+    rejected: str = ""
     waited: float = 0.0
     used: int = 0
     place: str = ""
 
 
 def undoing(keys: Keys, token: str) -> Run:
+    """Return the step that removes whatever a token has, and writes its tombstone."""
     argv = (token, "0", keys.keep, *_ending("undo", 1, 0, keys.mark))
     return Run("release", keys.declared, argv, UNDO_BUDGET)
 
 
 def _joining(ask: AcquireRequest) -> tuple[Any, ...]:
     """Return the last arguments of an acquire, without trailing ones that have their defaults."""
-    if ask.share or ask.share_limit:  # a name with shares is never packed
+    if ask.share or ask.share_limit:  # a name with shares is never compact
         return ask.keys.mark, ask.max_waiters, 1, 0
     if not ask.fair:
         return ask.keys.mark, ask.max_waiters, 0
@@ -118,14 +121,14 @@ def _joining(ask: AcquireRequest) -> tuple[Any, ...]:
 
 
 def _ending(how: str, tombstone: int, hold: int, mark: str) -> tuple[Any, ...]:
-    """Return the last arguments of a release in the same way."""
+    """Return the last arguments of a release, without trailing ones that have their defaults."""
     if tombstone or hold or mark != "-":
         return how, tombstone, hold, mark
     return () if how == "release" else (how,)
 
 
 def _undo(ask: AcquireRequest, token: str) -> Plan:
-    """Undo, once; leave it for later if it fails."""
+    """Undo the acquire of a token. If that fails, queue the undo for later."""
     undo = undoing(ask.keys, token)
     try:
         yield undo
@@ -144,34 +147,34 @@ def acquire(
 ) -> Plan:
     """Return a Grant or a Rejection. Raise Failure if the server gave no answer within the budget.
 
-    `token`: the first token, if the caller made one. `with_token`: what is done with one token;
+    `token`: the first token, if the caller made one. `with_token`: the plan for one token;
     `_acquire_with` by default.
     """
     with_token = with_token or _acquire_with
     if ask.learn is not None:
         yield from ask.learn()
     while True:
-        token, trail = token or ask.tokens(), SendState()
+        token, state = token or ask.tokens(), SendState()
         try:
-            result = yield from with_token(ask, token, start, trail)
+            result = yield from with_token(ask, token, start, state)
         except Failure:
-            if trail.unanswered or trail.there:
+            if state.unanswered or state.there:
                 ask.later(undoing(ask.keys, token))
             raise
         except GeneratorExit:
-            ask.later(undoing(ask.keys, token))  # no driver is there to carry out more
+            ask.later(undoing(ask.keys, token))  # a closed plan can't yield more steps
             raise
         except BaseException:
-            # Cancelled or interrupted, maybe with an acquire on its way to the server.
+            # A cancelled or interrupted acquire may still be on its way to the server.
             yield from _undo(ask, token)
             raise
         finally:
-            if trail.told and ask.waits is not None:
+            if state.announced and ask.waits is not None:
                 ask.waits(token, False)
         if isinstance(result, Grant):
             return result
-        # A copy of the acquire may still be on its way: it must not take permits for no caller.
-        if trail.unanswered:
+        # A late copy of the acquire must not take permits.
+        if state.unanswered:
             yield from _undo(ask, token)
         if result is not None:
             return result
@@ -185,13 +188,14 @@ def asking(ask: AcquireRequest, token: str, how: str = "") -> Run:
 
 
 def worded(ask: AcquireRequest) -> AcquireRequest:
-    """Return the request with the arguments of its first step, to be sent many times. Those of a
-    policy's key carry the policy's marks, which change."""
+    """Return the request with the arguments of its first step, so that it can be sent many times.
+    For a key of a policy, return it unchanged: the policy's override is part of the arguments."""
     return ask if ask.keys.policy is not None else ask._replace(words=words_of(ask))
 
 
 def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
-    """Return the arguments of its steps after the token: lease, how, wants, terms, keep, …"""
+    """Return the arguments after the token, for the first step or for mode `how`: lease, how,
+    wants, terms, keep, …"""
     how = how or ("shadow" if ask.shadow else "wait" if ask.wait else "try")
     share = f"{share_terms(ask.share, ask.share_limit)} " if ask.share or ask.share_limit else ""
     keys, terms = ask.keys, f"{ask.permits} {ask.limit} {ask.channel} {share}{ask.label}"
@@ -200,61 +204,63 @@ def words_of(ask: AcquireRequest, how: str = "") -> tuple[Any, ...]:
 
 
 def granted(answer: Answer, ask: AcquireRequest, start: float, token: str) -> Grant | None:
-    """Return the result of `acquire` if the first answer grants it and nothing is left to do."""
+    """Return the Grant if the first answer completes the acquire, else None."""
     reply = answer.reply
     if reply[0] == "ok" and ask.lease < math.inf:
         return _grant(ask, token, reply, answer.sent, False, 0.0)
     return None
 
 
-def _acquire_with(ask: AcquireRequest, token: str, start: float, trail: SendState) -> Plan:
-    """Return a Grant, a Rejection, or None if the place in the queue was lost: start over."""
+def _acquire_with(ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
+    """Return a Grant, a Rejection, or None if the place in the queue was lost, so that the acquire
+    has to start again with another token."""
     until, how = start + ask.budget, ""
     while True:
         step = asking(ask, token, how)
-        answer: Answer = yield from persist(step, until, trail, trail.there)
+        answer: Answer = yield from persist(step, until, state, state.there)
         reply = answer.reply
         word = reply[0]
         if word == "more" and answer.received < until:
             continue
         if word != "wait":
-            return (yield from settled(ask, token, reply, answer.sent, start, trail))
+            return (yield from settled(ask, token, reply, answer.sent, start, state))
         if how != "again" and ask.waits is not None:
-            trail.told = trail.there = True
+            state.announced = state.there = True
             if ask.waits(token, True) is False:
-                return (yield from _give_up(ask, token, start, trail, answer.received))
-        trail.there, how = True, "again"
-        asked, then, told = answer.sent, int(reply[1]) / 1000, int(reply[2]) / 1000
+                return (yield from _give_up(ask, token, start, state, answer.received))
+        state.there, how = True, "again"
+        asked, then, delay = answer.sent, int(reply[1]) / 1000, int(reply[2]) / 1000
         left, message = ask.give_up_at - answer.received, None
         if left > 0:
             try:
-                answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(told, left)))
+                answer = yield Wait(ask.keys, token, max(SHORTEST_WAIT, min(delay, left)))
                 message = answer.reply
             except Failure as failure:
-                # The message may have been popped and lost on its way: the next request finds out.
+                # If the message was popped and lost, the reply to the next request has the lease.
                 answer = Answer(None, failure.at, failure.at)
                 yield Sleep(BACKOFF[1])
         if message is not None:
             fence, granted, lease = message.split(" ")[:3]
-            # `asked` is before the server's `then`, so `began` is no later than the grant: any
-            # error makes the local expiry sooner.
+            # `asked` is earlier than the server's `then`. So `began` is at most the time of the
+            # grant, and any error makes the local expiry earlier.
             began = min(answer.received, asked + int(granted) / 1000 - then)
-            # A published message claims nothing: without a renewal, the lease expires at CLAIM.
+            # A published message does not claim the lease: unless renewed, it expires at CLAIM.
             lease = lease if ask.channel == "-" else str(min(int(lease), CONSTANTS["CLAIM"]))
-            # Otherwise the message was unread for too long, and the next request finds out.
+            # A message that is too old is ignored: the reply to the next request says what is true.
             if began + seconds(lease) > answer.received:
                 reply = ["ok", fence, lease]
-                return (yield from settled(ask, token, reply, began, start, trail))
+                return (yield from settled(ask, token, reply, began, start, state))
         elif answer.received >= ask.give_up_at:
-            return (yield from _give_up(ask, token, start, trail, answer.received))
-        # With a place in the queue, an outage is waited out as long as the caller would wait.
+            return (yield from _give_up(ask, token, start, state, answer.received))
+        # With a place in the queue, the request survives an outage of up to RIDE_OUT.
         until = min(max(ask.give_up_at, answer.received + UNDO_BUDGET), answer.received + RIDE_OUT)
 
 
 def settled(
-    ask: AcquireRequest, token: str, reply: list[Any], began: float, start: float, trail: SendState
+    ask: AcquireRequest, token: str, reply: list[Any], began: float, start: float, state: SendState
 ) -> Plan:
-    """Return what an answer other than "wait" means. A grant counts from `began`."""
+    """Return the outcome of an answer other than "wait": a Grant from `began`, a Rejection, or None
+    if the token has nothing left."""
     word, *rest = reply
     if word == "more":
         return Rejection(FULL)
@@ -272,44 +278,45 @@ def settled(
         return Rejection(CLEARED)
     if word == "gone":
         return None
-    waited = max(began - start, TICK) if trail.there else 0.0
-    trail.there, lease = True, seconds(rest[1])
+    waited = max(began - start, TICK) if state.there else 0.0
+    state.there, lease = True, seconds(rest[1])
     if ask.lease == math.inf and lease != math.inf:
-        # Only a living holder may hold for ever: an orphaned permanent lease would never expire.
+        # Only now is the lease made permanent: if the caller were dead, it would never expire.
         step = _renew(ask.keys, token, int(rest[0]), "set", "inf", 0, 0, ask.attempt)
-        answer = yield from persist(step, began + lease, trail)
+        answer = yield from persist(step, began + lease, state)
         if answer.reply[0] == "lost":
             return None
         reply = ["ok", rest[0], "inf", *rest[2:]]
-    return _grant(ask, token, reply, began, trail.unanswered, waited)
+    return _grant(ask, token, reply, began, state.unanswered, waited)
 
 
 def _grant(
     ask: AcquireRequest, token: str, reply: list[Any], began: float, unanswered: bool, waited: float
 ) -> Grant:
-    """Return the grant of an "ok", counted from `began`."""
+    """Return the Grant of an "ok" reply. The lease counts from `began`."""
     least = began - TICK
     until, ends = least + seconds(reply[2]), least + ask.lease
     fence, permits = int(reply[1]), ask.permits
     if len(reply) == 3:
-        used, refused = permits or 1, ""
+        used, rejected = permits or 1, ""
     else:
-        used, refused = int(reply[3]), "".join(reply[4:5])
-    return Grant(token, fence, permits, began, until, ends, unanswered, refused, waited, used)
+        used, rejected = int(reply[3]), "".join(reply[4:5])
+    return Grant(token, fence, permits, began, until, ends, unanswered, rejected, waited, used)
 
 
-def _give_up(ask: AcquireRequest, token: str, start: float, trail: SendState, now: float) -> Plan:
-    """Leave the queue, unless the permits came at the last moment."""
-    ending = _ending("giveup", int(trail.unanswered), 0, ask.keys.mark)
+def _give_up(ask: AcquireRequest, token: str, start: float, state: SendState, now: float) -> Plan:
+    """Leave the queue. Return a Rejection, or a Grant if the lease was granted meanwhile."""
+    ending = _ending("giveup", int(state.unanswered), 0, ask.keys.mark)
     argv = (token, "0", ask.keys.keep, *ending)
     step = Run("release", ask.keys.declared, argv, min(ask.attempt, UNDO_BUDGET))
-    answer = yield from persist(step, now + 2 * UNDO_BUDGET, trail, True)
+    answer = yield from persist(step, now + 2 * UNDO_BUDGET, state, True)
     if answer.reply[0] in ("ok", "no"):
-        return (yield from settled(ask, token, answer.reply, answer.sent, start, trail))
+        return (yield from settled(ask, token, answer.reply, answer.sent, start, state))
     return Rejection(TIMEOUT)
 
 
 def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
+    """Return the step that releases a lease. `hold` and `timeout` are in seconds."""
     ending = _ending("release", int(grant.unanswered), int(hold * 1000), keys.mark)
     if grant.place:
         ending = "release", int(grant.unanswered), int(hold * 1000), keys.mark, grant.place
@@ -318,13 +325,13 @@ def releasing(keys: Keys, grant: Grant, hold: float, timeout: float) -> Run:
 
 
 def counting_loss(keys: Keys, grant: Grant) -> Run:
-    """Return the step that counts a lost lease: only its holder knows that it is lost."""
+    """Return the step that counts a lost lease, which the server can't detect."""
     argv = (grant.token, grant.fence, keys.keep, "lost")
     return Run("release", keys.declared, argv, UNDO_BUDGET)
 
 
 def given_back(answer: Answer, *_: Any) -> bool | None:
-    """Return the result of `release` if the first answer says it."""
+    """Return True if the first answer completes the release, else None."""
     return True if answer.reply[0] == "ok" else None
 
 
@@ -333,15 +340,15 @@ def release(
 ) -> Plan:
     """Return True if the lease was released, False if it was lost before. `hold`: seconds after the
     grant for which the permits stay taken."""
-    trail = SendState()
-    answer = yield from persist(releasing(keys, grant, hold, attempt), start + budget, trail)
+    state = SendState()
+    answer = yield from persist(releasing(keys, grant, hold, attempt), start + budget, state)
     if given_back(answer):
         return True
     if grant.unanswered:
         # A late copy of the acquire may hold under another fence.
         yield from persist(undoing(keys, grant.token), start + budget, SendState())
-    # An earlier copy of this release may have worked.
-    return trail.unanswered and grant.until > start
+    # An unanswered try may have released the lease.
+    return state.unanswered and grant.until > start
 
 
 def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
@@ -355,8 +362,8 @@ def share(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
 def renewing(
     keys: Keys, grant: Grant, lease: float, nth: int, timeout: float, known: int | None = None
 ) -> Run:
-    """Return the step of the `nth` renewal; of two, the server applies the one with the higher
-    number. `known`: the lease is adopted, and this is the highest number of its former owner."""
+    """Return the step of the `nth` renewal. The server ignores a renewal with a lower number than
+    the last one. `known`: for an adopted lease, the highest number of its former owner."""
     how, known = ("set", 0) if known is None else ("adopt", known)
     ms = milliseconds(lease)
     return _renew(keys, grant.token, grant.fence, how, ms, nth, known, timeout)
@@ -389,11 +396,12 @@ def renew(
 
 
 def renewed(answer: Answer) -> float | None:
+    """Return the local expiry after a renewal, or None if the lease is lost."""
     return answer.sent + seconds(answer.reply[1]) - TICK if answer.reply[0] == "ok" else None
 
 
 def confirm(keys: Keys, grant: Grant, attempt: float, start: float) -> Plan:
-    """Return whether the server still has the lease, without moving its end."""
+    """Return True if the server still has the lease. Its end does not change."""
     step = _renew(keys, grant.token, grant.fence, "confirm", "0", 0, 0, attempt)
     answer = yield from persist(step, start + 2 * attempt, SendState())
     return answer.reply[0] == "ok"

@@ -1,4 +1,4 @@
-"""Why a permit was not granted: every reason once, for errors, responses, commands and logs."""
+"""The reasons for a rejection, used by errors, responses, commands, and logs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ def gettext_noop(text: str) -> str:
 
 
 class Reason(NamedTuple):
-    """`word`: for programs, as in the server's reply. `sentence`: for people, a `str.format`
-    template with `detail`. `crowded`: True if other holders or waiters are the cause, so that fewer
-    requests would help. `skippable`: True if `locks run --skip` then exits with 0. `counted`: the
-    event of the statistics: n (rejected at once), t (timed out), or "" for none.
+    """A reason for a rejection.
+
+    `word`: its code for programs, as in the server's reply. `sentence`: a text for people, a
+    `str.format` template with `detail`. `crowded`: True if other holders or waiters are the cause.
+    `skippable`: True if `locks run --skip` exits with 0 for this reason. `counted`: the event in
+    the statistics: n (rejected at once), t (timed out), or "" for none.
     """
 
     word: str
@@ -37,46 +39,48 @@ OUTAGE = "outage"
 REASONS = {
     reason.word: reason
     for reason in (
-        Reason(FULL, gettext_noop("all permits are taken"), True, True, counted="n"),
-        Reason(SHARE, gettext_noop("all permits of its share are taken"), True, True, counted="n"),
-        Reason(TIMEOUT, gettext_noop("no permit came free in time"), True, True, counted="t"),
+        Reason(FULL, gettext_noop("all permits are in use"), True, True, counted="n"),
+        Reason(SHARE, gettext_noop("all permits of the share are in use"), True, True, counted="n"),
+        Reason(TIMEOUT, gettext_noop("no permit became free in time"), True, True, counted="t"),
         Reason(
             MAX_WAITING_THREADS,
-            gettext_noop("all permits are taken, and this process has reached max_waiting_threads"),
+            gettext_noop(
+                "all permits are in use, and this process has reached max_waiting_threads"
+            ),
             crowded=True,
             skippable=True,
         ),
         Reason(
             MAX_WAITING_TASKS,
-            gettext_noop("all permits are taken, and this process has reached max_waiting_tasks"),
+            gettext_noop("all permits are in use, and this process has reached max_waiting_tasks"),
             crowded=True,
             skippable=True,
         ),
-        Reason(PAUSED, gettext_noop("an operator paused it"), skippable=True, counted="n"),
+        Reason(PAUSED, gettext_noop("an operator paused the name"), skippable=True, counted="n"),
         Reason(CLEARED, gettext_noop("an operator cleared this waiter")),
         Reason(OUTAGE, gettext_noop("Redis can't be reached, and on_outage is 'closed'")),
         Reason(
             "large",
-            gettext_noop("an operator's limit of {detail} is below the permits asked for"),
+            gettext_noop("the call needs more permits than an operator's limit of {detail}"),
         ),
-        Reason("kind", gettext_noop("it is in use as a lock of another kind")),
+        Reason("kind", gettext_noop("the name is in use as a lock of another kind")),
     )
 }
 
 
 def reason_of(word: str) -> Reason:
-    """Return the reason of a word. The sentence of an unknown word is the word itself."""
+    """Return the reason with this word. For an unknown word, the word is also the sentence."""
     return REASONS.get(word) or Reason(word, word.replace("{", "{{").replace("}", "}}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a permit was not granted.
+    """The outcome of an acquire that was granted no permit.
 
-    `reason`: a word of REASONS. `detail`: the limit for "large", p or w for "kind". `waiting`: the
-    number of waiters. `mean_hold`: mean seconds that permits were held lately. `limit`: the
-    operator's or else the caller's. The last two are None if unknown. For "share", `waiting` and
-    `limit` are those of the share.
+    `reason`: a word of REASONS. `detail`: the limit for "large", p or w for "kind". `waiting`:
+    number of waiters. `mean_hold`: mean seconds that permits were held lately, or None if unknown.
+    `limit`: the limit in force, or None if unknown. For "share", `waiting` and `limit` are those of
+    the share.
     """
 
     reason: str

@@ -1,19 +1,21 @@
-"""The Lua verbs: a file each, composed with the functions that they call and these constants.
+"""The Lua scripts, composed from files: a script, the functions that it calls, and constants.
 
-A function is a file of its name in `lua/functions`, and works on its arguments alone. The server
-makes the functions of a script anew in each run, and each costs a tenth of a command. So a function
-is made in front of the statement that calls it, and a run that doesn't come there does without it.
-A line of its own makes functions for the rest of a block, where several statements call them:
+Each script is a file in `lua`, and each function is a file of its name in `lua/functions`, which
+uses nothing but its arguments. The server creates the functions of a script in each run, and each
+creation costs a tenth of a command. So the composer inserts a function in front of the statement
+that calls it, and a run that skips the statement doesn't create the function. If several
+statements of a block call a function, a line before them inserts it for the rest of the block:
 
     -- make count grant
 
-The composer reads lines, not Lua. `devtools/lua_lint.py` rejects what it would read wrongly:
+The composer reads lines, not Lua syntax. `devtools/lua_lint.py` rejects what the composer would
+misread. The rules are:
 
-- A statement begins on a line of its own, two spaces deeper than the line that opens its block.
-- A line that ends with `then`, `do` or `else` opens a block. An `if` may also stand on one line,
-  without calls of functions after its `then`: they would be made in any case.
-- If a statement needs more lines, they are deeper than its first.
-- The only loop is `for`. A function is called by its name, and never stored, passed or nested.
+- Each statement begins on a line of its own, two spaces deeper than the line that opens its block.
+- A line that ends with `then`, `do` or `else` opens a block. An `if` may be a single line if no
+  function is called after its `then`: such a function would be created in any case.
+- Further lines of a statement are indented more than its first line.
+- `for` is the only loop. A function is called by its name, and never stored, passed or nested.
 """
 
 from __future__ import annotations
@@ -34,47 +36,61 @@ from .keys import share_of_terms
 LUA = Path(__file__).parent / "lua"
 _MAKE, _OPENS = "-- make ", ("then", "do", "else")
 
-#: Milliseconds unless said otherwise. One table for Lua and Python, so that they can't disagree.
+#: Constants of the scripts, which Python uses too. Times are in milliseconds.
+#:
+#: These times depend on each other:
+#:
+#: - A waiter sends a heartbeat every HEARTBEAT, or deeper in the queue up to every ASLEEP -
+#:   PATIENCE (3 s). It counts as dead PATIENCE after its heartbeat was due. So ASLEEP is the latest
+#:   deadline of any waiter, and has to be at least HEARTBEAT + PATIENCE.
+#: - The engine sends the heartbeat of an event loop every ALIVE / 3, so two may be lost.
+#: - A handoff grants a lease of FIRST at most until the new holder answers, which it has to do
+#:   within CLAIM. So CLAIM has to be shorter than FIRST.
+#: - TOMBSTONE_TTL must be longer than a copy of a request can be on its way.
+#: - A job that is away comes back in SOONEST to LATEST. PLACE_LIFE after that it loses its place.
+#: - A permit is kept for a job for TURN. If the job does not come for it, no permit is kept for
+#:   REST after that, so that others lose at most TURN in TURN + REST.
 CONSTANTS = MappingProxyType(
     {
-        "FIRST": 5000,  # the longest lease a hand-over grants before its winner was heard of
-        "CLAIM": 2500,  # a winner that has not woken by then loses its lease
-        "HEARTBEAT": 1000,  # a waiter near the head asks again this often
-        "PATIENCE": 2000,  # and counts as dead this long after it should have asked
-        "ASLEEP": 5000,  # the furthest a waiter's deadline can be, deep in the queue
-        "ALIVE": 2500,  # a sign of life of a waiter counts so long for all of its event loop
-        "NEAR": 32,  # ranks that ask every HEARTBEAT; 10 ms are added for each rank behind them
-        "GRACE": 5000,  # keys outlive the last lease or waiter by once to twice this
-        "TOMBSTONE_TTL": 120_000,  # how long a late copy of an ended acquire is refused
-        "BOUND": 100,  # entries that a script sweeps or hands over at the most,
-        "CHUNK": 500,  # dead waiters at the head of the queue are dropped by so many at once
-        "ROUNDS": 20,  # but so many times as many leases that are over: they must not look taken
-        "TOP_KEYS": 200,  # keys of a group whose refusals are counted
-        "TOP_SHARES": 20,  # shares of a name that its status shows, the heaviest
-        "EXCLUSIVE": 2**40,  # permits that the whole name weighs: more than any limit
-        "FORMAT": 1,  # of the short state: another number for each change of what is packed
-        "FINE": 120,  # minutes of history by the minute; before, by the quarter of an hour
+        "FIRST": 5000,  # longest lease of a handoff until the new holder answers
+        "CLAIM": 2500,  # a new holder that has not answered by then loses the lease
+        "HEARTBEAT": 1000,  # interval of the heartbeats of waiters near the head of the queue
+        "PATIENCE": 2000,  # a waiter counts as dead this long after its heartbeat was due
+        "ASLEEP": 5000,  # latest deadline of a waiter, from now
+        "ALIVE": 2500,  # an event loop and its waiters count as dead this long after its heartbeat
+        "NEAR": 32,  # ranks with an interval of HEARTBEAT; each further rank adds 10 ms to it
+        "GRACE": 5000,  # keys expire one to two times this after the last lease or waiter
+        "TOMBSTONE_TTL": 120_000,  # how long late copies of an ended acquire are rejected
+        "BOUND": 100,  # max entries that a script removes or hands off in one round
+        "CHUNK": 500,  # dead waiters that are removed from the queue at once
+        "ROUNDS": 20,  # rounds in which a script removes expired leases, which must not count
+        "TOP_KEYS": 200,  # keys of a group whose rejections are counted
+        "TOP_SHARES": 20,  # shares of a name that its status shows: the heaviest
+        "EXCLUSIVE": 2**40,  # weight of the whole name: more than any limit
+        "FORMAT": 1,  # version of the compact state; change it with the packed fields
+        "FINE": 120,  # minutes of history in steps of a minute; older ones have QUARTER as step
         "QUARTER": 15,  # minutes
-        "PLACE_LIFE": 90_000,  # how long a job that is away keeps its place beyond its time
-        "SOONEST": 50,  # ms until a job comes back: no sooner
-        "LATEST": 60_000,  # and no later
-        "AWAY": 100,  # what sending a job again takes: the shorter holds are, the more may pass
+        "PLACE_LIFE": 90_000,  # how long the place of a job outlives the time when the job is due
+        "SOONEST": 50,  # shortest time until a job comes back
+        "LATEST": 60_000,  # longest time until a job comes back
+        "AWAY": 100,  # how long a task queue takes to send a job again; used for estimates
         "STARVED": 3,  # visits in vain after which a permit is kept for a job
-        "TURN": 2000,  # how long that holds up others; how long a later sending is waited for
-        "REST": 30_000,  # no permit is kept until then, after a job did not come for one
-        "PAIR": 2**40,  # a counter and the sum of its ms share one number: count * PAIR + ms
+        "TURN": 2000,  # how long a permit is kept for a job, or a later delivery is waited for
+        "REST": 30_000,  # how long no permit is kept after a job did not come for one
+        "PAIR": 2**40,  # a counter and a sum of ms are one number: count * PAIR + ms
     }
 )
 
-#: The scripts' pattern of a record: its state and the number of its newest renewal, if any; its
-#: fence, its lease, and the terms, which stay: permits, limit, wake channel, label. The states: w
-#: waiting, g granted by a hand-over, h held, k kept after its release (min_hold), x buried.
+#: Patterns and formats of the scripts. RECORD is a record: its state and the number of its newest
+#: renewal, if any; its fence; its lease; and its terms, which are constant: permits, limit, wake
+#: channel, label. The states: w waiting, g granted by a handoff, h held, k retained by `min_hold`
+#: after a release, x tombstone. PLACE is the record of a job; see `note_place.lua`.
 PATTERNS = MappingProxyType(
     {
         "RECORD": "'^(%a)(%d*) (%d+) (%S+) (.*)$'",
         "TERMS": "'^(%d+) (%d+) (%S+) '",
         "PLACE": "'^(%a) (%d+) (%S+) (%d+) (%d+) (%d) (%S*) (.*)$'",
-        "EVENTS": "'gwrntcslbvdxp'",  # what is counted, a letter each; p is the highest use
+        "EVENTS": "'gwrntcslbvdxp'",  # a letter for each counter; p is the highest use
         "COMPACT": "'<Bdddsss'",
         "PACKED": "'<Bdddsssc0'",
         "RECORDED": "'<Bdddsssc0c0c0c0c0c0'",
@@ -84,7 +100,7 @@ PATTERNS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A verb: its whole source, its SHA1 and the contract that its header states."""
+    """A script: its name, source, and SHA1, and the KEYS and ARGV that its head declares."""
 
     verb: str
     source: str
@@ -94,18 +110,20 @@ class Script:
 
 
 def compose(verb: str, constants: Mapping[str, int] = CONSTANTS) -> str:
-    """The source that the server runs."""
+    """Return the source of a script as the server runs it."""
     return with_numbers(verb, with_functions(read(verb)), {**PATTERNS, **constants})
 
 
-#: Taken by the thread that composes. Others wait so many seconds: a fork may find it taken.
-_composing, _PATIENCE = threading.Lock(), 1.0
+#: Held by the thread that composes a script.
+_composing = threading.Lock()
+#: Seconds that other threads wait for it. In a forked process it may be held forever.
+_PATIENCE = 1.0
 
 
 @cache
 def script(verb: str) -> Script:
-    """The verb's script, composed once per process."""
-    # Threads of a new process come at once, and each would do all of the work among the others.
+    """Return a script by its name. It is composed once per process."""
+    # Without the lock, all threads of a new process would compose it at the same time.
     first = _composing.acquire(timeout=_PATIENCE)
     try:
         return _composed(verb, compose)
@@ -121,11 +139,11 @@ def _composed(verb: str, compose: Callable[[str], str]) -> Script:
     return Script(verb, source, sha, header(text, "KEYS"), header(text, "ARGV"))
 
 
-#: More than can ever wait.
+#: Number of waiters that is never reached.
 ANY = 10**9
 
-#: The arguments that may be left out, and what they are then.
-LEFT_OUT: Mapping[str, Any] = MappingProxyType(
+#: Values of the arguments that may be left out.
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "mark": "-",
         "max_waiters": ANY,
@@ -139,10 +157,10 @@ LEFT_OUT: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def said(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
-    """ARGV by name, with what was left out, and with the parts of `terms` and `wants`."""
+def arguments_of(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
+    """Return ARGV by name, with defaults, and with the parts of `terms` and `wants`."""
     names = script(verb).argv
-    given = {name: LEFT_OUT[name] for name in names[len(argv) :]}
+    given = {name: DEFAULTS[name] for name in names[len(argv) :]}
     given.update(zip(names, argv, strict=False))
     if "terms" in given:
         words = str(given["terms"]).split(" ", 3)
@@ -152,9 +170,9 @@ def said(verb: str, argv: Sequence[Any]) -> dict[str, Any]:
     return given
 
 
-#: The verbs on a name; and the scripts that are on none.
-VERBS = ("acquire", "visit", "release", "renew", "clear", "operate", "inspect")
-ASIDE = ("marks", "tally")
+#: Scripts on a name, and scripts on several names.
+NAME_SCRIPTS = ("acquire", "visit", "release", "renew", "clear", "operate", "inspect")
+OTHER_SCRIPTS = ("marks", "statistics")
 
 
 # The composer
@@ -178,22 +196,22 @@ def with_functions(text: str) -> str:
 def with_numbers(verb: str, text: str, values: Mapping[str, int | str]) -> str:
     """Return `text` with numbers for `values`, the script's KEYS in capitals, and fields of a name.
 
-    As local variables, each function would have to capture them. The indentation goes: it is for
-    readers. Raise KeyError for an unknown field.
+    Local variables instead would have to be captured by each function. Indentation is removed.
+    Raise KeyError for an unknown field.
     """
     places = {name: place for place, name in enumerate(fields(), 1)}
     text = re.sub(r"\bname\.(\w+)", lambda field: f"name[{places[field[1]]}]", text)
     keys = {key.upper(): f"KEYS[{n}]" for n, key in enumerate(keys_of(verb), 1)}
-    said = {**keys, **values, "FIELDS": ", ".join(places)}
-    text = re.sub(rf"\b({'|'.join(said)})\b", lambda word: str(said[word[0]]), text)
+    texts = {**keys, **values, "FIELDS": ", ".join(places)}
+    text = re.sub(rf"\b({'|'.join(texts)})\b", lambda word: str(texts[word[0]]), text)
     return re.sub(r"^ +", "", text, flags=re.MULTILINE)
 
 
 def keys_of(verb: str) -> tuple[str, ...]:
     """Return the KEYS of a script, and for a script on a name those that `set_key_names` adds."""
     declared = header(read(verb), "KEYS")
-    laid = header(read("functions/set_key_names"), "KEYS")
-    return declared + laid if "leases" in declared else declared
+    derived = header(read("functions/set_key_names"), "KEYS")
+    return declared + derived if "leases" in declared else declared
 
 
 def fields() -> tuple[str, ...]:
@@ -208,19 +226,19 @@ def functions() -> dict[str, list[str]]:
 
 
 def called(code: str) -> list[str]:
-    """Return the functions that are called, in their order, except those of tables."""
+    """Return the functions that are called, in order, except members of tables."""
     return re.findall(r"(?<![.:\w])([a-z_]+)\(", code)
 
 
 def _code(text: str) -> list[str]:
-    """Return the lines without empty ones and comments, except those that make functions."""
+    """Return the lines without empty ones and comments, except `-- make` lines."""
     lines = (re.sub(rf"\s*--(?!{_MAKE[2:]}).*", "", line) for line in text.splitlines())
     return [line for line in lines if line]
 
 
 class _Statement(NamedTuple):
-    """`lines`: its own, as far as they open no block; `block`: the block below them; `calls`: the
-    functions to make in front of it."""
+    """A statement: `lines` up to the block that they open, that `block`, and `calls`: the functions
+    to insert in front of it."""
 
     lines: list[str]
     block: list[str]
@@ -228,7 +246,8 @@ class _Statement(NamedTuple):
 
 
 def _placed(lines: list[str], made: set[str]) -> list[str]:
-    """Return `lines` with the functions that they call, except those that are already `made`."""
+    """Return `lines` with the functions that they call, except those in `made`, which the script
+    already has."""
     made, placed = set(made), []
     for statement in _statements(tuple(lines)):
         for name in statement.calls:
@@ -238,7 +257,8 @@ def _placed(lines: list[str], made: set[str]) -> list[str]:
 
 
 def _defined(name: str, made: set[str]) -> list[str]:
-    """Return the function, after those that it always calls. Return nothing if it is `made`."""
+    """Return the lines of a function, after those of the functions that it always calls. Return no
+    lines if the script already has it."""
     if name in made or name not in functions():
         return []
     made.add(name)
@@ -250,7 +270,7 @@ def _defined(name: str, made: set[str]) -> list[str]:
 
 @cache
 def _statements(lines: tuple[str, ...]) -> list[_Statement]:
-    """Return the statements of a block. Cached: a function is read wherever it may be made."""
+    """Return the statements of a block. Cached, because a function is inserted in many places."""
     indent = min((_indent(line) for line in lines), default=0)
     starts = [number for number, line in enumerate(lines) if _indent(line) == indent]
     found: list[_Statement] = []
@@ -261,7 +281,7 @@ def _statements(lines: tuple[str, ...]) -> list[_Statement]:
             found.append(_Statement([], [], first.split()[2:]))
         elif not first.endswith(_OPENS):
             found.append(_Statement([first, *rest], [], called("\n".join([first, *rest]))))
-        elif word == "elseif":  # nothing can stand before it but the `if`
+        elif word == "elseif":  # its functions have to be inserted before the `if`
             found[_if_of(found)].calls.extend(called(first))
             found.append(_Statement([first], rest, []))
         else:
@@ -272,7 +292,7 @@ def _statements(lines: tuple[str, ...]) -> list[_Statement]:
 
 
 def _if_of(statements: list[_Statement]) -> int:
-    """Return where the `if` is to which an `elseif` belongs that comes next."""
+    """Return the index of the `if` that the next `elseif` belongs to."""
     number = len(statements) - 1
     while statements[number].lines[0].split()[0] != "if":
         number -= 1

@@ -1,6 +1,6 @@
-"""What plans ask of a driver, and what they are sent: steps, answers and failures.
+"""Steps that a plan yields to a driver, and the answers and failures that the driver sends back.
 
-`persist` repeats a step until an answer comes.
+`persist` repeats a step until it is answered.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 
 from .keys import Keys
 
-SHORTEST_WAIT = 0.01  # seconds of the shortest BLPOP: 0 would block for ever
+SHORTEST_WAIT = 0.01  # shortest timeout of BLPOP in seconds: 0 would block forever
 BACKOFF = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between the tries of a step
 
 
 class Run(NamedTuple):
-    """Run a script. `timeout`: seconds that its answer may take."""
+    """Run the script `verb`. `timeout`: seconds to wait for its answer."""
 
     verb: str
     keys: tuple[str, ...]
@@ -38,7 +38,9 @@ class Sleep(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`reply`: a script's list of str and int, a message (None: it did not come), or None."""
+    """The answer to a step. `reply`: for Run, the script's list of str and int; for Wait, the
+    message, or None if it did not arrive; for Sleep, None. `sent` and `received`: when the step
+    began and ended, in seconds of the monotonic clock."""
 
     reply: Any
     sent: float
@@ -67,7 +69,7 @@ Plan = Generator[Step, Answer, Any]
 
 
 def milliseconds(seconds: float) -> str:
-    """Return it as the scripts read it: whole milliseconds, at least 1, or inf."""
+    """Return a time as scripts read it: whole milliseconds, at least 1, or "inf"."""
     return "inf" if seconds == math.inf else str(max(1, math.ceil(seconds * 1000)))
 
 
@@ -77,17 +79,18 @@ def seconds(reply: str) -> float:
 
 @dataclass(slots=True)
 class SendState:
-    """What may be left of a token: a late copy of its acquire (`unanswered`), a place in the queue
-    or a lease (`there`), an open call of `AcquireRequest.waits` (`told`)."""
+    """What may be left of a token. `unanswered`: a late copy of its acquire; `there`: a place in
+    the queue, or a lease; `announced`: `AcquireRequest.waits` was called, and is to be called again
+    when the wait ends."""
 
     unanswered: bool = False
     there: bool = False
-    told: bool = False
+    announced: bool = False
 
 
 def uncounted(step: Run) -> Run:
-    """Return the step for a repetition after an unanswered request. If it counts what an earlier
-    copy may have counted, the repetition counts nothing: with `keep` 0, no script counts."""
+    """Return the step to send after the same step was not answered. It counts nothing that the
+    unanswered one may have counted: with `keep` 0, scripts don't count."""
     if step.verb == "acquire" and step.argv[2] != "again":
         keep = 5
     elif step.verb == "release" and step.argv[3:4] == ("lost",):
@@ -97,10 +100,12 @@ def uncounted(step: Run) -> Run:
     return step._replace(argv=(*step.argv[:keep], 0, *step.argv[keep + 1 :]))
 
 
-def persist(step: Run, until: float, trail: SendState, patient: bool = False) -> Plan:
-    """Return the answer to `step`; repeat it while that may help. Raise Failure at `until`.
+def persist(step: Run, until: float, state: SendState, patient: bool = False) -> Plan:
+    """Return the answer to `step`, which is repeated while that may help. Raise Failure at `until`,
+    in seconds of the monotonic clock.
 
-    Only a `patient` request, with a place in the queue, waits for an unreachable server.
+    If the server is unreachable, only a `patient` request is repeated for that long. It has a place
+    in the queue to lose.
     """
     tries, whole = 0, step.timeout
     while True:
@@ -108,16 +113,16 @@ def persist(step: Run, until: float, trail: SendState, patient: bool = False) ->
             return (yield step)
         except Failure as failure:
             if failure.why == "unanswered":
-                trail.unanswered, step = True, uncounted(step)
+                state.unanswered, step = True, uncounted(step)
             if failure.why != "unanswered" or step.timeout == whole:
-                cause = failure.cause  # a shorter try that is not answered says nothing new
-            # Unreachable and without a place in the queue, there is nothing to lose: fail fast.
+                cause = failure.cause  # not that of a try with a shorter timeout
+            # Without a place in the queue, fail fast if the server is unreachable.
             hopeless = failure.why == "final" or (
                 failure.why == "unreachable" and tries > 0 and not patient
             )
             delay = BACKOFF[min(tries, len(BACKOFF) - 1)]
             if hopeless or failure.at + delay >= until:
-                if trail.unanswered:  # this try or an earlier one may have run
+                if state.unanswered:  # the server may have executed one of the tries
                     raise Failure(cause, failure.at, "unanswered") from failure
                 raise
             tries += 1
@@ -128,7 +133,8 @@ def persist(step: Run, until: float, trail: SendState, patient: bool = False) ->
 
 
 def run_once(verb: str, keys: Keys, argv: tuple[Any, ...], attempt: float, start: float) -> Plan:
-    """Return the reply of a script that may be repeated; argv[0] is its token, or empty."""
+    """Return the reply of a script that may run twice. It is repeated for up to two `attempt`
+    seconds after `start`."""
     step = Run(verb, keys.declared, argv, attempt)
     answer = yield from persist(step, start + 2 * attempt, SendState())
     return answer.reply

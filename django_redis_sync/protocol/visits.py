@@ -10,9 +10,9 @@ from .steps import Answer, Plan, Run, SendState, persist
 
 
 class Job(NamedTuple):
-    """One delivery of a job. `place`: a digest that names the job; `nth`: how often it was sent
-    again; `ticket`: when it came first, in µs of the server, or 0; `label`: what
-    operators see."""
+    """One delivery of a job. `place`: a digest that identifies the job; `nth`: how many times it
+    was sent again; `ticket`: time of its first visit in µs of the server's clock, or 0; `label`:
+    a text for operators."""
 
     place: str
     nth: int
@@ -21,8 +21,8 @@ class Job(NamedTuple):
 
 
 class Later(NamedTuple):
-    """The job has to be sent again, to come back in `seconds`. `nth` and `ticket` go with it, as
-    in `Job`. `rank`: how many jobs that are away came before it; -1 for a copy of a job."""
+    """The job has to be sent again in `seconds`, with `nth` and `ticket` (see `Job`). `rank`:
+    number of jobs before it; -1 for a copy of a job."""
 
     seconds: float
     nth: int
@@ -31,14 +31,15 @@ class Later(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The delivery is to be forgotten. `why`: "copy" (the job ended, or was sent again later), or
-    "cleared" (by an operator)."""
+    """The delivery has to end without running the job. `why`: "copy" (the job ended, or was sent
+    again later), or "cleared" (by an operator)."""
 
     why: str
 
 
 def visit(ask: AcquireRequest, job: Job, start: float) -> Plan:
-    """Return a Grant, Later, Dropped, or a Rejection if too many wait. Raise as `acquire`."""
+    """Return a Grant, Later, Dropped, or a Rejection if too many jobs and waiters wait. Raise
+    Failure if the server gave no answer within the budget."""
     return (yield from acquire(ask, start, with_token=partial(_visit_with, job)))
 
 
@@ -49,16 +50,16 @@ def visiting(ask: AcquireRequest, job: Job, token: str) -> Run:
     return Run("visit", ask.keys.declared, argv, ask.attempt)
 
 
-def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, trail: SendState) -> Plan:
-    """Return the outcome, or None if the lease of this token ended: ask with another one."""
-    answer: Answer = yield from persist(visiting(ask, job, token), start + ask.budget, trail)
+def _visit_with(job: Job, ask: AcquireRequest, token: str, start: float, state: SendState) -> Plan:
+    """Return the outcome, or None if this token has lost its lease, so that another one is used."""
+    answer: Answer = yield from persist(visiting(ask, job, token), start + ask.budget, state)
     word, *rest = answer.reply
     if word == "later":
         ms, nth, ticket, rank = map(int, rest)
         return Later(ms / 1000, nth, ticket, rank)
     if word == "drop":
         return Dropped(rest[0])
-    got = yield from settled(ask, token, answer.reply, answer.sent, start, trail)
+    got = yield from settled(ask, token, answer.reply, answer.sent, start, state)
     if isinstance(got, Grant):
         waited = max(0.001, (got.fence - job.ticket) / 1e6) if job.nth and job.ticket else 0.0
         got = got._replace(place=job.place, waited=waited)

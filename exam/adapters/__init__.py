@@ -1,4 +1,4 @@
-"""The list: every lock that the exam knows, by its part of the table."""
+"""The adapters of the exam, by the part of the table that shows them."""
 
 GROUPS = {
     "This project": {

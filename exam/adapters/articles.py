@@ -1,6 +1,6 @@
-"""Locks as articles about Redis show them, in own words: five steps of the same idea.
+"""Locks and semaphores that articles about Redis recommend, in a new implementation.
 
-Each asks again every few milliseconds, with a lease of LEASE seconds.
+They retry every few milliseconds, and have a lease of LEASE seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .peers import OnRedis
 
 
 class _Polling(OnRedis):
-    """It calls `once()` until that returns a grant."""
+    """A lock that calls `once()` until it returns a grant."""
 
     claims = Claims(lease=LEASE, punctual=True)
 
@@ -24,7 +24,7 @@ class _Polling(OnRedis):
 
 
 class SetnxExpire(_Polling):
-    """SETNX, then EXPIRE; released by DEL."""
+    """A lock with SETNX and then EXPIRE. DEL releases it."""
 
     title = "SETNX, EXPIRE"
 
@@ -39,7 +39,7 @@ class SetnxExpire(_Polling):
 
 
 class SetNxEx(_Polling):
-    """SET NX EX with a token; released by GET, compare, DEL in a script."""
+    """A lock with SET NX EX and a token. A script releases it with GET, a comparison, and DEL."""
 
     title = "SET NX EX"
     SCRIPT = """
@@ -57,7 +57,8 @@ class SetNxEx(_Polling):
 
 
 class UnfairSortedSet(_Polling):
-    """A semaphore: members by the client's time, those that rank below the limit hold."""
+    """A semaphore: a sorted set of members by the client's time. A member with a rank below the
+    limit holds a permit."""
 
     title = "sorted set, unfair"
     limit = 2
@@ -78,7 +79,7 @@ class UnfairSortedSet(_Polling):
 
 
 class FairSortedSet(_Polling):
-    """The fair one: a counter gives the ranks, in a second set of owners."""
+    """A fair semaphore: a second sorted set has the members by a counter, which gives the ranks."""
 
     title = "sorted set, fair"
     limit = 2
@@ -107,7 +108,7 @@ class FairSortedSet(_Polling):
 
 
 class IncrLock(_Polling):
-    """INCR takes it, if the result is within the limit; DECR gives it back."""
+    """A semaphore with INCR, which takes a permit if the result is within the limit, and DECR."""
 
     title = "INCR"
     limit = 2

@@ -1,6 +1,6 @@
-"""This project, and what needs its Django or its PostgreSQL server.
+"""Adapters of this project, and of locks that need Django or a PostgreSQL server.
 
-The only module of the exam that imports from this repository.
+No other module of the exam imports from this repository.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class OurQuorum(OurLock):
 
 
 class OurAsyncSemaphore(OurSemaphore):
-    """The same on an event loop, which has a thread of its own here."""
+    """The semaphore in async code, on an event loop in a thread."""
 
     title = "… in async code"
 
@@ -119,7 +119,7 @@ class OurAsyncSemaphore(OurSemaphore):
 
 
 class OurRequests(_OnDjango):
-    """A view under a limit: to hold is to be inside the view."""
+    """A limited view. A request holds the permit while it is inside the view."""
 
     title = "… of requests"
     limit = 2
@@ -173,7 +173,7 @@ class OurRequests(_OnDjango):
 
 
 class DjangoSmartRatelimit(OurRequests):
-    """Its decorator never waits: a rejected client asks again."""
+    """A decorator that never waits, so a rejected client sends the request again."""
 
     title = "django-smart-ratelimit"
     module, package = "django_smart_ratelimit", "django-smart-ratelimit"
@@ -198,7 +198,7 @@ class DjangoSmartRatelimit(OurRequests):
 
 
 class CacheAdd(_OnDjango):
-    """Django's cache.add and cache.delete, as recipes for tasks have it."""
+    """Django's cache.add and cache.delete, as in recipes for tasks."""
 
     title = "cache.add"
     module = package = "django"
@@ -218,7 +218,7 @@ class CacheAdd(_OnDjango):
 
 
 class PostgresAdvisory(Adapter):
-    """A session's advisory lock: it lives as long as its connection, which ends with an error."""
+    """An advisory lock of a session. It is held until the connection ends."""
 
     title = "PostgreSQL advisory lock"
     needs = ""

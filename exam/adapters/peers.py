@@ -1,8 +1,8 @@
-"""Other libraries, each used as its own documentation shows.
+"""Adapters of other libraries, used as their documentation shows.
 
-`quotes` holds the sentence behind each claim, and `source` where it stands. A library that waits
-inside one command has a client without redis-py's timeout of some seconds. A lease is LEASE seconds
-long where the library promises one; other options are those of its documentation.
+`quotes` has the sentence behind each claim, and `source` the address. A library that waits inside
+one command gets a client without redis-py's default timeout. The lease duration is LEASE if the
+library promises a lease. Other options are those of its documentation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..checker import Claims
 
 
 class OnRedis(Adapter):
-    """With one client, as a process has."""
+    """A lock that uses one Redis client."""
 
     options: ClassVar[dict[str, Any]] = {}
 
@@ -54,7 +54,8 @@ class RedisPy(OnRedis):
 
 
 class PythonRedisLock(OnRedis):
-    """`with` waits without end; a short wait is its `acquire(timeout=...)`, in whole seconds."""
+    """A lock whose `with` waits without limit. For a short wait, `acquire(timeout=...)` is used,
+    which takes whole seconds."""
 
     title = "python-redis-lock"
     module, package = "redis_lock", "python-redis-lock"
@@ -100,7 +101,7 @@ class Pottery(OnRedis):
 
 
 class _WaitsInside(OnRedis):
-    """Used as a context manager, which waits inside one command."""
+    """A semaphore whose context manager waits inside one command."""
 
     limit = 2
     options = {"socket_timeout": None}
@@ -111,7 +112,7 @@ class _WaitsInside(OnRedis):
 
 
 class RedisSemaphore(_WaitsInside):
-    """Its `with` waits without end, and its documentation has no lease."""
+    """A semaphore whose `with` waits without limit. Its documentation promises no lease."""
 
     title = "redis-semaphore"
     module, package = "redis_semaphore", "redis-semaphore"
@@ -124,7 +125,8 @@ class RedisSemaphore(_WaitsInside):
 
 
 class Steindamm(_WaitsInside):
-    """`expiry` is the README's: it is for keys without any activity, not for dead holders."""
+    """A semaphore with `expiry` as in its README: for keys without activity, not for dead
+    holders."""
 
     title = module = "steindamm"
     source = "https://pypi.org/project/steindamm/0.11.1/, Semaphore"
@@ -134,7 +136,7 @@ class Steindamm(_WaitsInside):
     }
 
     def _options(self, wait: float) -> dict[str, Any]:
-        longest = max(wait, 0.01)  # 0 is without end
+        longest = max(wait, 0.01)  # 0 would mean no limit
         place = {"name": self.place.name, "capacity": self.place.limit}
         return {**place, "max_sleep": longest, "expiry": 60}
 
@@ -158,7 +160,7 @@ class Steindamm(_WaitsInside):
 
 
 class Loop:
-    """An event loop on a thread, started by the first call."""
+    """An event loop in a thread, which the first call starts."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,7 +179,7 @@ class Loop:
 
 
 class AsyncRedisRateLimiters(Adapter):
-    """It has no time to wait: `asyncio.wait_for` ends the wait."""
+    """A semaphore without a timeout. `asyncio.wait_for` ends the wait."""
 
     title = package = "async-redis-rate-limiters"
     module = "async_redis_rate_limiters"

@@ -1,4 +1,4 @@
-"""Judge the evidence of the scenarios. Missing evidence is a fault too."""
+"""Judge the observations of the scenarios. Missing observations are faults too."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -84,9 +84,9 @@ def judge_sale(case: SaleSeen) -> Verdict:
 def judge_exports(case: ExportsSeen) -> Verdict:
     """Expect at most `limit` inside, waiters served in order, and rejections with Retry-After."""
     statuses = Counter(answer.status for answer in case.answers)
-    refused = [answer for answer in case.answers if answer.status == 503]
-    silent = sum(1 for answer in refused if not answer.says_when_to_retry)
-    sent_away = sum(1 for answer in refused if answer.path == case.in_line)
+    rejected = [answer for answer in case.answers if answer.status == 503]
+    silent = sum(1 for answer in rejected if not answer.says_when_to_retry)
+    sent_away = sum(1 for answer in rejected if answer.path == case.in_line)
     peak = max((visit.inside for visit in case.visits), default=0)
     longest = max((visit.waited for visit in case.visits), default=0)
     line = [visit for visit in case.visits if visit.who == case.in_line]
@@ -97,13 +97,13 @@ def judge_exports(case: ExportsSeen) -> Verdict:
     seen = (
         f"at most {peak} inside at any moment, in {_many(workers, 'worker')}",
         f"{served} served: {waited} waited, in order, up to {longest:.1f} s",
-        f"{len(refused)} rejected with Retry-After",
+        f"{len(rejected)} rejected with Retry-After",
     )
     faults = _faults(
         (peak > case.limit, f"{peak} inside at once, the limit is {case.limit}"),
         (peak < case.limit, f"only {peak} inside at once: the limit was not tried"),
         (served != len(case.visits), f"{served} served, but {len(case.visits)} were inside"),
-        (not refused, "no request was rejected"),
+        (not rejected, "no request was rejected"),
         (silent > 0, f"{_many(silent, 'rejection')} without Retry-After"),
         (sent_away > 0, f"{sent_away} waiters were rejected"),
         (not waited, "no request had to wait"),
@@ -153,7 +153,7 @@ def _faults(*checks: tuple[bool, str]) -> tuple[str, ...]:
 def _odd_answers(
     statuses: Counter[int], expected: set[int], asked: int
 ) -> Iterable[tuple[bool, str]]:
-    """Yield a check per unexpected status, and one that each request was answered."""
+    """Yield a check for each unexpected status, and a check that each request was answered."""
     for status in sorted(statuses.keys() - expected):
         what = f"status {status}" if status else "no answer"
         yield True, f"{_many(statuses[status], 'request')} got {what}"

@@ -24,7 +24,7 @@ from example_project.demo.judging import (
 )
 from example_project.demo.report import Each, Show
 from example_project.demo.site import Server
-from example_project.demo.traffic import AcquireRequest, Answer, answer_of, burst, client_options
+from example_project.demo.traffic import Answer, PageRequest, answer_of, burst, client_options
 from example_project.shop.models import Sale
 from example_project.shop.sales import TICKETS, open_sale
 from example_project.shop.views import EXPORT_LIMIT, EXPORTS, SLOW_EXPORTS
@@ -69,7 +69,7 @@ def play_sale(server: Server, show: Show) -> Verdict:
     sale = open_sale()
     page = f"{server.prefix}/sale/"
     asks = [
-        AcquireRequest(page, {"buyer": f"buyer {number + 1}"}, delay=number * BUYERS_SPREAD)
+        PageRequest(page, {"buyer": f"buyer {number + 1}"}, delay=number * BUYERS_SPREAD)
         for number in range(BUYERS)
     ]
     with show.step(f"flash sale, {server.name}", len(asks), "requests") as each:
@@ -83,7 +83,7 @@ def play_exports(server: Server, show: Show) -> Verdict:
     """(b) Sixty requests to exports with a limit of three. Every third doesn't wait."""
     now, in_line = f"{server.prefix}/exports/now/", f"{server.prefix}/exports/in-line/"
     asks = [
-        AcquireRequest(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)
+        PageRequest(now if number % 3 == 2 else in_line, delay=number * EXPORT_SPREAD)
         for number in range(EXPORT_REQUESTS)
     ]
     EXPORTS.forget()
@@ -126,7 +126,7 @@ def _warm_up(server: Server) -> None:
     end = time.monotonic() + LEASE + GIVE_UP_SECONDS
     pages = ["/exports/now/", "/exports/slow/?seconds=0", "/sale/"]
     for page in pages:
-        asks = [AcquireRequest(server.prefix + page)] * 4 * server.workers
+        asks = [PageRequest(server.prefix + page)] * 4 * server.workers
         # 503: no permit is free yet. The scenarios report any other answer.
         while {answer.status for answer in burst(server.url, asks, lambda: None)} == {503}:
             if time.monotonic() > end:

@@ -52,7 +52,7 @@ class Server:
         return "/async" if self.name == "uvicorn" else ""
 
     @property
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-2000:]
 
@@ -153,12 +153,12 @@ def _wait_until_ready(server: Server) -> None:
                 if client.get(server.url).status_code == 200:
                     return
             time.sleep(0.05)
-    raise SiteError(f"{server.name} did not answer in {START_SECONDS} s:\n{server.last_words}")
+    raise SiteError(f"{server.name} did not answer in {START_SECONDS} s:\n{server.log_end}")
 
 
 def _must_run(server: Server) -> None:
     if server.process.poll() is not None:
-        raise SiteError(f"{server.name} ended by itself:\n{server.last_words}")
+        raise SiteError(f"{server.name} ended unexpectedly:\n{server.log_end}")
 
 
 def _free_ports(wanted: Sequence[int]) -> list[int]:

@@ -13,7 +13,7 @@ TOKEN_PAGE = "/sale/"  # a page with a form: it sets the CSRF cookie
 
 
 @dataclass(frozen=True)
-class AcquireRequest:
+class PageRequest:
     """A request to send `delay` seconds after the start: GET, or POST if it has a form."""
 
     path: str
@@ -47,20 +47,18 @@ def answer_of(response: httpx.Response) -> Answer:
     return Answer(response.request.url.path, response.status_code, headers.get("Retry-After", ""))
 
 
-def burst(url: str, asks: Sequence[AcquireRequest], each: Callable[[], None]) -> list[Answer]:
+def burst(url: str, asks: Sequence[PageRequest], each: Callable[[], None]) -> list[Answer]:
     """Send all requests, each after its own delay. Call `each` after every answer."""
     return asyncio.run(_burst(url, asks, each))
 
 
-async def _burst(
-    url: str, asks: Sequence[AcquireRequest], each: Callable[[], None]
-) -> list[Answer]:
+async def _burst(url: str, asks: Sequence[PageRequest], each: Callable[[], None]) -> list[Answer]:
     async with httpx.AsyncClient(**client_options(url)) as client:
         if any(ask.form is not None for ask in asks):
             await client.get(TOKEN_PAGE)
         start = time.monotonic()
 
-        async def send(ask: AcquireRequest) -> Answer:
+        async def send(ask: PageRequest) -> Answer:
             await asyncio.sleep(start + ask.delay - time.monotonic())
             try:
                 answer = answer_of(await _send(client, ask))
@@ -72,7 +70,7 @@ async def _burst(
         return await asyncio.gather(*map(send, asks))
 
 
-async def _send(client: httpx.AsyncClient, ask: AcquireRequest) -> httpx.Response:
+async def _send(client: httpx.AsyncClient, ask: PageRequest) -> httpx.Response:
     if ask.form is None:
         return await client.get(ask.path)
     headers = {"X-CSRFToken": client.cookies["csrftoken"]}

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class ShopConfig(AppConfig):
-    """Label `shop`."""
+    """The app with the label `shop`."""
 
     name = "example_project.shop"
     default_auto_field = "django.db.models.BigAutoField"

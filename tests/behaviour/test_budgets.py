@@ -244,17 +244,17 @@ async def test_calls_do_not_wait_for_an_exhausted_plain_pool(io, private, alias)
 
 def test_older_exhausted_pool_is_recognized_by_its_message(private, alias) -> None:
     pool = caches[alias(private.url)].client.get_client().connection_pool
-    hand, own = pools.CachedConnections(), pools.Own(pool)
+    hand, own = pools.CachedConnections(), pools.PrivatePool(pool)
     hand.belong_to(pool, own)
 
     def none() -> Any:
         raise errors.ConnectionError("Too many connections")
 
     object.__setattr__(hand, "pool", type("Full", (), {"get_connection": staticmethod(none)})())
-    connection, _ = hand.lend(5)
+    connection, _ = hand.check_out(5)
     assert connection.is_connected if hasattr(connection, "is_connected") else connection._sock
     hand.release(connection)
-    own.let_go()
+    own.close_idle()
 
 
 def test_async_call_ends_within_its_time_limit_when_its_pool_blocks(
@@ -321,7 +321,7 @@ def test_waiter_above_max_waiting_gets_no_connection_to_wait_on(
 ) -> None:
     pool = caches[alias(private.url)].client.get_client().connection_pool
     monkeypatch.setattr(pools, "MAX_WAITING", 0)
-    waiting = pools.Waiting(pools.Own(pool))
+    waiting = pools.BlockingPool(pools.PrivatePool(pool))
     with pytest.raises(pools.Exhausted):
         waiting.pop("nothing", 0.05)
     monkeypatch.setattr(pools, "MAX_WAITING", 1)

@@ -129,7 +129,7 @@ async def test_rejected_acquire_leaves_no_holder_and_no_waiter(io, view) -> None
 @both
 async def test_with_block_raises_not_acquired_with_the_reason(io) -> None:
     async with io.entered(Lock("why")):
-        with pytest.raises(NotAcquired, match=r"'why'.* all permits are taken") as caught:
+        with pytest.raises(NotAcquired, match=r"'why'.* all permits are in use") as caught:
             async with io.entered(Lock("why", blocking=False)):
                 pytest.fail("two are in")
         assert (caught.value.reason, caught.value.lock_name) == ("full", "why")
@@ -463,7 +463,7 @@ async def test_unreferenced_lease_is_not_renewed_and_is_logged(io, view, caplog)
     await io.do(Lock("dropped", timeout=0.6, renew=True), "acquire")
     gc.collect()
     await until(io, lambda: view("dropped").holding == 0)
-    await until(io, lambda: "'dropped' was dropped without a release" in caplog.text)
+    await until(io, lambda: "'dropped' was garbage-collected without being released" in caplog.text)
 
 
 # Detach and adopt

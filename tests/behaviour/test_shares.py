@@ -59,8 +59,8 @@ async def test_rejection_by_the_share_limit_reports_the_share(io) -> None:
     assert await tried(io, a) and await tried(io, a)
     rejected = await why(io, a)
     assert (rejected.limit, rejected.waiting) == (2, 0)
-    assert "all permits of its share are taken" == str(rejected)
-    with pytest.raises(NotAcquired, match="all permits of its share") as caught:
+    assert "all permits of the share are in use" == str(rejected)
+    with pytest.raises(NotAcquired, match="all permits of the share") as caught:
         async with io.entered(exports("a", blocking=False)):
             pass
     assert "share" == caught.value.reason
@@ -258,7 +258,7 @@ def test_invalid_shares_and_combinations_raise_an_error() -> None:
     assert exports("é" * 100).share
     with pytest.raises(ValueError, match="share_limit must be from 1"):
         exports("a", 0)
-    with pytest.raises(ValueError, match="shares take turns, so it can't have fair=False"):
+    with pytest.raises(ValueError, match="shares take turns, which needs fair=True"):
         exports("a", fair=False)
     with pytest.raises(ValueError, match="a read/write lock can't have shares"):
         ReadWriteLock("exports", share="a")

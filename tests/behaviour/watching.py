@@ -136,7 +136,7 @@ def sent() -> Iterator[Counted]:
 
     Commands of background threads don't count. The scripts are loaded first."""
     with redis.Redis.from_url(os.environ["DJANGO_REDIS_SYNC_TEST_RAW_URL"]) as client:
-        for verb in scripts.VERBS:
+        for verb in scripts.NAME_SCRIPTS:
             client.script_load(scripts.script(verb).source)
     seen, mine, names = Counted(), threading.get_ident(), Counter[str]()
 

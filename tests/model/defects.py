@@ -272,7 +272,7 @@ DEFECTS = [
         "a waiter loses its place before it must ask again",
         "asked in time and had lost its place",
         (_NOW, _NOW, _SOON),
-        {"told + PATIENCE": "told - PATIENCE"},
+        {"delay + PATIENCE": "delay - PATIENCE"},
     ),
     Defect(
         "a waiter has no deadline until it asks again",
@@ -284,7 +284,7 @@ DEFECTS = [
         "a pause expires with the last lease",
         "expires, and with it what was to last",
         (_NOW, _SOON),
-        {"    latest = math.max(latest, pause_ends(marks[2]))\n": ""},
+        {"    latest = math.max(latest, pause_ends(own[2]))\n": ""},
         operations=(("pause", ""),),
     ),
     Defect(
@@ -327,7 +327,9 @@ DEFECTS = [
         "an expired lease in compact state is renewed",
         "renew confirmed the expired lease of .1",
         (Spec(lease=2, begins=0, renew=(2,)), _TRIES),
-        {"or over <= name.now or last ~= tonumber(fence) then": "or last ~= tonumber(fence) then"},
+        {
+            "or lease_ends <= name.now or last ~= tonumber(fence)": "or last ~= tonumber(fence)",
+        },
         kinds="delay pause",
     ),
     Defect(
@@ -357,7 +359,7 @@ DEFECTS = [
         "a new request is granted above the limit of its share",
         "granted over the limit of its share",
         (_OF_A, _OF_A),
-        {"fitting, last = share_fits(held, many, bound), nil": "fitting, last = true, nil"},
+        {"fitting, last = share_fits(held, permits, bound), nil": "fitting, last = true, nil"},
     ),
     Defect(
         "a release of a share doesn't queue its next waiter",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django_redis_sync.protocol.scripts import said
+from django_redis_sync.protocol.scripts import arguments_of
 from tests.support.packed import unpack
 
 from .clients import KEYS, Begin, Hold, Lives, Protocol, Spec, channel_of
@@ -106,7 +106,7 @@ class Ran(NamedTuple):
     @property
     def said(self) -> dict[str, Any]:
         """The arguments (ARGV) by name."""
-        return said(self.verb, self.argv)
+        return arguments_of(self.verb, self.argv)
 
 
 Label = tuple[Any, ...]

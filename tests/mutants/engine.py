@@ -74,8 +74,8 @@ MUTANTS = [
     ),
     Mutant(
         "grants of a minority are not undone",
-        "        await self._undo(step, held, votes)\n        reply = self._refused(votes, how)",
-        "        reply = self._refused(votes, how)",
+        "        await self._undo(step, held, votes)\n        reply = self._rejection(votes, how)",
+        "        reply = self._rejection(votes, how)",
         "test_engine_quorum.py",
     ),
     Mutant(

@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         "a misspelled name is accepted",
-        "    _refuse_misspelled(name)\n",
+        "    _check_spelling(name)\n",
         "",
         "test_locks_messages.py",
     ),

@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "a full memory denies the heartbeat that repairs a share",
-        "    redis.call('DEL', NEVER) -- a heartbeat is answered with the memory full too\n",
+        "    redis.call('DEL', NEVER) -- a heartbeat must succeed even if the memory is full\n",
         "",
         "test_protocol_shares.py",
     ),
@@ -73,8 +73,8 @@ MUTANTS = [
     ),
     Mutant(
         "the highest use of a policy leaves out other processes",
-        'used, refused = int(reply[3]), "".join',
-        'used, refused = permits or 1, "".join',
+        'used, rejected = int(reply[3]), "".join',
+        'used, rejected = permits or 1, "".join',
         "test_statistics.py",
     ),
     Mutant(

@@ -504,7 +504,7 @@ class _Replay:
             self.bad("term", f"permits are retained until {end:.0f}")
         kept.share = self.mine.share
         kept.permits, kept.ended, kept.ended_in = self.mine.permits, "kept", self.history.epochs
-        self.history.counts["kept by min_hold"] += 1
+        self.history.counts["retained by min_hold"] += 1
 
     def grant(self, token: str, mine: _Token, end: float) -> None:
         at, now = self.at, self.now

@@ -197,7 +197,7 @@ class Entry(NamedTuple):
     @property
     def said(self) -> dict[str, Any]:
         """The arguments (ARGV) by name."""
-        return scripts.said(self.verb, self.argv)
+        return scripts.arguments_of(self.verb, self.argv)
 
 
 def wrap(verb: str, source: str, key: str) -> str:
@@ -282,7 +282,7 @@ def install(key: str, constants: Mapping[str, int] | None = None) -> None:
 
     def compose(verb: str, constants: Mapping[str, int] | None = None) -> str:
         source = _compose(verb, constants or merged)
-        return wrap(verb, source, key) if verb in scripts.VERBS else source
+        return wrap(verb, source, key) if verb in scripts.NAME_SCRIPTS else source
 
     _patch(compose, merged)
 

@@ -15,11 +15,11 @@ from django_redis_sync.protocol.keys import display
 @pytest.fixture
 def fresh_keeper(raw: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use background threads that have registered no name, and register none after the test."""
-    for each in housekeeping._clerks.values():  # discard pending names of earlier tests
+    for each in housekeeping._housekeepers.values():  # discard pending names of earlier tests
         each.forget()
     mine: dict[str, housekeeping.Housekeeper] = {}
     monkeypatch.setattr(renewal, "_renewers", {})
-    monkeypatch.setattr(housekeeping, "_clerks", mine)
+    monkeypatch.setattr(housekeeping, "_housekeepers", mine)
     yield
     for each in mine.values():
         each.forget()

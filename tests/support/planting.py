@@ -27,7 +27,7 @@ def all_planted(lua: Mapping[str, str], constants: Mapping[str, int]) -> dict[st
             text = text.replace(anchor, other)
         return text
 
-    texts = {verb: planted(verb, change, constants) for verb in scripts.VERBS}
+    texts = {verb: planted(verb, change, constants) for verb in scripts.NAME_SCRIPTS}
     if lost:
         raise LookupError(f"no script contains {sorted(lost)}")
     return texts

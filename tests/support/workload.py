@@ -313,7 +313,7 @@ class Workload:
             verb: client.script_load(
                 wrap(verb, planted(verb, partial(mutate, verb), constants), self.journal.key)
             )
-            for verb in scripts.VERBS
+            for verb in scripts.NAME_SCRIPTS
         }
         kinds = (
             Kind(keys_of(prefix, f"lock{seed}"), 1, (1,)),

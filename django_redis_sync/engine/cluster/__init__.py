@@ -1,7 +1,6 @@
-"""Redis Cluster: find the node of a name, and follow it when it moves.
+"""Redis Cluster: find the node of a name, and follow redirections.
 
-All keys of a name are in one slot, so a step goes to one node. Each node is used like a single
-server. These modules only choose the node, and follow redirections.
+All keys of a name are in one slot, so a step goes to one node, which is used like a single server.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ __all__ = ["Address", "ClusterConnectionFactory", "ClusterServer"]
 class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
     """The value of OPTIONS["CONNECTION_FACTORY"] for a cache whose LOCATION is nodes of a Cluster.
 
-    django-redis's cache gets a redis.cluster.RedisCluster, the same per URL and process. This
-    library sends over pools of its own, one per node, made as django-redis makes its pools:
-    OPTIONS mean the same as for a single server. REDIS_SYNC["ASYNC_CLIENT"] is not used.
+    The client of the cache is a redis.cluster.RedisCluster, one per URL and process. For locks and
+    semaphores, there is a pool per node, made by django-redis, so OPTIONS mean the same as for a
+    single server. REDIS_SYNC["ASYNC_CLIENT"] is not used.
     """
 
     _clusters: dict[str, RedisCluster] = {}
     _making = threading.Lock()
 
     def connect(self, url: str) -> Any:
-        """Return the client. Raise redis-py's RedisClusterException if no node answers."""
+        """Return the client for a URL. Raise redis-py's RedisClusterException if no node
+        answers."""
         with self._making:
             if url not in self._clusters:
                 given = {**self.make_connection_params(url), **self.pool_cls_kwargs}
@@ -43,13 +43,13 @@ class ClusterConnectionFactory(ConnectionFactory):  # type: ignore[misc]
         connection.disconnect_connection_pools()
 
     def pool(self, url: str) -> Any:
-        """Return the pool of a node."""
+        """Return the pool of the node at `url`."""
         return self.get_or_create_connection_pool(self.make_connection_params(url))
 
     def sync_server(self, alias: str) -> Server:
-        """For `server_of`."""
+        """Return what `server_of` returns for `alias`."""
         return ClusterServer(alias)
 
     def async_server(self, alias: str) -> AsyncServer:
-        """For `async_server_of`."""
+        """Return what `async_server_of` returns for `alias`."""
         return AsyncClusterServer(alias)

@@ -1,4 +1,4 @@
-"""A Cluster in sync code, and on an event loop."""
+"""The servers of a Cluster: ClusterServer in sync code, AsyncClusterServer on an event loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Done = TypeVar("Done")
 
 
 class Node(Server):
-    """A node, as if it were the only server."""
+    """A node, used like a single server. `made`: its pool."""
 
     def __init__(self, alias: str, made: Any) -> None:
         super().__init__(alias)
@@ -44,7 +44,8 @@ class Node(Server):
         return self._pool
 
     def asking(self, words: Sequence[Sequence[Any]], timeout: float) -> Any:
-        """The first useful reply to any of the commands, each behind ASKING."""
+        """Send each of the commands after ASKING, until one does not fail with NOSCRIPT. Return its
+        reply."""
         with CheckedOut(self.own(), timeout) as borrowed:
             for nth, args in enumerate(words, 1):
                 borrowed.send_several(map(pack, (("ASKING",), args)))
@@ -58,7 +59,7 @@ class Node(Server):
 
 
 class ClusterServer(Server):
-    """The sync side of a cache alias that is a Cluster."""
+    """The server of a cache alias that is a Cluster, in sync code."""
 
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
@@ -71,7 +72,7 @@ class ClusterServer(Server):
         return self.node(address).command("CLUSTER", "SLOTS", timeout=LOOK)
 
     def node(self, address: Address) -> Node:
-        """The server object of a node."""
+        """Return the server of a node."""
         found = self._nodes.get(address)
         if found is None:
             made = self._factory.pool(url_at(self.seed, address))
@@ -79,16 +80,17 @@ class ClusterServer(Server):
         return found
 
     def pool(self) -> Any:
-        """The pool of a node that answers, as far as known."""
+        """Return the pool of a node that is not suspect, if possible."""
         return self.node(self.topology.addresses[0]).pool()
 
-    def let_go(self) -> None:
+    def close_idle(self) -> None:
         """Close the idle connections to all nodes."""
         for node in list(self._nodes.values()):
-            node.let_go()
+            node.close_idle()
 
     def run(self, step: Run) -> Answer:
-        """As on a single server, on the node that has the name."""
+        """Run a script on the node that has the name. Raise Failure if there was no usable
+        answer."""
 
         def asking(node: Node) -> Answer:
             sent = clock()
@@ -98,11 +100,11 @@ class ClusterServer(Server):
         return self._routed(step.keys[0], lambda node: node.run(step), asking)
 
     def node_of(self, step: Run) -> Address | None:
-        """The node that has its name, as far as known."""
+        """Return the node that has the name of `step`, or None if that is not known yet."""
         return self.topology.known(step.keys[0])
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """A round trip per node; a Failure stands in its step's place."""
+        """Send steps, in one round trip per node. Return an Answer or a Failure for each."""
         by_node: dict[Address, list[int]] = {}
         try:
             for i, step in enumerate(steps):
@@ -110,7 +112,7 @@ class ClusterServer(Server):
         except Failure as failure:
             return [failure for _ in steps]
         answers: dict[int, Answer | Failure] = {}
-        # A node that hangs comes last, and must not hold up the renewals of the others for long.
+        # Suspect nodes come last, so that they don't delay the renewals on other nodes.
         for address in sorted(by_node, key=self.topology.suspect):
             here = by_node[address]
             answers.update(zip(here, self._many_at(address, [steps[i] for i in here]), strict=True))
@@ -134,7 +136,9 @@ class ClusterServer(Server):
             return failure
 
     def command(self, *args: Any, timeout: float = ATTEMPT) -> Any:
-        """As on a single server, on the node that has its key; any node when it has none."""
+        """Send a command, which may be sent twice, to the node that has its key, or to any node if
+        it has none. Return the reply. Raise Failure if there was no usable answer within `timeout`
+        seconds."""
         key = key_of(args)
         if key is None:
             return self._anywhere(lambda node: node.command(*args, timeout=timeout))
@@ -145,7 +149,8 @@ class ClusterServer(Server):
         )
 
     def commands(self, several: Sequence[Sequence[Any]], timeout: float = ATTEMPT) -> list[Any]:
-        """As on one server, a round trip per node. Any node answers a command without a key."""
+        """Send several commands as `command` does, in one round trip per node. Return their
+        replies; a reply may be a ResponseError."""
         by_node: dict[Address, list[int]] = {}
         for i, args in enumerate(several):
             key = key_of(args)
@@ -166,7 +171,7 @@ class ClusterServer(Server):
             if is_silence(failure):
                 self.topology.lost(address)
             raise
-        # AskError is a kind of ResponseError, and MovedError one of AskError.
+        # MovedError is a subclass of AskError, and AskError one of ResponseError.
         return [
             self.command(*args, timeout=timeout) if isinstance(reply, errors.AskError) else reply
             for args, reply in zip(several, replies, strict=True)
@@ -183,13 +188,16 @@ class ClusterServer(Server):
             return do(self.node(self.topology.addresses[0]))
 
     def wait(self, step: Wait) -> Answer:
+        """Wait on the node that has the name. Raise a "busy" Failure while its slot moves."""
+
         def busy(node: Node) -> Answer:
             raise Failure(errors.TryAgainError("the slot is moving"), clock(), "busy")
 
         return self._routed(step.keys.leases, lambda node: node.wait(step), busy)
 
     def _routed(self, key: str, do: Callable[[Node], Done], asking: Callable[[Node], Done]) -> Done:
-        """`do` on the node that has `key`, wherever the cluster points."""
+        """Return `do(node)` for the node that has `key`. Follow redirections; for one of the ASK
+        type, return `asking(node)`."""
         address, then = self.topology.of(key), do
         for _ in range(MAX_REDIRECTS):
             try:
@@ -208,17 +216,18 @@ class ClusterServer(Server):
         raise Failure(last.cause, clock(), "busy")
 
 
-#: Nodes on which the wake-ups of an event loop are listened for: any of them may hang.
+#: Number of nodes to which an event loop is subscribed, because any node may hang.
 EARS = 2
 
 
 class AsyncNode:
-    """The client and the batches of a node on an event loop."""
+    """The client and the batcher of a node on an event loop."""
 
     def __init__(self, client: Any) -> None:
         self.client, self.batcher = client, Batcher(client)
 
     async def asking(self, step: Run) -> Answer:
+        """Run a script after ASKING. Raise Failure if there was no usable answer."""
         for whole in (False, True):
             sent = clock()
             pipeline = self.client.pipeline(transaction=False)
@@ -245,7 +254,7 @@ class AsyncNode:
 
 
 class AsyncClusterServer(AsyncServer):
-    """The async side of a cache alias that is a Cluster, per event loop."""
+    """The server of a cache alias that is a Cluster, on an event loop."""
 
     def __init__(self, alias: str) -> None:
         server = server_of(alias)
@@ -253,11 +262,11 @@ class AsyncClusterServer(AsyncServer):
         self.alias, self.topology, self._seed = alias, server.topology, server.seed
         self._nodes: dict[Address, AsyncNode] = {}
         self._background = BackgroundTasks()
-        async_options(alias)  # raises now if it can't be used in async code
+        async_options(alias)  # raises if the alias can't be used in async code
         self.hub = ClusterHub(self, conf.current().prefix(alias))
 
     async def aclose(self) -> None:
-        """As of one server."""
+        """Close the connections to all nodes; a later step opens them again."""
         await self.hub.aclose()
         await self._background.aclose()
         for node in self._nodes.values():
@@ -265,7 +274,7 @@ class AsyncClusterServer(AsyncServer):
             await node.client.aclose()
 
     def node(self, address: Address) -> AsyncNode:
-        """The server object of a node."""
+        """Return the client of a node."""
         found = self._nodes.get(address)
         if found is None:
             client = async_redis(self.alias, url_at(self._seed, address))
@@ -273,7 +282,8 @@ class AsyncClusterServer(AsyncServer):
         return found
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
-        """As on a single server, on the node that has the name."""
+        """Carry out a step on the node that has the name. Return a future of its Answer, or of a
+        Failure if there was no usable answer."""
         if type(step) is not Run:
             return super().perform(step)
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -285,7 +295,7 @@ class AsyncClusterServer(AsyncServer):
         return done
 
     async def looked(self) -> None:
-        """The nodes were asked for their slots, if that was not done yet. Failure as there."""
+        """Ask the nodes for their slots, unless they are known. Raise Failure if none answers."""
         if not self.topology.is_known:
             await asyncio.to_thread(self.topology.look)
 
@@ -299,7 +309,7 @@ class AsyncClusterServer(AsyncServer):
                 done.cancel()
                 return
             error = inner.exception()
-            if done.done():  # no task waits for it any more
+            if done.done():  # the caller was cancelled
                 return
             if error is None:
                 done.set_result(inner.result())
@@ -325,7 +335,7 @@ class AsyncClusterServer(AsyncServer):
 
 
 class ClusterHub(Hub):
-    """Listens on EARS nodes at once: a message published on any node reaches all of them."""
+    """A hub that is subscribed to EARS nodes: a message published on any node reaches all nodes."""
 
     def __init__(self, server: AsyncClusterServer, prefix: str) -> None:
         super().__init__(self, prefix)
@@ -333,7 +343,7 @@ class ClusterHub(Hub):
         self._heard: dict[str, None] = {}
 
     def pubsub(self, **options: Any) -> Any:
-        """As a client's: of another node each time, those first that answer."""
+        """Return the Pub/Sub object of a node: at each call, that of the next one."""
         addresses = self._server.topology.primaries
         self._nth += 1
         return self._server.node(addresses[self._nth % len(addresses)]).client.pubsub(**options)
@@ -353,7 +363,7 @@ class ClusterHub(Hub):
     def _deliver(self, data: Any) -> None:
         message = data.decode() if isinstance(data, bytes) else data
         if self._heard.pop(message, 0) is None:
-            return  # the other ear had it
+            return  # it arrived from another node
         self._heard[message] = None
         if len(self._heard) > 10_000:
             del self._heard[next(iter(self._heard))]
@@ -361,14 +371,14 @@ class ClusterHub(Hub):
 
 
 class _FirstOf(asyncio.Event):
-    """Sets `told` with the first ear that tried; an ear that tries again is not waited for."""
+    """An event of one subscription. `set` sets the event `tried`, which the subscriptions share."""
 
-    def __init__(self, told: asyncio.Event) -> None:
+    def __init__(self, tried: asyncio.Event) -> None:
         super().__init__()
-        self._told = told
+        self._tried = tried
 
     def set(self) -> None:
-        self._told.set()
+        self._tried.set()
 
     def clear(self) -> None:
-        """It stays set."""
+        """Do nothing: `ready` waits only for the first subscription."""

@@ -1,4 +1,4 @@
-"""Which node has which slot, as far as this process knows, and where an answer redirects a step."""
+"""The nodes of a Cluster, their slots, and the redirections of nodes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from redis.crc import key_slot
 from ...protocol.steps import Failure
 from ..wire import clock
 
-#: Seconds that a node may take to say where the slots are, and between two such questions.
+#: Max seconds that a node may take to answer CLUSTER SLOTS, and min seconds between two requests.
 LOOK, LOOK_AGAIN = 0.5, 0.5
-#: Seconds for which a node that did not answer is asked last, and given LAST_CHANCE to answer when
-#: others wait for the same thread.
-SUSPECT, LAST_CHANCE = 5.0, 0.3
+#: Seconds for which a node that did not answer counts as suspect: other nodes are asked before it.
+SUSPECT = 5.0
+#: Max seconds to wait for a suspect node in the renewal thread.
+LAST_CHANCE = 0.3
 
 
 class Address(NamedTuple):
@@ -28,7 +29,7 @@ class Address(NamedTuple):
 
 
 class SlotMap(NamedTuple):
-    """Slots in ranges: those from starts[i] to ends[i] are at owners[i]."""
+    """Ranges of slots: those from starts[i] to ends[i] are on the node owners[i]."""
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
@@ -40,7 +41,8 @@ class SlotMap(NamedTuple):
 
 
 def read_map(reply: Iterable[Any], asked: Address) -> SlotMap:
-    """Of CLUSTER SLOTS. A node that does not know its own address says none."""
+    """Return the map from a reply to CLUSTER SLOTS by the node `asked`, which may omit its own
+    host."""
     rows = sorted(
         (int(start), int(end), Address(primary[0] or asked.host, int(primary[1])))
         for start, end, primary, *_ in reply
@@ -50,9 +52,12 @@ def read_map(reply: Iterable[Any], asked: Address) -> SlotMap:
 
 
 class Topology:
-    """Which node has which slot, as far as this process knows. For threads and loops alike."""
+    """The slots of the nodes as this process last read them. Threads and event loops share it.
 
-    # Invariant: _map and _moved are replaced, never changed in place but for single items.
+    `seeds`: URLs of nodes. `ask`: sends CLUSTER SLOTS to a node.
+    """
+
+    # Invariant: _map is replaced, never changed. _moved is replaced, or gets single items.
     def __init__(self, seeds: Sequence[str], ask: Callable[[Address], Any]) -> None:
         self._seeds = [_address(url) for url in seeds]
         self._ask = ask
@@ -63,31 +68,32 @@ class Topology:
 
     @property
     def is_known(self) -> bool:
-        """Whether a node said yet where the slots are."""
+        """True if a node has answered CLUSTER SLOTS."""
         return self._map is not None
 
     @property
     def addresses(self) -> list[Address]:
-        """The nodes that have slots, those first that answered."""
+        """All known nodes, suspect ones last."""
         owners = self._map.owners if self._map is not None else ()
         found = dict.fromkeys([*owners, *self._moved.values(), *self._seeds])
         return sorted(found, key=self.suspect)
 
     @property
     def primaries(self) -> list[Address]:
-        """The nodes that have slots; the seeds when none is known."""
+        """The nodes with slots, suspect ones last. The seeds if no slots are known."""
         owners = dict.fromkeys(self._map.owners) if self._map is not None else {}
         return sorted(owners, key=self.suspect) or self._seeds
 
     def known(self, key: str) -> Address | None:
-        """The node of a key; None when no node was asked yet."""
+        """Return the node of a key, or None if the slots are not known yet."""
         if self._map is None:
             return None
         slot = key_slot(key.encode())
         return self._moved.get(slot) or self._map.of(slot) or self.primaries[0]
 
     def of(self, key: str) -> Address:
-        """The node of a key. Asks the nodes when none was asked yet; Failure when none answers."""
+        """Return the node of a key. If the slots are not known yet, ask the nodes. Raise Failure if
+        none answers."""
         found = self.known(key)
         if found is None:
             self.look()
@@ -96,27 +102,28 @@ class Topology:
         return found
 
     def suspect(self, address: Address) -> bool:
+        """Return True if the node did not answer within the last SUSPECT seconds."""
         return clock() < self._suspects.get(address, 0.0)
 
     def moved(self, error: errors.MovedError) -> Address:
-        """Take a slot's node from a MOVED."""
+        """Store and return the node that a MOVED error names for a slot."""
         address = Address(error.host or self.primaries[0].host, error.port)
         self._moved[error.slot_id] = address
         return address
 
     def lost(self, address: Address) -> None:
-        """A node did not answer: another may have its slots by now. Asks the others."""
+        """Record that a node did not answer. Ask the others, which may have its slots by now."""
         self._suspects[address] = clock() + SUSPECT
         if clock() - self._looked >= LOOK_AGAIN:
-            with contextlib.suppress(Failure):  # all of it is down: the last known map must do
+            with contextlib.suppress(Failure):  # no node answers: keep the last map
                 self.look()
 
     def look(self) -> None:
-        """Ask the nodes in turn where the slots are. Failure when none answers."""
+        """Ask the nodes in turn for the slots. Raise Failure if none answers."""
         began = clock()
         with self._looking:
             if self._map is not None and self._looked > began:
-                return  # another thread did, while this waited
+                return  # another thread has asked while this one waited
             failure = None
             for address in self.addresses:
                 try:
@@ -140,25 +147,25 @@ def _address(url: str) -> Address:
 
 
 def url_at(seed: str, address: Address) -> str:
-    """The address of a node, with the seed's scheme, login and options."""
+    """Return the URL of a node, with scheme, login, and options of the URL `seed`."""
     parts = urlsplit(seed)
     login, at, _ = parts.netloc.rpartition("@")
     host = f"[{address.host}]" if ":" in address.host else address.host
     return parts._replace(netloc=f"{login}{at}{host}:{address.port}").geturl()
 
 
-# Where a command goes, and where a node's answer redirects it
+# Routing and redirections
 
-#: Redirections that a request follows.
+#: Max redirections that a request follows.
 MAX_REDIRECTS = 4
 
-#: Commands that any node can answer: all others name a key first.
+#: Commands that any node can answer. The first argument of all others is a key.
 _KEYLESS = {"ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "INFO", "LATENCY", "MEMORY"}
 _KEYLESS |= {"PING", "PUBLISH", "RANDOMKEY", "ROLE", "SCRIPT", "SELECT", "SLOWLOG", "TIME"}
 
 
 def key_of(args: Sequence[Any]) -> str | None:
-    """The key that routes a command; None when any node will do."""
+    """Return the key that determines the node of a command, or None if any node can answer it."""
     word = args[0].upper()
     if word in _KEYLESS or len(args) < 2:
         return None
@@ -168,16 +175,19 @@ def key_of(args: Sequence[Any]) -> str | None:
 
 
 def is_silence(answer: Any) -> bool:
+    """Return True for a Failure of a node that did not answer."""
     return isinstance(answer, Failure) and answer.why in ("unreachable", "unanswered")
 
 
 def partly(answer: Any) -> Any:
-    """A script that met another waiter's key, which its half moved slot has not: it broke off, and
-    its writes until then stay. So it counts as unanswered, and is sent again."""
+    """Return `answer`. If it is a Failure of a script that stopped halfway, return an "unanswered"
+    one, so that the step is repeated. While a slot moves, a script stops when it uses a key that
+    has moved, and its earlier writes stay."""
     if isinstance(answer, Failure) and "non local key" in str(answer.cause):
         return Failure(answer.cause, answer.at, "unanswered")
     return answer
 
 
 def points_elsewhere(answer: Any) -> bool:
+    """Return True for a redirection to another node."""
     return isinstance(answer, Failure) and isinstance(answer.cause, errors.AskError)

@@ -1,12 +1,12 @@
-"""Several independent servers that grant together: the majority's answer holds.
+"""Quorums: several independent servers, of which a majority has to grant a lock.
 
-To plans and keepers a quorum is one more server. Each step goes to all of them at once, under the
-same token, and the answers are counted. There is no queue: an ask without a majority gives back its
-grants and tries again after a random while.
+For plans and the lease renewer, a quorum is a server. Each step goes to all its servers at the same
+time, with the same token, and their answers are counted. There is no queue: an acquire that gets no
+majority releases its grants, and tries again after a random time.
 
-Why this is safe: any two majorities share a server, and a server grants to one token at a time.
-Belief in a lease ends when the first of the longest-lived majority may end. The servers are asked
-for more than the holder believes in, so that clocks may run apart by DRIFT.
+This is safe because any two majorities share a server, and a server grants to one token at a time.
+The holder's local expiry is the earliest end in the longest-lived majority of its leases. It is
+earlier than the servers' expiry by a margin, DRIFT, because their clocks may run at other rates.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 
 
 class Quorum(Members):
-    """The aliases of a quorum, in place of a server's alias."""
+    """The aliases of a quorum, used like the alias of a server."""
 
     __slots__ = ()
 
     def sync_server(self, _: str) -> QuorumServer:
-        """For `server_of`."""
+        """Return what `server_of` returns for this quorum."""
         from .server import QuorumServer
 
         return QuorumServer(self)
 
     def async_server(self, _: str) -> AsyncQuorumServer:
-        """For `async_server_of`."""
+        """Return what `async_server_of` returns for this quorum."""
         from .server import AsyncQuorumServer
 
         return AsyncQuorumServer(self)
 
 
 def quorum_of(using: Any) -> Quorum:
-    """The quorum of some aliases. TypeError, or ImproperlyConfigured with the reason."""
+    """Return the quorum of a list of aliases. Raise TypeError if `using` is not a list of str.
+    Raise ImproperlyConfigured if there are fewer than three, or one occurs twice."""
     if not isinstance(using, (list, tuple)) or not all(isinstance(one, str) for one in using):
         raise TypeError(f"using must be a cache alias or a list of them, not {using!r}")
     if len(set(using)) != len(using):

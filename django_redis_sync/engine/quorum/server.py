@@ -1,4 +1,5 @@
-"""A quorum on an event loop, where each step is a vote, and in sync code, which runs one."""
+"""The servers of a quorum: AsyncQuorumServer on an event loop, where each step is a vote, and
+QuorumServer in sync code, which runs the votes on an event loop in a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from ...protocol.reasons import FULL, PAUSED
-from ...protocol.scripts import said
+from ...protocol.scripts import arguments_of
 from ...protocol.steps import Answer, Failure, Run, Sleep, Step, Wait
 from ..loops import BackgroundTasks
 from ..renewal import renewer
@@ -36,7 +37,7 @@ from .voting import (
 
 
 class QuorumServer(Server):
-    """The sync side: carried out on an event loop of this process, on a thread of its own."""
+    """A quorum in sync code. Steps run on an event loop of this process, in a thread of its own."""
 
     def __init__(self, quorum: Members) -> None:
         super().__init__(quorum)
@@ -44,11 +45,11 @@ class QuorumServer(Server):
         check(quorum)
 
     def pool(self) -> Any:
-        """That of the first server."""
+        """Return the pool of the first server."""
         return server_of(self.quorum.aliases[0]).pool()
 
     def run(self, step: Run) -> Answer:
-        """As on a single server."""
+        """Carry out a step as a vote. Raise Failure if there was no usable answer."""
 
         async def body() -> Answer:
             return await async_server_of(self.quorum).perform(step)
@@ -57,7 +58,7 @@ class QuorumServer(Server):
         return answer
 
     def many(self, steps: Sequence[Run]) -> list[Answer | Failure]:
-        """All at once; a Failure stands in its step's place."""
+        """Carry out several steps at the same time. Return an Answer or a Failure for each."""
 
         async def body() -> list[Any]:
             server = async_server_of(self.quorum)
@@ -83,15 +84,17 @@ class QuorumServer(Server):
         return replies[0]
 
     def wait(self, step: Wait) -> Answer:
+        """Wait for `step.seconds`. A quorum sends no wake-up messages."""
         sent = clock()
         threading.Event().wait(step.seconds)
         return Answer(None, sent, clock())
 
 
 class _Loop:
-    """RuntimeError when its thread can't be started; nothing is left then."""
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
+        """Start the thread. Raise RuntimeError if that is impossible."""
         self.pid, self.loop = os.getpid(), asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self.loop.run_forever, name="redis-sync-quorum", daemon=True
@@ -107,9 +110,9 @@ class _Loop:
         return self.pid == os.getpid() and self._thread.is_alive()
 
     def do(self, body: Coroutine[Any, Any, Any]) -> Any:
-        """The outcome of `body`. Interrupted: it is cancelled."""
-        # Not a concurrent future: a waiter that a signal's exception interrupts could leave its
-        # lock taken, and the loop would wait for that for ever.
+        """Return the outcome of `body`. If the caller is interrupted, cancel `body`."""
+        # Not a concurrent future: if a signal handler's exception interrupts the caller, the lock
+        # of the future may stay taken, and the loop would wait for it forever.
         done: queue.SimpleQueue[asyncio.Task[Any]] = queue.SimpleQueue()
         begun: list[asyncio.Task[Any]] = []
 
@@ -121,19 +124,20 @@ class _Loop:
         try:
             task = done.get()
         except BaseException:
-            # Queued behind `begin`, so the task is there by then.
+            # It runs after `begin`, so the task exists.
             self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
             raise
         return task.result()
 
 
 _loop: _Loop | None = None
-#: Against a herd only: a caller interrupted while it has it costs the others a moment.
+#: Prevents that many threads make a loop at once. If it stays taken, others wait for a second.
 _making = threading.Lock()
 
 
 def on_our_loop(body: Coroutine[Any, Any, Any]) -> Any:
-    """The outcome of `body`. Failure when there is no thread for it."""
+    """Return the outcome of `body` on the process's loop for quorums. Raise Failure if its thread
+    can't be started."""
     try:
         loop = _running()
     except RuntimeError as error:
@@ -155,12 +159,13 @@ def _running() -> _Loop:
     return _loop
 
 
-#: Milliseconds until the next try: after votes that were split, and when another holds the name.
+#: Milliseconds until the next try, at random: after a split vote, and if another caller holds the
+#: name.
 SPLIT, HELD = (2, 80), (20, 250)
 
 
 class AsyncQuorumServer(AsyncServer):
-    """The servers of a quorum on an event loop. Belief in an answer counts from the send."""
+    """A quorum on an event loop. Leases count from when a step was sent."""
 
     def __init__(self, quorum: Members) -> None:
         self.alias, self.quorum = quorum, quorum
@@ -170,7 +175,8 @@ class AsyncQuorumServer(AsyncServer):
         check(quorum)
 
     def perform(self, step: Step) -> asyncio.Future[Answer]:
-        """As on a single server: a step is carried out even if its future is cancelled."""
+        """Carry out a step, even if the future is cancelled. Return a future of its Answer, or of a
+        Failure if there was no usable answer."""
         if type(step) is not Run:
             return super().perform(Sleep(step.seconds) if isinstance(step, Wait) else step)
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -178,25 +184,25 @@ class AsyncQuorumServer(AsyncServer):
         return done
 
     async def aclose(self) -> None:
-        """As of a single server: those of the quorum are closed by themselves."""
+        """Wait for the steps that were sent. The servers of the quorum are closed separately."""
         await self._background.aclose()
 
     async def run(self, step: Run) -> Answer:
-        """The majority's answer to a verb. Failure when none of the majorities can be asked."""
+        """Run a script and return the majority's answer. Raise Failure if no majority answers."""
         sent = clock()
-        reply = await getattr(self, f"_{step.verb}", self._tell)(step)
+        reply = await getattr(self, f"_{step.verb}", self._by_majority)(step)
         return Answer(reply, sent, clock())
 
-    # The verbs
+    # The scripts
 
     async def _acquire(self, step: Run) -> list[Any]:
         token, lease, how, *rest = step.argv
         sent, held = clock(), remember(self.quorum, token)
         held.again()
-        # The servers' own queues are not used: "again" is one more try.
+        # The queues of the servers are not used: "again" is another try.
         step = step._replace(argv=(held.wire, stretched(lease), "try", *rest))
 
-        # A grant after the vote does not decide it, but renewals and the release go there too.
+        # A grant after the vote doesn't count, but the lease is renewed and released there too.
         def late(alias: str, answer: Answer) -> None:
             if answer.reply[0] == "ok" and not held.abandoned:
                 held.fences[alias] = answer.reply[1]
@@ -206,21 +212,22 @@ class AsyncQuorumServer(AsyncServer):
         held.fences.update({alias: reply[1] for alias, reply in oks.items()})
         if len(oks) >= self.quorum.need and not held.abandoned:
             left = self._agreed(reply[2] for reply in oks.values())
-            # The vote itself took time: a lease that is over by its end is no grant.
+            # The vote took time: the lease may have expired by now.
             if left / 1000 > clock() - sent:
                 held.until = sent + left / 1000
                 fence = str(max(int(reply[1]) for reply in oks.values()))
                 return ["ok", fence, _ms(left)]
-        # The grants of a minority would keep every other caller from a majority until they end.
+        # Undo the grants of a minority, which prevent that another caller gets a majority.
         await self._undo(step, held, votes)
-        reply = self._refused(votes, how)
+        reply = self._rejection(votes, how)
         if reply[0] != "wait":
             forget(self.quorum, token)
         return reply
 
-    def _refused(self, votes: Votes, how: str) -> list[Any]:
-        """The refusal of an ask without a majority. Failure when too few answered to say."""
-        # A single server's word is enough: these are mistakes of the caller that no retry mends.
+    def _rejection(self, votes: Votes, how: str) -> list[Any]:
+        """Return the reply to an acquire that got no majority. Raise Failure if too few servers
+        answered."""
+        # One such reply is enough: it is a mistake of the caller, so a retry can't succeed.
         for reply in votes.saying("kind", "large").values():
             return reply
         if len(votes.answers) < self.quorum.need:
@@ -228,7 +235,7 @@ class AsyncQuorumServer(AsyncServer):
         noes = list(votes.saying("no").values())
         if how == "try":
             return max(noes, key=lambda reply: reply[1] == PAUSED, default=["no", FULL, 0])
-        # Random, or rivals that split this vote would meet again at the next.
+        # Random, so that callers which split this vote don't split the next one too.
         span = HELD if len(noes) >= self.quorum.need else SPLIT
         return ["wait", "0", str(random.randint(*span)), 0]
 
@@ -251,10 +258,11 @@ class AsyncQuorumServer(AsyncServer):
         if len(oks) >= self.quorum.need:
             left = self._agreed(reply[1] for reply in oks.values())
             if left > 0:
-                # Renewals overlap: it may be forgotten after the last of them.
+                # Renewals may overlap: keep the latest end.
                 held.until = max(held.until, sent + left / 1000)
                 return ["ok", _ms(left)]
-        # Silent servers may have renewed it: lost only when no majority can have it any more.
+        # Servers that didn't answer may have renewed it. The lease is lost only if the others can't
+        # be a majority.
         if len(held.fences) >= self.quorum.need:
             raise self._voters.failure(votes)
         await self._undo(step._replace(argv=(held.wire, *step.argv[1:])), held, NOBODY)
@@ -262,38 +270,38 @@ class AsyncQuorumServer(AsyncServer):
         return ["lost"]
 
     async def _release(self, step: Run) -> list[Any]:
-        token, how = step.argv[0], said(step.verb, step.argv)["how"]
+        token, how = step.argv[0], arguments_of(step.verb, step.argv)["how"]
         if how == "lost":
-            return await self._tell(step)
+            return await self._by_majority(step)
         held = held_of(self.quorum, token)
-        if held is None or how == "giveup":  # a try that failed has left nothing
+        if held is None or how == "giveup":  # a failed try leaves nothing
             forget(self.quorum, token)
             return ["lost" if how == "release" else "gone"]
         step = step._replace(argv=(held.wire, *step.argv[1:]))
         if how == "release":
             return await self._give_back(step, token, held)
-        held.abandoned = True  # an acquire of it may be on its way
+        held.abandoned = True  # a late answer to an acquire may arrive
         await self._undo(step, held, NOBODY)
         forget(self.quorum, token)
         return ["gone"]
 
     async def _give_back(self, step: Run, token: str, held: Held) -> list[Any]:
         def of(alias: str) -> Run | None:
-            if alias in held.ended:  # asked again after a failure, it would say "lost"
+            if alias in held.ended:  # a repeated release would get "lost"
                 return None
             fence = held.fences.get(alias)
             return undo(step, 1) if fence is None else with_fence(step, fence)
 
         votes = await self._voters.ask(step, ("ok",), of)
         held.ended.update(votes.saying("ok"))
-        over = {
+        lost = {
             alias
             for alias in self.quorum.aliases
             if alias not in held.fences or alias in votes.saying("lost")
         } - held.ended
         done = len(held.ended) >= self.quorum.need
-        # Over on a minority proves nothing: the others may have it still, and make a majority.
-        if not done and len(over) <= len(self.quorum.aliases) - self.quorum.need:
+        # If only a minority has lost the lease, the others may be a majority.
+        if not done and len(lost) <= len(self.quorum.aliases) - self.quorum.need:
             raise self._voters.failure(votes)
         for alias in votes.failures:
             renewer(alias).later(undo(step, 1))
@@ -301,7 +309,8 @@ class AsyncQuorumServer(AsyncServer):
         return ["ok" if done else "lost"]
 
     async def _inspect(self, step: Run) -> list[Any]:
-        """The view of a server such that a majority shows no fewer holders."""
+        """Return the reply of the server with the most holders such that a majority of the servers
+        has at least as many."""
         votes = await self._voters.ask(step, ())
         if len(votes.answers) < self.quorum.need:
             raise self._voters.failure(votes)
@@ -309,8 +318,9 @@ class AsyncQuorumServer(AsyncServer):
         views = sorted(replies, key=lambda reply: int(reply[7]))  # by the number of holders
         return list(views[-self.quorum.need])
 
-    async def _tell(self, step: Run) -> list[Any]:
-        """An operator's verb: done by a majority, or a Failure."""
+    async def _by_majority(self, step: Run) -> list[Any]:
+        """Run a script on all servers and return one of the replies. Raise Failure if no majority
+        answers."""
         votes = await self._voters.ask(step, ())
         if len(votes.answers) < self.quorum.need:
             raise self._voters.failure(votes)
@@ -319,19 +329,17 @@ class AsyncQuorumServer(AsyncServer):
     # Inside
 
     def _agreed(self, leases: Iterable[str]) -> float:
-        """Milliseconds for which a majority holds."""
+        """Return the milliseconds for which a majority holds the lease."""
         return sorted(map(deducted, leases), reverse=True)[self.quorum.need - 1]
 
     async def _undo(self, step: Run, held: Held, votes: Votes) -> None:
-        """Leave nothing of a token anywhere; an unreachable server is told later.
-
-        Buried where an acquire may still be on its way.
-        """
+        """Remove a token from all servers, from unreachable ones later. Write its tombstone where
+        an acquire may still arrive."""
 
         def of(alias: str) -> Run | None:
             answered = alias in votes.answers
             if answered and alias not in held.fences:
-                return None  # it granted nothing
+                return None  # it has granted nothing
             return undo(step, int(not answered))
 
         undone = await self._voters.ask(undo(step, 1), (), of, all_of_them=True)
@@ -341,9 +349,10 @@ class AsyncQuorumServer(AsyncServer):
 
 
 class NoHub:
-    """No waiter is woken: all ask again."""
+    """In place of a Hub: a quorum sends no wake-up messages."""
 
     async def ready(self, timeout: float) -> str:
+        """Return "-": there is no channel."""
         return "-"
 
 

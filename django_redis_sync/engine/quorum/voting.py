@@ -1,4 +1,4 @@
-"""Ask all servers of a quorum at once, count the answers, and remember who granted what."""
+"""Votes: send a step to all servers of a quorum, count the answers, and record the grants."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ from django.core.exceptions import ImproperlyConfigured
 from redis import exceptions as errors
 
 from ...protocol.plans import UNDO_BUDGET
-from ...protocol.scripts import said
+from ...protocol.scripts import arguments_of
 from ...protocol.steps import Answer, Failure, Run
 from ..clients import urls_of
 from ..server import Members, async_server_of
 from ..wire import clock
 
-#: Seconds that a server may take at the most; seconds that late ones have after the majority.
-PATIENCE, LATE = 1.0, 0.05
-#: Seconds for which a server that came too late is not waited for at all.
+#: Max seconds that a server may take to answer.
+PATIENCE = 1.0
+#: Seconds that the other servers have after the majority has answered.
+LATE = 0.05
+#: Seconds for which a server that was too late counts as suspect: it is not waited for.
 SUSPECT = 5.0
-#: How much faster than ours a server's clock may run, and milliseconds besides.
+#: The margin of a lease, because clocks may run at different rates: a part of it, and milliseconds.
 DRIFT, DRIFT_MS = 0.01, 2
 
 
 class Votes(NamedTuple):
-    """The answers and the failures, by alias; an alias in neither is late."""
+    """The answers and the failures of the servers, by alias. A server that was left out is in
+    neither."""
 
     answers: dict[str, Answer]
     failures: dict[str, Failure]
 
     def saying(self, *words: str) -> dict[str, list[Any]]:
+        """Return the replies that begin with one of `words`, by alias."""
         return {
             alias: answer.reply
             for alias, answer in self.answers.items()
@@ -41,12 +45,12 @@ class Votes(NamedTuple):
         }
 
 
-#: Of a vote that was not held.
+#: The votes of a step that was not sent.
 NOBODY = Votes({}, {})
 
 
 class Voters:
-    """The servers of a quorum on an event loop, and which of them are waited for."""
+    """The servers of a quorum on an event loop, and which of them are suspect."""
 
     def __init__(self, quorum: Members) -> None:
         self.quorum = quorum
@@ -61,10 +65,12 @@ class Voters:
         late: Callable[[str, Answer], None] | None = None,
         all_of_them: bool = False,
     ) -> Votes:
-        """Ask all servers, until enough answers are `wanted` or no longer can be, and LATE more.
+        """Send a step to all servers. Wait until a majority has given a `wanted` answer or can no
+        longer do so, and LATE seconds more.
 
-        `of(alias)`: the step for a server, None to leave it out. `late`: told of later answers.
-        `all_of_them`: a majority is not enough; but a server that was silent is not waited for.
+        `wanted`: the first words of answers that count; empty: any answer. `of(alias)`: returns the
+        step for a server, or None to leave it out. `late(alias, answer)`: called for each answer
+        that arrives later. `all_of_them`: wait for all servers, except suspect ones.
         """
         asked: dict[asyncio.Future[Answer], str] = {}
         votes, end, need = Votes({}, {}), clock() + min(step.timeout, PATIENCE), self.quorum.need
@@ -77,12 +83,12 @@ class Voters:
         while pending:
             right = len(votes.saying(*wanted)) if wanted else len(votes.answers)
             decided = right >= need or right + len(pending) < need
-            # A server that was silent lately is asked, but not waited for once the vote is
-            # decided: else, while it is down, each undo would last PATIENCE.
+            # A suspect server gets the step, but once the vote is decided, its answer is not waited
+            # for. Otherwise each undo would last PATIENCE while a server is down.
             trusted = [f for f in pending if clock() >= self._suspects.get(asked[f], 0.0)]
             if not trusted and (decided or all_of_them):
                 break
-            # A moment more: the more grants are known, the more servers may fail later.
+            # Wait a little longer: with more grants, the lease survives more failures.
             if decided and not all_of_them:
                 end = min(end, clock() + LATE)
             if clock() >= end:
@@ -94,22 +100,23 @@ class Voters:
                 _count(future, asked[future], votes)
         for future in pending:
             self._suspects[asked[future]] = clock() + SUSPECT
-            # Silence is no refusal: the step may have run there, or run yet.
+            # A server that is silent may have run the step, or may run it later.
             silent = Failure(errors.TimeoutError("no reply in time"), clock(), "unanswered")
             votes.failures[asked[future]] = silent
             future.add_done_callback(partial(on_late_answer, asked[future], late))
         return votes
 
     def failure(self, votes: Votes) -> Failure:
-        """Of the failures, that which says most about a possible effect."""
+        """Return a Failure for a vote that no majority answered: an "unanswered" one if any server
+        may have run the step."""
         failures = list(votes.failures.values())
         if not failures:
             return Failure(errors.ConnectionError("no majority"), clock(), "busy")
         worst = next((f for f in failures if f.why == "unanswered"), failures[0])
         count, of_them = len(votes.answers), len(self.quorum.aliases)
         words = f"{count} of {of_them} servers of the quorum answered; one failed with: {worst}"
-        refused = isinstance(worst.cause, errors.ResponseError)
-        cause = errors.ResponseError(words) if refused else errors.ConnectionError(words)
+        is_reply = isinstance(worst.cause, errors.ResponseError)
+        cause = errors.ResponseError(words) if is_reply else errors.ConnectionError(words)
         return Failure(cause, clock(), worst.why)
 
 
@@ -127,21 +134,23 @@ def _count(future: asyncio.Future[Answer], alias: str, votes: Votes) -> None:
 def on_late_answer(
     alias: str, late: Callable[[str, Answer], None] | None, future: asyncio.Future[Answer]
 ) -> None:
+    """Call `late` if a server that was too late has answered."""
     if not future.cancelled() and future.exception() is None and late is not None:
         late(alias, future.result())
 
 
-# The state of each acquisition on the servers
+# The state of each token on the servers
 
-#: Acquisitions that are remembered before those that are over are thrown out; seconds for which
-#: one that won nothing yet is.
-MAX_REMEMBERED, FORGET = 1000, 300.0
+#: If more tokens than this are recorded, those that have ended are removed.
+MAX_REMEMBERED = 1000
+#: Seconds for which a token without a grant is recorded.
+FORGET = 300.0
 
 
 class Held:
-    """An acquisition as the servers know it, and the token there.
-
-    `until`: when it is over and may be forgotten. `abandoned`: no caller waits for it any more.
+    """The record of a token. `wire`: the token that the servers get. `tries`: number of tries.
+    `fences`: the fences of its grants, by alias. `ended`: the aliases where it was released.
+    `until`: when the record may be removed. `abandoned`: True if the caller no longer waits.
     """
 
     __slots__ = ("abandoned", "ended", "fences", "tries", "until", "wire")
@@ -153,7 +162,7 @@ class Held:
         self.until, self.abandoned = clock() + FORGET, False
 
     def again(self) -> None:
-        """One more try: under a token of its own, for the last may be buried somewhere."""
+        """Begin a try. It has a new token, because the last one may have a tombstone."""
         if self.tries:
             self.wire = secrets.token_hex(16)
         self.tries += 1
@@ -161,17 +170,17 @@ class Held:
         self.until = clock() + FORGET
 
 
-#: By quorum and token, for threads and loops alike: taken here, renewed there.
+#: By quorum and token. Threads and event loops share it: a lease is renewed by another thread.
 _known: dict[tuple[Members, str], Held] = {}
 
 
 def held_of(quorum: Members, token: str) -> Held | None:
-    """The record of a token; None: none."""
+    """Return the record of a token, or None."""
     return _known.get((quorum, token))
 
 
 def remember(quorum: Members, token: str) -> Held:
-    """As held_of; made when there is none."""
+    """Return the record of a token. Make one if there is none."""
     if len(_known) > MAX_REMEMBERED:
         now = clock()
         for key in [key for key, held in list(_known.items()) if held.until < now]:
@@ -180,39 +189,42 @@ def remember(quorum: Members, token: str) -> Held:
 
 
 def forget(quorum: Members, token: str) -> None:
+    """Remove the record of a token."""
     _known.pop((quorum, token), None)
 
 
-# Steps of a plan, as each server is asked them
+# Steps for a server
 
 
-def undo(step: Run, bury: int) -> Run:
-    """The undo of all that the token of a step has, on a server."""
-    keep = said(step.verb, step.argv)["keep"]
-    return Run("release", step.keys, (step.argv[0], "0", keep, "undo", bury), UNDO_BUDGET)
+def undo(step: Run, tombstone: int) -> Run:
+    """Return the step that removes whatever the token of `step` has on a server. `tombstone`: 1 to
+    write its tombstone, else 0."""
+    keep = arguments_of(step.verb, step.argv)["keep"]
+    return Run("release", step.keys, (step.argv[0], "0", keep, "undo", tombstone), UNDO_BUDGET)
 
 
 def with_fence(step: Run, fence: str) -> Run:
+    """Return a release or renewal with the fence of a server."""
     token, _, *rest = step.argv
     return step._replace(argv=(token, fence, *rest))
 
 
-# The trust in the servers' leases
+# Margins
 
 
 def check(members: Members) -> None:
-    """ImproperlyConfigured when an alias can't be used, or two are the same server."""
-    # A server under two aliases would have two votes, and a minority could grant.
+    """Raise ImproperlyConfigured if an alias can't be used, or if two have the same LOCATION."""
+    # A server with two aliases would have two votes.
     places = {str(urls_of(alias)) for alias in members.aliases}
     if len(places) < len(members.aliases):
         raise ImproperlyConfigured(f"Two of {members.aliases!r} have the same LOCATION.")
 
 
 def stretched(ms: str) -> str:
-    """The lease to ask servers for, so that `ms` may be believed in."""
+    """Return the lease to request from servers so that the holder has `ms` of local expiry."""
     return ms if ms == "inf" else str(math.ceil(int(ms) * (1 + DRIFT)) + DRIFT_MS)
 
 
 def deducted(ms: str) -> float:
-    """The milliseconds of a server's lease of `ms` that may be believed in."""
+    """Return the milliseconds of local expiry for a server's lease of `ms`."""
     return math.inf if ms == "inf" else math.floor((int(ms) - DRIFT_MS) / (1 + DRIFT))

@@ -1,4 +1,5 @@
-"""`manage.py locks`: holders and waiters; free, pause, resize; is Redis fit; run a command."""
+"""`manage.py locks`: show holders and waiters, carry out operator actions, examine Redis, and run a
+command while holding a permit."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from django.utils.translation import ngettext
 
 from django_redis_sync import conf
 from django_redis_sync.exceptions import SyncError, Unavailable
-from django_redis_sync.management import arguments, display, reports, runner, terminal
+from django_redis_sync.management import arguments, reports, runner, status_view, terminal
 from django_redis_sync.operators import actions, doctor
 from django_redis_sync.operators.facts import Holder, Status, Waiter
 from django_redis_sync.operators.formats import duration, history_json, moment, without_secrets
@@ -31,17 +32,17 @@ from django_redis_sync.operators.status import statuses
 from django_redis_sync.protocol.keys import SHOWN
 from django_redis_sync.protocol.keys import display as name_of
 
-#: Rows of holders that `clear` shows and acts on.
+#: Max holders per name that `clear` shows and ends.
 MAX_CLEARED = 10_000
 
 
 class Command(BaseCommand):
     help = "Show the holders and waiters of locks and semaphores, and let an operator act."
-    requires_system_checks: list[str] = []  # it has to work when the project doesn't
+    requires_system_checks: list[str] = []  # it must work even if a check fails
     _child: Sequence[str] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        # All behind `--` is the command to run, with its own options.
+        # The words after `--` are the command to run, with its own options.
         if "--" in argv and "run" in argv[2 : argv.index("--")]:
             cut = argv.index("--")
             argv, self._child = argv[:cut], argv[cut + 1 :]
@@ -68,10 +69,10 @@ class Command(BaseCommand):
         except (SyncError, ImproperlyConfigured, ValueError) as error:
             raise CommandError(without_secrets(str(error))) from None
         except BrokenPipeError:
-            # `locks status | head`: the reader left, which is no error. Nor is it one at the end.
+            # Not an error, for example with `locks status | head`. Prevent a second one at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    # Seeing
+    # Actions that show something
 
     def _status(
         self, name: str | None, key: str | None, format: str, watch: float | None,
@@ -80,31 +81,31 @@ class Command(BaseCommand):
         if key is not None and name is None:
             raise CommandError(_("--key needs a name"), returncode=2)
 
-        unheard_of, hidden = None, ""
+        unknown, hidden = None, ""
 
         def lines(width: int | None) -> list[str]:
-            nonlocal unheard_of, hidden
-            seen = display.seen(name, key, sort or "", top, using)
+            nonlocal unknown, hidden
+            seen = status_view.seen(name, key, sort or "", top, using)
             hidden = reports.unread(seen.unread)
             note = [self.style.ERROR(hidden)] if hidden and watch is not None else []
             if name is not None:
-                unheard_of = arguments.unheard_of(seen.groups[0].all, using)
+                unknown = arguments.unknown(seen.groups[0].all, using)
             if format == "json":
                 indent = None if watch is not None else 2
                 return [json.dumps(seen.as_json(), indent=indent, allow_nan=False)]
             if name is not None:
-                note += [unheard_of] if unheard_of else []
-                return [*display.page(seen, width, self.style), *note]
+                note += [unknown] if unknown else []
+                return [*status_view.page(seen, width, self.style), *note]
             if not seen.groups:
                 return [_("No lock or semaphore was used within the last day.")]
-            return [*display.overview(seen, width, self.style), *note]
+            return [*status_view.overview(seen, width, self.style), *note]
 
         if watch is None:
             found = lines(self._width())
-            # A script gets its JSON all the same, without holders and waiters.
-            if format == "json" or not unheard_of:
+            # JSON is printed for an unknown name too, for scripts.
+            if format == "json" or not unknown:
                 self._print(found)
-            self._check(unheard_of)
+            self._check(unknown)
             if hidden:
                 raise CommandError(hidden)
             return
@@ -120,7 +121,7 @@ class Command(BaseCommand):
                     self._print([""])
                 self.stdout.flush()
                 time.sleep(every)
-        # Not through Django's wrapper, which ends each write with a line.
+        # Not through Django's wrapper, which adds a line break to each write.
         with terminal.screen(self.stdout._out) as screen:
             while True:
                 try:
@@ -146,7 +147,7 @@ class Command(BaseCommand):
             self._print(reports.actions(found, self._width(), self.style))
         else:
             self._print(
-                [_("No operator did anything to it.") if name else _("No operator did anything.")]
+                [_("No operator has acted on this name.") if name else _("No operator has acted.")]
             )
 
     def _history(
@@ -155,7 +156,7 @@ class Command(BaseCommand):
     ) -> None:  # fmt: skip
         (plain, child), *_others = arguments.find(name, key, using, max_keys=1)
         (status,) = statuses([(plain, child)], using=using)
-        self._check(arguments.unheard_of([status], using))
+        self._check(arguments.unknown([status], using))
         kept = conf.current().keep(child)
         if not kept:
             raise CommandError(_("REDIS_SYNC['STATS'] is off: there is no history."))
@@ -168,7 +169,7 @@ class Command(BaseCommand):
             self._print([_("History reaches back %s.") % duration(60 * minutes)])
         self._print(reports.history(found, status.limit, self._width(), self.style))
 
-    # Acting
+    # Actions that change something
 
     def _clear(
         self, name: str, key: str | None, holder: str | None, pattern: bool, dry_run: bool,
@@ -179,10 +180,10 @@ class Command(BaseCommand):
         )
         found = statuses(names, using=using, rows=MAX_CLEARED)
         if not pattern:
-            unheard_of = arguments.unheard_of(found, using)
-            if unheard_of and names_in_use(using=using, pattern=name):
-                unheard_of += " " + _("As a glob it takes --pattern.")
-            self._check(unheard_of)
+            unknown = arguments.unknown(found, using)
+            if unknown and names_in_use(using=using, pattern=name):
+                unknown += " " + _("To use it as a glob, add --pattern.")
+            self._check(unknown)
         elif not found:
             self._print([_("No known name matches.")])
             return
@@ -192,9 +193,9 @@ class Command(BaseCommand):
                 raise CommandError(_("No holder or waiter has that id: nothing was cleared."))
             self._print([_("There are no holders.")])
             return
-        self._print(display.holders_table(chosen, self._width(), self.style))
-        said = ngettext("Clear this one?", "Clear these %d?", len(chosen))
-        question = said % len(chosen) if "%d" in said else said
+        self._print(status_view.holders_table(chosen, self._width(), self.style))
+        text = ngettext("Clear this one?", "Clear these %d?", len(chosen))
+        question = text % len(chosen) if "%d" in text else text
         if dry_run:
             self._print([_("Dry run: nothing was cleared.")])
             return
@@ -224,7 +225,7 @@ class Command(BaseCommand):
             return False
 
     def _pause(self, seconds: float | None, create: bool, **options: Any) -> None:
-        done, before = _("Paused %s until resume."), _("%s was paused before: nothing was changed.")
+        done, before = _("Paused %s until resume."), _("%s is paused already: nothing was changed.")
         if seconds is not None:
             until = timezone.now() + timedelta(seconds=seconds)
             done = _("Paused %s") + " " + _("until %s.") % moment(until)
@@ -238,23 +239,23 @@ class Command(BaseCommand):
         if (limit is None) == (not reset):
             raise CommandError(_("Give a LIMIT or --reset."), returncode=2)
         if limit is None:
-            done = _("Reset %s: the limit is what the code says.")
+            done = _("Reset %s: the callers' limit applies again.")
             before = _("%s is not resized: nothing was changed.")
             self._override(actions.reset, done, before, **options)
             return
         done = _("Resized %s.") + " " + _("The limit is %d.") % limit
-        before = _("%s was resized to that before: nothing was changed.")
+        before = _("%s has this limit already: nothing was changed.")
         self._override(partial(actions.resize, limit=limit), done, before, create, **options)
 
     def _override(
         self, act: Callable[..., list[str]], done: str, before: str, create: bool = False, *,
         name: str, key: str | None, reason: str, using: str | None, **_options: Any,
     ) -> None:  # fmt: skip
-        """Change an override. `done`: the text if that changes anything, `before` if not."""
+        """Change an override, and print `done`, or `before` if nothing had to be changed."""
         (plain, child), *others = arguments.find(name, key, using, max_keys=1)
         if not create:
             found = statuses([(plain, child), *others], using=using)
-            self._check(arguments.unheard_of(found, using))
+            self._check(arguments.unknown(found, using))
         names = act(plain, child, using=using, reason=reason)
         shown = terminal.printable(name_of(plain, child))
         keys = count_keys([plain], using=using)[plain] if child is None else 0
@@ -262,11 +263,11 @@ class Command(BaseCommand):
             shown += " (" + ngettext("%d key", "%d keys", keys) % keys + ")"
         self._print([self.style.SUCCESS(done % shown) if names else before % shown])
 
-    def _check(self, unheard_of: str | None) -> None:
-        if unheard_of:
-            raise CommandError(unheard_of, returncode=arguments.UNKNOWN)
+    def _check(self, unknown: str | None) -> None:
+        if unknown:
+            raise CommandError(unknown, returncode=arguments.UNKNOWN)
 
-    # Judging and running
+    # The doctor, and running a command
 
     def _doctor(self, using: str | None, **_options: Any) -> None:
         findings = doctor.examine(using=using)
@@ -294,7 +295,8 @@ class Command(BaseCommand):
 
 
 def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, Holder | Waiter]]:
-    """Return the holders, or the holder or waiter whose id, or more of its token, is `holder`."""
+    """Return all holders, or the holder or waiter with a token that begins with `holder`. Raise
+    CommandError if there are several."""
     if holder is None:
         return [(status, one) for status in found for one in status.holders]
     everyone = [(s, one) for s in found for one in s.everyone]
@@ -312,7 +314,7 @@ def _chosen(found: Sequence[Status], holder: str | None) -> list[tuple[Status, H
 
 
 def _distinct(tokens: Sequence[str]) -> list[str]:
-    """Return as many characters of each token as make them distinct."""
+    """Return the beginnings of tokens, as short as they can be while distinct."""
     length = SHOWN
     while len({token[:length] for token in tokens}) < len({*tokens}):
         length += 1

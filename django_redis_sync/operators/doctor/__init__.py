@@ -1,6 +1,7 @@
-"""Is this Redis fit for locks? Each finding says the fact, why it matters, and the remedy.
+"""The doctor: check whether a Redis server is fit for locks. Each finding has a title, the details,
+and a remedy.
 
-Every check runs on every node, however the others end.
+All checks run on all nodes, even if some fail.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ...engine.cluster import ClusterServer
 from ...engine.drivers import error_of
 from ...engine.server import Server, server_of
 from ...engine.threads import uwsgi_runs_threads
-from ...engine.wire import REDIS_ERRORS, RIGHTS, turned_away
+from ...engine.wire import REDIS_ERRORS, RIGHTS, configuration_error
 from ...exceptions import Unavailable
 from ...protocol.keys import quote
 from ...protocol.steps import Failure
@@ -36,20 +37,22 @@ __all__ = ["Finding", "Level", "combined", "examine"]
 
 Subject = TypeVar("Subject")
 
-#: Names that are looked at, the most recently used first (of a policy its newest key), and entries
-#: of the index of holders, the oldest first.
-MAX_NAMES = MAX_HELD = 30
+#: Max names that are checked: the last used ones, and for a policy its last used key.
+MAX_NAMES = 30
+#: Max entries of the index of holders that are checked: the oldest ones.
+MAX_HELD = 30
+#: Max names in the text of a finding.
 _SHOWN = 5
-#: Callers that disagreed on a limit are reported for this long.
+#: How long a finding reports that callers used different limits.
 CLASH_AGE = timedelta(days=1)
 
 
 def examine(*, using: str | None = None) -> list[Finding]:
-    """Return all findings, of every level. If the server denies access, that is the only one. Raise
-    Unavailable if Redis can't be reached.
+    """Return the findings of all checks, including those of level "ok". If the server denies
+    access, return only that finding. Raise Unavailable if Redis can't be reached.
 
-    Of a Cluster every node with slots is asked. A node that does not answer is a finding, as long
-    as another node answers.
+    In a Cluster, every node with slots is checked. A node that does not answer is a finding if
+    another node answers.
     """
     config = conf.current()
     alias = using or config.cache
@@ -64,7 +67,7 @@ def examine(*, using: str | None = None) -> list[Finding]:
         others = _checked(OVERALL_CHECKS, alias, goes_on=len(nodes) > 1)
         return [*combined(by_node), *others]
     except (Failure, Unavailable) as error:
-        why = turned_away(error)
+        why = configuration_error(error)
         if why:
             return [_denied(_cause(error), rules(config.prefix(alias)) if why == RIGHTS else "")]
         raise (error_of(error) if isinstance(error, Failure) else error) from _cause(error)
@@ -75,15 +78,15 @@ def _checked(
     subject: Subject,
     goes_on: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings of each check. An error reply is a finding; with `goes_on`, so is no
-    reply."""
+    """Yield the findings of each check. An error reply is a finding. With `goes_on`, a missing
+    reply is one too."""
     for id, check in checks.items():
         try:
             yield from check(subject)
         except (Failure, Unavailable) as error:
             cause = _cause(error)
-            why = turned_away(error)
-            # The check of permissions names missing rights. A user without access has no other.
+            why = configuration_error(error)
+            # The check of permissions reports missing ones. Without access, no check can run.
             is_reply = isinstance(cause, ResponseError) or why == RIGHTS
             if not goes_on and (why not in ("", RIGHTS) or not is_reply):
                 raise
@@ -95,7 +98,7 @@ def _cause(error: Failure | Unavailable) -> BaseException:
 
 
 def _failed(id: str, cause: BaseException) -> Finding:
-    """Return the finding of a check that got an error: the other findings may name its reason."""
+    """Return the finding of a check that got an error."""
     return Finding(
         id,
         "error",
@@ -106,29 +109,29 @@ def _failed(id: str, cause: BaseException) -> Finding:
 
 
 def _denied(cause: BaseException, rules: str = "") -> Finding:
-    """Return the finding of a server that denies access. `rules`: the ACL that our user needs."""
+    """Return the finding of a server that denies access. `rules`: the ACL that the user needs."""
     remedy = _(
         "Correct user, password, TLS or database number in LOCATION and OPTIONS of the cache."
     )
     if rules:
-        remedy = _("Give the user what it needs: ACL SETUSER <user> %s") % rules
+        remedy = _("To grant the required permissions, run: ACL SETUSER <user> %s") % rules
     reply = _("The reply was: %s.") % str(cause).rstrip(".")
     return Finding("access", "error", _("This Redis denies access"), reply, remedy)
 
 
 def _unanswered(cause: BaseException) -> Finding:
-    """Return the finding of a node that does not answer, while others do."""
+    """Return the finding of a node that does not answer."""
     return Finding(
         "node",
         "error",
         _("A node does not answer"),
         _("Names in its slots can't be acquired: %s.") % str(cause).rstrip("."),
-        _("Bring it back, or let a replica take over: see redis-cli --cluster check."),
+        _("Restart it, or let a replica take over: see redis-cli --cluster check."),
     )
 
 
 def combined(by_node: Sequence[tuple[str, Iterable[Finding]]]) -> list[Finding]:
-    """Return each finding once: with the nodes it is about, unless it is about all."""
+    """Return each finding once. Its `nodes` are those that have it, or () if all have it."""
     nodes: dict[Finding, list[str]] = {}
     for node, findings in by_node:
         for finding in findings:
@@ -154,13 +157,13 @@ def _shared(alias: str) -> Iterator[Finding]:
     elif _foreign(server, conf.current().prefix(alias)):
         why = _("It holds keys with another prefix.")
     if why:
-        danger = _("cache.clear() empties the whole database: every lease with it.")
+        danger = _("cache.clear() empties the whole database, including all leases.")
         yield Finding(
             "shared",
             "warning",
             title,
             f"{why} {danger}",
-            _("Name an alias with a database and URL of its own in REDIS_SYNC['CACHE']."),
+            _("Set REDIS_SYNC['CACHE'] to an alias with a separate database and URL."),
         )
         return
     yield Finding(
@@ -169,8 +172,8 @@ def _shared(alias: str) -> Iterator[Finding]:
 
 
 def _places(alias: str) -> set[tuple[Any, ...]]:
-    """The servers and databases that an alias names, without asking them; empty when it is no Redis
-    of django-redis."""
+    """Return the servers and databases of an alias by its configuration. Return an empty set if it
+    is not a cache of django-redis."""
     try:
         server = server_of(alias)
         if isinstance(server, ClusterServer):
@@ -192,7 +195,7 @@ def _host(name: str | None) -> str | None:
 
 
 def _foreign(server: Server, prefix: str) -> bool:
-    """Whether a few keys picked at random show another tenant."""
+    """Return True if any of a few random keys has another prefix."""
     keys = [allowed(server, "RANDOMKEY") for _i in range(5)]
     return any(key and not str(key).startswith(f"{quote(prefix)}:") for key in keys)
 
@@ -217,7 +220,7 @@ def _names(alias: str) -> Iterator[Finding]:
             "error",
             _("There are names that can't be read"),
             _listed([one.display for one in unread]) + f": {unread[0].error}",
-            _("Bring the node back that has them, or delete what another program wrote there."),
+            _("Restart the node that has them, or delete the values of other programs."),
         )
     every = len(recent) - len(only_keys) + sum(policies.values())
     yield _about(
@@ -232,7 +235,7 @@ def _names(alias: str) -> Iterator[Finding]:
             "In the last day, callers used different limits for %s. Each call is checked against "
             "its own limit, so the largest limit takes effect."
         ),
-        _("Give it one limit, in REDIS_SYNC['SEMAPHORES']; or set one: locks resize."),
+        _("Set one limit in REDIS_SYNC['SEMAPHORES'], or with locks resize."),
         _("All callers of a name agree on its limit"),
         (len(found), max(len(found), every)),
     )
@@ -240,10 +243,10 @@ def _names(alias: str) -> Iterator[Finding]:
         "permanent",
         [s for s in [*found, *old] if any(h.permanent for h in s.holders)],
         _("There are permanent holders"),
-        _("Of %s. They hold until they release, even if they crashed long ago."),
-        _("See who: locks status NAME. Free one: locks clear NAME --holder ID."),
+        _("They hold %s until they release it, even if their process has crashed."),
+        _("To see them: locks status NAME. To end a lease: locks clear NAME --holder ID."),
         _("There are no permanent holders"),
-        # Permanent leases are in the index, so that is all if it was read to its end.
+        # The index has all permanent leases, so these are all if the whole index was read.
         (min(len(held), MAX_HELD), len(held)),
     )
     yield _about(
@@ -251,7 +254,7 @@ def _names(alias: str) -> Iterator[Finding]:
         [s for s in found if s.key is None and (s.paused or s.override is not None)],
         _("An operator's overrides are in force"),
         _("Paused or resized: %s."),
-        _("When no longer meant: locks resume NAME, locks resize NAME --reset."),
+        _("To undo that: locks resume NAME, locks resize NAME --reset."),
         _("Nothing is paused or resized"),
         (min(len(overridden), MAX_NAMES), len(overridden)),
     )
@@ -266,14 +269,15 @@ def _about(
     fine: str,
     seen: tuple[int, int],
 ) -> Finding:
-    """Return a finding about names. `seen`: how many were looked at, and of how many."""
+    """Return a finding about names: a warning if there are `odd` ones. `seen`: the number of names
+    that were checked, and the number of all names."""
     if odd:
         return Finding(id, "warning", title, detail % _listed([s.display for s in odd]), remedy)
     if seen[0] >= seen[1]:
         return Finding(id, "ok", fine, "")
     words = {"seen": seen[0], "all": seen[1]}
-    text = _("%(seen)d of %(all)d names were looked at.") % words
-    return Finding(id, "part", fine + ", " + _("as far as was looked"), text)
+    text = _("%(seen)d of %(all)d names were checked.") % words
+    return Finding(id, "part", fine + ", " + _("as far as checked"), text)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -296,7 +300,7 @@ def _uwsgi(alias: str) -> Iterator[Finding]:
     )
 
 
-#: The checks done once, by the id of the finding if a check fails.
+#: The checks that run once, by the id of the finding if a check fails.
 OVERALL_CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared": _shared,
     "names": _names,

@@ -1,4 +1,5 @@
-"""The rights that a Redis user needs: found in the Lua sources, and tried on keys of our own."""
+"""The permissions that a Redis user needs: found in the Lua sources, and tried with harmless
+commands on keys of the doctor."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ...protocol.keys import quote
 from ...protocol.scripts import LUA
 from ...protocol.steps import Failure
 
-#: Commands that clients send themselves, beside those in scripts.
+#: Commands that clients send outside of scripts.
 _SENT: tuple[str, ...] = (
     "BLPOP",
     "EVAL",
@@ -33,7 +34,7 @@ _SENT: tuple[str, ...] = (
 _SENT += ("SUBSCRIBE", "TIME", "UNSUBSCRIBE", "ZADD", "ZRANGE", "ZREM", "ZREMRANGEBYRANK")
 _SENT += ("ZCARD", "ZMSCORE", "ZREMRANGEBYSCORE", "ZREVRANGE")
 
-# Arguments that do nothing but to keys of the probe: z a sorted set, h a hash, l a list.
+# Arguments that affect only the doctor's keys: z a sorted set, h a hash, l a list.
 _HARMLESS: dict[str, tuple[Any, ...]] = {
     "DEL": ("z", "h", "l"),
     "PEXPIRE": ("z", 1),
@@ -70,41 +71,42 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "ZREVRANGEBYLEX": ("z", "+", "-"),
     "ZSCORE": ("z", "m"),
 }
+#: Commands that create keys.
 _MAKING = ("HINCRBY", "HSET", "RPUSH", "ZADD")
-# Not tried: INFO is the doctor's own, SELECT was done when we connected. Tried as one: the others.
+#: Commands without a try of their own. INFO has its own check, SELECT was sent on connect, and the
+#: other two are tried together.
 _APART = ("INFO", "SELECT", "SUBSCRIBE", "UNSUBSCRIBE")
-# Names that are made up until one lies on the node that is asked: enough for one with 20 slots.
+#: Max random names that are tried to find one on a node of a Cluster. Enough for a node with 20
+#: slots.
 _MAX_TRIES = 5000
 
 
 @cache
 def needed() -> tuple[str, ...]:
-    """Every command that a user of this library runs, in a script or not."""
+    """Return all commands that the Redis user runs, in scripts and outside of them."""
     sources = "".join(path.read_text(encoding="utf-8") for path in sorted(LUA.rglob("*.lua")))
     return tuple(sorted({*_SENT, *re.findall(r"call\('([A-Z]+)'", sources)}))
 
 
 def rules(prefix: str) -> str:
-    """The least ACL, as ACL SETUSER takes it."""
+    """Return the least ACL, as arguments of ACL SETUSER. `prefix`: that of the keys."""
     commands = " ".join(f"+{name.lower()}" for name in needed())
-    # Before Redis 7, a new user has all channels, and adding any is an error.
+    # Before Redis 7, a new user has access to all channels, and adding one is an error.
     return f"resetchannels ~{quote(prefix)}:* &{prefix}:* {commands}"
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A command that was refused. `rule`: for ACL SETUSER; empty where no rule
-    helps, because the server has no command of that name: it was renamed or disabled."""
+    """A command that was denied. `rule`: the missing rule for ACL SETUSER, or "" if the server has
+    no command of that name, because it was renamed or disabled."""
 
     verb: str
     rule: str
 
 
 def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lack]:
-    """The commands this user may not use on our keys there, of which the server `has` some.
-
-    Failure when Redis can't be reached.
-    """
+    """Return the commands that the user may not run on keys with this prefix. `has(key)`: True if
+    the key is on this server. Raise Failure if Redis can't be reached."""
     base = _base(prefix)
     for _try in range(_MAX_TRIES):
         if has(base):
@@ -112,26 +114,26 @@ def lacking(server: Server, prefix: str, has: Callable[[str], bool]) -> list[Lac
         base = _base(prefix)
     names = {part: base + part for part in "zhl"} | {"channel": f"{prefix}:wake:doctor"}
     found: list[Lack] = []
-    # DEL, which cleans up, comes before those that make something: without it, nothing is made.
+    # DEL is tried before the commands that create keys. If it is denied, they are not tried.
     for verb in sorted({*needed(), *_HARMLESS} - {*_APART}):
         if verb in _MAKING and any(lack.verb == "DEL" for lack in found):
             continue
         words = [names.get(w, w) if isinstance(w, str) else w for w in _HARMLESS[verb]]
-        if said := _denial(server, verb, *words):
-            found.append(Lack(verb, _rule(said, verb, prefix)))
+        if message := _denial(server, verb, *words):
+            found.append(Lack(verb, _rule(message, verb, prefix)))
     _denial(server, "DEL", *(names[part] for part in "zhl"))
-    if said := _channel_denial(server, names["channel"]):
-        found.append(Lack("SUBSCRIBE", _rule(said, "SUBSCRIBE", prefix)))
+    if message := _channel_denial(server, names["channel"]):
+        found.append(Lack("SUBSCRIBE", _rule(message, "SUBSCRIBE", prefix)))
     return sorted(found, key=lambda lack: lack.verb)
 
 
-def _rule(said: str, verb: str, prefix: str) -> str:
-    """The missing rules of the least ACL, by the server's answers."""
-    if "unknown command" in said:
+def _rule(message: str, verb: str, prefix: str) -> str:
+    """Return the missing rule of the least ACL, by the server's error message."""
+    if "unknown command" in message:
         return ""
-    if "channel" in said:
+    if "channel" in message:
         return f"&{prefix}:*"
-    return f"~{quote(prefix)}:*" if "key" in said else f"+{verb.lower()}"
+    return f"~{quote(prefix)}:*" if "key" in message else f"+{verb.lower()}"
 
 
 def _base(prefix: str) -> str:
@@ -139,13 +141,13 @@ def _base(prefix: str) -> str:
 
 
 def _denial(server: Server, *words: Any) -> str:
-    """Return the server's words if it denies the command, else ""."""
+    """Return the server's error message if it denies the command, else ""."""
     try:
         server.command(*words)
     except Failure as failure:
         if failure.why != "final":
             raise
-        # Renamed or disabled commands are unknown ones; other errors are about the arguments.
+        # A renamed or disabled command is unknown. Other errors are about the arguments.
         text = str(failure.cause)
         if isinstance(failure.cause, NoPermissionError) or "unknown command" in text:
             return text or "no permission"

@@ -1,4 +1,4 @@
-"""Checks of each server: the only one, or every node of a Cluster with slots."""
+"""The doctor's checks of a server. In a Cluster, they run for each node with slots."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from ...protocol.steps import Failure
 from . import permissions
 
 OLDEST_VERSION = (6, 2)
-#: Seconds: a clock that is further off, an answer that takes longer (warning, error).
-MAX_OFFSET, SLOW, TOO_SLOW = 1.0, 0.01, 0.1
-#: Seconds of idleness after which a server may close connections, at least.
+#: Seconds by which the server's clock may differ from that of this machine.
+MAX_OFFSET = 1.0
+#: Seconds of a round trip above which the finding is a warning, and an error.
+SLOW, TOO_SLOW = 0.01, 0.1
+#: A server's `timeout` below this many seconds is a warning.
 SHORT_TIMEOUT = 300
 _PINGS = 5
+#: Part of maxmemory from which on the memory counts as nearly full.
 _FULL = 0.9
 _SLOTS = 16384
 
 
-#: part: what was looked at is fine, but that was not all.
+#: "part": no problem was found, but only a part was checked.
 Level = Literal["ok", "part", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`id` is stable, for scripts. `remedy` is empty when the level is ok.
-
-    `nodes`: the nodes of a Cluster that it is about, by address; empty when it is about all.
+    """The result of a check. `id`: stable, for scripts. `remedy`: "" if the level is "ok". `nodes`:
+    addresses of the nodes of a Cluster that have it; () if all have it.
     """
 
     id: str
@@ -48,18 +50,18 @@ class Finding:
 
     @classmethod
     def of(cls, id: str, level: Level, title: str, detail: str, remedy: str = "") -> Finding:
-        """Return a finding whose remedy is left out if the level is ok."""
+        """Return a finding, without the remedy if the level is "ok"."""
         return cls(id, level, title, detail, "" if level == "ok" else remedy)
 
     @property
     def where(self) -> str:
-        """`nodes` in words, or nothing."""
+        """`nodes` in words, or ""."""
         return _("On %s.") % ", ".join(self.nodes) if self.nodes else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server, by its address in a Cluster. `has`: True for a key that is on it."""
+    """A server. `name`: its address in a Cluster, else "". `has(key)`: True if the key is on it."""
 
     name: str
     server: Server
@@ -67,7 +69,8 @@ class Node:
 
 
 def nodes_of(alias: str) -> list[Node]:
-    """Return the server of an alias, or its primaries now. Raise Failure if none answers."""
+    """Return the server of an alias, or the current primaries of a Cluster. Raise Failure if none
+    answers."""
     server = server_of(alias)
     if not isinstance(server, ClusterServer):
         return [Node("", server, lambda key: True)]
@@ -102,8 +105,8 @@ def _latency(node: Node) -> Iterator[Finding]:
         "latency",
         "error" if median > TOO_SLOW else "warning" if median > SLOW else "ok",
         _("Round trip: %.1f ms") % (median * 1000),
-        _("The median of %d. Each acquire and each release takes one.") % _PINGS,
-        _("Use a nearer server, or see SLOWLOG for what holds it up."),
+        _("The median of %d. Each acquire and each release takes one round trip.") % _PINGS,
+        _("Use a nearer server, or look for slow commands with SLOWLOG."),
     )
 
 
@@ -117,8 +120,8 @@ def _clock(node: Node) -> Iterator[Finding]:
         "clock",
         "warning" if off else "ok",
         _("The server's clock is %+.1f s off this machine's") % offset if off else title,
-        _("No lease depends on it, but fences and times shown are the server's."),
-        _("Have both follow NTP, and never set the server's clock back."),
+        _("Leases don't depend on this, but fencing tokens and the times shown do."),
+        _("Synchronize both with NTP, and never set the server's clock back."),
     )
 
 
@@ -133,7 +136,7 @@ def _permissions(node: Node) -> Iterator[Finding]:
     unknown = [lack.verb for lack in lacks if not lack.rule]
     remedies = [_("To grant them, run: ACL SETUSER <user> %s") % " ".join(rules)] if rules else []
     if unknown:
-        text = _("Not there at all: %s. Was it renamed or disabled in the server's configuration?")
+        text = _("The server has no %s. Check for renamed or disabled commands.")
         remedies.append(text % ", ".join(unknown))
     yield Finding(
         "acl",
@@ -152,7 +155,7 @@ def _by_info(node: Node) -> Iterator[Finding]:
             "warning",
             _("The server can't be examined"),
             _("This user may not run INFO: version, memory and persistence are unknown."),
-            _("Allow it: ACL SETUSER <user> +info. Or run the doctor with a user that may."),
+            _("Run: ACL SETUSER <user> +info. Or run the doctor with another user."),
         )
         return
 
@@ -173,15 +176,16 @@ def _parsed(reply: Any) -> dict[str, str]:
 
 
 def judge(info: Mapping[str, str], option: Callable[[str], Any]) -> Iterator[Finding]:
-    """Yield the findings about a server by its INFO and by the options of its configuration."""
+    """Yield the findings about a server. `info`: its INFO. `option(name)`: the value of an option
+    of its configuration, or None."""
     yield _version(info)
     if info.get("role") == "slave":
         yield Finding(
             "role",
             "error",
             _("This server is a replica"),
-            _("It takes no writes: nothing can be acquired here."),
-            _("Have LOCATION name the primary, or use Sentinel, which finds it."),
+            _("It does not accept writes, so no permits can be granted."),
+            _("Set LOCATION to the primary, or use Sentinel, which finds the primary."),
         )
     yield _eviction(info)
     yield _persistence(info, option)
@@ -203,7 +207,7 @@ def _version(info: Mapping[str, str]) -> Finding:
     except ValueError:
         old = False
     shown = f"Valkey {own}" if own else f"Redis {text}"
-    needed = _("Needed: Redis 6.2 or newer, or Valkey.")
+    needed = _("Redis 6.2 or newer, or Valkey, is required.")
     level: Level = "error" if old else "ok"
     return Finding.of("version", level, _("Version: %s") % shown, needed, _("Upgrade the server."))
 
@@ -213,44 +217,44 @@ def _eviction(info: Mapping[str, str]) -> Finding:
     used = int(info.get("used_memory", 0))
     level: Level = "ok"
     title, detail = _("Memory policy: %s") % policy, _("No lease is ever evicted.")
-    remedy = _("Raise maxmemory, or move what else is on it elsewhere.")
+    remedy = _("Raise maxmemory, or move other data to another server.")
     if policy != "noeviction":
         level = "error" if limit else "warning"
         detail = _("There is no maxmemory yet. With one, a full server would evict leases.")
         if limit:
-            detail = _("A full server evicts leases silently, and a second holder is admitted.")
-        remedy = _("Use a server of its own with maxmemory-policy noeviction.")
+            detail = _("A full server evicts leases, and their permits are granted again.")
+        remedy = _("Use a separate server with maxmemory-policy noeviction.")
     elif limit and used >= limit:
         level, title = "error", _("Memory is full: %d %%") % (100 * used // limit)
-        detail = _("Nothing is granted any more; releases still work.")
+        detail = _("No permits are granted; releases still work.")
     elif limit and used > limit * _FULL:
         level, title = "warning", _("Memory is nearly full: %d %%") % (100 * used // limit)
-        detail = _("A full server grants nothing more; releases still work.")
+        detail = _("A full server grants no permits; releases still work.")
     return Finding.of("eviction", level, title, detail, remedy)
 
 
 def _persistence(info: Mapping[str, str], option: Callable[[str], Any]) -> Finding:
     level: Level = "ok"
     title, remedy = _("Persistence: AOF"), ""
-    detail = _("A restart keeps leases, fences and an operator's marks.")
+    detail = _("Leases, fencing tokens, and operators' overrides survive a restart.")
     if info.get("aof_enabled") != "1":
         level = "warning"
         title = _("Persistence: none") if option("save") == "" else _("Persistence: no AOF")
-        detail = _("A restart forgets leases: others get in while their holders still work.")
-        detail += " " + _("Pauses and resized limits are forgotten too.")
+        detail = _("A restart loses leases: permits are granted again while holders still work.")
+        detail += " " + _("Pauses and resized limits are lost too.")
         remedy = _("Set appendonly yes and appendfsync everysec.")
     elif info.get("aof_last_write_status", "ok") != "ok":
         level, title = "error", _("The append-only file can't be written")
-        remedy = _("See the server's log: is its disk full?")
+        remedy = _("See the server's log, and check that its disk is not full.")
     elif option("appendfsync") == "no":
-        level, title = "warning", _("Persistence: AOF, but the system writes it when it likes")
-        detail = _("appendfsync is no: after a power failure the last half minute is forgotten.")
-        remedy = _("Set appendfsync everysec, which forgets a second, or always.")
+        level, title = "warning", _("Persistence: AOF, but appendfsync is no")
+        detail = _("A power failure loses up to the last half minute.")
+        remedy = _("Set appendfsync everysec, which loses up to a second, or always.")
     return Finding("persistence", level, title, detail, remedy)
 
 
 def judge_cluster(state: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the finding about a Cluster by CLUSTER INFO: none if the user may not run it."""
+    """Yield the finding about a Cluster by its CLUSTER INFO. Yield none if `state` is empty."""
     if not state:
         return
     failing = _SLOTS - int(state.get("cluster_slots_ok", _SLOTS))

@@ -1,18 +1,21 @@
--- acquire: take permits of a name, or a place in its queue; repeated by each waiter. A token that
--- holds an unexpired lease is answered with it; a token with a tombstone is never granted.
+-- acquire: grant permits of a name, or add the caller to the queue. Waiters repeat the call as their heartbeat.
+-- If the token already holds a lease, the reply repeats it. A token with a tombstone gets no permits.
 -- KEYS leases never
 -- ARGV token lease how wants terms keep mark max_waiters fair compact
---   lease: ms or inf; how: try | wait | again (a waiter's heartbeat) | shadow (counts a rejection,
---   and grants); wants: its kind, p (plain) or w (read/write), and the limit; terms: permits (0 for all of
---   them), limit, channel (- for none), maybe a share as /LIMIT/SHARE, and label; keep: minutes of history. These may be left out:
---   mark: that of its policy (-); max_waiters (any); fair (1); compact: 0 keeps the name expanded (1)
--- Returns ok fence lease [used: permits in use, if others hold some; reason: what shadow counted] | wait now told rank | no reason waiting mean_hold limit (of its share, if the reason is share) | more (expired leases are left: ask again at once) | large limit | kind other | gone | dead
+--   lease: ms, or inf
+--   how: try | wait | again (a waiter's heartbeat) | shadow (grants in any case, and counts what it would reject)
+--   wants: the kind, p (plain) or w (read/write), and the limit
+--   terms: permits (0: the whole name), limit, channel (-: none), maybe a share as /LIMIT/SHARE, label
+--   keep: minutes of history
+--   These have defaults: mark: override of the policy, see apply_override (-); max_waiters (any number); fair (1);
+--   compact: 0 keeps the name expanded (1)
+-- Returns ok fence lease [used: permits in use, if there are other holders; reason: why shadow mode would reject] | wait now delay rank (delay: ms until the next heartbeat) | no reason waiting mean_hold limit (for reason share, the limit of the share) | more (expired leases are left: repeat at once) | large limit | kind other | gone | dead
 local token, lease, how, wants, terms, keep, mark, _, _, compact = unpack(ARGV)
-local base = string.sub(LEASES, 1, -7) -- all keys of the name begin with it
+local base = string.sub(LEASES, 1, -7) -- the prefix of all keys of the name
 local packed, us, fence, expiry, ends, seen, peak, holder, at = compact_state(base)
 if packed then
   local packs = compact ~= '0' and lease ~= 'inf' and (not mark or mark == '-')
-  if packs and holder == '' and how ~= 'again' and string.sub(terms, 1, 2) == '1 ' then -- mostly
+  if packs and holder == '' and how ~= 'again' and string.sub(terms, 1, 2) == '1 ' then -- the usual case
     return take_compact(us, keep, base, token, lease, 1, terms, fence, expiry, wants, peak, '', false)
   end
   local reply = ask_compact(us, keep, base, packs, packed, fence, expiry, ends, seen, peak, holder, at)
@@ -23,7 +26,7 @@ if mark and mark ~= '-' then
   apply_override(name, mark)
 end
 -- make count
-local reply, me, rank = nil, nil, nil -- me: the token, if it is in the queue
+local reply, me, rank = nil, nil, nil -- me: the token, if it waits
 if record then
   reply, terms = answer_known(name, token, record)
   if reply then return reply end
@@ -35,7 +38,7 @@ if compact == '0' and not name.shared then
   begin_shares(name, terms)
 end
 local permits, limit, channel = string.match(terms, TERMS)
-local many, most = tonumber(permits), name.override or tonumber(limit)
+permits, limit = tonumber(permits), name.override or tonumber(limit)
 local waiting
 name.asker = channel
 reply, waiting = make_room(name, me)
@@ -44,12 +47,12 @@ if me then
   if name.shared and not (reply or rank) then
     rank = parked_rank(record)
   end
-  if not reply and not rank then reply = 'gone' end -- its limit became too small for it
-elseif many > most or name.seen ~= wants then
-  reply = mismatch(name, wants, many, most, waiting)
+  if not reply and not rank then reply = 'gone' end -- it needs more than the new limit
+elseif permits > limit or name.seen ~= wants then
+  reply = mismatch(name, wants, permits, limit, waiting)
 end
 if not (reply or rank) then
-  reply, rank = place_newcomer(name, base, many, most, waiting)
+  reply, rank = place_newcomer(name, base, permits, limit, waiting)
 end
 if rank then
   reply = wait(name, token, rank, channel)

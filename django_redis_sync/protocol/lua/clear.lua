@@ -1,8 +1,8 @@
--- clear: an operator removes one lease, one waiter, or one job that is away; its token is never granted again.
+-- clear: an operator removes a lease, a waiter, or a job that is away. Its token is never granted again.
 -- KEYS leases never
 -- ARGV token mark keep
---   token: or the place of a job
--- Returns ok | gone (nothing there: it ended by itself)
+--   token: or the ID of a job
+-- Returns ok | gone (the token has nothing: it ended before)
 local token, mark, keep = unpack(ARGV)
 local packed, us, _, _, _, _, _, holder = compact_state(string.sub(LEASES, 1, -7))
 if packed then

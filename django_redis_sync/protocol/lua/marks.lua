@@ -1,4 +1,4 @@
--- marks: what operators paused and resized, of all names. Pauses that ended by themselves are removed.
+-- marks: return all overrides by operators. Remove pauses that have ended.
 -- KEYS marks
 -- Returns fields and values in turn
 local all, time = redis.call('HGETALL', MARKS), redis.call('TIME')

@@ -1,10 +1,10 @@
--- operate: an operator's marks on a name. They last until taken back, or until a pause ends by
--- itself, across restarts with persistence, and keep the name's keys from expiring as long.
+-- operate: set or remove an operator's override of a name. It lasts until it is removed, or until the pause
+-- ends. While an override lasts, the keys of the name don't expire.
 -- KEYS leases never
 -- ARGV token how value mark keep
---   token: empty; how: pause (value: as pause_ends takes it; empty: since now) | resume |
---   resize (value: the limit that overrides the callers') | reset |
---   poke (grants what is free, after the mark of the policy changed)
+--   token: empty
+--   how: pause (value: see pause_ends; empty: from now on) | resume | resize (value: the limit that replaces the
+--   callers') | reset (removes that limit) | poke (grants free permits after the policy's override changed)
 -- Returns ok
 local token, how, value, mark, keep = unpack(ARGV)
 local packed, us = compact_state(string.sub(LEASES, 1, -7))
@@ -15,7 +15,7 @@ end
 local name = open(token, keep, us)
 -- make count grant remove
 if how == 'pause' and value == '' then value = name.at end
-if how == 'pause' or how == 'resize' then -- before `finish`, which reads how long they last
+if how == 'pause' or how == 'resize' then -- write at once: `finish` reads the end of the override
   retry_write('HSET', INFO, how == 'pause' and '#paused' or '#limit', value)
 elseif how ~= 'poke' then
   redis.call('HDEL', INFO, how == 'resume' and '#paused' or '#limit')

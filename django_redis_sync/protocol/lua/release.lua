@@ -1,14 +1,15 @@
--- release: release a lease, undo an acquire, or take a waiter out of the queue.
+-- release: release a lease, undo an acquire, or remove a waiter.
 -- KEYS leases never
 -- ARGV token fence keep how tombstone hold mark place
---   how: release (this fence only) | undo (whatever the token has) | giveup (a lease that was
---   granted meanwhile is kept and claimed; a waiter leaves) | share (a writer becomes a reader,
---   with the same lease) | lost (count that the lease ended under its holder); tombstone: 1 if an
---   acquire of this token went unanswered; hold: ms after the grant until which the permits stay
---   taken, 0 for none; place: of the job that its holder has done
--- Returns ok [fence lease when giveup found a grant] | no reason waiting mean_hold limit (a waiter gave up) | lost (not ours: nothing changed) | gone
+--   how: release (the lease with this fence) | undo (whatever the token has) | giveup (removes a waiter; if it was
+--   granted a lease meanwhile, claims the lease) | share (a writer becomes a reader, with the same lease) |
+--   lost (counts a lease that was lost)
+--   tombstone: 1 if an acquire of this token was not answered
+--   hold: ms after the grant for which the permits stay taken; 0: none
+--   place: ID of the job that its holder has finished
+-- Returns ok [fence lease, if giveup found a lease] | no reason waiting mean_hold limit (the waiter was removed) | lost (the token holds no lease with this fence: nothing changed) | gone
 local token, fence, keep, how, _, _, mark, place = unpack(ARGV)
-local base, how = string.sub(LEASES, 1, -7), how or 'release' -- all keys of the name begin with base
+local base, how = string.sub(LEASES, 1, -7), how or 'release' -- base: the prefix of all keys of the name
 if how == 'lost' then
   count(clock_only(keep, base .. 'stats'), 'l', 1)
   return 'ok'
@@ -25,7 +26,7 @@ end
 local state, nth, own, lease, terms = string.match(record or '', RECORD)
 local ends = state and redis.call('ZSCORE', LEASES, token)
 local live = tonumber(ends or 0) > name.now
-if place then -- first: a copy must not take the job for one whose worker died
+if place then -- before the lease goes: else a copy would assume that the worker died
   end_run(name, place, token, own)
 end
 if (how == 'release' or how == 'share') and not (live and own == fence) then return 'lost' end
@@ -34,7 +35,7 @@ if how == 'giveup' and live then
   return 'ok ' .. own .. ' ' .. whole(name, tonumber(ends) - name.now)
 end
 -- make count remove
-local gave_up = how == 'giveup' and state == 'w' -- else it was counted before
+local gave_up = how == 'giveup' and state == 'w' -- other outcomes were counted before
 if how == 'share' then
   downgrade(name, token, state .. nth .. ' ' .. own .. ' ' .. lease, terms)
 else
@@ -43,7 +44,7 @@ end
 local waiting = redis.call('ZCARD', QUEUE)
 if name.shared then waiting = waiting + redis.call('ZCARD', PARKED) end
 if waiting > 0 then
-  if name.card > 0 then -- without leases, none can be expired
+  if name.card > 0 then -- else no lease can have expired
     sweep(name, nil)
   end
   hand_off(name, nil)

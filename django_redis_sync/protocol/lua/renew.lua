@@ -1,21 +1,21 @@
--- renew: move the end of a lease, or confirm a handoff.
+-- renew: change the end of a lease, or confirm a handoff.
 -- KEYS leases never
 -- ARGV token fence how ms nth known keep
---   how: set (ms from now; inf: permanent) | adopt (set, by the new owner of a detached lease) |
+--   how: set (the lease ends in `ms`; inf: never) | adopt (set, by the new owner of a detached lease) |
 --   confirm (the end stays)
---   nth: counts the renewals of this lease, so that a late copy of an older one changes nothing
---   known: the highest nth of the owner that detached it; a higher one: another process adopted it
+--   nth: number of this renewal of the lease; a lower number than the last one changes nothing
+--   known: highest nth of the owner that detached the lease; if the lease has a higher one, it is adopted already
 -- Returns ok lease (ms left, or inf) | lost (expired, or another fence: nothing changed) | adopted
 local token, fence, how, ms, nth, known, keep = unpack(ARGV)
-local packed, us, last, expiry, over, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
+local packed, us, last, expiry, lease_ends, seen, peak, holder, at = compact_state(string.sub(LEASES, 1, -7))
 if packed then
   local name = compact_fields(us, keep)
-  if holder ~= token or over <= name.now or last ~= tonumber(fence) then return 'lost' end
+  if holder ~= token or lease_ends <= name.now or last ~= tonumber(fence) then return 'lost' end
   local _, newest, _, _, terms = string.match(packed, RECORD, at)
   local latest = tonumber(newest) or 0
   if how == 'adopt' and latest > tonumber(known) and latest ~= tonumber(nth) then return 'adopted' end
   if how == 'confirm' or tonumber(nth) < latest then
-    return 'ok ' .. whole(name, over - name.now)
+    return 'ok ' .. whole(name, lease_ends - name.now)
   end
   if ms ~= 'inf' then
     local record = 'h' .. nth .. ' ' .. fence .. ' ' .. ms .. ' ' .. terms

@@ -1,11 +1,11 @@
--- visit: a job of a task queue asks for a permit, each time the queue delivers it. It gets a lease; or the reply
--- says when to come back, and its place among the jobs that are away stays. Live waiters come first. Each
--- delivery makes a token, which becomes that of the lease: asked again with it, the reply is the same.
+-- visit: one delivery of a job by its task queue asks for a permit. The reply is a lease, or says when to send the
+-- job again; until then the job is "away" and keeps its place. Live waiters come before jobs. Each delivery has its
+-- own token, which becomes that of the lease. A repetition with the same token gets the same reply.
 -- KEYS leases never
 -- ARGV token lease place nth ticket wants terms keep mark max_waiters job
---   place: a digest of the job; nth: how often it was sent again; ticket: when it came first, from a
---   reply, or 0; wants, terms, keep, mark, max_waiters: as in acquire; job: for operators
--- Returns ok fence lease [used] | later ms nth ticket rank (nth: of the next sending; rank: -1 for a copy) | drop why (copy: of a job that ended, or was sent again later; cleared: by an operator) | no reason waiting mean_hold limit | kind other | large limit | gone | dead
+--   place: ID of the job, a digest; nth: how many times it was sent again; ticket: time of its first delivery, from
+--   a reply, or 0; wants, terms, keep, mark, max_waiters: as in acquire; job: a text for operators
+-- Returns ok fence lease [used] | later ms nth ticket rank (nth: of the next delivery; rank: -1 for a copy) | drop why (copy: the job ended, or was sent again later; cleared: by an operator) | no reason waiting mean_hold limit | kind other | large limit | gone | dead
 local token, _, place, nth, ticket, wants, terms, keep, mark, max_waiters = unpack(ARGV)
 local base = string.sub(LEASES, 1, -7)
 local packed, us = compact_state(base)
@@ -21,13 +21,13 @@ if record then
   return answer_known(name, token, record)
 end
 local known, reply, vain, seen, again = redis.call('HGET', INFO, place), nil, 0, 0, false
-if known then redis.call('DEL', NEVER) end -- with the memory full, only newcomers are denied
+if known then redis.call('DEL', NEVER) end -- if the memory is full, only newcomers are denied
 local limit = name.override or tonumber(string.match(terms, '^%d+ (%d+)'))
 nth, ticket = tonumber(nth), math.min(tonumber(ticket), name.us)
 serve_others(name, base, place, terms)
 if known then
   local state, next_one, last, since, times, copies = string.match(known, PLACE)
-  if copies == '1' or state ~= 'a' or nth < tonumber(next_one) then seen = 1 end -- others may come yet
+  if copies == '1' or state ~= 'a' or nth < tonumber(next_one) then seen = 1 end -- more copies may come
   again = last == token
   ticket, vain = tonumber(since), state == 'a' and tonumber(times) or 0
   reply = answer_copy(name, base, place, known, nth, token)
@@ -35,7 +35,7 @@ if known then
     count(name, 'd', 1)
   end
 end
-if not again then -- else the reply was lost
+if not again then -- again: the reply to this delivery was lost
   count(name, 'v', 1)
 end
 if not reply and name.seen ~= wants then

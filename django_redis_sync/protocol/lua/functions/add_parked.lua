@@ -1,7 +1,7 @@
--- Add parked waiters to the rows of the queue, up to `most`, and set the arrival of each: its place in the queue
--- says when its turn began.
-local function add_parked(queue, most)
-  local left = most - #queue / 2
+-- Append parked waiters to the rows of the queue, up to `limit` rows, and set the arrival of each waiter: the ticket
+-- says only when a waiter entered the queue for its share.
+local function add_parked(queue, limit)
+  local left = limit - #queue / 2
   for _, member in ipairs(left > 0 and redis.call('ZRANGE', PARKED, 0, left - 1) or {}) do
     queue[#queue + 1] = string.match(member, '%S+$')
     queue[#queue + 1] = ''

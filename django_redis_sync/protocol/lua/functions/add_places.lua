@@ -1,7 +1,7 @@
--- Add jobs that are away to the rows of waiters, up to `most`. Return how many there are.
-local function add_places(name, waiters, most)
+-- Append jobs that are away to the rows of waiters, up to `limit` jobs. Return the number of all such jobs.
+local function add_places(name, waiters, limit)
   local base = string.sub(LEASES, 1, -7)
-  local places = most > 0 and redis.call('ZRANGE', base .. 'places', '0', most - 1, 'WITHSCORES') or {}
+  local places = limit > 0 and redis.call('ZRANGE', base .. 'places', '0', limit - 1, 'WITHSCORES') or {}
   for i = 1, #places, 2 do
     local due = redis.call('ZSCORE', base .. 'due', places[i]) or '0'
     if tonumber(due) + PLACE_LIFE > name.now then

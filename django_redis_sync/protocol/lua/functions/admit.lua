@@ -1,5 +1,5 @@
--- Grant to a newcomer. Its permits are `free`, or it is in shadow mode and counted. `alone`: the name may be
--- packed if it has no other holder.
+-- Grant a lease to a newcomer. `free`: its permits are free; otherwise shadow mode grants and counts it. `alone`: the
+-- name may become compact if it has no other holder.
 local function admit(name, base, token, lease, permits, terms, wants, free, alone)
   if free and alone and name.card == 0 and lease ~= 'inf' and may_compact(name) then
     return compact_again(name, base, token, lease, permits, terms, wants)

@@ -1,6 +1,6 @@
--- Answer a delivery that is a copy of a job, and nil if it is the job itself. A copy of a job that runs is
--- put off, one of a job that ended is dropped. An earlier sending is dropped if a later one was seen; if the
--- later one does not come within TURN of its time, the earlier one is the job.
+-- Return the reply to a delivery that is a copy of its job, or nil if it is the job itself. If the job runs, the copy
+-- has to come again later. If the job has ended, the copy is dropped. An earlier delivery is dropped if a later one
+-- was seen; but if the later one is not back TURN after it is due, the earlier one counts as the job.
 local function answer_copy(name, base, place, known, nth, token)
   local state, next_one, owner, ticket, vain, _, share, job = string.match(known, PLACE)
   local due = tonumber(redis.call('ZSCORE', base .. 'due', place) or name.now)
@@ -8,20 +8,20 @@ local function answer_copy(name, base, place, known, nth, token)
   if state == 'd' or state == 'c' then return state == 'd' and 'drop copy' or 'drop cleared' end
   if state == 'r' then
     local ends = tonumber(redis.call('ZSCORE', LEASES, owner) or 0)
-    if ends <= name.now then return nil end -- its worker died
+    if ends <= name.now then return nil end -- the worker died
     local since = tonumber(string.match(redis.call('HGET', INFO, owner) or '', '^%S+ (%d+)') or name.us)
     ms = math.min(math.max(1000, (name.now - since / 1000) / 4), LATEST)
     noted = name.now + ms
   elseif nth >= tonumber(next_one) then
     return nil
-  elseif owner == token then -- the reply to its visit was lost
+  elseif owner == token then -- the reply to this visit was lost
     ms, nth = math.max(1, due - name.now), next_one
   elseif nth < tonumber(next_one) - 1 then
     return 'drop copy'
   elseif due + TURN > name.now then
     ms = due + TURN - name.now
   else
-    return nil -- but the later one may come yet
+    return nil -- the later delivery seems lost
   end
   ticket = string.format(name.format, tonumber(ticket))
   if owner ~= token then

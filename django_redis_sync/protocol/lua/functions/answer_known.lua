@@ -1,12 +1,11 @@
--- Answer an acquire of a token that the name knows: a copy of its first request. Return nil and its terms if
--- it waits: this is its heartbeat.
+-- Return the reply to an acquire whose token has a record. For a waiter's heartbeat, return nil and its terms.
 local function answer_known(name, token, record)
   local state, _, fence, _, terms = string.match(record, RECORD)
   if state == 'x' then return 'dead' end
   if state ~= 'w' then
     local ends = tonumber(redis.call('ZSCORE', LEASES, token) or 0)
     if ends <= name.now then return 'gone' end
-    claim(token) -- its wake-up message, or the reply to its first request, was lost
+    claim(token) -- the wake-up message or the first reply was lost
     return 'ok ' .. fence .. ' ' .. whole(name, ends - name.now)
   end
   local _, _, channel = string.match(terms, TERMS)

@@ -1,10 +1,10 @@
--- The reply to a rejected caller: `reason` unless the name is paused, how many wait, for how many ms
--- permits were lately held (empty: unknown), and the limit in force.
+-- Return the reply to a rejected caller: `reason`, or "paused"; the number of waiters; how many ms permits were
+-- held on average lately (empty: unknown); the limit in force.
 local function answer_no(name, reason, waiting, limit)
   local minute = (name.now - name.now % 60000) / 60000
   local this, last = string.format(name.format, minute), string.format(name.format, minute - 1)
   local sums = redis.call('HMGET', name.stats, this .. ':r', last .. ':r')
-  local n, held = 0, 0 -- how often, and how many ms, permits were held in this minute and the last
+  local n, held = 0, 0 -- releases, and ms that their permits were held, in this minute and the last
   for i = 1, 2 do
     local sum = tonumber(sums[i] or 0)
     n, held = n + math.floor(sum / PAIR), held + sum % PAIR

@@ -1,9 +1,9 @@
--- Count and answer a rejection of a share that has its limit (`bound`; `most`: the limit of all): how many of the
--- share wait, and the lower of both limits.
-local function answer_share(name, share, bound, first, most)
+-- Count and answer a rejection by the limit of a share. The reply has the waiters of the share, and the lower
+-- limit of `bound` (that of the share) and `limit` (that of the name).
+local function answer_share(name, share, bound, first, limit)
   count(name, 'n', 1)
   if not name.paused then
     count(name, 'b', 1)
   end
-  return answer_no(name, 'share ', waiting_in_share(share, first), math.min(most, tonumber(bound)))
+  return answer_no(name, 'share ', waiting_in_share(share, first), math.min(limit, tonumber(bound)))
 end

@@ -1,5 +1,5 @@
--- What an operator said of the policy that this name is a child of, which the caller carries along:
--- "<paused> <limit>", 0 for neither; paused: as pause_ends takes it. The name's own marks come first.
+-- Apply the override of the policy that this name is a key of: "<paused> <limit>", 0 for none; paused: see
+-- pause_ends. The caller sends it. Overrides of the name itself win.
 local function apply_override(name, mark)
   local paused, limit = string.match(mark, '^(.+) (%d+)$')
   if paused ~= '0' and not name.paused then

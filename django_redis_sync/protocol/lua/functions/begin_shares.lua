@@ -1,4 +1,4 @@
--- The first caller that gives a share: the name has shares from now on.
+-- If the caller gives a share, mark the name as one with shares.
 local function begin_shares(name, terms)
   name.shared = share_of(terms) and '0'
   if name.shared then

@@ -1,5 +1,5 @@
--- Move the first parked waiter of a share into the queue if the share may have what it asks for. `held`: what
--- the share has; `ticket`: see enter_queue. Return the token, or '' for none.
+-- Move the first parked waiter of a share into the queue if the share may have its permits. `held`: permits of
+-- the share; `ticket`: see enter_queue. Return the waiter's token, or ''.
 local function call_up(name, share, held, ticket)
   for _ = 1, BOUND do
     local member = parked_of(share, '1')[1]
@@ -13,7 +13,7 @@ local function call_up(name, share, held, ticket)
       enter_queue(name, t, ticket)
       return t
     end
-    redis.call('ZREM', PARKED, member) -- its record was lost
+    redis.call('ZREM', PARKED, member) -- the record was lost
   end
   return ''
 end

@@ -1,4 +1,4 @@
--- The new holder has answered: its handoff needs no deadline and no wake-up message any more.
+-- The new holder has answered: remove the deadline of its handoff, and its wake-up message.
 local function claim(token)
   redis.call('ZREM', WAITERS, token)
   redis.call('DEL', WAKE)

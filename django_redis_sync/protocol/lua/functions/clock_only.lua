@@ -1,4 +1,4 @@
--- Return the fields of a name that `tidy` reads, for a script that is not about a name.
+-- Return the fields of a name that `count` and `tidy` read, for a script that reads no name.
 local function clock_only(keep, stats)
   local name, time = {}, redis.call('TIME')
   name.format, name.keep, name.stats = '%.0f', keep, stats

@@ -1,8 +1,8 @@
--- Read the compact state: a name with at most one lease and no waiters is packed into one field of LEASES
--- as a hash, without any other key but the counters. Return the packed text ('' if the name has nothing,
--- false if it is expanded), the clock (unless expanded), then the COMPACT fields: fence, expiry of the key,
--- end of the lease (0 for none), seen, peak, holder, and where the record begins.
--- A name that has INFO is expanded, whatever else there is.
+-- Read the compact state: a name with at most one lease and no waiters is one packed field of LEASES, which is then
+-- a hash; its only other key is that of the counters. Return the packed text ('' for an unused name, false for an
+-- expanded one), the clock in microseconds (not if expanded), then the COMPACT fields: fence, expiry of the key,
+-- end of the lease (0: none), seen, peak, holder, and the position of the record.
+-- A name that has INFO is expanded, whatever its other keys are.
 local function compact_state(base)
   if redis.call('EXISTS', base .. 'info') == 1 then
     set_key_names(base)
@@ -11,7 +11,7 @@ local function compact_state(base)
   local packed = redis.pcall('HGET', LEASES, '#')
   if type(packed) ~= 'string' then
     set_key_names(base)
-    if packed or redis.call('EXISTS', LEASES) == 1 then return false end -- leases whose INFO was lost, or not ours
+    if packed or redis.call('EXISTS', LEASES) == 1 then return false end -- leases without their INFO, or a foreign key
   end
   local time = redis.call('TIME')
   local us = time[1] * 1000000 + time[2]

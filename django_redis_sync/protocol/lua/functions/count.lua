@@ -1,9 +1,9 @@
--- Add `n` to the counter of `what` in this minute: field "<minute>:<what>" of one hash. A count with
--- milliseconds shares its number with them: count * PAIR + ms. Do nothing if `keep` (minutes of history) is '0'.
+-- Add `n` to the counter of event `what` in this minute, the hash field "<minute>:<what>". An event with a duration
+-- adds count * PAIR + ms. If `keep` (minutes of history) is '0', do nothing.
 local function count(name, what, n)
   if name.keep == '0' then return end
   name.minute = name.minute or string.format(name.format, (name.now - name.now % 60000) / 60000)
-  -- pcall: with the memory full nothing can be counted, and a release has to go on.
+  -- pcall: if the memory is full, the count is lost, but a release must continue.
   local by = n == 1 and '1' or string.format('%d', n)
   if n >= PAIR and #by < 13 then by = string.format('%.0f', n) end -- see `open`
   if redis.pcall('HINCRBY', name.stats, name.minute .. ':' .. what, by) == n then

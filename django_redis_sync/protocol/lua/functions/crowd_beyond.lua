@@ -1,7 +1,7 @@
--- Return how many wait if a job may not wait with them, and no permit is free for it. Return nil if it may.
-local function crowd_beyond(name, base, most, terms, limit)
+-- Return the number of waiters and jobs if no further job may wait and no permit is free for it. Return nil otherwise.
+local function crowd_beyond(name, base, max_waiters, terms, limit)
   local crowd = redis.call('ZCARD', base .. 'places') + waiting_of(name)
-  if crowd < most then return nil end
+  if crowd < max_waiters then return nil end
   local bound, share = share_of(terms)
   local fitting = not (name.shared and share) or share_fits(share_use(name, share), 1, bound)
   return not (fitting and fits(name, 1, limit)) and crowd or nil

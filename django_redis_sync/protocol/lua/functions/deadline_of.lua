@@ -1,5 +1,4 @@
--- Return when the waiter `t` counts as dead: at its own deadline, or at that of its event loop if that
--- is sooner.
+-- Return when the waiter `t` counts as dead: at its own deadline or that of its event loop, whichever is sooner.
 local function deadline_of(name, t, channel)
   local ends = tonumber(redis.call('ZSCORE', WAITERS, t) or 0)
   if channel == '-' or channel == name.asker then return ends end

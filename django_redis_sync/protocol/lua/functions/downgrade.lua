@@ -1,4 +1,4 @@
--- A writer becomes a reader: its lease of the whole name becomes a lease of one permit.
+-- Turn a writer into a reader: its lease of the whole name becomes a lease of one permit.
 local function downgrade(name, token, head, terms)
   local permits, limit_and_all = string.match(terms, '^(%d+)( .*)$')
   name.extra = name.extra - weight(tonumber(permits)) + 1

@@ -1,4 +1,4 @@
--- Drop a job that is away: its next delivery is dropped. Return false if it is not away.
+-- Drop a job that is away: its next delivery ends without a permit. Return false if the job is not away.
 local function drop_place(name, place, known)
   local base = string.sub(LEASES, 1, -7)
   local state, nth, token, ticket, _, _, share, job = string.match(known or '', PLACE)

@@ -1,10 +1,9 @@
--- Return the reply to a release of a name in the compact state. Return nil if the name has to be expanded
--- first; then this function has expanded it.
+-- Return the reply to a release of a name in the compact state, or expand the name and return nil.
 local function end_compact(us, base, packed, how, last, expiry, ends, seen, peak, holder)
   local token, fence, keep, _, tombstone, hold = unpack(ARGV)
   local held = holder == token and us < ends * 1000
   local mine = held and last == tonumber(fence)
-  if mine and how == 'release' and (not tombstone or tombstone == '0' and hold == '0') then -- mostly
+  if mine and how == 'release' and (not tombstone or tombstone == '0' and hold == '0') then -- the usual case
     release_compact(us, keep, base, last, expiry, seen, peak)
     return 'ok'
   elseif held and how == 'giveup' then

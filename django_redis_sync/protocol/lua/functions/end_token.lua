@@ -1,4 +1,4 @@
--- Remove what a token has, and count that. Then write its tombstone and retain its permits, as asked for.
+-- Remove and count what a token has. Then write its tombstone and retain its permits, if the caller wants that.
 local function end_token(name, state, own, terms, ends, live)
   local token, _, _, how, tombstone, hold = unpack(ARGV)
   if state and state ~= 'x' then

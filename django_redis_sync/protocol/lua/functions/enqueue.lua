@@ -1,4 +1,4 @@
--- Append to the queue and return the rank. Of two in the same microsecond, the second gets the next ticket.
+-- Append a waiter to the queue and return its rank. Two waiters of one microsecond get different tickets.
 local function enqueue(name, token, lease, terms, waiting)
   local last = waiting > 0 and redis.call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]
   redis.call('ZADD', QUEUE, string.format(name.format, math.max(name.us, (last or 0) + 1)), token)

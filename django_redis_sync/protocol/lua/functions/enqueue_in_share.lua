@@ -1,4 +1,5 @@
--- Store a waiter that has its place, with its arrival: a turn in the queue begins later. Return `rank`.
+-- Store the record of a waiter that is in the queue or parked. Its arrival is part of the record, because its ticket
+-- in the queue is later. Return `rank`.
 local function enqueue_in_share(name, token, lease, terms, arrival, rank)
   put(name, token, 'w ' .. string.format(name.format, arrival) .. ' ' .. lease .. ' ' .. terms)
   if name.asker ~= '-' then

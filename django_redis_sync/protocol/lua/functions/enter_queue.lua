@@ -1,4 +1,4 @@
--- Put the first waiter of a share into the queue: at its end, or at the place of one that left (`ticket`).
+-- Put a waiter of a share into the queue: at the place of a waiter that left (`ticket`), else at the end.
 local function enter_queue(name, t, ticket)
   if not ticket then
     local last = redis.call('ZREVRANGE', QUEUE, '0', '0', 'WITHSCORES')[2]

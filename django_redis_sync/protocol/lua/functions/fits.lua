@@ -1,9 +1,9 @@
--- Return true if that many permits are free.
+-- Return true if that many permits are free. 0: the whole name.
 local function fits(name, permits, limit)
   if name.paused then return false end
   if permits == 0 then return name.card == 0 end
   local used = name.card + name.extra + permits
-  if name.places and used == limit then -- the last one
+  if name.places and used == limit then -- the last free permit
     return not keeps(name)
   end
   return used <= limit

@@ -1,6 +1,6 @@
--- Moves a count that is too old for its field: from "<minute>:<what>" into "<minute>q:<what>", a quarter
--- of an hour, and from there, or if there are none, into "total:<what>". Milliseconds that share the
--- number of a minute get a field of their own, "…:ms". Of peaks, a quarter has the highest.
+-- Move a count that is too old for its field: from "<minute>:<what>" to "<minute>q:<what>", which is a quarter of
+-- an hour, and from there to "total:<what>". Milliseconds, which share the number of a minute, get a field of their
+-- own, "…:ms". Peaks are not added: a quarter has the highest, and there is no total.
 local function fold_old(name, field, minute, fine, keep)
   local at, quarter, what = string.match(field, '^(%d+)(q?):(.+)$')
   local age = at and minute - at or 0

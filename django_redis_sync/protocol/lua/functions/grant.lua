@@ -1,13 +1,13 @@
--- Grant a lease to `t`. `ticket`: when it came, if it waited; `handed`: it does not know yet; `shadow`:
--- shadow mode would have rejected it, and counts that as its outcome. Return the fence and the lease in ms,
--- as text, and the permits in use.
+-- Grant a lease to `t`. `ticket`: time of arrival of a waiter; `handed`: a handoff, so the new holder has yet to
+-- answer; `shadow`: count a rejection, because only shadow mode grants it. Return the fence and the lease in ms, as
+-- text, and the permits in use.
 local function grant(name, t, permits, lease, terms, ticket, handed, shadow)
-  -- The fence grows with every grant, across lost keys too as long as the clock does not go back.
+  -- The fence is a time, so it grows even if the keys were lost, unless the clock goes back.
   name.fence = name.fence < name.us and name.us or name.fence + 1
   local fence, ms = string.format(name.format, name.fence), tonumber(lease)
   -- The new holder may be dead: it gets FIRST at most, until it claims the lease.
   if ms > FIRST and (handed or lease == 'inf') then ms = FIRST end
-  if ticket then redis.call('ZREM', QUEUE, t) end -- first: a full memory denies none that frees
+  if ticket then redis.call('ZREM', QUEUE, t) end -- first: if the memory is full, a write that frees memory allows the others
   add_lease(name, t, name.now + ms, permits, (handed and 'g ' or 'h ') .. fence .. ' ' .. lease .. ' ' .. terms)
   put(name, '#fence', fence)
   if ticket then

@@ -1,5 +1,5 @@
--- Grant free permits to the heads of the queue; remove dead heads on the way. `me`: the token that asks
--- again, if any. Return its reply if it was granted.
+-- Grant free permits to the first waiters of the queue, and remove dead ones. `me`: the token whose heartbeat this
+-- is, if any. If `me` is granted a lease, return the reply.
 local function hand_off(name, me)
   local reply, dead = nil, 0
   for _ = 1, BOUND do
@@ -20,15 +20,15 @@ local function hand_off(name, me)
       else
         dead = dead + remove_dead(name, me)
       end
-      name.more = dead >= 2 * CHUNK -- a script stops the server: leave the rest to the next one
+      name.more = dead >= 2 * CHUNK -- a script blocks the server: leave the rest to the next script
       if name.more then break end
-    elseif state ~= 'w' or permits > limit then -- stale, or too large for a new limit: it would block the queue
+    elseif state ~= 'w' or permits > limit then -- stale, or above a new limit: it would block the queue
       remove(name, t, state, terms, redis.call('ZSCORE', LEASES, t))
     elseif over then
       park_head(name, t, came, terms)
     elseif not fits(name, permits, limit) then
       name.head, name.head_ends = channel, deadline
-      break -- never past the head: small ones would starve a large one
+      break -- later waiters with fewer permits must not starve the first
     else
       local fence, ms = grant(name, t, permits, lease, terms, came ~= '0' and came or ticket, t ~= me, false)
       if t ~= me then

@@ -1,6 +1,5 @@
--- Store the heartbeat of an event loop, whose waiters share a channel. All its waiters count as alive as
--- long: those deep in the queue ask seldom, and if thousands are killed together, no one waits for them.
--- The entry is among the deadlines, under the channel.
+-- Store the heartbeat of an event loop, whose waiters share a channel, as a deadline of the channel. If a process with
+-- thousands of waiters dies, this deadline passes long before the waiters deep in the queue are due.
 local function heartbeat(name, channel)
   local ends = name.now + ALIVE
   local added = tonumber(redis.pcall('ZADD', WAITERS, string.format(name.format, ends), channel))

@@ -1,6 +1,6 @@
--- Return how many shares of a name have permits or waiters, how many of them have waiters, and rows of the
--- heaviest: share, permits, waiters. A job that is away is a waiter. Of more than some 10,000 records, only these are looked at.
-local function heaviest_shares(name, most)
+-- Return the number of shares that have permits or waiters, the number of those with waiters, and rows of the heaviest
+-- shares: share, permits, waiters. A job that is away counts as a waiter. Only some 10,000 records are read.
+local function heaviest_shares(name, max_rows)
   local cursor, waiting, shares, ranked = '0', 0, {}, {}
   for _ = 1, 10 do
     local page = redis.call('HSCAN', INFO, cursor, 'MATCH', '/*', 'COUNT', 1000)
@@ -22,13 +22,13 @@ local function heaviest_shares(name, most)
     local queued = waiting_in_share(share, first) + away
     if queued > 0 then waiting = waiting + 1 end
     if held + queued > 0 then
-      -- As text of one width, so that the order of the text is that of the numbers.
+      -- Text of fixed width, so that its order is that of the numbers.
       ranked[#ranked + 1] = string.format('%012.0f %012.0f %012.0f ', held + queued, held, queued) .. share
     end
   end
   table.sort(ranked)
   local found = {}
-  for i = #ranked, math.max(1, #ranked - most + 1), -1 do
+  for i = #ranked, math.max(1, #ranked - max_rows + 1), -1 do
     local held, queued, share = string.match(ranked[i], '^%d+ (%d+) (%d+) (.*)$')
     found[#found + 1], found[#found + 2], found[#found + 3] = share, held, queued
   end

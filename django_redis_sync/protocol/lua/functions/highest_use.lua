@@ -1,4 +1,4 @@
--- Return the highest use of a minute, as '#peak' remembers it ("<minute>:<permits>"), now that `used` permits are in use.
+-- Return the highest use of this minute in the form of '#peak', "<minute>:<permits>". `used`: permits in use now.
 local function highest_use(stats, minute, peak, used)
   local this = minute .. ':'
   if used <= tonumber(string.match(peak, '^' .. this .. '(%d+)$') or 0) then return peak end

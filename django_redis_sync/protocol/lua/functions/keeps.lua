@@ -1,6 +1,6 @@
--- Return true if the last free permit is kept for a job that came in vain STARVED times, and that is due within
--- TURN. From the first caller that it holds up, it is kept for TURN at most. '#places': "<due> <since> <place>",
--- since: when it began to hold up others, or 0; empty if nothing is kept.
+-- Return true if the last free permit is kept for a job that came STARVED times in vain and is due within TURN. It is
+-- kept for TURN at most, counted from the first caller that finds it kept. '#places' has "<due> <since> <place>";
+-- since: that time, or 0; '#places' is empty if no permit is kept.
 local function keeps(name)
   local due, since, place = string.match(name.places, '^(%d+) (%d+) (%S+)$')
   due, since = tonumber(due), tonumber(since)

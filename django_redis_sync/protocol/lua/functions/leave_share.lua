@@ -1,5 +1,5 @@
--- Count the removed lease (`ends`) of `t` back, or remove its place, and call up the next of its share: to the
--- place in the queue (`ticket`) that it had.
+-- Update the share of `t`, which is being removed. `ends`: set if `t` has a lease; otherwise it waits. If the share
+-- then has no waiter in the queue, call up the next one, to the place (`ticket`) that `t` had.
 local function leave_share(name, t, terms, ends, ticket)
   local _, share = share_of(terms or '')
   if not share then return end

@@ -1,4 +1,4 @@
--- Load what is in use of a name with at most one lease, for a newcomer. Return the limit in force.
+-- Set the permits in use of a name in the compact state, and apply the override. Return the limit in force.
 local function load_compact(name, live, record, limit, mark)
   local permits = live and tonumber(string.match(record, '^%S+ %S+ %S+ (%d+)'))
   name.card, name.extra = live and 1 or 0, live and (permits == 0 and EXCLUSIVE or permits) - 1 or 0

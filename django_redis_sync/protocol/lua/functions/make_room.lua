@@ -1,5 +1,5 @@
--- Remove what has ended, and grant what is free then. `me`: the token that asks again, if any. Return its reply
--- if it was granted, and how many wait.
+-- Remove expired leases and waiters, and grant the free permits. `me`: the token whose heartbeat this is, if any.
+-- Return the reply if `me` is granted a lease, and the number of waiters.
 local function make_room(name, me)
   local waiting, reply = me and 1 or redis.call('ZCARD', QUEUE), nil
   if name.shared and not me then waiting = waiting + redis.call('ZCARD', PARKED) end

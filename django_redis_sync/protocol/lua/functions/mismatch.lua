@@ -1,6 +1,6 @@
--- Return why a newcomer's permits, kind or limit don't match the name: large, kind, or nil. '#seen' is the
--- kind and the limit of the last caller. Another kind on a name in use is rejected; another limit is noted
--- for the operator: '#clash' holds when, and the limit before.
+-- Return the reply if the permits or the kind of a newcomer don't match the name, else nil. '#seen' is the kind and the
+-- limit of the last caller. Another kind is rejected while the name is in use. Another limit is noted for operators:
+-- '#clash' has the time, and what '#seen' was.
 local function mismatch(name, wants, permits, limit, waiting)
   if permits > limit then
     return 'large ' .. whole(name, limit)

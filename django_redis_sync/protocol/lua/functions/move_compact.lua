@@ -1,4 +1,4 @@
--- Move the end of the only lease.
+-- Change the end of the only lease of a name in the compact state.
 local function move_compact(fence, expiry, ends, seen, peak, holder, record)
   local later = ends + GRACE > expiry
   if later then expiry = ends + 2 * GRACE end

@@ -1,4 +1,4 @@
--- Take the head out of the queue until its share may have its permits.
+-- Move the first waiter from the queue to the parked waiters of its share.
 local function park_head(name, t, arrival, terms)
   local _, share = share_of(terms)
   redis.call('ZREM', QUEUE, t)

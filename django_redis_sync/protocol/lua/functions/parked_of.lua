@@ -1,4 +1,4 @@
--- Return the first parked waiters of a share, as members of PARKED.
-local function parked_of(share, most)
-  return redis.call('ZRANGEBYLEX', PARKED, '[' .. share .. ' ', '(' .. share .. '!', 'LIMIT', '0', most)
+-- Return the first `limit` parked waiters of a share, as members of PARKED.
+local function parked_of(share, limit)
+  return redis.call('ZRANGEBYLEX', PARKED, '[' .. share .. ' ', '(' .. share .. '!', 'LIMIT', '0', limit)
 end

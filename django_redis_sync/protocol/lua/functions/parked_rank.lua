@@ -1,4 +1,4 @@
--- Return the rank of a parked waiter, behind all of the queue, or nil.
+-- Return the rank of a parked waiter, counted behind the whole queue, or nil.
 local function parked_rank(record)
   local _, _, arrival, _, terms = string.match(record, RECORD)
   local _, share = share_of(terms)

@@ -1,4 +1,4 @@
--- When an operator's pause ends by itself, server ms. `paused`: "<since>", or "<since> <until>".
+-- Return when an operator's pause ends, in server ms, or inf. `paused`: "<since>", or "<since> <until>".
 local function pause_ends(paused)
   return tonumber(string.match(paused, ' (%d+)$') or math.huge)
 end

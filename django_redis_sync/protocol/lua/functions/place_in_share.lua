@@ -1,30 +1,30 @@
--- As place_newcomer, for a name with shares. A newcomer gets in at once only if the queue is empty, its share
--- has no waiter, and both limits allow it. A caller without a share is of the common one.
-local function place_in_share(name, base, many, most, waiting)
+-- Do what place_newcomer does, for a name with shares. A newcomer gets permits at once only if the queue is empty, its
+-- share has no waiter, and both limits allow it. A caller without a share belongs to the common share.
+local function place_in_share(name, base, permits, limit, waiting)
   local token, lease, how, wants, terms, _, mark, max_waiters, _, compact = unpack(ARGV)
   local bound, share = share_of(terms)
-  local free, queued = fits(name, many, most), waiting
+  local free, queued = fits(name, permits, limit), waiting
   if not share then
     local idle = name.card + waiting == 0 and compact ~= '0' and lease ~= 'inf' and (not mark or mark == '-')
     if free and idle and may_compact(name) then
-      return compact_again(name, base, token, lease, many, terms, wants)
+      return compact_again(name, base, token, lease, permits, terms, wants)
     end
     bound, share = '0', ''
     local head, label = string.match(terms, '^(%d+ %d+ %S+ )(.*)$')
     terms = head .. '/0/ ' .. label
   end
   local held, first = share_use(name, share)
-  local fitting, last = share_fits(held, many, bound), nil
+  local fitting, last = share_fits(held, permits, bound), nil
   if waiting > 0 then
     last = redis.call('ZREVRANGEBYLEX', PARKED, '(' .. share .. '!', '[' .. share .. ' ', 'LIMIT', '0', '1')[1]
     queued = redis.call('ZCARD', QUEUE)
   end
   free = free and fitting and queued == 0 and not last
   if free or how == 'shadow' then
-    local reply = admit(name, base, token, lease, many, terms, wants, free, false)
+    local reply = admit(name, base, token, lease, permits, terms, wants, free, false)
     if fitting or name.paused then return reply end
     count(name, 'b', 1)
-    return string.sub(reply, 1, -5) .. 'share' -- in place of "full"
+    return string.sub(reply, 1, -5) .. 'share' -- instead of "full"
   elseif how ~= 'try' and waiting < tonumber(max_waiters or math.huge) then
     if fitting and first == '' and not last then
       enter_queue(name, token, false)
@@ -37,7 +37,7 @@ local function place_in_share(name, base, many, most, waiting)
   elseif name.more then
     return 'more'
   elseif fitting then
-    return reject(name, waiting, most)
+    return reject(name, waiting, limit)
   end
-  return answer_share(name, share, bound, first, most)
+  return answer_share(name, share, bound, first, limit)
 end

@@ -1,4 +1,4 @@
--- Have `finish` store a field of the name.
+-- Set a field of INFO, which `finish` stores.
 local function put(name, field, value)
   local puts = name.puts
   local n = #puts

@@ -1,7 +1,7 @@
--- Return the reply to a rejected acquire: how many wait, the recent mean hold in ms (empty: unknown), the limit.
+-- Count a rejected acquire, and return the reply.
 local function reject(name, waiting, limit)
   local busy = name.card + waiting > 0
-  if not busy then name.puts = {} end -- a rejected call changes nothing
+  if not busy then name.puts = {} end -- don't store an unused name
   if name.paused or busy then
     count(name, 'n', 1)
   end

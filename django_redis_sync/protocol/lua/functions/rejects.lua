@@ -1,4 +1,4 @@
--- Return true if a newcomer neither gets permits nor may wait for them, while the queue is empty.
+-- Return true if a newcomer gets no permits and may not wait. The queue is empty.
 local function rejects(name, permits, limit, how, max_waiters)
   if permits > limit then return true end
   if how == 'shadow' or fits(name, permits, limit) then return false end

@@ -1,4 +1,4 @@
--- Release the only lease. Most releases end here, so it calls few functions.
+-- Release the only lease. Most releases end here, so this function calls few others.
 local function release_compact(us, keep, base, fence, expiry, seen, peak)
   local idle = struct.pack(PACKED, FORMAT, fence, expiry, 0, seen, peak, '', '')
   if not tonumber(redis.pcall('HSET', LEASES, '#', idle)) then

@@ -1,5 +1,5 @@
--- Remove everything that a token has, always, so that no part can be taken for valid later. `ends`: the score
--- of its lease, false if it has none.
+-- Remove every key's entry of a token, so that none can be taken for valid later. `ends`: the score of its lease, false
+-- if it has none.
 local function remove(name, t, state, terms, ends)
   name.dropped = true
   local ticket = name.shared and state == 'w' and redis.call('ZSCORE', QUEUE, t)
@@ -9,8 +9,8 @@ local function remove(name, t, state, terms, ends)
     name.extra = name.card > 0 and name.extra - weight(tonumber(string.match(terms or '1', '^%d+'))) + 1 or 0
     if ends == 'inf' then name.recount = true end
   end
-  if state ~= 'h' then -- a holder that claimed its lease has none of these
-    if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- a new holder has left it
+  if state ~= 'h' then -- a holder that has answered has none of these
+    if state ~= 'g' then redis.call('ZREM', QUEUE, t) end -- g: it has left the queue
     redis.call('ZREM', WAITERS, t)
     redis.call('DEL', wake_key(t))
   end

@@ -1,5 +1,5 @@
--- Remove the dead waiters among the first CHUNK of the queue: thousands die at once with their process.
--- `me`: the token that asks, which is alive. Return how many were removed.
+-- Remove the dead waiters among the first CHUNK of the queue: with a process, thousands can die. `me`: the token whose
+-- heartbeat this is. Return how many were removed.
 local function remove_dead(name, me)
   local heads = redis.call('ZRANGE', QUEUE, '0', CHUNK - 1)
   local records = redis.call('HMGET', INFO, unpack(heads))

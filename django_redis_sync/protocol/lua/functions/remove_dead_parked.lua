@@ -1,4 +1,4 @@
--- Remove the dead ones among the first CHUNK parked waiters of a share, up to the first that is alive.
+-- Remove the dead ones among the first CHUNK parked waiters of a share, up to the first live one.
 local function remove_dead_parked(name, terms, me)
   local _, share = share_of(terms or '')
   local members, tokens, lists = {}, {}, {}

@@ -1,4 +1,4 @@
--- As remove_dead, for a name with shares: with a dead waiter, the dead ones behind it in its share go too.
+-- Do what remove_dead does, for a name with shares: behind each dead waiter, dead ones of its share go too.
 local function remove_dead_shares(name, me)
   local removed = 0
   for _, t in ipairs(redis.call('ZRANGE', QUEUE, '0', CHUNK - 1)) do

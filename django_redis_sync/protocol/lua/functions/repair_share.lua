@@ -1,4 +1,4 @@
--- If the queue has no waiter of a share, call one up: the queue may have been lost.
+-- If a share has no waiter in the queue, call one up. The queue may have been lost.
 local function repair_share(name, terms)
   local _, share = share_of(terms)
   if not share then return end
@@ -6,7 +6,7 @@ local function repair_share(name, terms)
   if first ~= '' and redis.call('ZSCORE', QUEUE, first) then return end
   local found = call_up(name, share, held, false)
   if found ~= first then
-    redis.call('DEL', NEVER) -- a heartbeat is answered with the memory full too
+    redis.call('DEL', NEVER) -- a heartbeat must succeed even if the memory is full
     store_share(name, share, held, found)
   end
 end

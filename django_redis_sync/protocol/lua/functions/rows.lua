@@ -1,4 +1,4 @@
--- Return rows of `inspect`, flat: token, score, deadline (if `deadlines` is given), record.
+-- Return rows of `inspect` as one list: token, score, deadline (if `deadlines` is given), record.
 local function rows(list, deadlines)
   local out = {}
   for i = 1, #list, 2 do

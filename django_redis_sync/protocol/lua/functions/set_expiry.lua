@@ -1,4 +1,4 @@
--- Have a key of the name expire at `expiry`, or never.
+-- Let a key of the name expire at `expiry`, or never if that is inf.
 local function set_expiry(name, key, expiry)
   if expiry < math.huge then
     redis.call('PEXPIREAT', key, whole(name, expiry))

@@ -1,5 +1,5 @@
--- Return the limit (0: without one) and the share that are in the terms of a record. Return nil for a record
--- without a share, as those from before the name had shares.
+-- Return the limit (0: none) and the share from the terms of a record. Return nil if they have no share, for example
+-- if the record was written before the name had shares.
 local function share_of(terms)
   return string.match(terms, '^%d+ %d+ %S+ /(%d+)/(%S*) ')
 end

@@ -1,4 +1,4 @@
--- Store what a process holds of a group, valid for `life` ms. Remove the gauges of dead processes on the way.
+-- Store what a process holds of a group, for `life` ms. Remove the gauges of dead processes.
 local function store_gauge(name, process, entry, life)
   if entry == '' then
     redis.call('HDEL', SHARES, process)

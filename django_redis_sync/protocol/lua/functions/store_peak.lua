@@ -1,4 +1,4 @@
--- Store the highest use of a minute.
+-- Store the highest use of this minute, if `used` is higher.
 local function store_peak(name, used)
   local peak = highest_use(name.stats, name.minute, name.peak or '', used)
   if peak == name.peak then return end

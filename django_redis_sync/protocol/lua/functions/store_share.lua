@@ -1,4 +1,4 @@
--- Store what a share has, at once: the same script may read it again. Keep nothing of an idle share.
+-- Store permits and waiter of a share. Write at once, because the same script may read them again. Remove an idle share.
 local function store_share(name, share, held, first)
   if held == 0 and first == '' then
     redis.call('HDEL', INFO, '/' .. share)

@@ -1,5 +1,5 @@
--- Grant a name without a holder. `expired`: the holder of an expired lease, or ''; `new`: the key is made
--- here. Return the reply. Most acquires end here, so it calls few functions.
+-- Grant the only lease, in the compact state. `expired`: the former holder, or ''; `new`: this call creates the key.
+-- Return the reply. Most acquires end here, so this function calls few others.
 local function take_compact(us, keep, base, token, lease, permits, terms, fence, expiry, seen, peak, expired, new)
   local now = (us - us % 1000) / 1000
   fence = fence < us and us or fence + 1
@@ -11,7 +11,7 @@ local function take_compact(us, keep, base, token, lease, permits, terms, fence,
       top = highest_use(stats, minute, peak, permits == 0 and 1 or permits)
     end
   end
-  if expired ~= '' then redis.call('DEL', NEVER) end -- with the memory full, it may take what it frees
+  if expired ~= '' then redis.call('DEL', NEVER) end -- if the memory is full, it may use what the expired lease frees
   local ends = now + lease
   local later = ends + GRACE > expiry
   if later then expiry = ends + 2 * GRACE end
@@ -19,7 +19,7 @@ local function take_compact(us, keep, base, token, lease, permits, terms, fence,
   if later or new then redis.call('PEXPIREAT', LEASES, string.format('%.0f', expiry)) end
   if minute then
     if expired ~= '' then redis.pcall('HINCRBY', stats, minute .. ':c', '1') end
-    if redis.pcall('HINCRBY', stats, minute .. ':g', '1') == 1 then -- as `count`
+    if redis.pcall('HINCRBY', stats, minute .. ':g', '1') == 1 then -- see `count`
       tidy(compact_fields(us, keep))
     end
     if top ~= peak then redis.call('HSET', stats, minute .. ':p', string.match(top, '%d+$')) end

@@ -1,4 +1,4 @@
--- Grant to a job that has a place, or note when it comes back. Return the reply.
+-- Grant a permit to a job with a place, or store when it comes back. Return the reply.
 local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, seen)
   local token, lease, place, _, _, _, terms, _, _, _, job = unpack(ARGV)
   local share, fitting, at = '', true, string.format(name.format, ticket)
@@ -14,7 +14,7 @@ local function take_or_come_back(name, base, rank, limit, nth, ticket, vain, see
   -- make note_place
   local mean = math.max(1, tonumber(redis.call('HGET', INFO, '#hold') or AWAY / 2))
   local near = fitting and rank < math.ceil(limit * (1 + AWAY / mean))
-  local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- a live waiter that needs more than is free
+  local first = redis.call('ZRANGE', QUEUE, '0', '0', 'WITHSCORES')[2] -- ticket of a live waiter that needs more permits than are free
   if near and not (first and tonumber(first) < ticket) and fits(name, 1, limit) then
     redis.call('ZREM', base .. 'places', place)
     if name.shared then redis.call('ZREM', base .. 'placed', string.sub(share, 2) .. ' ' .. at .. ' ' .. place) end

@@ -1,6 +1,6 @@
--- Count a new lease of `t` for its share. If `t` was in the queue for the share, the next one enters at the end.
+-- Count a new lease of `t` for its share. If `t` was the share's waiter in the queue, the next one enters at the end.
 local function take_share(name, t, permits, record)
-  if name.card == 1 then -- no earlier lease counts any more
+  if name.card == 1 then -- the name had no leases: earlier counts are invalid
     name.shared = whole(name, name.fence)
     put(name, '#shares', name.shared)
   end

@@ -1,4 +1,4 @@
--- Once a minute: add counters older than FINE minutes to those of their quarter of an hour, and older
+-- Once a minute: add counters older than FINE minutes to those of their quarter of an hour, and counters older
 -- than `keep` minutes to the totals.
 local function tidy(name)
   local minute, keep = (name.now - name.now % 60000) / 60000, tonumber(name.keep)
@@ -8,7 +8,7 @@ local function tidy(name)
   redis.call('HSET', name.stats, 'tidied', minute)
   redis.call('PEXPIREAT', name.stats, whole(name, name.now + (keep + 2) * 60000))
   local fine, fields = math.min(keep, FINE), {}
-  if minute - last > 2 then -- it was not used for a while
+  if minute - last > 2 then -- fields of several minutes may be old
     local all = redis.call('HGETALL', name.stats)
     for i = 1, #all, 2 do
       fields[#fields + 1] = all[i]

@@ -1,5 +1,5 @@
--- Keep the TOP_KEYS most frequent keys of an hour (Misra and Gries): lower all counts by that of the first
--- key that goes, and add that to "off". No count is too high, and none is too low by more than "off".
+-- Keep the TOP_KEYS most frequent keys of an hour (algorithm of Misra and Gries): subtract the count of the most frequent
+-- key beyond them from all, and add it to "off". No count is too high, and none is too low by more than "off".
 local function trim_top_keys(this)
   local all, fields, counts = redis.call('HGETALL', SKETCH), {}, {}
   for i = 1, #all, 2 do

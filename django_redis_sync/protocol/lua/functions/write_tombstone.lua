@@ -1,4 +1,4 @@
--- Write a tombstone: late copies of this token's acquire are answered with it, and never granted.
+-- Write a tombstone: the token is never granted again. Late copies of its acquire get the reply "dead".
 local function write_tombstone(name, token)
   local ends = name.now + TOMBSTONE_TTL
   if not tonumber(redis.pcall('HSET', INFO, token, 'x 0 0 0 0 - ')) then

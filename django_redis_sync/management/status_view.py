@@ -1,4 +1,5 @@
-"""Statistics as people read them, and as JSON: both from the same values."""
+"""The text of `locks status`: a list of names, or the page of a name. `Seen` has the data, which is
+also shown as JSON. Texts of the other actions are in `reports`."""
 
 from __future__ import annotations
 
@@ -23,20 +24,20 @@ from . import reports
 from .arguments import find
 from .terminal import Cell, Column, numbers, printable, table, texts, wrap
 
-#: Keys of a policy to sum up, the most recently used, where nothing keeps the sums.
+#: Max keys of a policy without statistics that are summed up: those used last.
 MAX_SUMMED = 200
-#: Busy keys of a policy up to which the page of the policy shows the holders of each.
+#: Max busy keys of a policy for which the page of the policy shows the holders of each key.
 MAX_DETAILED = 20
 
 
-# What is read
+# Data
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The names read. `found`: how many names, or keys of the policy, there are; `compared`: see
-    operators.listing; `past`: the events of those that were read, in the last hour; `ordered`:
-    an order was asked for."""
+    """The names that were read. `past`: their events of the last hour. `found`: the number of all
+    names, or of all keys of the policy. `compared`, `indexed`: see `operators.listing.Selection`.
+    `ordered`: True if --sort was given."""
 
     groups: Sequence[Group]
     past: Past
@@ -51,7 +52,7 @@ class Seen:
 
 
 def seen(name: str | None, key: str | None, order: str, top: int, using: str | None) -> Seen:
-    """The list, or a single name. Unavailable when Redis can't be reached."""
+    """Read the list, or a single name. Raise Unavailable if Redis can't be reached."""
     if name is None:
         return _list(order, top, using)
     pairs = find(name, key, using, max_keys=MAX_SUMMED)
@@ -71,7 +72,8 @@ def _list(order: str, top: int, using: str | None) -> Seen:
 
 
 def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
-    """A policy: its own marks, and the keys that are asked for or were used last."""
+    """Read a policy: its own overrides, and its keys in the given order, by default those used
+    last."""
     own = status_of(name, using=using)
     many = len(Recent(name, using=using)) > MAX_SUMMED
     selection = Selection(order or ("use" if many else "recent"), policy=name, using=using)
@@ -89,11 +91,11 @@ def _policy(name: str, order: str, top: int, using: str | None) -> Seen:
     )
 
 
-# As people read them
+# Text
 
 
 def overview(seen: Seen, width: int | None, style: Style) -> list[str]:
-    """A line for each name; a policy's keyed children share a line."""
+    """Return the list of names, with one line for each name or policy."""
     rows = [_overview_row(group, seen.past, style) for group in seen.groups]
     return [*table(_OVERVIEW(), rows, width), *_rest(seen, len(rows), width)]
 
@@ -118,49 +120,50 @@ def _overview_row(group: Group, past: Past, style: Style) -> list[str | Cell]:
 
 
 def _least(group: Group, figure: int) -> str:
-    """A sum, marked where it is of some of the keys only."""
+    """Return a sum. If it covers only some of the keys, mark it as a lower bound."""
     return str(figure) if group.whole else f"≥{figure}"
 
 
 def _rest(seen: Seen, shown: int, width: int | None) -> list[str]:
-    """The number of names that a list leaves out, and of those that its order compared."""
-    said = []
+    """Return lines about the names that a list omits, and about its order."""
+    notes = []
     if seen.found > shown:
         words = {"shown": shown, "found": seen.found}
-        said.append(_("%(shown)d of %(found)d are shown: see --top and --sort.") % words)
+        notes.append(_("%(shown)d of %(found)d are shown: see --top and --sort.") % words)
     if seen.compared is not None:
-        text = _("Compared were %d: the busiest by the sums, and those used last.")
-        said.append(text % seen.compared)
+        text = _("%d were compared: the busiest by the statistics, and those used last.")
+        notes.append(text % seen.compared)
     if seen.indexed:
-        said.append(_("In order of an index of holders that is at most %d s old.") % INDEX_AGE)
-    return [line for text in said for line in wrap(text, width)]
+        text = _("The order is that of an index of holders, which is at most %d s old.")
+        notes.append(text % INDEX_AGE)
+    return [line for text in notes for line in wrap(text, width)]
 
 
 def page(seen: Seen, width: int | None, style: Style) -> list[str]:
-    """All there is about a name: its last hour first, then its holders and waiters."""
+    """Return the page of a name or policy: its state, its last hour, holders, and waiters."""
     (group,) = seen.groups
     if not group.children:
         one = group.all[0]
-        head = [_headline(one, style), *members(one), *_marks(one, width, style)]
+        head = [_headline(one, style), *members(one), *_notices(one, width, style)]
         return [*head, *_recently(seen, group, width, style), *_people(one, width, style)]
-    told, busy = group.own, [s for s in group.children if _busy(s)]
-    head = [_policy_line(group, style), *(_marks(told, width, style) if told else ())]
+    own, busy = group.own, [s for s in group.children if _busy(s)]
+    head = [_policy_line(group, style), *(_notices(own, width, style) if own else ())]
     head += [*_recently(seen, group, width, style), *_rest(seen, len(group.children), width)]
     if group.statistics is not None:
         head += wrap(reports.exactness(group.statistics), width)
     if seen.ordered or len(busy) > MAX_DETAILED:
         listed = group.children if seen.ordered else busy[:MAX_DETAILED]
         return [*head, "", *_keys_table(seen, listed, width, style)]
-    # A line about the policy is not repeated for each key; idle keys are left out.
-    shown = [s for s in group.all if _busy(s) or (s is not told and _marks(s, width, style, told))]
+    # Idle keys are omitted.
+    shown = [s for s in group.all if _busy(s) or (s is not own and _notices(s, width, style, own))]
     for one in shown:
-        head += ["", _headline(one, style), *_marks(one, width, style, told)]
+        head += ["", _headline(one, style), *_notices(one, width, style, own)]
         head += _people(one, width, style)
     return head
 
 
 def _keys_table(seen: Seen, keys: Sequence[Status], width: int | None, style: Style) -> list[str]:
-    """A line for each of these keys."""
+    """Return a table with a line for each of these keys."""
     rows = [_overview_row(Group.alone(s), seen.past, style) for s in keys]
     return table(_OVERVIEW(), rows, width)
 
@@ -168,13 +171,13 @@ def _keys_table(seen: Seen, keys: Sequence[Status], width: int | None, style: St
 def holders_table(
     rows: Sequence[tuple[Status, Holder | Waiter]], width: int | None, style: Style
 ) -> list[str]:
-    """Holders and waiters of several names, as `clear` shows them."""
+    """Return a table of holders and waiters of several names, for `clear`."""
     columns = [*texts(_("NAME")), *_HOLDERS()]
     return table(columns, [[s.display, *_holder_row(s, one, style)] for s, one in rows], width)
 
 
 def _people(one: Status, width: int | None, style: Style) -> list[str]:
-    """The shares, the holders, and the waiters of a name."""
+    """Return tables of the shares, the holders, and the waiters of a name."""
     lines = []
     if one.shares:
         lines += ["", *table(_SHARES(), [_share_row(share, style) for share in one.shares], width)]
@@ -192,10 +195,10 @@ def _people(one: Status, width: int | None, style: Style) -> list[str]:
 
 
 def _recently(seen: Seen, group: Group, width: int | None, style: Style) -> list[str]:
-    """The last hour of a name and its keys in a sentence or two: was the limit too small?"""
+    """Return the events of the last hour of a name and its keys."""
     histories = [seen.past[s.name, s.key] for s in group.all]
     if group.statistics is not None:
-        # An advised limit is for a single name: of a policy the limit is each key's.
+        # No suggested limit: the limit of a policy is per key.
         histories = [replace(group.statistics.history, suggested_limit=None)]
     best = max(histories, key=lambda h: h.suggested_limit or 0)
     whole = replace(best, total=add(h.total for h in histories))
@@ -237,7 +240,7 @@ def _holder_row(one: Status, h: Holder | Waiter, style: Style) -> list[str | Cel
         left = Cell(_("permanent"), style.WARNING)
     else:
         left = duration(h.ends_in) + ("*" if h.state == "handed" else "")
-        state = _("(released, kept by min_hold)") if h.state == "kept" else ""
+        state = _("(released, retained by min_hold)") if h.state == "kept" else ""
     who = _who(h.label, state, h.share)
     return [h.id, since, left, _permits(h.permits), _where(h.label), who]
 
@@ -265,7 +268,7 @@ def _where(label: Mapping[str, Any]) -> str:
 
 
 def _who(label: Mapping[str, Any], state: str = "", share: str = "") -> str:
-    # Oddities come first: the end of a line may be cut.
+    # The state comes first, because the end of a line may be cut.
     parts = [f"{state} {label.get('label', '')}".strip()] if state or "label" in label else []
     if share:
         parts.append(_("share %s") % share)
@@ -292,11 +295,11 @@ def _headline(one: Status, style: Style) -> str:
         state = _("taken by a writer")
     elif one.kind == "read/write":
         state = ngettext("%d reader", "%d readers", one.in_use) % one.in_use
+    elif one.limit is None:
+        state = _("%d in use") % one.in_use
     else:
-        state = _("%(used)d of %(limit)s in use") % {
-            "used": one.in_use,
-            "limit": reports.shown_limit(one.limit),
-        }
+        words = {"used": one.in_use, "limit": one.limit}
+        state = _("%(used)d of %(limit)s in use") % words
     if one.waiting:
         state += ", " + ngettext("%d waits", "%d wait", one.waiting) % one.waiting
     return f"{name}: {state}"
@@ -314,7 +317,7 @@ def _policy_line(group: Group, style: Style) -> str:
 
 
 def members(one: Status) -> list[str]:
-    """A line for each server of a quorum."""
+    """Return a line for each server of a quorum."""
     lines = []
     for member in one.members:
         if member.error is not None:
@@ -326,34 +329,41 @@ def members(one: Status) -> list[str]:
     return [_("On a quorum of %d servers:") % len(lines), *lines] if lines else []
 
 
-def _marks(one: Status, width: int | None, style: Style, told: Status | None = None) -> list[str]:
-    """An operator's marks on it, and its oddities; not those already `told` of its policy."""
-    said = []
-    if one.paused_since is not None and not (told and told.paused):
+def _notices(
+    one: Status, width: int | None, style: Style, policy: Status | None = None
+) -> list[str]:
+    """Return lines about overrides, and about callers with different limits. Omit overrides that
+    `policy` has too."""
+    notices = []
+    if one.paused_since is not None and not (policy and policy.paused):
         words = {"for": duration((one.at - one.paused_since).total_seconds()), "name": _words(one)}
-        text = _("Paused for %(for)s: nothing new is granted. Undo: locks resume %(name)s")
+        text = _("Paused for %(for)s: no permits are granted. Undo: locks resume %(name)s")
         if one.paused_until is not None:
             words["until"] = moment(one.paused_until)
             text = _(
-                "Paused for %(for)s, until %(until)s: nothing new is granted. Undo: locks resume "
+                "Paused for %(for)s, until %(until)s: no permits are granted. Undo: locks resume "
                 "%(name)s"
             )
-        said.append(text % words)
-    if one.override is not None and not (told and told.override == one.override):
-        limits = {"limit": one.override, "said": reports.shown_limit(one.callers_limit)}
-        said.append(_("An operator set the limit to %(limit)d; callers say %(said)s.") % limits)
-    if one.conflicting_limit is not None and one is not told:
+        notices.append(text % words)
+    if one.override is not None and not (policy and policy.override == one.override):
+        text = _("An operator set the limit to %(limit)s.")
+        if one.callers_limit is not None:
+            text = _(
+                "An operator set the limit to %(limit)s. The callers’ own limit is %(callers)s."
+            )
+        notices.append(text % {"limit": one.override, "callers": one.callers_limit})
+    if one.conflicting_limit is not None and one.callers_limit is not None and one is not policy:
         before, when = one.conflicting_limit
         ago = duration((one.at - when).total_seconds())
-        clash = {"one": reports.shown_limit(one.callers_limit), "other": before, "ago": ago}
-        said.append(
-            _("Callers disagree on the limit: %(one)s and, %(ago)s ago, %(other)d.") % clash
+        limits = {"one": one.callers_limit, "other": before, "ago": ago}
+        notices.append(
+            _("Callers disagree on the limit: %(one)d and, %(ago)s ago, %(other)d.") % limits
         )
-    return [line for text in said for line in reports.warn(text, width, style)]
+    return [line for text in notices for line in reports.warn(text, width, style)]
 
 
 def _words(one: Status) -> str:
-    """How a command names it."""
+    """Return the arguments of a command for this name."""
     name = shlex.quote(one.name)
     return name if one.key is None else f"{name} --key {shlex.quote(one.key)}"
 
