@@ -387,12 +387,13 @@ def test_handle_is_adopted_without_redis(no_redis) -> None:
 
 
 def test_waiters_get_permits_in_order_of_arrival_without_redis(no_redis) -> None:
-    order, held = [], Lock("x").acquire()
+    order, held, leave = [], Lock("x").acquire(), threading.Event()
     assert held
 
     def work(number: int) -> None:
         with Lock("x", blocking_timeout=10):
             order.append(number)
+            leave.wait(10)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     for number, thread in enumerate(threads, 1):
@@ -401,6 +402,8 @@ def test_waiters_get_permits_in_order_of_arrival_without_redis(no_redis) -> None
             time.sleep(0.001)
     assert 3 == Lock("x").status().waiting
     held.release()
+    assert Lock("x").acquire(blocking=False) is None
+    leave.set()
     for thread in threads:
         thread.join()
     assert [0, 1, 2] == order

@@ -606,7 +606,7 @@ def interrupted_once(done: Callable[[Any], None]) -> Callable[[Any], None]:
 async def test_hiredis_gets_no_numbers_to_pack(
     io, clean_redis, view, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """hiredis crashes if a signal handler raises during that: see docs/failure-modes.md."""
+    """hiredis crashes if a signal handler raises while it packs a number: docs/failure-modes.md."""
     hiredis = pytest.importorskip("hiredis")
     pack, packed = hiredis.pack_command, []
 

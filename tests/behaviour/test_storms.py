@@ -138,7 +138,6 @@ async def test_waiters_send_no_polling_commands(io, raw, crowd: int) -> None:
 
 @both
 async def test_release_wakes_one_waiter_per_freed_permit(io, raw, view) -> None:
-    """If a release frees five permits, the server notifies five of many waiters."""
     # With 500 threads, the test would measure the threads.
     crowd = 60 if repr(io) == "sync" else 500
     sem, name = Semaphore("herd", 5), view("herd")

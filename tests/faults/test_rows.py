@@ -50,7 +50,6 @@ def test_tests_of_a_row_exist(name: str) -> None:
 
 
 def test_test_named_after_a_row_is_listed_in_it() -> None:
-    """A test whose name contains the number of a row is listed in that row."""
     for path in sorted((ROOT / "tests").glob("**/test_*.py")):
         file = str(path.relative_to(ROOT))
         for name in names_in(file):

@@ -48,8 +48,8 @@ local journal_base = string.sub(KEYS[1], 1, -7)
 local journal_wake = journal_base .. 'wake:'
 local journal_keys = {KEYS[1], journal_base .. 'queue', journal_base .. 'waiters',
   journal_base .. 'info'}
--- The short state: the fence, the end, the holder and the record of the only lease. What is written
--- there is noted as if it were written to the keys of the name.
+-- The compact state: fence, expiry, holder, and record of the only lease. Writes to it are recorded
+-- as if they were writes to the keys of the name.
 local journal_laid
 local function journal_short()
   local packed = journal_real.pcall('HGET', KEYS[1], '#')
@@ -67,7 +67,7 @@ local function journal_text(v)
   return type(v) == 'number' and string.format('%.17g', v) or tostring(v)
 end
 local function journal_note(reply, command, key, ...)
-  -- Statistics are not for the judge; a key that is not there does not get an expiry.
+  -- Skip statistics, and the expiry of a key that doesn't exist.
   if key == journal_base .. 'stats' or (command == 'PEXPIREAT' and reply == 0) then return end
   if type(reply) == 'table' and reply.err then return end
   local note, args = {command}, {...}
@@ -82,7 +82,7 @@ local function journal_note(reply, command, key, ...)
   end
   for i, v in ipairs(args) do
     local text = journal_text(v)
-    -- A record's state is enough: the judge goes by what was asked for.
+    -- The checker needs only the state of a record.
     if command == 'HSET' and i % 2 == 0 and string.sub(args[i - 1], 1, 1) ~= '#' then
       text = string.sub(text, 1, 1)
     end
@@ -94,13 +94,13 @@ local function journal_pack(was, who, said)
   local fence, ends, holder, record = journal_short()
   local function whole(n) return string.format('%.0f', n) end
   if who and who ~= '' and who ~= holder then journal_note(1, 'ZREM', KEYS[1], who, 0) end
-  -- A renewal in the millisecond of the last may leave the end where it is.
+  -- A second renewal in the same millisecond may not change the expiry.
   if holder ~= '' and (holder ~= who or ends ~= was or record ~= said) then
     journal_note(1, 'ZADD', KEYS[1], whole(ends), holder)
     journal_note(1, 'HSET', journal_keys[4], '#fence', whole(fence), holder, 'h')
   end
 end
--- Whether a write only lays the short state out, or packs what lay open.
+-- Return true if a write only expands the compact state, or makes it compact again.
 local function journal_moves(command, key, score, member)
   if key == KEYS[1] then
     if command == 'DEL' then journal_laid = {journal_short()} end
@@ -168,7 +168,7 @@ if journal_ttl then
   end
 end
 local journal_info = journal_real.call('INFO', 'server')
--- pcall: a full server must not make the journal fail a release. A lost entry is found out later.
+-- pcall, so that a full memory doesn't fail a release. A lost entry is noticed later.
 journal_real.pcall('RPUSH', '%(key)s', cjson.encode({
   string.match(journal_info, 'run_id:(%%x+)'),
   string.format('%%.0f', journal_time[1] * 1000000 + journal_time[2]), '%(verb)s',

@@ -292,7 +292,7 @@ async def test_quorum_works_with_two_hung_servers_and_releases_on_them_later(io,
 
 def test_quorum_never_exceeds_the_limit_while_servers_stop_and_return(own) -> None:
     """At most two servers are down at a time. A server that lost its data doesn't return within
-    the longest lease, as docs/guarantees.md demands."""
+    the longest lease, as docs/redis-setup.md demands."""
     with Crowd(own.aliases, ["a", "b"], 1, threads=4, tasks=4, lease=6) as crowd:
         eventually(lambda: all(len(crowd.grants[one]) > 5 for one in "ab"))
         for pair in ((0, 1), (2, 3)):

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.promise(17)
 FINDING = 8.0
 #: Duration in seconds of leases that must outlive an election and its repetition.
 LONG = 120
-#: The socket timeouts that docs/guarantees.md advises: how long a call waits for a hung primary.
+#: The socket timeouts that docs/redis-setup.md advises: how long a call waits for a hung primary.
 PATIENT = {"SOCKET_TIMEOUT": 1.0, "SOCKET_CONNECT_TIMEOUT": 1.0}
 
 
