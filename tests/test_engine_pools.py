@@ -192,10 +192,10 @@ def test_private_connections_are_used_when_the_pool_is_exhausted(
 
 
 @pytest.mark.parametrize(
-    ("error", "known"), [(KeyboardInterrupt(), False), (AttributeError(), True)]
+    ("error", "retried"), [(KeyboardInterrupt(), False), (AttributeError(), True)]
 )
-def test_exception_while_the_pool_connects_closes_its_idle_connections(
-    error: BaseException, known: bool
+def test_exception_while_the_pool_connects_disconnects_its_idle_connections(
+    error: BaseException, retried: bool
 ) -> None:
     class Interrupted(Pool):
         cut = 0
@@ -210,9 +210,9 @@ def test_exception_while_the_pool_connects_closes_its_idle_connections(
             self.cut += 1
 
     pool = Interrupted()
-    with contextlib.nullcontext() if known else pytest.raises(KeyboardInterrupt):
+    with contextlib.nullcontext() if retried else pytest.raises(KeyboardInterrupt):
         use(cached_of(pool))
-    assert (1, int(known)) == (pool.cut, 1000 - pool.free)
+    assert (1, int(retried)) == (pool.cut, 1000 - pool.free)
 
 
 def test_never_waits_recognizes_pools_that_may_wait() -> None:
