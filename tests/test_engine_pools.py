@@ -475,7 +475,7 @@ def test_connections_checked_out_during_let_go_are_not_kept(
 
 #: A thread holds the lock of the project's pool while the process forks.
 FORKING = """if True:
-    import os, threading
+    import os, signal, threading
     import django
     django.setup()
     from django.core.cache import caches
@@ -493,6 +493,7 @@ FORKING = """if True:
     locked.wait()
     child = os.fork()
     if child == 0:
+        signal.alarm(20)  # ends a child that waits for the lock
         Lock("x").acquire().release()
         os._exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
