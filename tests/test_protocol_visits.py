@@ -241,6 +241,12 @@ def test_jobs_are_postponed_while_the_name_is_paused(x: Visited) -> None:
     assert "ok" == x.visit("a", 5)[0]
 
 
+def test_job_returns_when_a_pause_with_an_end_has_ended(x: Visited) -> None:
+    x.raw.hset(x.keys.info, "#hold", 50_000)
+    x.operate("pause", f"{x.now()} {x.now() + 20_000}")
+    assert 15_000 < int(x.visit("a")[1]) <= 20_001
+
+
 def test_job_is_postponed_when_an_operator_lowered_the_limit(x: Visited) -> None:
     x.visit("a", limit=3)
     x.operate("resize", 1)

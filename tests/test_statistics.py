@@ -208,6 +208,14 @@ def test_counts_of_the_top_keys_are_within_the_stated_error(raw: redis.Redis) ->
     check()
 
 
+def test_counts_of_keys_that_were_trimmed_are_within_the_stated_error(raw: redis.Redis) -> None:
+    half = CONSTANTS["TOP_KEYS"] * 3 // 4
+    for process in "ab":
+        write_rejections(Counter({f"{process}{n}": 2 for n in range(half)}))
+    assert len(raw.hgetall(SKETCH)) < 2 * half
+    assert 2 == figures().rejected_off
+
+
 def test_keys_of_old_hours_are_deleted(raw: redis.Redis) -> None:
     hour = raw.time()[0] // 3600
     raw.hset(SKETCH, mapping={f"{hour - 2}:k:old-{n}": 9 for n in range(5)})
