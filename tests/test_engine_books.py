@@ -125,7 +125,7 @@ def test_statistics_count_events_and_their_durations_in_buckets(
     expected = {"w": 2 * PAIR + 250, "r": PAIR + 3000, "n": 1, "t": 1, "l": 1, "s": 1}
     assert {kind: str(n) for kind, n in expected.items()} == json.loads(written["counts"])
     assert {"w8": "1", "w0": "1", "r12": "1"} == json.loads(written["durations"])
-    assert {"7": "2"} == json.loads(written["refused"])  # rejected at once, or timed out
+    assert {"7": "2"} == json.loads(written["rejected"])  # rejected at once, or timed out
     assert [0, 1, 2, 2, 10, 11] == [bucket(ms) for ms in (0, 1, 2, 3, 1023, 1024)]
 
 
@@ -172,7 +172,7 @@ def test_rejections_have_the_most_rejected_keys_and_a_bound_for_the_others(
             buffer.add_event("n", of=named("exports", key))
     buffer.tend(server, now[0])
     written = by_group(server)["exports"]
-    assert ({"a": "5", "b": "4"}, 3) == (json.loads(written["refused"]), written["rest"])
+    assert ({"a": "5", "b": "4"}, 3) == (json.loads(written["rejected"]), written["rest"])
 
 
 def test_number_of_groups_is_limited(

@@ -298,7 +298,7 @@ def test_unexpected_exception_fails_the_renewals_and_is_logged(
     monkeypatch.setattr(world.server, where, fail)
     world.run(1.1)
     assert [["unanswered"]] * 2 == [lease.failures for lease in leases]
-    assert "a renewal on 'simulated' met an error" == caplog.messages[0]
+    assert "a renewal on 'simulated' failed" == caplog.messages[0]
     assert "RuntimeError: odd" in caplog.text
 
 
