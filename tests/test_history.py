@@ -138,8 +138,9 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
     ),
     "a pause without effect": ("  if name.paused then return false end\n", "", {"paused"}),
     "a rejection although permits are free": (
-        "local free = fits(name, many, most)",
-        "if how == 'try' then return {'no', 'full', 0} end\n  local free = fits(name, many, most)",
+        "local free = fits(name, permits, limit)",
+        "if how == 'try' then return {'no', 'full', 0} end\n"
+        "  local free = fits(name, permits, limit)",
         {"refused"},
     ),
     "a wake list that expires before its lease": (
@@ -153,7 +154,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"term"},
     ),
     "operator overrides that expire": (
-        "    latest = math.max(latest, pause_ends(marks[2]))\n",
+        "    latest = math.max(latest, pause_ends(own[2]))\n",
         "",
         {"expiry"},
     ),

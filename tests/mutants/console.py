@@ -104,8 +104,8 @@ MUTANTS = [
     ),
     Mutant(
         "conflicting limits are not shown",
-        "if one.conflicting_limit is not None and one is not told:",
-        "if False:",
+        "if one.conflicting_limit is not None and one.callers_limit is not None and",
+        "if False and",
         "test_command_status.py",
     ),
     Mutant(
