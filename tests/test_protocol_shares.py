@@ -476,6 +476,25 @@ def test_max_waiters_counts_queued_and_parked_waiters() -> None:
     assert "wait" == name.ask("c", 1, max_waiters=4)[1][0]
 
 
+def test_wait_of_a_parked_waiter_counts_from_its_arrival() -> None:
+    name = Name(1)
+    name.ask("a", 1)
+    waiters = [name.ask("b", 1, keep=60)[0] for _ in range(2)]
+    assert [waiters[1]] == name.parked()
+    for _ in range(4):
+        name.micros += 500_000
+        for token in waiters:
+            name.again(token, keep=60)
+    name.release("t1", keep=60)
+    for token in waiters:
+        assert "ok" == name.again(token, keep=60)[0]
+        name.release(token, keep=60)
+    fields = name.key(KEYS.stats).items()
+    waits = [int(n) for field, n in fields if field.endswith(":w")]
+    count, ms = divmod(sum(waits), C["PAIR"])
+    assert (2, True) == (count, 4000 <= ms < 4200)
+
+
 @pytest.mark.promise(1)
 def test_request_without_a_share_waits_in_the_common_share() -> None:
     name = Name(2)
