@@ -70,10 +70,11 @@ async def test_acquire_all_holds_nothing_if_one_name_is_full(io, view) -> None:
 @both
 async def test_blocking_timeout_applies_to_all_names_together(io) -> None:
     held = [await io.do(Lock(name), "acquire") for name in "abcd"]
-    several = acquire_all([Lock(name) for name in "abcd"], blocking_timeout=0.6)
+    several = acquire_all([Lock(name) for name in "abcd"], blocking_timeout=4.5)
     trying = io.start(io.do(several, "acquire"))
-    for lease in held[:2]:
-        await io.sleep(0.2)
+    # The last two are free after the timeout, but before it would end if it began anew with each.
+    for lease, pause in zip(held, (1.5, 1, 4, 0), strict=True):
+        await io.sleep(pause)
         await io.do(lease, "release")
     assert await io.result(trying) is None
 
