@@ -332,7 +332,7 @@ def test_index_of_holders_works_on_a_cluster(
         lines = locks("status", "--sort", "oldest", using="cluster").splitlines()
         assert "held" in {line.split()[0] for line in lines[1:]}
         permanent = {one.id: one for one in doctor.examine(using="cluster")}["permanent"]
-        assert "Of held." in permanent.detail
+        assert "They hold held " in permanent.detail
     with Lock("other", using="cluster"):
         eventually(lambda: ("held", None) not in held_since(using="cluster"))
 
