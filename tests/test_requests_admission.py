@@ -218,6 +218,8 @@ def test_limit_waits_at_most_its_own_timeout() -> None:
         start = time.monotonic()
         assert 503 == view(request_of()).status_code
         assert time.monotonic() - start < 10
+    with occupied("b", 1):
+        assert 200 == view(request_of()).status_code
 
 
 @pytest.mark.promise(21)

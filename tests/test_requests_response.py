@@ -69,6 +69,15 @@ def test_template_response_holds_its_permit_until_it_is_rendered(asgi: bool) -> 
     assert 0 == in_use()
 
 
+def test_request_of_a_stream_closes_its_files_and_its_permit() -> None:
+    request = RequestFactory().post("/x/", {"file": io.BytesIO(b"text")})
+    response = limited(lambda request: StreamingHttpResponse(request.FILES["file"]))(request)
+    assert (1, False) == (in_use(), request.FILES["file"].closed)
+    request.close()
+    assert (0, True) == (in_use(), request.FILES["file"].closed)
+    response.close()
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, KeyError])
 @pytest.mark.parametrize("asgi", [False, True], ids=["wsgi", "asgi"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
