@@ -1,7 +1,9 @@
-"""Count the Python bytecodes and the processor instructions of a cycle in this process.
+"""Count what a cycle, such as one acquire and release, costs the client: Python bytecodes, and
+processor instructions if valgrind is installed.
 
-Unlike times, these counts don't depend on other load. `python -m benchmarks.client URL` is the
-process whose instructions are counted. It reads from stdin which cycles to run.
+Unlike times, these counts don't depend on other load. Bytecodes are counted in the process of the
+benchmark. Instructions are counted in a child process under valgrind, `python -m benchmarks.client
+URL`, which reads from stdin which cycle to run.
 """
 
 from __future__ import annotations

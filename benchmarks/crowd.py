@@ -1,4 +1,5 @@
-"""Run many threads or tasks at one limit in separate processes, and measure them."""
+"""Measure the throughput, fairness, CPU time, and connections of the threads or tasks of several
+processes that compete for the permits of one limit."""
 
 from __future__ import annotations
 

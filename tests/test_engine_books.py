@@ -332,7 +332,7 @@ def test_housekeeper_runs_again_after_a_delay_when_a_job_failed(
     assert_nothing_pending(housekeeper)
 
 
-def test_housekeeper_discards_its_entries_when_the_alias_no_longer_exists(
+def test_housekeeper_discards_pending_writes_when_the_cache_no_longer_exists(
     housekeeper: Any, now: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(alias: str) -> Any:
@@ -344,7 +344,9 @@ def test_housekeeper_discards_its_entries_when_the_alias_no_longer_exists(
     with monkeypatch.context() as patch:
         patch.setattr(housekeeping, "server_of", gone)
         assert math.inf == housekeeper.worker.turn()
-    assert "housekeeping of 'default' discards its entries: no such cache" in caplog.text
+    assert (
+        "housekeeping of 'default' discards what it had not written: no such cache" in caplog.text
+    )
     assert_nothing_pending(housekeeper)
     housekeeper.count(named("a"), "g", 0)  # it doesn't wait for a retry
     assert now[0] + statistics.EVERY == housekeeper.worker.earliest()

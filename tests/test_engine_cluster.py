@@ -468,7 +468,7 @@ def test_step_in_a_half_moved_slot_counts_as_unanswered(nodes: Nodes, reply: Any
     assert "unanswered" == caught.value.why
 
 
-def test_many_counts_steps_in_a_half_moved_slot_as_unanswered(nodes: Nodes) -> None:
+def test_steps_sent_by_many_to_a_half_moved_slot_count_as_unanswered(nodes: Nodes) -> None:
     nodes.answers["run", OWNER] = Failure(NON_LOCAL, 1.0, "final")
     answers = ClusterServer("cluster").many([step(), step()])
     assert ["unanswered"] * 2 == [one.why for one in answers if isinstance(one, Failure)]

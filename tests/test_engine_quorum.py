@@ -280,7 +280,7 @@ async def test_late_grant_is_renewed_and_released(five: Five) -> None:
 
 
 def test_late_rejection_or_failure_is_ignored(five: Five) -> None:
-    """They have no fence, which a renewal needs."""
+    """A late grant is renewed, but a rejection or a failure gives no fence to renew."""
     set_reply(five, "acquire", None, "d", "e")
     errors_of_loop: list[Any] = []
 

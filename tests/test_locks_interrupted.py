@@ -21,7 +21,7 @@ pytestmark = [
 
 FILES = ("semaphore.py", "acquiring.py", "callers.py", "acquire_all.py", "locks.py")
 WATCHED = tuple(f"locks/{file}" for file in FILES)
-#: Functions in these files that run after a permit was granted.
+#: Functions in FILES that run after a permit was granted.
 GRANTED = ("_settle", "_count")
 
 # These objects exist as long as the module, and so do the leases that they store.

@@ -17,7 +17,8 @@ C = CONSTANTS
 
 
 class Visited(Name):
-    """A name that jobs visit. The place of a job is a letter."""
+    """A name whose permits jobs request by the script `visit`. `place`: the digest of a job, here a
+    letter."""
 
     def visit(self, place: str, nth: int = 0, token: str = "", **arguments: Any) -> list[Any]:
         self.turn = getattr(self, "turn", 0) + 1
@@ -292,7 +293,7 @@ def test_permit_is_granted_only_to_jobs_near_the_front(x: Visited) -> None:
     assert "ok" == x.visit(names[near - 1], 1)[0]
 
 
-def test_visits_and_dropped_copies_are_counted(x: Visited) -> None:
+def test_deliveries_of_jobs_and_dropped_copies_are_counted(x: Visited) -> None:
     fence = x.visit("a", token="t")[1]
     x.visit("a")
     x.release("t", fence, place="a")

@@ -135,7 +135,7 @@ def test_slowly_read_stream_ends_with_its_lease(sites, server, path) -> None:
             assert 20_000_000 > slow.read_rest()  # the buffered bytes of 200 MB
             eventually(lambda: in_use("flood") == 0)  # the second lease ended, too
             assert 20_000_000 > next_client.read_rest()
-    # After the second stream began, the first one made no further part.
+    # After the second stream began, the view sent no further part of the first one.
     assert sorted(gate.arrived("flood"), reverse=True) == gate.arrived("flood")
     eventually(lambda: in_use("flood") == 0)
     lines = site.log.read_text()[logged_before:].splitlines()

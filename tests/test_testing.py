@@ -98,7 +98,7 @@ def test_filled_uses_the_cache_of_the_view(settings, no_redis) -> None:
 
 @site
 @pytest.mark.django_db
-def test_filled_for_a_user_does_not_affect_other_users(clean_redis) -> None:
+def test_filled_with_a_user_takes_only_the_permits_of_that_user(clean_redis) -> None:
     ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
     client = Client()
     with filled("mine", 1, user=ann):

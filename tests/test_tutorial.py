@@ -32,7 +32,8 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 FILE = re.compile(r"# (?P<path>[\w./]+\.py)(?P<end>, at the end)?\n")
 SERVE = "python manage.py runserver"
 INSTALL = "python -m pip install ../django_redis_sync"
-#: Run after INSTALL: install a wheel instead, and delete the clone, so that no file of it is used.
+#: The test runs this after INSTALL. It installs a wheel of the clone, and deletes the clone, so
+#: that the tutorial can't use a file of the clone.
 FROM_A_WHEEL = (
     "python -m pip wheel -q --no-deps -w ../dist ../django_redis_sync && rm -r ../django_redis_sync"
     " && python -m pip install -q --no-deps --force-reinstall ../dist/*.whl"

@@ -145,7 +145,9 @@ class Housekeeper:
                 book.tend(server_of(self._alias), now)
         except ImproperlyConfigured as error:
             # The alias no longer exists, for example after override_settings in a test.
-            logger.warning("housekeeping of %r discards its entries: %s", self._alias, error)
+            logger.warning(
+                "housekeeping of %r discards what it had not written: %s", self._alias, error
+            )
             self.forget()
         except Failure as failure:
             logger.debug("housekeeping of %r could not write: %s", self._alias, failure)

@@ -58,12 +58,14 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 class LoopTimeout:
-    """A time limit for an answer: `seconds` in which the event loop was not busy.
+    """A time limit of `seconds` for an answer. Time in which the event loop was busy doesn't count,
+    up to MAX_LATE seconds.
 
     A timer that fires late means that the loop was busy, not that the server is slow: the answer
-    may have arrived meanwhile. So each TICK counts with its nominal length, and a last check that
-    is on time decides whether the answer is late. The limit begins when it is created and ends with
-    `stop`. Its `with` block raises asyncio.TimeoutError when the time has passed.
+    may have arrived meanwhile. So such a timer counts only for the time for which it was set. At
+    the end, a last timer gives the loop the time to read the answer; it is repeated if it is late.
+    The limit begins when this object is created, and ends with `stop`. A `with` block on this
+    object raises asyncio.TimeoutError if the time passes.
     """
 
     __slots__ = ("_due", "_end", "_left", "_looks", "_over", "_seconds", "_task", "_timer", "late")

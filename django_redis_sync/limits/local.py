@@ -58,7 +58,7 @@ class _LocalCounter:
         inside = Counter(share for _, share in self.inside.values())
         for share in (*self.ring, *firsts):
             first = firsts.get(share)
-            if first is None:  # its waiters no longer exist
+            if first is None:  # no waiter of this share exists any more
                 continue
             if first.share_limit is None or inside[share] < first.share_limit:
                 return first if len(self.inside) < first.limit else None

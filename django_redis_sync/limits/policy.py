@@ -237,9 +237,9 @@ class Endpoint:
     def policy_of(self, declared: Declared, fallback: str) -> Policy:
         """Return the policy of a decorator or mixin on this view.
 
-        `fallback`: the name if neither the decorator nor ENDPOINTS gives one. The view's entry in
-        ENDPOINTS applies too if the decorator gives no name, or the same one. Raise
-        ImproperlyConfigured if no limit is set.
+        The name is the decorator's, else that of the view's entry in ENDPOINTS, else `fallback`.
+        If the entry has that name, it gives the options that the decorator leaves out. Raise
+        ImproperlyConfigured for a wrong option, or if no limit is set.
         """
         found = self._declared.get((declared, fallback))
         if found is None:

@@ -77,8 +77,8 @@ def this_loop() -> Loop | None:
 
 
 def may_wait() -> bool:
-    """Return False in a thread whose event loop runs: sync code must not wait there. As for
-    Django's ORM, DJANGO_ALLOW_ASYNC_UNSAFE permits it."""
+    """Return True if sync code may wait in this thread: no event loop runs in it, or
+    DJANGO_ALLOW_ASYNC_UNSAFE is set, which allows it as in Django's ORM."""
     return running_loop() is None or bool(os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"))
 
 

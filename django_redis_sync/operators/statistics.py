@@ -127,8 +127,8 @@ def counted(
 def past_of(
     name: str, key: str | None = None, *, minutes: int, using: str | None = None
 ) -> History:
-    """Return the history of a name, or of all keys of a policy, whose peaks are those of a single
-    key.
+    """Return the history of a name, of a `key` of a policy, or of all keys of a policy if `key` is
+    None. For all keys, each peak is the highest use of a single key.
 
     Raise Unavailable if Redis can't be reached.
     """

@@ -55,7 +55,7 @@ class Policy:
         self.due = self.used = -math.inf
 
 
-#: Policies by the key of the overrides and the policy's quoted name.
+#: Policies by the Redis key of the operators' overrides and the quoted name of the policy.
 policies: WeakValueDictionary[tuple[str, str], Policy] = WeakValueDictionary()
 
 

@@ -18,7 +18,7 @@ from tests.support import worker_processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS = 60
-#: Options of each request. Without this context, httpx would read certificates for each request.
+#: Options of each httpx call. Without this SSL context, each call would load certificates again.
 PLAIN = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "timeout": 60}
 
 
