@@ -35,7 +35,7 @@ def main() -> int:
     add("--fault", action="append", choices=FAULTS, metavar="FAULT", help="a fault")
     add("--list", action="store_true", help="print the names of locks and faults")
     add("--self", action="store_true", help="examine the exam, by its controls")
-    add("--times", type=int, default=1, metavar="N", help="put each fault N times (default: 1)")
+    add("--times", type=int, default=1, metavar="N", help="put each fault N times, show the worst")
     add("--at-once", type=int, default=2, metavar="N", help="locks side by side (default: 2)")
     add("--strict", action="store_true", help="exit 1 if a lock of this project fails")
     add("--json", type=Path, metavar="FILE", help="add the findings to this file")
@@ -64,8 +64,11 @@ def _exam(options: argparse.Namespace, faults: list[str]) -> int:
     start = time.monotonic()
     table = report.read(options.json)
 
+    shown: dict[tuple[str, str], Seen] = {}
+
     def keep(one: Seen) -> str:
-        table[one.lock, one.fault] = one
+        pair = one.lock, one.fault
+        table[pair] = shown[pair] = min(shown.get(pair, one), one, key=lambda run: run.rank)
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps([asdict(one) for one in table.values()], indent=1))

@@ -1,7 +1,8 @@
 """The base class of adapters, which connect locks to the exam.
 
 docs/exam-adapters.md shows how to write one, in Python or as a program in any language. Each worker
-makes an adapter and calls it from one thread. If a fault needs several threads, each has its own.
+makes an adapter and calls it from one thread. If a fault needs several threads, each has its own,
+unless the adapter is `shared`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Adapter:
     needs     "redis" (one server), "quorum" (three), or "" (none)
     limit     the limit with which it is examined: 2 for semaphores
     module    the module to import; `package`: the distribution that has the version
+    shared    True if all threads of a process use the same adapter object
     cannot    faults that it can't be put to, with the reason
     """
 
@@ -66,6 +68,7 @@ class Adapter:
     limit = 1
     module = ""
     package = ""
+    shared = False
     cannot: ClassVar[dict[str, str]] = {}
 
     def __init__(self, place: Place) -> None:

@@ -215,16 +215,16 @@ def check(
 ) -> list[Finding]:
     """Return all findings of a history, the worst first.
 
-    `lossy`: True if the server's data was deleted, so that two holders may be inside until the
-    first has detected the loss. `keeps`: True if the harm is not a reason to lose a lease or to
-    fail a release. `retried`: True if it is not a reason to fail an acquire, for a lock that claims
-    `retries`.
+    `lossy`: True if the server's data was deleted, so that fences may go back, and two holders may
+    be inside until the first has detected the loss. `keeps`: True if the harm is not a reason to
+    lose a lease or to fail a release. `retried`: True if it is not a reason to fail an acquire, for
+    a lock that claims `retries`.
     """
     course = read(history, claims)
     found: list[Finding] = []
     for name in dict.fromkeys(visit.name for visit in course.visits):
         judge = _Judge([one for one in course.visits if one.name == name], claims, course)
-        found += [*judge.crowds(lossy), *judge.fences(), *judge.orders(), *judge.delays()]
+        found += [*judge.crowds(lossy), *judge.fences(lossy), *judge.orders(), *judge.delays()]
         found += [*judge.answers(), *judge.refusals()]
         found += [*judge.losses(keeps), *judge.errors(keeps, retried)]
     return sorted(found, key=lambda one: (not one.against, KINDS.index(one.kind), one.at))
@@ -325,7 +325,7 @@ class _Judge:
 
     # Fences and order
 
-    def fences(self) -> Iterable[Finding]:
+    def fences(self, lossy: bool) -> Iterable[Finding]:
         """Find grants with a number that is not above those of all earlier grants."""
         if not self.claims.fenced:
             return
@@ -338,7 +338,7 @@ class _Judge:
                 top, index = max(top, -math.inf if number is None else number), index + 1
             if visit.fence is None or visit.fence <= top:
                 text = f"{visit} got {visit.fence or 'none'} after {top}"
-                yield Finding(FENCE, visit.entered, 0.0, text)
+                yield Finding(FENCE, visit.entered, 0.0, text, not lossy)
 
     def orders(self) -> Iterable[Finding]:
         """Find waiters that were overtaken by a waiter that clearly arrived later."""
@@ -430,7 +430,9 @@ class _Judge:
         stops = [(a, b) for a, b in visit.stops if a < visit.answered]
         waited = [(a, min(b, a + (lease or math.inf))) for a, b in stops]
         if _any_overlap(visit.harmed, visit.asked, visit.answered):
-            waited.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + lease))
+            # If the lock claims to cope with a lost message, a grant that it left behind ends.
+            left = min(lease, USUAL_LEASE) if self.claims.retries else lease
+            waited.append((visit.asked, min(visit.answered, visit.harmed[-1][1]) + left))
         if visit.entered < math.inf:
             # A running holder has its permits.
             ends = [min(visit.released, visit.told), min(visit.gone, visit.failed) + lease]

@@ -114,6 +114,8 @@ class Right(Adapter):
         except redis.exceptions.NoScriptError:
             if self.defect == "no-fallback":
                 raise
+            if self.defect == "renews-by-digest" and script == self.changed(RENEW):
+                raise
             return int(self.client.eval(script, 4, *words))
 
     def retried(self, script: str, token: str, seconds: float) -> int:
@@ -128,7 +130,8 @@ class Right(Adapter):
 
     def acquire(self, wait: float) -> Grant | None:
         end = time.monotonic() + wait * (6 if self.defect == "hangs" else 1)
-        token = f"{os.getpid()}" if self.defect == "pid-owner" else uuid.uuid4().hex
+        owners = {"pid-owner": f"{os.getpid()}", "object-owner": f"{os.getpid()} {id(self)}"}
+        token = owners.get(self.defect) or uuid.uuid4().hex
         try:
             while True:
                 sent = time.monotonic()
@@ -147,7 +150,8 @@ class Right(Adapter):
                 if grant is not None and self.held(grant):
                     return grant
                 if time.monotonic() >= end:
-                    self.retried(RELEASE, token, 2)
+                    if self.defect != "stays-in-line":
+                        self.retried(RELEASE, token, 2)
                     return None
                 time.sleep(0.02)
         except BaseException:
@@ -177,10 +181,13 @@ class Right(Adapter):
     def renew(self, grant: Grant) -> None:
         while not grant.ended.wait(self.place.lease / 4):
             sent = time.monotonic()
-            with contextlib.suppress(redis.RedisError):
+            try:
                 if self.run(RENEW, grant.token):
                     grant.sent = sent
                 elif self.defect != "never-tells":
+                    return
+            except redis.RedisError:
+                if self.defect == "ends-at-error":
                     return
 
     def held(self, grant: Grant) -> bool:
@@ -252,6 +259,21 @@ class TwoSteps(Right):
         return self.client.incr(self.keys[3])
 
 
+class SubscribesLate(Right):
+    """A lock that subscribes after its try, and tries again when it is notified."""
+
+    def run(self, script: str, token: str) -> int:
+        number = super().run(script, token)
+        if script == RELEASE:
+            self.client.publish(self.keys[0], token)
+        if script == ACQUIRE and not number:
+            with self.client.pubsub() as channel:
+                channel.subscribe(self.keys[0])
+                for _ in "12":  # the confirmation, and the notification
+                    channel.get_message(timeout=4)
+        return number
+
+
 #: Correct locks. The exam must find nothing against them.
 RIGHT = {"right": Right, "right-at-two": RightAtTwo}
 
@@ -278,6 +300,12 @@ _TAKES_TWICE = {
     end
     local number =""",
 }
+_ONE_TTL = {
+    "redis.call('ZADD', leases, now + lease, token)": """redis.call('ZADD', leases, now, token)
+    for _, each in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
+        redis.call('ZADD', leases, now + lease, each)
+    end"""
+}
 _FENCE_IS_TIME = {"math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)": "now"}
 _CLIENTS_TIME = {"time[1] * 1000 + math.floor(time[2] / 1000)": "tonumber(ARGV[4])"}
 
@@ -291,6 +319,7 @@ _control("fork-releases", _UNTOLD, "forked")
 _control("fork-renews", _STUCK, "fork-killed")
 _control("releases-any", _UNTOLD, "second-release late-release", scripts=_RELEASES_ANY)
 _control("pid-owner", _UNTOLD, "one-process")
+_control("object-owner", _UNTOLD, "one-process", shared=True)
 _control("keeps-waiters", _STUCK, "waiter-killed crowd-killed", scripts={"now - 1500": "0"})
 _control("leaves-grants", _STUCK, "signal no-thread", scripts=_ENDLESS)
 _control("new-tokens", _STUCK, "reply-lost", scripts=_ENDLESS)
@@ -305,4 +334,11 @@ _control(
 _control("lets-in", _UNTOLD, "server-killed memory-full", scripts=_ENDLESS)
 _control("fence-by-clock", ("fence went back",), "clock-back", scripts=_FENCE_IS_TIME)
 _control("no-fallback", ("error",), "script-flush")
+_control("one-ttl", ("refused though free",), "one-killed", base=RightAtTwo, scripts=_ONE_TTL)
+_control("new-tokens-at-two", ("refused though free",), "reply-lost", base=RightAtTwo,
+         defect="new-tokens", scripts=_ENDLESS)  # fmt: skip
+_control("renews-by-digest", ("lost without reason",), "script-flush")
+_control("ends-at-error", ("lost without reason",), "renewal-lost")
+_control("stays-in-line", _STUCK, "time-up", scripts={"now - 1500": "0"})
+_control("subscribes-late", _STUCK, "waiter-late", base=SubscribesLate)
 _control("client-time", _UNTOLD, "client-clock", scripts=_CLIENTS_TIME)

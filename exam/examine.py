@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .adapter import find
-from .checker import PROVEN, Finding, against, check, gap, read
+from .checker import KINDS, PROVEN, Finding, against, check, gap, read
 from .faults import FAULTS, evidence_of
 from .lab import Lab, Unable
 
@@ -23,6 +23,8 @@ from .lab import Lab, Unable
 DOUBT = 0.3
 #: Max runs of a trial.
 TIMES = 3
+#: The outcomes of a trial, the worst first.
+OUTCOMES = ("failed", "broken off", "seen", "passed", "not reached", "not applicable")
 
 
 @dataclass
@@ -46,6 +48,13 @@ class Seen:
     busy: float = 0.0
     why: str = ""
     took: float = 0.0
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The order of two runs of a trial: the worst has the lowest rank."""
+        kind = KINDS.index(self.found[0].kind) if self.found else len(KINDS)
+        longest = self.found[0].seconds if self.found else self.free
+        return OUTCOMES.index(self.outcome), kind, -longest
 
     @classmethod
     def read(cls, words: dict[str, Any]) -> Seen:

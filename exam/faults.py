@@ -92,6 +92,15 @@ def _teams(lab: Lab, **options: Any) -> tuple[Team, Team, Hand]:
     return lab.team("a", **options), lab.team("b", **options), lab.hand("newcomer", **options)
 
 
+def _fill(lab: Lab, b: Team, name: str = "") -> None:
+    """Take all permits at the same time, while there is no other caller."""
+    time.sleep(0.1)
+    for hand in b[: lab.limit]:
+        hand.do("take", 1.5, name)
+    for hand in b[: lab.limit]:
+        hand.do("give")
+
+
 def _take(a: Team) -> None:
     if set(a.do("take", 5)) != {"got"}:
         raise RuntimeError("it could not be taken when it was free")
@@ -122,7 +131,8 @@ def _aftermath(lab: Lab, b: Team, newcomer: Hand) -> None:
         lab.until_inside(hand.who, end - time.monotonic())
     newcomer.start("turn", 8.0, 0.1)
     newcomer.end(10)
-    b.end(3)
+    if "waits" not in b.end(3):
+        _fill(lab, b)
 
 
 def _storm(lab: Lab, names: str, seconds: float, hold: float) -> Team:
@@ -172,10 +182,12 @@ def _(lab: Lab) -> None:
 
 @fault("time-up", "none: the time to wait is over")
 def _(lab: Lab) -> None:
-    a, b = lab.team("a"), lab.team("b")
+    a, b, newcomer = _teams(lab)
     _hold(a, 1.9)
     b.do("take", 0.5)
     a.do("give")
+    newcomer.do("turn", 9, 0.1)  # `b` gave up, and must not be in its way
+    _fill(lab, b)
 
 
 held("long-work", "works more than twice as long as its lease", lambda lab, a: None,
@@ -223,6 +235,18 @@ def _(lab: Lab) -> None:
 
 
 held("killed", "holder killed", lambda lab, a: a.kill(), "a died inside", hold=30)
+
+
+@fault("one-killed", "one holder killed, others come and go", "a died inside")
+def _(lab: Lab) -> None:
+    """Grants and releases of others must not extend the lease of a dead holder."""
+    a, b = Team([lab.hand("a")]), Team(lab.team("b") + lab.team("c"))
+    _hold(a, 30)
+    b.start("storm", LEASE + 2, 0.1)
+    time.sleep(0.4)
+    a.kill()
+    b.end()
+    _fill(lab, b)
 
 
 @fault("stopped", "holder stopped past its lease", "a was stopped inside")
@@ -355,7 +379,7 @@ def _settled(pid: int, seconds: float) -> None:
 def _(lab: Lab) -> None:
     a, b, newcomer = _teams(lab)
     other = lab.hand("interrupted")
-    a.start("storm", 1, 0.05)
+    a.start("storm", 1, 0.3)
     with lab.seat.harm("exceptions from signals", "interrupted"):
         other.do("alarmed", 20)
         a.end()
@@ -423,14 +447,19 @@ def _each_request(lab: Lab, harm: str, seconds: float, of_release: bool) -> None
             for hand in fillers:
                 hand.do("give")
             said = a.end()
+        answered = time.monotonic()
         if said == "got":
             a.do("keep", 0.4)
             a.do("give")
+        end = time.monotonic() + LEASE + _patience(lab)
         for hand in b:
-            lab.until_inside(hand.who, LEASE + _patience(lab))
+            lab.until_inside(hand.who, end - time.monotonic(), name)
         newcomer.start("turn", 5, 0.1, name)
         newcomer.end(7)
         b.end(3)
+        # A harmed acquire may leave a grant behind, for the time of a lease.
+        time.sleep(max(0.0, answered + LEASE + 0.2 - time.monotonic()))
+        _fill(lab, b, name)
         time.sleep(max(0.0, start + seconds + 0.5 - time.monotonic()))
     lab.evidence[harm] += way.done[harm]
 
@@ -451,6 +480,23 @@ for _name, _title, _harm, _seconds in (
     )
 
 
+@fault("waiter-late", "waiter: each request comes after the release", "hold", redis=True)
+def _(lab: Lab) -> None:
+    """A release between two requests of a waiter must not go unnoticed."""
+    a, b = lab.team("a"), lab.hand("b", own_way=True)
+    for number in range(6):
+        name = f"exam-{number}"
+        b.do("warm", name)
+        for hand in a:
+            hand.do("take", 5, name)
+        b.ways[0].harm("hold", number, 0.5)
+        b.start("turn", 9, 0.1, name)
+        time.sleep(0.25)
+        a.do("give")
+        b.end(11)
+    lab.evidence["hold"] += b.ways[0].done["hold"]
+
+
 def _silence(lab: Lab, a: Team) -> None:
     ways = [way for hand in a for way in hand.ways]
     with contextlib.ExitStack() as harms:
@@ -467,6 +513,21 @@ def _silence(lab: Lab, a: Team) -> None:
 
 held("silent", "holder's path is silent", _silence, "connections were silenced",
      hold=LEASE + 3.5, wait=12, stay=2, own_way=True, redis=True)  # fmt: skip
+
+
+def _lose_renewal(lab: Lab, a: Team) -> None:
+    if not lab.lock.claims.renewed:
+        raise Unable("it does not claim to renew")
+    ways = [hand.ways[0] for hand in a]
+    for way in ways:
+        way.harm("lose")
+    time.sleep(LEASE)
+    lab.evidence["lose"] += min(way.done["lose"] for way in ways)
+
+
+held("renewal-lost", "renewal: one reply lost", _lose_renewal, "lose", hold=2.4 * LEASE,
+     own_way=True, redis=True, keeps=True,
+     unless=dict.fromkeys((ERROR, NO_REASON), "retries"))  # fmt: skip
 
 
 # Servers
@@ -517,9 +578,18 @@ server("memory-full", "server's memory full", _give_in_vain, "its commands were 
 @fault("script-flush", "SCRIPT FLUSH, again and again", "scripts that it calls were flushed",
        redis=True)  # fmt: skip
 def _(lab: Lab) -> None:
+    """Flush scripts while workers take turns, and then while holders must renew their leases."""
     hands = _storm(lab, "abc", 2.5, 0.02)
     calls = lab.flush_scripts(2.3)
     hands.end()
+    if lab.lock.claims.renewed:
+        a, b, newcomer = Team(hands[: lab.limit]), Team(hands[lab.limit :][: lab.limit]), hands[-1]
+        a.do("take", 5)
+        a.start("keep", 2.3 * LEASE)
+        _wait(b, 12)
+        calls += lab.flush_scripts(2.3 * LEASE - 0.4)
+        a.do("give")
+        _aftermath(lab, b, newcomer)
     if not calls:
         raise Unable("it calls no script by its digest")
 

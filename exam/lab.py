@@ -300,10 +300,14 @@ class Lab:
     def history(self) -> list[Event]:
         return self.observer.history()
 
-    def until_inside(self, who: str, seconds: float) -> None:
-        """Wait for up to `seconds` until a worker with a name that begins with `who` gets in."""
+    def until_inside(self, who: str, seconds: float, name: str = "") -> None:
+        """Wait for up to `seconds` until a worker with a name that begins with `who` gets in.
+
+        `name`: of the lock (default: any).
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if any(one.what == "enter" and one.who.startswith(who) for one in self.history()):
-                return
+            for one in self.history():
+                if one.what == "enter" and one.who.startswith(who) and name in ("", one.name):
+                    return
             time.sleep(0.03)

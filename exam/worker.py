@@ -178,6 +178,8 @@ class Worker:
         """Let two threads acquire the lock in turn. The first one releases it once more while the
         second one holds it."""
         second = Worker(self.kind, self.setting, f"{self.who}, second thread")
+        if self.kind.shared:
+            second._locks = self._locks
         thread = threading.Thread(target=lambda: (second.take(8), second.keep(1.5), second.give()))
         first = self.take(5)
         thread.start()
@@ -239,7 +241,7 @@ class Worker:
             self.seat.ask(self.place.name, 1, 5)
             try:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.0005 + chance.random() * 0.03)
+                    signal.setitimer(signal.ITIMER_REAL, 10 ** chance.uniform(-3.7, -1.5))
                     self.grant = self.lock.acquire(5)
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)

@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devtools.servers import find_server
+from exam import __main__ as main
 from exam import report
 from exam.adapter import Adapter, Claims, find
 from exam.adapters import ADAPTERS, GROUPS
@@ -228,6 +230,37 @@ def test_delay_on_a_busy_machine_is_repeated_and_an_overlap_is_not() -> None:
 
     assert [True, False] == [doubted(1.0, waited), doubted(0.1, waited)]
     assert [False, False] == [doubted(1.0, waited, two), doubted(1.0)]
+
+
+def test_worst_of_several_runs_has_the_lowest_rank() -> None:
+    two, late = Finding(TWO_INSIDE, 1.0, 1.2, "a and b"), Finding(NOT_GIVEN, 1.0, 3.0, "b waited")
+    runs = [
+        seen("failed", two),
+        seen("failed", replace(late, seconds=4.0)),
+        seen("failed", late),
+        seen("broken off", why="it hung"),
+        seen("seen", replace(two, against=False)),
+        seen("passed", free=2.0),
+        seen("passed"),
+        seen("not reached", why="no"),
+    ]
+    ranks = [one.rank for one in runs]
+    assert ranks == sorted({*ranks})
+
+
+def test_table_shows_the_worst_of_several_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Finding(TWO_INSIDE, 1.0, 1.2, "a and b")
+    runs = [seen("passed"), seen("failed", two), seen("passed", free=1.0)]
+    file = tmp_path / "seen.json"
+    file.write_text(json.dumps([asdict(replace(seen("broken off"), lock="lock"))]))
+    words = ["exam", "--only", "lock", "--fault", "killed", "--times", "3", "--json", f"{file}"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(main, "examined", lambda *_: iter(runs))
+    monkeypatch.setattr(main, "find_server", lambda: "")
+    main.main()
+    assert [("failed", [two])] == [(one.outcome, one.found) for one in report.read(file).values()]
 
 
 def test_report_has_the_findings_and_the_reasons_for_missing_locks() -> None:

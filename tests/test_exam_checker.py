@@ -219,6 +219,8 @@ def test_fences_have_to_grow() -> None:
     assert [] == check(right, fenced)
     same = history(*visit("a", 0, 0.1, 1, 7), *visit("b", 1.1, 1.2, 2, 7))
     assert [FENCE] == kinds(check(same, fenced))
+    (lossy,) = check(same, fenced, lossy=True)
+    assert (FENCE, False) == (lossy.kind, lossy.against)
     both = history(
         *visit("a", 0, 0.1, 1, 8), *visit("b", 0, 1.2, 2, 7)
     )  # both asked at the same time
@@ -251,6 +253,18 @@ def test_harm_excuses_a_loss_unless_the_lock_must_survive_it() -> None:
     a = [*visit("a", 0, 0.1, 0.5)[:-2], (0.5, "a", "probe"), (0.5, "a", "lost")]
     assert [] == check(history(*harm, *a), TELLS)
     assert [NO_REASON] == kinds(check(history(*harm, *a), TELLS, keeps=True))
+
+
+def test_lost_acquire_of_a_lock_that_retries_takes_no_permit_for_ever() -> None:
+    harm = [(0.1, "exam", "harm", None, "a"), (1.1, "exam", "calm", None, "a")]
+    lost = [(0, "a", "ask", 1), (1, "a", "gave_up")]
+    alone = [(9, "b", "ask", 1, "0.5"), (9.5, "b", "gave_up")]
+    events = [
+        replace(one, name=one.text) if one.what in ("harm", "calm") else one
+        for one in history(*harm, *lost, *alone)
+    ]
+    assert [REFUSED] == kinds(check(events, Claims(retries=True)))
+    assert [] == kinds(check(events, Claims()))
 
 
 def test_rejection_of_the_only_caller_is_found() -> None:
