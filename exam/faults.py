@@ -489,9 +489,9 @@ def _(lab: Lab) -> None:
         b.do("warm", name)
         for hand in a:
             hand.do("take", 5, name)
-        b.ways[0].harm("hold", number, 0.5)
+        b.ways[0].harm("hold", number, 0.35)
         b.start("turn", 9, 0.1, name)
-        time.sleep(0.25)
+        time.sleep(0.2)
         a.do("give")
         b.end(11)
     lab.evidence["hold"] += b.ways[0].done["hold"]
