@@ -94,6 +94,8 @@ def _teams(lab: Lab, **options: Any) -> tuple[Team, Team, Hand]:
 
 def _fill(lab: Lab, b: Team, name: str = "") -> None:
     """Take all permits at the same time, while there is no other caller."""
+    if "time-up" in lab.lock.cannot:  # it would wait without end for a permit that was lost
+        return
     time.sleep(0.1)
     for hand in b[: lab.limit]:
         hand.do("take", 1.5, name)
