@@ -643,6 +643,18 @@ def test_checker_accepts_a_lower_fence_only_after_a_restart(
     assert expected == judge(journal.entries).rules()
 
 
+@pytest.mark.parametrize(("flushed", "expected"), [(True, set()), (False, {"ended"})])
+def test_checker_accepts_a_late_copy_only_if_a_flush_deleted_its_tombstone(
+    flushed: bool, expected: set[str]
+) -> None:
+    journal = JournalBuilder()
+    ended_before_the_acquire(journal)
+    if flushed:
+        note = journal.entries[0]._replace(verb="!wiped", argv=(), reply=(), writes=())
+        journal.entries.insert(1, note)
+    assert expected == judge(journal.entries).rules()
+
+
 def test_checker_accepts_leases_that_a_restart_lost() -> None:
     journal = JournalBuilder()
     journal.grant(0, "a")

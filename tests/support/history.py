@@ -265,6 +265,7 @@ class _Replay:
     def take(self, entry: Entry) -> None:
         if entry.verb.startswith("!"):
             if entry.verb == "!wiped":
+                self.history.epochs += 1  # tombstones are lost, too
                 for at in self.names.values():
                     at.wipe()
                     at.override, at.paused = None, False
