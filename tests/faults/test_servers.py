@@ -150,8 +150,9 @@ def log_of(server: RedisServer) -> Path:
 def test_row_21_acquire_raises_unavailable_in_time_while_the_server_loads(
     new_server: Any, alias: Alias, figure: Figure
 ) -> None:
-    # While it loads, the server replies after each 1,000 commands: several times per attempt.
-    commands, delay = 120_000, 20  # µs per command, plus the minimum time of a sleep
+    # While it loads, the server replies after each 1,000 commands. A negative delay is one sleep of
+    # some 60 µs for so many commands, so there are many replies per attempt.
+    commands, delay = 800_000, -4
     server: RedisServer = new_server(config={"appendonly": True, "auto-aof-rewrite-percentage": 0})
     using = alias(server.url)
     held = Lock("held", using=using, timeout=60).acquire()
