@@ -44,7 +44,7 @@ DEFECTS: dict[str, tuple[str, str, set[str]]] = {
         {"fence", "limit"},
     ),
     "a release that hands nothing off": (
-        "if waiting > 0 then\n  if name.card > 0 then",
+        "if waiting_of(name) > 0 then\n  if name.card > 0 then",
         "if false then\n  if true then",
         {"handover"},
     ),

@@ -113,7 +113,7 @@ DEFECTS = [
         "a release hands nothing off",
         "permits are free, and release left b1 waiting",
         (_NOW, _SOON),
-        {"if waiting > 0 then\n  if name.card > 0 then": "if false then\n  if true then"},
+        {"if waiting_of(name) > 0 then\n  if name.card > 0 then": "if false then\n  if true then"},
     ),
     Defect(
         "a heartbeat doesn't hand off free permits",

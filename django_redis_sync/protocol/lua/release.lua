@@ -41,9 +41,7 @@ if how == 'share' then
 else
   end_token(name, state, own, terms, ends, live)
 end
-local waiting = redis.call('ZCARD', QUEUE)
-if name.shared then waiting = waiting + redis.call('ZCARD', PARKED) end
-if waiting > 0 then
+if waiting_of(name) > 0 then
   if name.card > 0 then -- else no lease can have expired
     sweep(name, nil)
   end

@@ -1,15 +1,13 @@
 -- Remove expired leases and waiters, and grant the free permits. `me`: the token whose heartbeat this is, if any.
 -- Return the reply if `me` is granted a lease, and the number of waiters.
 local function make_room(name, me)
-  local waiting, reply = me and 1 or redis.call('ZCARD', QUEUE), nil
-  if name.shared and not me then waiting = waiting + redis.call('ZCARD', PARKED) end
+  local waiting, reply = me and 1 or waiting_of(name), nil
   if waiting > 0 or name.card > 0 then
     sweep(name, me)
   end
   if me or waiting > 0 and name.dropped then
     reply = hand_off(name, me)
-    waiting = me or redis.call('ZCARD', QUEUE)
-    if name.shared and not me then waiting = waiting + redis.call('ZCARD', PARKED) end
+    waiting = me or waiting_of(name)
   end
   return reply, waiting
 end
