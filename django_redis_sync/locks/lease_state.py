@@ -79,10 +79,9 @@ class LocalExpiry:
     Threads share it without a lock: each method reads or writes the table in one atomic step.
     """
 
-    # The server ignores a renewal with a lower number than the last one. So of the answers, only
-    # that with the highest number counts. Renewals with higher numbers may be executed at any time,
-    # and then the lease lasts for their duration, counted at least from when they were sent. So the
-    # earliest of these ends is the local expiry.
+    # The server ignores a renewal with a lower number than the last one. So only the answer with
+    # the highest number counts. A renewal above it may be executed at any time. Then the lease
+    # lasts at least for its duration since it was sent. The earliest end is the local expiry.
     __slots__ = ("_ends",)
 
     def __init__(self, until: float, nth: int = 0) -> None:
